@@ -164,9 +164,9 @@ def compare(runs: tuple[Path, ...], select: str | None, by: str | None, maximize
         raise click.UsageError("--by goes with --select best or --select pareto")
     if maximize and select != "best":
         raise click.UsageError("--max goes with --select best; with --select pareto only accuracies are maximized")
-    from mpifed.results import best, compare, pareto
+    from mpifed.results import best, compare, pareto, points
 
-    where: best.Folders = runs[0] if len(runs) == 1 else runs
+    where: points.Folders = runs[0] if len(runs) == 1 else runs
     if select == "pareto":
         criteria = pareto.criteria_of(by) if by else None
         text = json.dumps(pareto.select(where, criteria), indent=2) if as_json else compare.pareto_text(where, criteria)
@@ -215,10 +215,12 @@ def explain(name: str) -> None:
     """
     from mpifed.audit.findings import NAMES
     from mpifed.explain.answers import explained
-    from mpifed.explain.entries import Entry
+    from mpifed.explain.entries import Explanation
 
-    more = [Entry("command", title, command.get_short_help_str(200), ()) for title, command in main.commands.items()]
-    more += [Entry("audit finding", title, text, ()) for title, text in NAMES.items()]
+    more = [
+        Explanation("command", title, command.get_short_help_str(200), ()) for title, command in main.commands.items()
+    ]
+    more += [Explanation("audit finding", title, text, ()) for title, text in NAMES.items()]
     click.echo(explained(name, more))
 
 

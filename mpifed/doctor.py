@@ -42,7 +42,7 @@ _SCHEMES = {"bfv": "seal", "threshold-bfv": "openfhe", "paillier": "tno.mpc.encr
 _LITTLE_BYTES = 2**30  # less free space than this is worth a warning
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check."""
 
     level: str  # ok, warning, error
@@ -83,10 +83,10 @@ def examine(environment: Mapping[str, str] = os.environ) -> int:
     return int(guarded(transport, None, report))
 
 
-def _facts(locations: Sequence[RankLocation], environment: Mapping[str, str]) -> Iterator[Finding]:
+def _facts(locations: Sequence[RankLocation], environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """All checks except whether the ranks have joined."""
     name = library()
-    yield Finding("ok", ", ".join(f"{package} {version}" for package, version in versions().items()))
+    yield CheckResult("ok", ", ".join(f"{package} {version}" for package, version in versions().items()))
     yield from mpi_library(name)
     yield from launcher(name, environment)
     yield from cores(locations)
@@ -112,47 +112,47 @@ def _launcher_rank(environment: Mapping[str, str]) -> int:
 
 def joined(
     locations: Sequence[RankLocation], environment: Mapping[str, str], failure: MpifedError | None
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Whether all ranks that the launcher started have joined."""
     launched = launched_ranks(environment)
     if failure is not None:
-        yield Finding("error", str(failure))
+        yield CheckResult("error", str(failure))
     elif launched > len(locations):
         what = f"{launched} ranks launched, {len(locations)} joined"
-        yield Finding("error", what, "start them with the launcher of this MPI library")
+        yield CheckResult("error", what, "start them with the launcher of this MPI library")
     elif len(locations) == 1:
-        yield Finding("ok", "one rank; `mpiexec -n P mpifed doctor` checks whether P ranks join")
+        yield CheckResult("ok", "one rank; `mpiexec -n P mpifed doctor` checks whether P ranks join")
     else:
         hosts = sorted({location.host for location in locations})
-        yield Finding("ok", f"{len(locations)} ranks joined, on {', '.join(hosts)}")
+        yield CheckResult("ok", f"{len(locations)} ranks joined, on {', '.join(hosts)}")
 
 
-def mpi_library(name: str | None) -> Iterator[Finding]:
+def mpi_library(name: str | None) -> Iterator[CheckResult]:
     """Whether there is an MPI library."""
     if name is None:
-        yield Finding("warning", "no MPI library: only one rank can run", "pip install 'mpifed[mpich]'")
+        yield CheckResult("warning", "no MPI library: only one rank can run", "pip install 'mpifed[mpich]'")
     else:
-        yield Finding("ok", name)
+        yield CheckResult("ok", name)
 
 
-def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[Finding]:
+def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """Whether the mpiexec on PATH belongs to the library `name`."""
     path = _which("mpiexec", environment)
     if path is None:
         if srun := _which("srun", environment):
-            yield Finding("ok", f"no mpiexec on PATH; {srun} launches ranks")
+            yield CheckResult("ok", f"no mpiexec on PATH; {srun} launches ranks")
         elif name is not None:
-            yield Finding("warning", "no mpiexec on PATH", "activate the environment or module of the MPI library")
+            yield CheckResult("warning", "no mpiexec on PATH", "activate the environment or module of the MPI library")
         return
     launcher_family, library_family = _family(_version(path)), _family(name or "")
     if launcher_family is None or library_family is None:
         what = f"{path}: cannot determine whether it belongs to the MPI library"
-        yield Finding("warning", what, "try `mpiexec -n 2 mpifed doctor`")
+        yield CheckResult("warning", what, "try `mpiexec -n 2 mpifed doctor`")
     elif launcher_family == library_family:
-        yield Finding("ok", f"{path} belongs to {launcher_family}")
+        yield CheckResult("ok", f"{path} belongs to {launcher_family}")
     else:
         what = f"{path} belongs to {launcher_family}, the MPI library to {library_family}: ranks would not join"
-        yield Finding("error", what, "put the mpiexec of the MPI library first on PATH")
+        yield CheckResult("error", what, "put the mpiexec of the MPI library first on PATH")
 
 
 def _which(command: str, environment: Mapping[str, str]) -> str | None:
@@ -172,7 +172,7 @@ def _family(text: str) -> str | None:
     return next((family for word, family in _FAMILIES.items() if word in text), None)
 
 
-def cores(locations: Sequence[RankLocation]) -> Iterator[Finding]:
+def cores(locations: Sequence[RankLocation]) -> Iterator[CheckResult]:
     """Whether every rank has a core of its own."""
     by_host: dict[str, list[frozenset[int]]] = defaultdict(list)
     for location in locations:
@@ -181,14 +181,14 @@ def cores(locations: Sequence[RankLocation]) -> Iterator[Finding]:
         count = len(frozenset().union(*usable))
         what = f"{host}: {len(usable)} rank{'s' * (len(usable) > 1)}, {count} usable core{'s' * (count > 1)}"
         if len(usable) > count:
-            yield Finding(
+            yield CheckResult(
                 "warning", what, "start at most one per core, or bind them otherwise: waiting ranks use their cores"
             )
         else:
-            yield Finding("ok", what)
+            yield CheckResult("ok", what)
 
 
-def blas() -> Iterator[Finding]:
+def blas() -> Iterator[CheckResult]:
     """The BLAS libraries, and whether they can be limited to one thread per rank."""
     from threadpoolctl import threadpool_info
 
@@ -196,36 +196,36 @@ def blas() -> Iterator[Finding]:
         f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"
     }
     if libraries:
-        yield Finding("ok", f"BLAS: {', '.join(sorted(libraries))}; `mpifed run` limits it to one thread per rank")
+        yield CheckResult("ok", f"BLAS: {', '.join(sorted(libraries))}; `mpifed run` limits it to one thread per rank")
     else:
-        yield Finding(
+        yield CheckResult(
             "warning",
             "BLAS: none whose threads can be limited; results may depend on their number",
             "export OMP_NUM_THREADS=1, or install NumPy with OpenBLAS",
         )
 
 
-def hdf5(environment: Mapping[str, str]) -> Iterator[Finding]:
+def hdf5(environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """The version of HDF5, and whether the environment sets file locking."""
     setting = environment.get("HDF5_USE_FILE_LOCKING")
     how = "" if setting is None else f", HDF5_USE_FILE_LOCKING={setting}"
-    yield Finding("ok", f"HDF5 {hdf5_version()}{how}")
+    yield CheckResult("ok", f"HDF5 {hdf5_version()}{how}")
 
 
-def folder(path: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+def folder(path: Path, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """Whether results can be written to a folder: permission, file locks, free space."""
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             yield from _locks(path, file.fileno(), environment)
     except OSError as error:
-        yield Finding("error", f"{path}: cannot be written ({error.strerror})", "choose another folder, or --out")
+        yield CheckResult("error", f"{path}: cannot be written ({error.strerror})", "choose another folder, or --out")
         return
     free = shutil.disk_usage(path).free
     what = f"{path}: {human_bytes(free)} free"
-    yield Finding("warning", what, "checkpoints may not fit") if free < _LITTLE_BYTES else Finding("ok", what)
+    yield CheckResult("warning", what, "checkpoints may not fit") if free < _LITTLE_BYTES else CheckResult("ok", what)
 
 
-def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """Whether files in a folder can be locked; mpifed locks no HDF5 files unless the environment asks for it."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -233,49 +233,51 @@ def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[
         what = f"{path}: no file locks ({error.strerror})"
         setting = environment.get("HDF5_USE_FILE_LOCKING", "").upper()
         if setting in ("TRUE", "1") or (setting == "BEST_EFFORT" and error.errno != errno.ENOSYS):
-            yield Finding("error", f"{what}, and HDF5_USE_FILE_LOCKING asks for them", "unset it, or set it to FALSE")
+            yield CheckResult(
+                "error", f"{what}, and HDF5_USE_FILE_LOCKING asks for them", "unset it, or set it to FALSE"
+            )
         else:
-            yield Finding("ok", f"{what}; none are needed")
+            yield CheckResult("ok", f"{what}; none are needed")
     else:
-        yield Finding("ok", f"{path}: files can be written and locked")
+        yield CheckResult("ok", f"{path}: files can be written and locked")
 
 
-def compiled_loops() -> Iterator[Finding]:
+def compiled_loops() -> Iterator[CheckResult]:
     """Whether the memory-bound loops are compiled."""
     if loops.compiled is None:
         what = "memory-bound loops are not compiled: short rounds take up to a third longer, with the same results"
-        yield Finding("warning", what, "install a C compiler and Python's headers, and reinstall mpifed")
+        yield CheckResult("warning", what, "install a C compiler and Python's headers, and reinstall mpifed")
     else:
-        yield Finding("ok", "memory-bound loops are compiled")
+        yield CheckResult("ok", "memory-bound loops are compiled")
 
 
-def devices() -> Iterator[Finding]:
+def devices() -> Iterator[CheckResult]:
     """CuPy and its GPUs."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError:
-        yield Finding("ok", "no CuPy: everything runs on the CPU")
+        yield CheckResult("ok", "no CuPy: everything runs on the CPU")
         return
     try:
         runtime = cupy.cuda.runtime
         names = [runtime.getDeviceProperties(i)["name"].decode() for i in range(runtime.getDeviceCount())]
     except RuntimeError as error:  # CuPy's own errors derive from it
-        yield Finding("warning", f"CuPy {cupy.__version__}, but no GPU ({error})", "everything runs on the CPU")
+        yield CheckResult("warning", f"CuPy {cupy.__version__}, but no GPU ({error})", "everything runs on the CPU")
         return
-    yield Finding("ok", f"CuPy {cupy.__version__}: {', '.join(names) or 'no GPU, everything runs on the CPU'}")
+    yield CheckResult("ok", f"CuPy {cupy.__version__}: {', '.join(names) or 'no GPU, everything runs on the CPU'}")
     if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
         what = "CUPY_TF32 is set: products would be rounded to 10 bits, so runs on a GPU are refused"
-        yield Finding("error", what, "unset CUPY_TF32")
+        yield CheckResult("error", what, "unset CUPY_TF32")
 
 
-def key_streams() -> Iterator[Finding]:
+def key_streams() -> Iterator[CheckResult]:
     """The time to compute masks, which the masked channel takes for each partner of a client."""
     ms = 1e3 * min(_seconds_of_masks() for _ in range(5))
     what = f"masked channel: {ms:.2g} ms for 10^6 values of a key stream (AES-128)"
     if ms > _SLOW_MS:
-        yield Finding("warning", what, "this processor or build lacks AES instructions: set [masking] neighbours")
+        yield CheckResult("warning", what, "this processor or build lacks AES instructions: set [masking] neighbours")
     else:
-        yield Finding("ok", what)
+        yield CheckResult("ok", what)
 
 
 def _seconds_of_masks() -> float:
@@ -284,7 +286,7 @@ def _seconds_of_masks() -> float:
     return (time.perf_counter() - start) * 1e6 / _MASKED
 
 
-def encryption() -> Iterator[Finding]:
+def encryption() -> Iterator[CheckResult]:
     """The libraries of the encrypted channel that can be loaded."""
     loadable, missing = [], []
     for scheme, module in _SCHEMES.items():
@@ -299,20 +301,20 @@ def encryption() -> Iterator[Finding]:
     without = f"; not {', '.join(missing)}" * bool(missing)
     if not loadable:
         what = f"encrypted channel: none of {', '.join(missing)}"
-        yield Finding("ok", what + "; if a job needs it, pip install 'mpifed[encrypted]'")
+        yield CheckResult("ok", what + "; if a job needs it, pip install 'mpifed[encrypted]'")
     else:
-        yield Finding("ok", f"encrypted channel: {', '.join(loadable)}{without}")
+        yield CheckResult("ok", f"encrypted channel: {', '.join(loadable)}{without}")
 
 
-def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[Finding]:
+def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """Whether this is a Slurm job, a step of one or a login node, and whether srun can start the library `name`."""
     job, tasks = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_NUM_TASKS")
     if job is not None and tasks is not None:
-        yield Finding("ok", f"Slurm job {job}, a step of {tasks} task{'s' * (tasks != '1')}")
+        yield CheckResult("ok", f"Slurm job {job}, a step of {tasks} task{'s' * (tasks != '1')}")
         return
     sbatch = _which("sbatch", environment)
     if job is None and sbatch is None:
-        yield Finding("ok", "no Slurm")
+        yield CheckResult("ok", "no Slurm")
         return
     plugin_name = "pmi2"
     if name is not None:
@@ -320,33 +322,33 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[Finding]
             listed = plugins(environment) or set()
             plugin_name = plugin(name, environment, listed)
             how = "`srun --mpi=list` lists; no rank was started" if listed else "`srun --mpi=list` did not list"
-            yield Finding("ok", f"this library needs `srun --mpi={plugin_name}`, which {how}")
+            yield CheckResult("ok", f"this library needs `srun --mpi={plugin_name}`, which {how}")
             mpiexec = _which("mpiexec", environment)
             if mpiexec is not None and plugin_name == "pmi2" and "HYDRA" in _version(mpiexec) and _family(name) == _PMI:
-                yield Finding("ok", f"batch jobs use {mpiexec}: with pmi2, MPICH's ranks sometimes fail to connect")
+                yield CheckResult("ok", f"batch jobs use {mpiexec}: with pmi2, MPICH's ranks sometimes fail to connect")
         except MpifedError as error:
-            yield Finding("warning", str(error))
+            yield CheckResult("warning", str(error))
     if job is not None:
         command = f"srun --mpi={plugin_name} mpifed doctor"
-        yield Finding("ok", f"Slurm job {job}, outside its steps; `{command}` checks its ranks")
+        yield CheckResult("ok", f"Slurm job {job}, outside its steps; `{command}` checks its ranks")
     else:
-        yield Finding("ok", f"Slurm: {sbatch}")
+        yield CheckResult("ok", f"Slurm: {sbatch}")
         yield from _partitions(environment)
 
 
-def _partitions(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _partitions(environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """The nodes and limits of the default partition."""
     try:
         available = partitions(environment)
     except MpifedError as error:
-        yield Finding("warning", str(error), "ask the cluster's administrators whether Slurm is up")
+        yield CheckResult("warning", str(error), "ask the cluster's administrators whether Slurm is up")
         return
     for partition in available:
         if partition.default:
             working = [node for node in partition.nodes if not node.out]
             largest = max(working, key=lambda node: (node.cpus, node.memory_mib), default=None)
             each = f", each {largest.cpus} CPUs and {largest.memory_mib} MiB or less" if largest else ""
-            yield Finding(
+            yield CheckResult(
                 "ok" if partition.available == "up" and working else "warning",
                 f"partition {partition.name} is {partition.available}: {len(working)} of {len(partition.nodes)} nodes "
                 f"in service{each}; time limit {limit_of(partition.limit_s)}",

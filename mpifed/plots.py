@@ -53,7 +53,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-class Run(NamedTuple):
+class PlottedRun(NamedTuple):
     """What a picture needs of one run."""
 
     name: str
@@ -183,7 +183,7 @@ def terminal(run_dir: str | os.PathLike[str]) -> str:
     return "\n".join(line.rstrip() for line in plotext.uncolorize(plotext.build()).splitlines())
 
 
-def _read(run_dir: Path, relative_to: float | None = None) -> Run:
+def _read(run_dir: Path, relative_to: float | None = None) -> PlottedRun:
     job = job_of(run_dir)
     if not job:
         raise DataError(f"{run_dir / 'job.toml'}: cannot be read, or is empty; is {run_dir} a run?")
@@ -205,12 +205,12 @@ def _read(run_dir: Path, relative_to: float | None = None) -> Run:
         excess = [history[f"constraint_{m}"] - float(one["limit"]) for m, one in constraints.items()]
         history["excess"] = np.max(excess, axis=0)
         job["constraint"] = constraints
-    return Run(read_run(run_dir).get("name", run_dir.name), dict(dotted(job)), history)
+    return PlottedRun(read_run(run_dir).get("name", run_dir.name), dict(dotted(job)), history)
 
 
-def _grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def _grouped(runs: Iterable[PlottedRun]) -> dict[str, list[PlottedRun]]:
     """Runs alike but for the seed, by label: the name, and what sets them apart from others of that name."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[PlottedRun]] = {}
     for run in runs:
         groups.setdefault(json.dumps([run.name, run.job], sort_keys=True, default=str), []).append(run)
     labelled = {}
@@ -224,7 +224,7 @@ def _grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return labelled
 
 
-def _curve(runs: Sequence[Run], x: str, y: str) -> Curve:
+def _curve(runs: Sequence[PlottedRun], x: str, y: str) -> Curve:
     """The mean and range of `y` at the rounds that all `runs` have measured, against the mean of `x`."""
     rounds = functools.reduce(np.intersect1d, [run.history["round"] for run in runs])
     at = [np.isin(run.history["round"], rounds) for run in runs]

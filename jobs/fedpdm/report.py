@@ -11,7 +11,7 @@ from jobs.fedpdm.claims import AT, Curves, claims
 from jobs.fedpdm.truth import Truth
 from jobs.reproduction.results import place, spread
 from jobs.reproduction.tables import LEGEND, claims_table, number, percent, row, rule, seeds_text
-from mpifed.results.best import toml_text
+from mpifed.results.text import toml_text
 
 
 class Search(NamedTuple):

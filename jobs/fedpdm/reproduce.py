@@ -20,7 +20,9 @@ from jobs.fedpdm.truth import CLIENTS, ROUNDS, Truth, truth
 from jobs.reproduction import runs
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
-from mpifed.results.best import read_points, select, toml_text
+from mpifed.results.best import select
+from mpifed.results.points import read_points
+from mpifed.results.text import toml_text
 
 EVERY = 30  # rounds between measurements
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0)

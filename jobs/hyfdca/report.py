@@ -11,7 +11,7 @@ from jobs.hyfdca.names import DATA_TITLES, METHODS, OWN, QUICK, RIVALS, ROUNDS, 
 from jobs.hyfdca.results import Curve
 from jobs.reproduction.tables import claims_table, row, rule, seeds_text
 from mpifed.job.time_model import KINDS
-from mpifed.results.best import toml_text
+from mpifed.results.text import toml_text
 
 COUNTED = ("hyfdca", "hyfdca-accelerated", "bundle")
 STEADY = 0.01  # how far P of the model that is returned may be above the least that was measured

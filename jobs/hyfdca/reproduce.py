@@ -23,7 +23,7 @@ from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
 from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.results import pareto
-from mpifed.results.best import toml_text
+from mpifed.results.text import toml_text
 
 SEEDS = (1, 3)  # of a curve, without --full and with
 MEASURED = 30  # times in a run

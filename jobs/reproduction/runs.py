@@ -16,7 +16,8 @@ from typing import Any, TextIO
 from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
 from mpifed.job.sweep import FINISHED
-from mpifed.results.best import FAILED, toml_text
+from mpifed.results.points import FAILED
+from mpifed.results.text import toml_text
 from mpifed.run.command import How, run_command
 
 GRID_SEED = 1001  # of every search, and of nothing that is reported

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.reproduction.results import Floats, place, read_runs
-from mpifed.results.best import read_points
+from mpifed.results.points import read_points
 
 
 class Curve(NamedTuple):

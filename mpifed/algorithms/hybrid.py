@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifed.algorithms.functions import constrains, squares_alone
 from mpifed.algorithms.horizontal import power_of_two
-from mpifed.core.block import Block, Shard
+from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Field, Placed, Problem
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, index, namespace
@@ -25,22 +25,22 @@ from mpifed.shards.layout import span
 # --- what a client does with its rows -------------------------------------------------------------------------------
 
 
-def own_rows(shard: Shard) -> Array | slice:
+def own_rows(shard: ClientData) -> Array | slice:
     """Positions of the client's samples among all samples."""
     return span(shard.rows)
 
 
-def own_columns(shard: Shard) -> Array | slice:
+def own_columns(shard: ClientData) -> Array | slice:
     """Positions of the client's features among all features."""
     return span(shard.columns)
 
 
-def own_part(values: Array, shard: Shard) -> Array:
+def own_part(values: Array, shard: ClientData) -> Array:
     """[p_i, ...] the client's columns of `values` [p, ...]."""
     return values[index(values, own_columns(shard))]
 
 
-def partial_scores(shard: Shard, w: Array, dtype: str) -> Array:
+def partial_scores(shard: ClientData, w: Array, dtype: str) -> Array:
     """X w of all rows of a client, from its own columns.
 
     Parameters
@@ -58,7 +58,7 @@ def partial_scores(shard: Shard, w: Array, dtype: str) -> Array:
     return scores
 
 
-def pulled(shard: Shard, values: Array, dtype: str) -> Array:
+def pulled(shard: ClientData, values: Array, dtype: str) -> Array:
     """X' values: [p_i] from one value [s_i] of every row of a client, in the dtype of the values."""
     total: Array | None = None
     for at, X in shard.pieces(dtype):

@@ -31,7 +31,7 @@ from mpifed.algorithms.hyfdca_rules import (
     local_step,
     stable_samples,
 )
-from mpifed.core.block import Block, Shard
+from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Array, beside, in_memory, index, map_leaves, namespace
 from mpifed.core.round import Round
@@ -134,7 +134,7 @@ class Local:
 
         return once_a_group(block, self.alike, step)
 
-    def _step(self, clients: Clients, i: int, m: Array, shard: Shard, now: Round) -> Array:
+    def _step(self, clients: Clients, i: int, m: Array, shard: ClientData, now: Round) -> Array:
         """The dual step of the i-th client of a block, for x.w = m [s_i]."""
         dual, (sigma, gamma) = self.problem.objective.dual, clients.sigma_gamma[i].tolist()
         alpha, y = clients.alpha[i, : shard.samples], shard.y
@@ -153,7 +153,7 @@ class Local:
         factor = 1 / lambda_n(self.problem) * (self.problem.samples if self.rule == "theory" else 1)
         return norms * norms.dtype.type(factor)
 
-    def _drawn(self, shard: Shard, sigma: float, now: Round) -> Array | None:
+    def _drawn(self, shard: ClientData, sigma: float, now: Round) -> Array | None:
         """D: positions of the samples that move in this round; None: all of them."""
         count, problem = self.count(sigma), self.problem
         if count is None or count >= problem.samples:

@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.hybrid import check_cells
 from mpifed.algorithms.local import Descent, LocalSteps
-from mpifed.core.block import Block, Shard
+from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, beside, index, leaves
@@ -98,7 +98,7 @@ class _Near:
 
     sparse = True
 
-    def __init__(self, shard: Shard, at: Array) -> None:
+    def __init__(self, shard: ClientData, at: Array) -> None:
         place = np.zeros(shard.features, np.int32)
         place[at] = np.arange(len(at))
         self._shard, self._place = shard, beside(shard.y, place)

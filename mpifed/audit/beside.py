@@ -24,7 +24,7 @@ from mpifed.core.errors import BrokenProtocol
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import leaves
 from mpifed.run.setup import all_exchanges
-from mpifed.run.transcript import SERVER, Message, client_of
+from mpifed.run.transcript import SERVER, RecordedMessage, client_of
 
 _DIFFERENT = 4  # distinct bytes of a word that is searched for: others occur by chance
 _KEY = "public key of the encryption"
@@ -45,12 +45,12 @@ KNOWN: dict[str, dict[str, int | None]] = {
 class Beside(NamedTuple):
     """Messages of a transcript, classified."""
 
-    sound: tuple[Message, ...]  # all messages but malformed uploads
+    sound: tuple[RecordedMessage, ...]  # all messages but malformed uploads
     strange: list[str]  # descriptions of messages that the protocol does not send
-    suspect: list[Message]  # notes and malformed uploads, which are searched for copies
+    suspect: list[RecordedMessage]  # notes and malformed uploads, which are searched for copies
 
 
-def beside(stage: Stage, messages: Sequence[Message]) -> Beside:
+def beside(stage: Stage, messages: Sequence[RecordedMessage]) -> Beside:
     """Classify the messages of a transcript; with plain security all are sound."""
     channel = stage.transcript.channel
     if channel == "plain":
@@ -66,7 +66,7 @@ def beside(stage: Stage, messages: Sequence[Message]) -> Beside:
                     strange.append(f"client {client} in {exchange.name}, turn {play.turn}, sends {wrong}")
         if channel == "encrypted" and not isinstance(exchange, ToClients):
             sums |= _opened_sums(line, messages)
-    known, suspect = KNOWN[channel], list[Message]()
+    known, suspect = KNOWN[channel], list[RecordedMessage]()
     for message in messages:
         if message.kind == "upload" and (message.exchange, message.turn, client_of(message)) in odd:
             suspect.append(message)
@@ -82,7 +82,7 @@ def beside(stage: Stage, messages: Sequence[Message]) -> Beside:
     return Beside(sound, list(dict.fromkeys(strange)), suspect)
 
 
-def _wrong(stage: Stage, line: Line, client: int, upload: list[Message]) -> str:
+def _wrong(stage: Stage, line: Line, client: int, upload: list[RecordedMessage]) -> str:
     """How an upload differs in size or type from that of the job; "" if it does not."""
     if len(upload) > 1:
         return f"{len(upload)} messages, expected a single one"
@@ -107,7 +107,7 @@ def _wrong(stage: Stage, line: Line, client: int, upload: list[Message]) -> str:
     return ""
 
 
-def _opened_sums(line: Line, messages: Sequence[Message]) -> set[int]:
+def _opened_sums(line: Line, messages: Sequence[RecordedMessage]) -> set[int]:
     """Ids of the notes that give the server a sum it may decode: one per occurrence, equal to the decoded sum."""
     notes = [note for note in messages if (note.kind, note.what) == ("note", "opened sum")]
     notes = [note for note in notes if note.exchange == line.exchange.name and note.receiver == SERVER]
@@ -128,7 +128,7 @@ def _same(total: Any, opened: dict[str, NDArray[Any]], line: Line) -> bool:
     return all(np.array_equal(a, b) for (_, a), (_, b) in pairs)
 
 
-def copies(suspect: Sequence[Message], plain: Stage) -> list[str]:
+def copies(suspect: Sequence[RecordedMessage], plain: Stage) -> list[str]:
     """Descriptions of the messages that contain words of clients' uploads."""
     private = {exchange.name for exchange in all_exchanges(plain.algorithm) if exchange.private}
     answers = [

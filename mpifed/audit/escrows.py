@@ -18,7 +18,7 @@ from mpifed.audit.stage import Stage
 from mpifed.comm.masking.escrow import Drawn
 from mpifed.comm.masking.shares import rebuild
 from mpifed.core.errors import BrokenProtocol
-from mpifed.run.transcript import Message
+from mpifed.run.transcript import RecordedMessage
 
 _HALF = 8  # bytes of a secret or share that are searched for
 _BITS = 24  # low bits of a word that a first lookup table is indexed by
@@ -55,7 +55,7 @@ def opened(stage: Stage) -> list[str]:
     ]
 
 
-def _both_secrets(drawn: Sequence[tuple[str, Drawn]], messages: Sequence[Message]) -> list[str]:
+def _both_secrets(drawn: Sequence[tuple[str, Drawn]], messages: Sequence[RecordedMessage]) -> list[str]:
     """Clients of whom shares of both secrets were sent."""
     of = dict[int, tuple[int, str]]()
     for number, (_, draw) in enumerate(drawn):
@@ -102,7 +102,9 @@ def _reused_keys(drawn: Sequence[tuple[str, Drawn]]) -> list[str]:
     return texts
 
 
-def _messages_with(halves: Iterable[int], messages: Sequence[Message]) -> Iterator[tuple[Message, list[int]]]:
+def _messages_with(
+    halves: Iterable[int], messages: Sequence[RecordedMessage]
+) -> Iterator[tuple[RecordedMessage, list[int]]]:
     """(message, words) for messages that contain any of these words at any byte."""
     known = np.array(sorted(halves), dtype=np.uint64)
     if not len(known):

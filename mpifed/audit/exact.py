@@ -9,7 +9,7 @@ from mpifed.audit import escrows, graphs, kept, masks, secrets
 from mpifed.audit.beside import Beside, copies
 from mpifed.audit.stage import Stage
 from mpifed.core.round import SETUP
-from mpifed.run.transcript import Message, client_of
+from mpifed.run.transcript import RecordedMessage, client_of
 
 NO_MASK, REPEATED, LEFT, SHARED, FEW, UNEVEN, ESCROW, ALIKE, SENT, SERVER = (
     "no-mask", "repeated-mask", "mask-left", "shared-stream", "few-streams", "uneven-mask", "opened-more",
@@ -112,7 +112,7 @@ def exact(stage: Stage, classified: Beside, plain: Stage, same_run: bool) -> Exa
 
 
 def _of_masks(
-    stage: Stage, messages: Sequence[Message], plain: Stage, same_run: bool, keys: dict[str, list[str]]
+    stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, same_run: bool, keys: dict[str, list[str]]
 ) -> Exact:
     keys[SENT] = list(dict.fromkeys([*keys[SENT], *escrows.sent(stage)]))
     known, sealed, totals, left = masks.masks_of(stage, messages, plain, same_run)
@@ -145,7 +145,7 @@ def _of_masks(
 
 
 def _of_ciphertexts(
-    stage: Stage, messages: Sequence[Message], plain: Stage, same_run: bool, keys: dict[str, list[str]]
+    stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, same_run: bool, keys: dict[str, list[str]]
 ) -> Exact:
     uploads = secrets.encrypted(stage, messages)
     clients = len({client_of(upload) for upload in uploads})

@@ -9,7 +9,7 @@ from mpifed.audit import exact
 from mpifed.audit.attempt import BITS, INVERSION, LINEAR, MEMBERSHIP, MOVED, PRODUCTS, RECONSTRUCTION, SENT, Attempt
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
 from mpifed.audit.stage import Stage
-from mpifed.audit.uniform import Verdict
+from mpifed.audit.uniform import Uniformity
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.run.setup import measures_of
@@ -61,7 +61,7 @@ def findings(
     single: Sequence[str],
     conditions: Sequence[Condition],
     attempts: Sequence[Attempt],
-    verdict: Verdict,
+    verdict: Uniformity,
     sealed: exact.Exact,
 ) -> list[Finding]:
     """The findings, at most one of each name, and whether the job accepts them.

@@ -19,7 +19,7 @@ from mpifed.audit.stage import Stage
 from mpifed.comm.line import Line
 from mpifed.comm.masking.sealed_total import SealedTotal
 from mpifed.run.setup import all_exchanges
-from mpifed.run.transcript import Message, client_of
+from mpifed.run.transcript import RecordedMessage, client_of
 
 
 def masks_of_kept(stage: Stage, plain: Stage) -> tuple[list[Mask], list[str]]:
@@ -63,7 +63,7 @@ def masks_of_kept(stage: Stage, plain: Stage) -> tuple[list[Mask], list[str]]:
     return masks, wrong
 
 
-def _mask(line: Line, memory: dict[int, NDArray[Any]], note: Message, client: int, at: Any) -> Mask | None:
+def _mask(line: Line, memory: dict[int, NDArray[Any]], note: RecordedMessage, client: int, at: Any) -> Mask | None:
     """The mask of the running sum at positions `at` of the message; None if the note has another length."""
     total = np.zeros_like(line.sum.message)
     for who, answer in memory.items():

@@ -32,7 +32,7 @@ from mpifed.comm.line import Line
 from mpifed.core.exchange import ToClients
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
-from mpifed.run.transcript import Message
+from mpifed.run.transcript import RecordedMessage
 
 LEVEL = 1e-9  # significance level of all tests of differences and sums together
 EVERYBODY = -1  # the client of a sum of all clients' masks
@@ -67,7 +67,7 @@ class Masks(NamedTuple):
     left: list[str]  # descriptions of sums that must cancel and do not
 
 
-def masks_of(stage: Stage, messages: Sequence[Message], plain: Stage, same_run: bool) -> Masks:
+def masks_of(stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, same_run: bool) -> Masks:
     """The masks of all uploads to private exchanges.
 
     Parameters

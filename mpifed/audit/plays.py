@@ -15,7 +15,7 @@ from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.job.participation import most_summed
-from mpifed.run.transcript import Message, client_of
+from mpifed.run.transcript import RecordedMessage, client_of
 
 
 class Play(NamedTuple):
@@ -23,13 +23,13 @@ class Play(NamedTuple):
 
     round: int
     question: dict[str, NDArray[Any]]  # by the names of leaves
-    uploads: dict[int, list[Message]]  # by client, the parts of its upload
+    uploads: dict[int, list[RecordedMessage]]  # by client, the parts of its upload
     opened: dict[str, NDArray[Any]]  # the decoded sum, by the names of leaves; empty if no party decoded it
     opened_for: str  # "server", "clients", "client 3"; "" if no party decoded it
     turn: int = 0  # earlier occurrences of the exchange
 
 
-def plays(messages: Iterable[Message], exchange: str) -> list[Play]:
+def plays(messages: Iterable[RecordedMessage], exchange: str) -> list[Play]:
     """All occurrences of an exchange, in order, from the records of all ranks."""
     by_turn: dict[int, Play] = {}
     for message in messages:
@@ -65,7 +65,7 @@ def line_of(stage: Stage, exchange: Exchange) -> Line:
     return Line(exchange, partial(make_sum, exchange, most, **settings), stage.cells)
 
 
-def integers(line: Line, upload: list[Message]) -> NDArray[np.signedinteger] | None:
+def integers(line: Line, upload: list[RecordedMessage]) -> NDArray[np.signedinteger] | None:
     """[m] message with one client's upload in its positions; None if the upload is not of integers of this number."""
     data, client = (upload[0].data, client_of(upload[0])) if len(upload) == 1 else (None, None)
     kind = line.sum.message.dtype
@@ -87,7 +87,7 @@ class Decoder:
         """Fixed-point unit of each field."""
         return [place.form.scale for place in self._line.sum.places]
 
-    def __call__(self, upload: list[Message]) -> Record | None:
+    def __call__(self, upload: list[RecordedMessage]) -> Record | None:
         """The upload, zero in others' positions; None if it is not of integers of this size."""
         message = integers(self._line, upload)
         return None if message is None else self._line.sum.total(np.append(message, 0))

@@ -27,7 +27,7 @@ from mpifed.core.reveals import (
     ScoreDerivatives,
     function_of,
 )
-from mpifed.run.transcript import Message
+from mpifed.run.transcript import RecordedMessage
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
 HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
@@ -47,7 +47,7 @@ class _Place(NamedTuple):
 class Reader:
     """Received messages by exchange, as far as they can be read; decoded on demand."""
 
-    def __init__(self, stage: Stage, messages: tuple[Message, ...]) -> None:
+    def __init__(self, stage: Stage, messages: tuple[RecordedMessage, ...]) -> None:
         self.stage = stage
         self.exchanges: dict[str, Exchange] = {}  # of set-up, rounds and measures, by name
         self._places: dict[str, _Place] = {}

@@ -13,7 +13,7 @@ from mpifed.audit.findings import NAMES, Finding
 from mpifed.audit.gradients import MOST_CLIENTS as MOST_ATTACKED
 from mpifed.audit.reader import EACH, SEALED, SUM
 from mpifed.audit.sealed import MOST_CLIENTS
-from mpifed.audit.uniform import LARGEST, LEVEL, Verdict
+from mpifed.audit.uniform import LARGEST, LEVEL, Uniformity
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
 from mpifed.core.text import counted
@@ -41,9 +41,9 @@ class Audit(NamedTuple):
     parties: tuple[str, ...]
     conditions: list[Condition]
     attempts: list[Attempt]
-    uniform: Verdict
+    uniform: Uniformity
     clear: dict[str, int]  # by field, integers that are sent in the clear by design
-    control: Verdict  # the same tests on the plain transcript
+    control: Uniformity  # the same tests on the plain transcript
     exact: Exact
     longest: int  # words of the longest upload; at most `LARGEST` of them are tested
     findings: list[Finding]
@@ -98,7 +98,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: Uniformity) -> dict[str, Any]:
     return {
         "uniform": verdict.uniform,
         "level": LEVEL,
@@ -208,7 +208,7 @@ def _uniform(audit: Audit) -> Iterator[str]:
     yield _indented("control: plain uploads", _tests(audit.control, outcomes[audit.control.uniform]))
 
 
-def _tests(verdict: Verdict, text: str) -> str:
+def _tests(verdict: Uniformity, text: str) -> str:
     short = f", {verdict.short} too short" if verdict.short else ""
     smallest = min((result.p for result in verdict.results), default=None)
     least = "" if smallest is None else f", smallest p {smallest:.2g}"

@@ -20,7 +20,7 @@ from mpifed.comm.places import Place
 from mpifed.core.exchange import ToClients
 from mpifed.core.holdings import Cells
 from mpifed.run.setup import all_exchanges
-from mpifed.run.transcript import Message, client_of
+from mpifed.run.transcript import RecordedMessage, client_of
 
 MOST_CLIENTS = 16  # most clients per exchange whose uploads are tested
 KEPT = "sum so far, sealed"  # the note that gives the server a running sum to keep
@@ -34,7 +34,7 @@ class Sealed(NamedTuple):
     longest: int  # words of the longest upload
 
 
-def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
+def sealed(stage: Stage, messages: tuple[RecordedMessage, ...]) -> Sealed:
     """Samples of upload words that should be uniform; of plain uploads, those that other security settings would seal.
 
     At most `MOST_CLIENTS` clients per exchange, and of long uploads consecutive words, both drawn by the job's seed.
@@ -71,7 +71,7 @@ def sealed(stage: Stage, messages: tuple[Message, ...]) -> Sealed:
     return Sealed(samples, clear, longest)
 
 
-def _kept(message: Message, kind: np.dtype[Any]) -> Sample:
+def _kept(message: RecordedMessage, kind: np.dtype[Any]) -> Sample:
     """A sample of a running sum of clients' last uploads, which the server keeps sealed."""
     client, name = client_of(message), f"{message.exchange}, sum so far"
     assert client is not None
@@ -128,7 +128,7 @@ def _ciphertexts(stage: Stage) -> Any:
 
     scheme = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)
 
-    def opened(upload: list[Message]) -> Iterator[tuple[NDArray[np.uint64], int]]:
+    def opened(upload: list[RecordedMessage]) -> Iterator[tuple[NDArray[np.uint64], int]]:
         by_modulus: dict[int, list[NDArray[np.uint64]]] = {}
         for message in upload:
             for numbers, modulus in words(scheme, message.data):

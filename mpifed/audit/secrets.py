@@ -24,7 +24,7 @@ from mpifed.comm.channel import Channel, Setting, make_channel
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
 from mpifed.run.setup import all_exchanges
-from mpifed.run.transcript import Message
+from mpifed.run.transcript import RecordedMessage
 
 _MOST = 64  # most clients for a whole exchange with the server's rank; beyond, `_CLIENTS` only agree on keys
 _CLIENTS = 3
@@ -100,13 +100,15 @@ def sent(stage: Stage) -> list[str]:
     return [*few, *dict.fromkeys(contained(secrets, texts))]
 
 
-def encrypted(stage: Stage, messages: Sequence[Message]) -> list[Message]:
+def encrypted(stage: Stage, messages: Sequence[RecordedMessage]) -> list[RecordedMessage]:
     """Uploads in exchanges that are masked or encrypted."""
     private = {exchange.name for exchange in all_exchanges(stage.algorithm) if exchange.private}
     return [message for message in messages if message.kind == "upload" and message.exchange in private]
 
 
-def made_alike(stage: Stage, uploads: Sequence[Message], messages: Sequence[Message]) -> tuple[int, list[str]]:
+def made_alike(
+    stage: Stage, uploads: Sequence[RecordedMessage], messages: Sequence[RecordedMessage]
+) -> tuple[int, list[str]]:
     """(number of ciphertexts, descriptions of pairs with the same or nearly the same randomness)."""
     from mpifed.comm.encryption.encrypted import randomness
     from mpifed.comm.encryption.schemes import make_scheme

@@ -16,12 +16,12 @@ from mpifed.audit.stage import Stage
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import leaves
 from mpifed.run.setup import all_exchanges
-from mpifed.run.transcript import Message
+from mpifed.run.transcript import RecordedMessage
 
 MOSTLY = 0.5  # least fraction of the nonzero values of a field that come from a single client
 
 
-def single(stage: Stage, messages: tuple[Message, ...], plain: Stage) -> list[str]:
+def single(stage: Stage, messages: tuple[RecordedMessage, ...], plain: Stage) -> list[str]:
     """Descriptions of fields whose decoded sums show values of single clients.
 
     Parameters

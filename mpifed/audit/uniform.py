@@ -58,7 +58,7 @@ class Sample(NamedTuple):
         return self._replace(words=words & np.uint64(2**self.bits - 1))
 
 
-class Result(NamedTuple):
+class TestedUniformity(NamedTuple):
     """p-value of a test of a sample or a pair."""
 
     test: str
@@ -66,11 +66,11 @@ class Result(NamedTuple):
     p: float
 
 
-class Verdict(NamedTuple):
+class Uniformity(NamedTuple):
     """All tests, and those that reject uniformity."""
 
-    results: tuple[Result, ...]
-    rejected: tuple[Result, ...]  # by Holm's method at `LEVEL`, the least likely first
+    results: tuple[TestedUniformity, ...]
+    rejected: tuple[TestedUniformity, ...]  # by Holm's method at `LEVEL`, the least likely first
     samples: int
     short: int  # uploads too short to be tested
 
@@ -103,14 +103,14 @@ def of_residues(exchange: str, round: int, client: int, numbers: Words, modulus:
     return Sample(exchange, round, client, words, 32)
 
 
-def examine(samples: Sequence[Sample]) -> Verdict:
+def examine(samples: Sequence[Sample]) -> Uniformity:
     """Run all tests on every sample of sufficient length, on short samples together, and on pairs."""
     long = [sample for sample in samples if len(sample.words) >= SHORTEST]
     joined, short = _joined([sample for sample in samples if len(sample.words) < SHORTEST])
     results = [result for sample in (*long, *joined) for result in tests(sample)]
     for first, second in _pairs(long):
         results += _pair_tests(first, second)
-    return Verdict(tuple(results), rejected(results), len(samples), short)
+    return Uniformity(tuple(results), rejected(results), len(samples), short)
 
 
 def _joined(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
@@ -138,16 +138,18 @@ def _by_round(samples: Sequence[Sample]) -> dict[tuple[str, int, int], list[Samp
     return groups
 
 
-def tests(sample: Sample) -> Iterator[Result]:
+def tests(sample: Sample) -> Iterator[TestedUniformity]:
     """Tests of a single sample."""
     from scipy import stats
 
     binary, fractions = sample.binary(), sample.fractions
-    yield Result("bytes" if len(binary) >= 8 * 256 * EXPECTED else "half-bytes", sample.name, chi_square(binary))
-    yield Result("monobit", sample.name, monobit(binary))
-    yield Result("runs", sample.name, runs(binary))
-    yield Result("serial correlation", sample.name, correlation(fractions[:-1], fractions[1:]))
-    yield Result("top bits", sample.name, float(stats.kstest(fractions, "uniform").pvalue))
+    yield TestedUniformity(
+        "bytes" if len(binary) >= 8 * 256 * EXPECTED else "half-bytes", sample.name, chi_square(binary)
+    )
+    yield TestedUniformity("monobit", sample.name, monobit(binary))
+    yield TestedUniformity("runs", sample.name, runs(binary))
+    yield TestedUniformity("serial correlation", sample.name, correlation(fractions[:-1], fractions[1:]))
+    yield TestedUniformity("top bits", sample.name, float(stats.kstest(fractions, "uniform").pvalue))
 
 
 def chi_square(binary: NDArray[np.uint8]) -> float:
@@ -205,18 +207,22 @@ def _pairs(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]:
     yield from among[:PAIRS]
 
 
-def _pair_tests(first: Sample, second: Sample) -> Iterator[Result]:
+def _pair_tests(first: Sample, second: Sample) -> Iterator[TestedUniformity]:
     from scipy import stats
 
     count = min(len(first.words), len(second.words))
     what = f"{first.name} and {second.name}"
-    yield Result("correlation of a pair", what, correlation(first.fractions[:count], second.fractions[:count]))
+    yield TestedUniformity(
+        "correlation of a pair", what, correlation(first.fractions[:count], second.fractions[:count])
+    )
     difference = first.minus(second)
-    yield Result("difference of a pair", what, chi_square(difference.binary()))
-    yield Result("top bits of a difference", what, float(stats.kstest(difference.fractions, "uniform").pvalue))
+    yield TestedUniformity("difference of a pair", what, chi_square(difference.binary()))
+    yield TestedUniformity(
+        "top bits of a difference", what, float(stats.kstest(difference.fractions, "uniform").pvalue)
+    )
 
 
-def rejected(results: Iterable[Result], level: float = LEVEL) -> tuple[Result, ...]:
+def rejected(results: Iterable[TestedUniformity], level: float = LEVEL) -> tuple[TestedUniformity, ...]:
     """Tests that Holm's method rejects at the level of the family (S. Holm, Scand. J. Statist. 1979)."""
     ordered = sorted(results, key=lambda result: result.p)
     for number, result in enumerate(ordered):

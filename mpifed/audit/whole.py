@@ -11,7 +11,7 @@ from mpifed.audit.stage import Stage
 from mpifed.core.errors import DataError
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
-from mpifed.run.transcript import CLIENTS, SERVER, Message, Recorded, client_of
+from mpifed.run.transcript import CLIENTS, SERVER, Recorded, RecordedMessage, client_of
 
 _KINDS = {"question": "broadcast", "opened": "decoded sum"}  # kinds of messages in errors
 Shapes = dict[tuple[str, str, str], set[tuple[tuple[int, ...], str, bool]]]  # by exchange, kind and leaf
@@ -48,7 +48,7 @@ def _damaged(text: str) -> DataError:
     return DataError(f"the transcript is damaged, or of another run: {text}; record the run again")
 
 
-def _shapes(messages: Iterable[Message]) -> Shapes:
+def _shapes(messages: Iterable[RecordedMessage]) -> Shapes:
     shapes: Shapes = defaultdict(set)
     for message in messages:
         if message.kind in _KINDS:
@@ -59,7 +59,7 @@ def _shapes(messages: Iterable[Message]) -> Shapes:
     return shapes
 
 
-def _check_shapes(messages: tuple[Message, ...], stage: Stage) -> None:
+def _check_shapes(messages: tuple[RecordedMessage, ...], stage: Stage) -> None:
     """Broadcasts and sums with a single shape in the replay must have it, and be finite."""
     replayed = _shapes(stage.transcript.messages)
     played = {(exchange, kind) for exchange, kind, _ in replayed}
@@ -95,7 +95,7 @@ def _check_uploads(recorded: Recorded, stage: Stage) -> None:
             raise _damaged(f"uploads of clients {few} to {exchange} are missing in round {round}")
 
 
-def _senders(messages: Iterable[Message]) -> dict[tuple[str, int], set[int]]:
+def _senders(messages: Iterable[RecordedMessage]) -> dict[tuple[str, int], set[int]]:
     """Clients with uploads, by exchange and round."""
     senders: dict[tuple[str, int], set[int]] = defaultdict(set)
     for message in messages:

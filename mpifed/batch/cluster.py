@@ -33,7 +33,7 @@ class Node(NamedTuple):
         return "*" in self.state or self.state.lower().startswith(_OUT)
 
 
-class Partition(NamedTuple):
+class SlurmPartition(NamedTuple):
     """One partition and its nodes."""
 
     name: str
@@ -55,14 +55,14 @@ class Wanted(NamedTuple):
     memory_mib: int  # per node; 0 if unknown
 
 
-class Verdict(NamedTuple):
+class Feasibility(NamedTuple):
     """Why a job cannot run, and warnings where it can."""
 
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def partitions(environment: Mapping[str, str] = os.environ) -> list[Partition]:
+def partitions(environment: Mapping[str, str] = os.environ) -> list[SlurmPartition]:
     """All partitions of this cluster, from `sinfo`."""
     return parse(call(SINFO, environment))
 
@@ -76,7 +76,7 @@ def most_points(environment: Mapping[str, str] = os.environ) -> int | None:
     return int(match[1]) if match else None
 
 
-def parse(text: str) -> list[Partition]:
+def parse(text: str) -> list[SlurmPartition]:
     """The partitions in the output of `SINFO`, which has a line for each node of each partition."""
     rows: dict[str, list[list[str]]] = {}
     for line in text.splitlines():
@@ -86,7 +86,7 @@ def parse(text: str) -> list[Partition]:
     return [_partition(name, lines) for name, lines in rows.items()]
 
 
-def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
+def _partition(name: str, lines: Sequence[Sequence[str]]) -> SlurmPartition:
     _, available, limit, size, *_ = lines[0]
     most = size.rpartition("-")[2]
     nodes = tuple(
@@ -95,7 +95,7 @@ def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
         if node
     )
     limit_s = math.inf if limit in ("n/a", "") else seconds_of(limit)
-    return Partition(
+    return SlurmPartition(
         name.rstrip("*"), name.endswith("*"), available, limit_s, int(most) if most.isdigit() else math.inf, nodes
     )
 
@@ -111,7 +111,7 @@ def gpus_of(gres: str) -> int:
     return sum(int(count or 1) for count in counts)
 
 
-def judge(available: Sequence[Partition], names: str | None, wanted: Wanted) -> Verdict:
+def judge(available: Sequence[SlurmPartition], names: str | None, wanted: Wanted) -> Feasibility:
     """Whether the job could run in any of the partitions named, separated by commas, or in the default partition.
 
     Raises
@@ -124,10 +124,10 @@ def judge(available: Sequence[Partition], names: str | None, wanted: Wanted) -> 
     fitting = [verdict for verdict in verdicts if not verdict.errors]
     if fitting:
         return min(fitting, key=lambda verdict: len(verdict.warnings))
-    return Verdict(tuple(error for verdict in verdicts for error in verdict.errors))
+    return Feasibility(tuple(error for verdict in verdicts for error in verdict.errors))
 
 
-def _chosen(available: Sequence[Partition], names: str | None) -> list[Partition]:
+def _chosen(available: Sequence[SlurmPartition], names: str | None) -> list[SlurmPartition]:
     by_name = {partition.name: partition for partition in available}
     listed = ", ".join(f"{partition.name}{' (default)' * partition.default}" for partition in available) or "none"
     if names is None:
@@ -141,7 +141,7 @@ def _chosen(available: Sequence[Partition], names: str | None) -> list[Partition
     return [by_name[name] for name in names.split(",")]
 
 
-def _judge(partition: Partition, wanted: Wanted) -> Verdict:
+def _judge(partition: SlurmPartition, wanted: Wanted) -> Feasibility:
     where, errors, warnings = f"partition {partition.name}", [], []
     if partition.available in ("drain", "inact"):
         errors.append(f"{where} is {partition.available}: it takes no jobs; choose another with --partition")
@@ -170,7 +170,7 @@ def _judge(partition: Partition, wanted: Wanted) -> Verdict:
             f"--ntasks-per-node {wanted.tasks}: a node has {cores} cores, each with several hardware threads; more "
             "ranks than cores are no faster"
         )
-    return Verdict(tuple(errors), tuple(warnings))
+    return Feasibility(tuple(errors), tuple(warnings))
 
 
 def _lacks(node: Node, wanted: Wanted) -> list[str]:

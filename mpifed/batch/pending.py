@@ -11,12 +11,12 @@ from mpifed.batch.states import RunStatus, State, fails_again, status_at
 from mpifed.core.errors import FINISHED, MpifedError, UsageError
 from mpifed.core.text import command_line
 from mpifed.files.run_folder import job_of
-from mpifed.job.sweep import Point
-from mpifed.results.best import is_sweep
-from mpifed.run.output import same_job
+from mpifed.job.sweep import SweepPoint
+from mpifed.results.points import is_sweep
+from mpifed.run.folder import same_job
 
 
-def status_of(out: Path, points: Sequence[Point], sweep: bool) -> RunStatus:
+def status_of(out: Path, points: Sequence[SweepPoint], sweep: bool) -> RunStatus:
     """The status of a job's points.
 
     Raises
@@ -36,7 +36,7 @@ def status_of(out: Path, points: Sequence[Point], sweep: bool) -> RunStatus:
     return status
 
 
-def pending_points(points: Sequence[Point], status: RunStatus, array: bool, sweep: bool) -> list[int]:
+def pending_points(points: Sequence[SweepPoint], status: RunStatus, array: bool, sweep: bool) -> list[int]:
     """Indices of the points to submit: all that are not in the queue and would not end the same way again.
 
     Raises

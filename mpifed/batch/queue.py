@@ -15,7 +15,7 @@ RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZI
 _ENDED_WELL = ("COMPLETED",)
 
 
-class Entry(NamedTuple):
+class QueuedTask(NamedTuple):
     """One job, or one task of a job array."""
 
     id: str  # "123", or "123_4" for a task of an array
@@ -48,15 +48,15 @@ class Entry(NamedTuple):
 class Known(NamedTuple):
     """What Slurm knows of the jobs it was queried about."""
 
-    entries: Mapping[str, Entry]  # by id and by number
+    entries: Mapping[str, QueuedTask]  # by id and by number
     whole: bool  # whether Slurm responded: then a job that is not here is not in the queue
 
-    def live(self, names: Iterable[str]) -> Entry | None:
+    def live(self, names: Iterable[str]) -> QueuedTask | None:
         """The last of these jobs that is pending or running."""
         known = [self.entries[name] for name in names if name in self.entries and self.entries[name].live]
         return known[-1] if known else None
 
-    def last(self, names: Iterable[str]) -> Entry | None:
+    def last(self, names: Iterable[str]) -> QueuedTask | None:
         """The last of these jobs that Slurm knows."""
         known = [self.entries[name] for name in names if name in self.entries]
         return known[-1] if known else None
@@ -77,16 +77,16 @@ def ask(jobs: Iterable[str]) -> Known:
     return Known({**{entry.number: entry for entry in entries.values()}, **entries}, True)
 
 
-def _within(entry: Entry, job: str) -> bool:
+def _within(entry: QueuedTask, job: str) -> bool:
     return job in (entry.id, entry.number, entry.id.partition("_")[0])
 
 
-def _is_array(job: str, live: Iterable[Entry]) -> bool:
+def _is_array(job: str, live: Iterable[QueuedTask]) -> bool:
     """Whether a job is an array, of which other tasks may have ended."""
     return any(entry.id.startswith(f"{job}_") for entry in live)
 
 
-def _live(jobs: Iterable[str]) -> list[Entry] | None:
+def _live(jobs: Iterable[str]) -> list[QueuedTask] | None:
     """The jobs in the queue; None if Slurm does not respond."""
     command = ["squeue", "--noheader", "--array", f"--jobs={','.join(jobs)}", f"--format={'|'.join(_QUEUE)}"]
     try:
@@ -94,10 +94,10 @@ def _live(jobs: Iterable[str]) -> list[Entry] | None:
     except MpifedError as error:
         return [] if "Invalid job id" in str(error) else None
     fields = [line.strip().split("|") for line in lines if line.count("|") == len(_QUEUE) - 1]
-    return [Entry(id, number, state, reason, nodes, live=True) for id, number, state, reason, nodes in fields]
+    return [QueuedTask(id, number, state, reason, nodes, live=True) for id, number, state, reason, nodes in fields]
 
 
-def _ended(jobs: list[str]) -> list[Entry]:
+def _ended(jobs: list[str]) -> list[QueuedTask]:
     """The jobs that have left the queue, as far as Slurm still knows them."""
     if not jobs:
         return []
@@ -107,17 +107,17 @@ def _ended(jobs: list[str]) -> list[Entry]:
         return [entry for job in jobs for entry in _remembered(job)]  # this cluster has no accounting
 
 
-def _accounted(text: str) -> list[Entry]:
+def _accounted(text: str) -> list[QueuedTask]:
     entries = []
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) == len(_ACCOUNTS):
             id, number, state, code, nodes = fields
-            entries.append(Entry(id, number, state.partition(" ")[0], "", nodes, code))  # "CANCELLED by 1000"
+            entries.append(QueuedTask(id, number, state.partition(" ")[0], "", nodes, code))  # "CANCELLED by 1000"
     return [entry for entry in entries if entry.state not in ("PENDING", *RUNNING)]
 
 
-def _remembered(job: str) -> list[Entry]:
+def _remembered(job: str) -> list[QueuedTask]:
     """The job as Slurm's controller still has it in memory, some minutes after its end (MinJobAge)."""
     try:
         lines = call(["scontrol", "--oneliner", "show", "job", job]).splitlines()
@@ -132,6 +132,6 @@ def _remembered(job: str) -> list[Entry]:
         id = f"{array}_{task}" if array and task.isdigit() else number
         nodes = fields.get("NodeList", "").replace("(null)", "")
         entries.append(
-            Entry(id, number, fields["JobState"], fields.get("Reason", ""), nodes, fields.get("ExitCode", ""))
+            QueuedTask(id, number, fields["JobState"], fields.get("Reason", ""), nodes, fields.get("ExitCode", ""))
         )
     return entries

@@ -68,7 +68,7 @@ def _cpus(options: Options) -> int:
     return int(text)
 
 
-def _time(request: SubmitRequest, need: Needs | None, parts: Sequence[cluster.Partition] | None) -> float:
+def _time(request: SubmitRequest, need: Needs | None, parts: Sequence[cluster.SlurmPartition] | None) -> float:
     """The time limit if no --time is given: from the forecast, at most the limit of the partition."""
     assert need is not None
     names = request.partition.split(",") if request.partition else [part.name for part in parts or [] if part.default]
@@ -90,7 +90,11 @@ def _lead(options: Options, need: Needs | None) -> int:
 
 
 def _memory(
-    request: SubmitRequest, need: Needs | None, options: Options, cpus: int, parts: Sequence[cluster.Partition] | None
+    request: SubmitRequest,
+    need: Needs | None,
+    options: Options,
+    cpus: int,
+    parts: Sequence[cluster.SlurmPartition] | None,
 ) -> tuple[dict[str, int], list[str]]:
     """Memory to request, in MiB by `mem-per-cpu` and "node", and a warning if less was given than is needed."""
     given = next((name for name in ("mem", "mem-per-cpu") if options.get(name)), None)
@@ -110,7 +114,7 @@ def _memory(
     return {"node": node, "mem-per-cpu": -(-need.memory_mib() // cpus)}, []
 
 
-def _partitions(dry_run: bool) -> tuple[list[cluster.Partition] | None, str]:
+def _partitions(dry_run: bool) -> tuple[list[cluster.SlurmPartition] | None, str]:
     """The cluster's partitions; None and the reason if `sinfo` cannot list them and this is a dry run."""
     if not has("sinfo"):
         return None, "no sinfo on PATH"
@@ -134,7 +138,7 @@ def _assumed(request: SubmitRequest, wanted: cluster.Wanted, why: str) -> list[s
     ]
 
 
-def _checked(request: SubmitRequest, wanted: cluster.Wanted, parts: Sequence[cluster.Partition]) -> list[str]:
+def _checked(request: SubmitRequest, wanted: cluster.Wanted, parts: Sequence[cluster.SlurmPartition]) -> list[str]:
     """Warnings about the partition; UsageError if the job cannot run there."""
     verdict = cluster.judge(parts, request.partition, wanted)
     if verdict.errors:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpifed.batch import record
-from mpifed.batch.queue import Entry, Known, ask
+from mpifed.batch.queue import Known, QueuedTask, ask
 from mpifed.batch.record import Record, Submission
 from mpifed.batch.run_files import RunFiles, read_run_files
 from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, end_of
 from mpifed.core.text import leads_to
 from mpifed.files.run_folder import JOB
-from mpifed.results.best import is_sweep, point_settings
-from mpifed.run.output import FAILURE
+from mpifed.results.points import is_sweep, point_settings
+from mpifed.run.folder import FAILURE
 
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
 
@@ -122,7 +122,7 @@ class _Facts(NamedTuple):
         return names if self.files.job is None or self.files.job in names else [self.files.job, *names]
 
     @property
-    def entry(self) -> Entry | None:
+    def entry(self) -> QueuedTask | None:
         """Slurm's entry of the job that is pending or running, else of the last job."""
         return self.known.live(self.names) or self.known.last(self.names)
 
@@ -156,7 +156,7 @@ class _Facts(NamedTuple):
             return "waiting" if ordered else "failed", f"never begun{self._ended(entry)}"
         return "waiting", "not begun"
 
-    def _live(self, entry: Entry) -> tuple[str, str]:
+    def _live(self, entry: QueuedTask) -> tuple[str, str]:
         """(state, why) of a run with a job in the queue; a job without array may run several points."""
         files, shared = self.files, self.point is not None and "_" not in entry.id
         if shared and files.code in FINISHED:
@@ -172,7 +172,7 @@ class _Facts(NamedTuple):
             return "done", _result(files.code)
         return "running", f"on {entry.nodes}" if entry.nodes else "running"
 
-    def _begun(self, entry: Entry | None) -> tuple[str, str]:
+    def _begun(self, entry: QueuedTask | None) -> tuple[str, str]:
         """(state, why) of a run that has begun and is neither finished nor in the queue."""
         files = self.files
         at = files.checkpoint
@@ -195,7 +195,7 @@ class _Facts(NamedTuple):
             return _bare(words or "failed")
         return f"exit {code}, {end_of(code).summary}{f': {_bare(words)}' if words else ''}"
 
-    def _ended(self, entry: Entry | None) -> str:
+    def _ended(self, entry: QueuedTask | None) -> str:
         return f" ({entry.end})" if entry is not None and entry.end else ""
 
     def _last_words(self) -> str | None:

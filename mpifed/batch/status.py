@@ -14,8 +14,7 @@ from mpifed.batch.states import STATES, RunStatus, State, fails_again, inside, l
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.text import command_line, shown
 from mpifed.files.run_folder import JOB
-from mpifed.results.best import toml_text
-from mpifed.results.text import human_seconds
+from mpifed.results.text import human_seconds, toml_text
 
 _WIDEST, _LONGEST = 160, 2000  # characters of the reason shown for a point and for a run; --json has all of it
 _GOES_ON = ("resumable", "waiting", "unknown", "failed")

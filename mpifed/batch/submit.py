@@ -21,10 +21,10 @@ from mpifed.batch.slurm import call, has
 from mpifed.core.errors import UsageError
 from mpifed.core.text import command_line
 from mpifed.job.job import read_table
-from mpifed.job.sweep import Point, points
+from mpifed.job.sweep import SweepPoint, points
 
 
-class Plan(NamedTuple):
+class SubmissionPlan(NamedTuple):
     """A job that is ready to be submitted."""
 
     text: str  # the batch script
@@ -68,7 +68,7 @@ def submit(request: SubmitRequest) -> Iterator[str]:
     yield from follow_commands(request, plan, id)
 
 
-def prepared(request: SubmitRequest) -> Plan:
+def prepared(request: SubmitRequest) -> SubmissionPlan:
     """The filled batch script and the notes to print; nothing is written."""
     table = read_table(request.job, request.changes)
     all_points = points(table, str(request.job))
@@ -111,7 +111,7 @@ def prepared(request: SubmitRequest) -> Plan:
     before, more = _path()
     text = script.filled(script.read_script(kind), options, arguments, before)
     numbers = indices if request.array else None
-    return Plan(
+    return SubmissionPlan(
         text, out, options["output"] or "", numbers, notes + more, [point.name for point in all_points] if sweep else []
     )
 
@@ -126,7 +126,7 @@ def _check_export(value: str | None) -> None:
 
 
 def _named(
-    request: SubmitRequest, options: Options, out: Path, all_points: Sequence[Point], indices: list[int]
+    request: SubmitRequest, options: Options, out: Path, all_points: Sequence[SweepPoint], indices: list[int]
 ) -> Options:
     """The options with the job's name, its output file and the indices of its array."""
     options = {"job-name": all_points[0].job.name.replace(" ", "-"), **options}
@@ -159,7 +159,7 @@ def _path() -> tuple[list[str], list[str]]:
     return [], ["warning   mpifed is not on PATH, where the script looks for it: activate its environment first"]
 
 
-def _note(request: SubmitRequest, plan: Plan, path: Path, id: str) -> None:
+def _note(request: SubmitRequest, plan: SubmissionPlan, path: Path, id: str) -> None:
     """Record the submission."""
     before = record.read(plan.out)
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -167,7 +167,7 @@ def _note(request: SubmitRequest, plan: Plan, path: Path, id: str) -> None:
     record.write(plan.out, Record(str(request.job), plan.named, [*(before.submissions if before else []), new]))
 
 
-def follow_commands(request: SubmitRequest, plan: Plan, id: str) -> Iterator[str]:
+def follow_commands(request: SubmitRequest, plan: SubmissionPlan, id: str) -> Iterator[str]:
     """Commands with which to follow, checkpoint or cancel a submitted job."""
     new = Submission(id, "", [], "", plan.log, plan.numbers)
     points = f", {len(plan.numbers)} of {len(plan.named)} points" if plan.numbers is not None else ""

@@ -21,14 +21,14 @@ from mpifed.core.round import Round
 _ROWS = 1024  # of one product: more leave the cache, fewer make poor products
 
 
-class Joint(Protocol):
+class JointRows(Protocol):
     """Rows of several clients in memory, one client after the other, so that one call takes some of each."""
 
     def take(self, at: Array, out: Array, y: Array) -> None:
         """Put the rows `at` [b], counted over all the clients, into `out` [b, p], and their labels into `y` [b]."""
 
 
-class Shard(Protocol):
+class ClientData(Protocol):
     """The data of one client, as `mpifed.shards.store` reads it: in memory or from its file."""
 
     client: int
@@ -38,7 +38,7 @@ class Shard(Protocol):
     y: Array  # [s] class numbers or targets
 
     @property
-    def joint(self) -> tuple[Joint, int] | None:
+    def joint(self) -> tuple[JointRows, int] | None:
         """The `Joint` that holds its rows beside those of other clients, and where they begin; None: there is none."""
 
     @property
@@ -85,7 +85,7 @@ class Batch(NamedTuple):
 class Block:
     """n clients computed together; on the rank that hosts it alone."""
 
-    shards: tuple[Shard, ...]  # n, the data of each client
+    shards: tuple[ClientData, ...]  # n, the data of each client
     dtype: str = "float32"  # of rows X, and of local arithmetic
 
     @cached_property
@@ -178,7 +178,7 @@ class Block:
         return Batch(X, y)
 
     @cached_property
-    def _runs(self) -> list[tuple[Joint | None, slice, NDArray[np.int64]]]:
+    def _runs(self) -> list[tuple[JointRows | None, slice, NDArray[np.int64]]]:
         """(joint, positions, first rows [n, 1]) of neighbours whose rows a call reads at once; None: one client."""
         joints = [shard.joint or (None, 0) for shard in self.shards]
         others = (i for i in range(1, len(joints)) if joints[i][0] is None or joints[i][0] is not joints[i - 1][0])

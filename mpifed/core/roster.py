@@ -12,7 +12,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.block import Block, Shard
+from mpifed.core.block import Block, ClientData
 
 _FIRST = np.zeros(1, dtype=np.int64)
 
@@ -91,7 +91,7 @@ class Roster(Sequence[Block]):
         whole = bool(self.here(chosen).all())
         if whole and self._everybody is not None:
             return self._everybody
-        shards: list[Shard] = []
+        shards: list[ClientData] = []
         dtype = ""
         for i, who in self.among(chosen):
             block = self[i]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.text import shown
-from mpifed.explain.entries import Entry, Key, entries, own_entry
+from mpifed.explain.entries import Explanation, Key, entries, own_entry
 from mpifed.files.columns import column_of
 from mpifed.job.renamed import RENAMED, VALUES, nearest
 
@@ -23,7 +23,7 @@ TABLES = {"algorithm": ("algorithm",), "model": ("model",), "term": ("constraint
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()]*\)")  # its text may have brackets
 
 
-def explained(name: str, more: Sequence[Entry] = ()) -> str:
+def explained(name: str, more: Sequence[Explanation] = ()) -> str:
     """What `name` means: an entry, a table with a `name`, `table.key`, a key wherever it stands, or an own class.
 
     Parameters
@@ -73,16 +73,16 @@ def _is_index(part: str, name: str) -> bool:
     return part.isdecimal() and part != name.strip("[] ")
 
 
-def _is_in(entry: Entry, table: str) -> bool:
+def _is_in(entry: Explanation, table: str) -> bool:
     """Whether an entry's keys belong to a table of a job."""
     return table in ("", entry.name, *TABLES.get(entry.kind, ()))
 
 
-def _table_of(entry: Entry) -> str:
+def _table_of(entry: Explanation) -> str:
     return f"{TABLES[entry.kind][0]}: {entry.name}" if entry.kind in TABLES else entry.name
 
 
-def _entry_lines(entry: Entry) -> Iterator[str]:
+def _entry_lines(entry: Explanation) -> Iterator[str]:
     yield f"{entry.name} ({entry.kind})"
     yield ""
     yield _in_terminal(entry.text)

@@ -50,7 +50,7 @@ _SWEEP_KEYS = (
 )
 
 
-class Entry(NamedTuple):
+class Explanation(NamedTuple):
     """What has a name in a job: a table, an algorithm, a model, ..."""
 
     kind: str  # "table", "algorithm", "model", ...
@@ -59,27 +59,28 @@ class Entry(NamedTuple):
     keys: tuple[Key, ...]
 
 
-def entries() -> list[Entry]:
+def entries() -> list[Explanation]:
     """All tables of a job and all that they can name, the columns of histories, and the exit codes."""
-    listed = [Entry("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
-    listed += [Entry("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
+    listed = [Explanation("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
+    listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
     listed += [
-        Entry("table", "client_optimizer", _text(SGD), _keys(SGD)),
-        Entry("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
-        Entry("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
-        Entry("table", "sweep", _SWEEP, _SWEEP_KEYS),
+        Explanation("table", "client_optimizer", _text(SGD), _keys(SGD)),
+        Explanation("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
+        Explanation("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
+        Explanation("table", "sweep", _SWEEP, _SWEEP_KEYS),
     ]
     kinds: tuple[tuple[str, Mapping[str, type]], ...] = (
         ("algorithm", ALGORITHMS), ("model", OBJECTIVES), ("term", TERMS), ("regularizer", REGULARIZERS),
     )  # fmt: skip
     for kind, known in kinds:
-        listed += [Entry(kind, name, _text(known[name]), _keys(known[name])) for name in known]
+        listed += [Explanation(kind, name, _text(known[name]), _keys(known[name])) for name in known]
     schedules = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
-    listed += [Entry("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
+    listed += [Explanation("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
     listed += [
-        Entry("column", column.name, f"{column.label}: {column.meaning}", ()) for column in shown_columns("history")
+        Explanation("column", column.name, f"{column.label}: {column.meaning}", ())
+        for column in shown_columns("history")
     ]
-    listed += [Entry("exit code", str(end.code), end.meaning, ()) for end in ENDS]
+    listed += [Explanation("exit code", str(end.code), end.meaning, ()) for end in ENDS]
     return listed
 
 
@@ -89,22 +90,22 @@ def reference() -> list[tuple[str, str]]:
     return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
 
 
-def own_entry(name: str) -> Entry:
+def own_entry(name: str) -> Explanation:
     """The entry of a class "module:Class", which is imported."""
     part, place = own_class(name, object, name), {kind.table: kind for kind in (ALGORITHM, MODEL, REGULARIZER)}
     if issubclass(part, Source):
-        return Entry("source of data", name, _text(part), _keys(own_class(name, Source, name)))
+        return Explanation("source of data", name, _text(part), _keys(own_class(name, Source, name)))
     kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
     own_class(name, place[kind].base if kind in place else Term, name)
     taken = [f"[{table}]" for table in OPTIMIZERS if table in get_type_hints(part)]
     text = _text(part) if not (part.__doc__ or "").startswith(f"{part.__name__}(") else "It has no docstring."
-    return Entry(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
+    return Explanation(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------------
 
 
-def _markdown(entry: Entry) -> Iterator[str]:
+def _markdown(entry: Explanation) -> Iterator[str]:
     yield entry.text
     if entry.keys:
         yield ""

@@ -18,7 +18,7 @@ from mpifed.files.history import History
 from mpifed.files.history_csv import FIRST, HISTORY, LEDGER
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import model_sha256, read_model
-from mpifed.files.schemas import JobTables, Run, checked
+from mpifed.files.schemas import JobTables, RunJson, checked
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +41,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(run_dir, RUN)
     table = read_json(path)
-    checked(path, Run, table, "put back the file as it was written; without [privacy], --resume writes it anew")
+    checked(path, RunJson, table, "put back the file as it was written; without [privacy], --resume writes it anew")
     return table
 
 

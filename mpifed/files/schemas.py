@@ -42,14 +42,14 @@ class Process(Schema):
     started: Count | None
 
 
-class Head(Schema):
+class HeadJson(Schema):
     """Length and last hash of a ledger."""
 
     lines: Count
     sha256: Digest
 
 
-class Cost(Schema):
+class CostJson(Schema):
     """The costs of an exchange that `mpifed show` prints."""
 
     up_bytes: NotNegative
@@ -87,7 +87,7 @@ class Simulated(Schema):
     rounds: dict[Text, Times]
 
 
-class Run(Schema):
+class RunJson(Schema):
     """run.json; files of earlier versions may lack keys that have a default."""
 
     exit: Annotated[int, Field(ge=-255, le=255)] | None
@@ -123,10 +123,10 @@ class Run(Schema):
     peak_rss_bytes: Count | None = None
     up_bytes: Count | None = None
     down_bytes: Count | None = None
-    exchanges: dict[Text, Cost] | None = None
+    exchanges: dict[Text, CostJson] | None = None
     simulated_s: NotNegative | None = None
     simulated: Simulated | None = None
-    ledger: Head | None = None
+    ledger: HeadJson | None = None
     epsilon: NotNegative | None = None
     epsilon_median: NotNegative | None = None
     epsilon_least: NotNegative | None = None
@@ -142,7 +142,7 @@ class Run(Schema):
         return [key for key, value in others.items() if not isinstance(value, (int, float, type(None)))]
 
 
-class Constraint(Schema):
+class ConstraintJson(Schema):
     """A `[[constraint]]` of a job as run."""
 
     name: Text
@@ -155,7 +155,7 @@ class JobTables(Schema):
 
     rounds: Annotated[int, Field(ge=1, le=MOST)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    constraint: list[Constraint] = []
+    constraint: list[ConstraintJson] = []
     network: dict[str, Any] | None = None
     privacy: dict[str, Any] | None = None
     stop: dict[Text, float] = {}
@@ -189,7 +189,7 @@ FileName = Annotated[str, Field(pattern=r"^(server|clients-[0-9]{8}-[0-9]{5,8})\
 Span = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
-class Account(Cost):
+class AccountJson(CostJson):
     """All costs of an exchange; see `mpifed.comm.accounts`."""
 
     played: NotNegative
@@ -233,10 +233,10 @@ class Manifest(Schema):
     elapsed_s: NotNegative
     up_bytes: Count
     down_bytes: Count
-    exchanges: dict[Text, Account]
+    exchanges: dict[Text, AccountJson]
     attempt: Count
     rows: Count = 0
-    ledger: Head | None
+    ledger: HeadJson | None
     first: Annotated[dict[str, Any] | None, AfterValidator(_first)]
     run: Same
     hosting: list[list[Count]]

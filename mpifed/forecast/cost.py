@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mpifed.core.record import Record
 
 
-class Cost(NamedTuple):
+class MeasuredCost(NamedTuple):
     """The costs measured in a rehearsal."""
 
     hosting: float  # seconds that grow with the number of clients the rank hosts
@@ -25,4 +25,4 @@ class Cost(NamedTuple):
         return self.hosting + self.opening
 
 
-NO_COST = Cost(0.0, 0.0, 0.0, {}, {}, {})
+NO_COST = MeasuredCost(0.0, 0.0, 0.0, {}, {}, {})

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.core.record import map_leaves
-from mpifed.forecast.cost import Cost
+from mpifed.forecast.cost import MeasuredCost
 from mpifed.forecast.synthetic_shards import Scenario
 
 _WHOLE_S = 0.5  # rounds that take no longer are rehearsed with all local steps
@@ -21,7 +21,7 @@ _ALWAYS_WHOLE = 16  # local steps: so many or fewer are rehearsed as they are, h
 _WIDE = 10**6  # weights in the first layer of a network
 
 
-class Part(NamedTuple):
+class Reducible(NamedTuple):
     """A quantity that a rehearsal can reduce."""
 
     what: str
@@ -29,7 +29,7 @@ class Part(NamedTuple):
     of: Callable[[int], Scenario]  # the scenario with another value
 
 
-def narrowed(scenario: Scenario, play: Callable[[Scenario], Cost]) -> Cost:
+def narrowed(scenario: Scenario, play: Callable[[Scenario], MeasuredCost]) -> MeasuredCost:
     """The cost of `play`; for a wide network extrapolated from two narrower ones."""
     width = _width(scenario)
     if width is None:
@@ -38,7 +38,7 @@ def narrowed(scenario: Scenario, play: Callable[[Scenario], Cost]) -> Cost:
     return extrapolate(width, narrow, play(width.of(narrow)), wide, play(width.of(wide)))
 
 
-def shortened(scenario: Scenario, play: Callable[[Scenario], Cost]) -> Cost:
+def shortened(scenario: Scenario, play: Callable[[Scenario], MeasuredCost]) -> MeasuredCost:
     """The cost of `play`; for many slow local steps extrapolated from two smaller numbers of them."""
     steps = _steps(scenario)
     if steps is None:
@@ -50,7 +50,7 @@ def shortened(scenario: Scenario, play: Callable[[Scenario], Cost]) -> Cost:
     return extrapolate(steps, _FEW, short, more, play(steps.of(more)))
 
 
-def extrapolate(part: Part, few: int, small: Cost, more: int, large: Cost) -> Cost:
+def extrapolate(part: Reducible, few: int, small: MeasuredCost, more: int, large: MeasuredCost) -> MeasuredCost:
     """The cost of the whole `part`, extrapolated linearly from the costs of `few` and `more` of it."""
 
     def at(a: float, b: float) -> float:
@@ -80,7 +80,7 @@ def extrapolate(part: Part, few: int, small: Cost, more: int, large: Cost) -> Co
     )  # fmt: skip
 
 
-def _width(scenario: Scenario) -> Part | None:
+def _width(scenario: Scenario) -> Reducible | None:
     """The hidden units of a wide network; None for other models."""
     problem = scenario.algorithm.problem
     hidden = problem.objective.hidden
@@ -91,10 +91,10 @@ def _width(scenario: Scenario) -> Part | None:
         objective = dataclasses.replace(problem.objective, hidden=count)
         return _with(scenario, problem=dataclasses.replace(problem, objective=objective))
 
-    return Part("hidden units", hidden, of)
+    return Reducible("hidden units", hidden, of)
 
 
-def _steps(scenario: Scenario) -> Part | None:
+def _steps(scenario: Scenario) -> Reducible | None:
     """The local steps of a client in a round, if there are many; else None."""
     settings = vars(scenario.algorithm)
     key = next((key for key in ("local_steps", "local_epochs", "inner") if settings.get(key)), None)
@@ -106,7 +106,7 @@ def _steps(scenario: Scenario) -> Part | None:
         key, others = "local_steps", {key: None}
     if count <= _ALWAYS_WHOLE:
         return None
-    return Part(key.replace("_", " "), count, lambda number: _with(scenario, **{key: number}, **others))
+    return Reducible(key.replace("_", " "), count, lambda number: _with(scenario, **{key: number}, **others))
 
 
 def _with(scenario: Scenario, **changes: Any) -> Scenario:

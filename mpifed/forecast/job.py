@@ -22,7 +22,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
-from mpifed.forecast.cost import NO_COST, Cost
+from mpifed.forecast.cost import NO_COST, MeasuredCost
 from mpifed.forecast.disclosure import View, general_statements, learns
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.rehearsal import (
@@ -157,7 +157,7 @@ def algorithm_of(job: Job, data: store.FederatedDataset) -> Algorithm:
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
 
 
-def _simulated(scenario: Scenario, round_cost: Cost, keys: dict[str, float]) -> dict[str, Any] | None:
+def _simulated(scenario: Scenario, round_cost: MeasuredCost, keys: dict[str, float]) -> dict[str, Any] | None:
     """The simulated times of the setup and of a round; None if the job has no [simulated_network]."""
     network = scenario.job.simulated_network
     if network is None:
@@ -210,7 +210,7 @@ def _view(
     return View(job.protection(), cells_of(data), now.present, ranks, at_server, partners, withstands, leave)
 
 
-def _keys(job: Job, data: store.FederatedDataset, now: Round, round_cost: Cost) -> dict[str, float]:
+def _keys(job: Job, data: store.FederatedDataset, now: Round, round_cost: MeasuredCost) -> dict[str, float]:
     """The cost of keys, including those that pairs of clients agree on when they first participate together."""
     keys = round_cost.exchanges["keys"]
     if job.channel == "plain":
@@ -238,8 +238,8 @@ class _ExchangeDescriber(NamedTuple):
     job: Job
     algorithm: Algorithm
     view: View
-    round_cost: Cost
-    certifying: Cost
+    round_cost: MeasuredCost
+    certifying: MeasuredCost
 
     def exchange(self, exchange: Exchange) -> dict[str, Any]:
         """One exchange: what is broadcast and uploaded, who receives the sum, how it is summed, and its cost."""

@@ -29,8 +29,8 @@ from mpifed.core.exchange import Exchange, States, ToClients, play
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
 from mpifed.core.state_check import Specs, check_renewed, check_started
-from mpifed.forecast.cost import Cost
-from mpifed.forecast.extrapolated import Part, extrapolate, narrowed, shortened
+from mpifed.forecast.cost import MeasuredCost
+from mpifed.forecast.extrapolated import Reducible, extrapolate, narrowed, shortened
 from mpifed.forecast.sampled_encryption import SampledEncryption
 from mpifed.forecast.synthetic_shards import Scenario
 from mpifed.job.job import Job
@@ -168,7 +168,7 @@ def load_libraries(privacy: Privacy | None) -> None:
 def _rehearse(
     scenario: Scenario, blocks: Sequence[Block], now: Round, act: Callable[[Record, States, _Rehearsal], object],
     budget_s: float = BUDGET_S,
-) -> Cost:  # fmt: skip
+) -> MeasuredCost:  # fmt: skip
     """The cost of `act` in round `now` on a rank that serves and hosts `blocks`, from the states before round 0."""
     tracemalloc.start()
     try:
@@ -192,7 +192,7 @@ def _rehearse(
         times.append(_seconds_of(lambda: act(server, clients, aggregator), aggregator))
     hosting, opening = (median(parts) for parts in zip(*times, strict=True))
     partners = aggregator.partners(int(now.present.sum()))
-    return Cost(
+    return MeasuredCost(
         hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.broadcasts, partners
     )
 
@@ -225,7 +225,7 @@ def typical_round(
 
 def rehearse_round(
     scenario: Scenario, placement: Placement, now: Round, rank: int, budget_s: float = BUDGET_S
-) -> Cost:  # fmt: skip
+) -> MeasuredCost:  # fmt: skip
     """The cost of round `now` on `rank`, extrapolated if it takes long."""
     blocks = [block for block in placement.of(rank) if now.present[block.start : block.stop].any()]
     return narrowed(
@@ -233,7 +233,7 @@ def rehearse_round(
     )
 
 
-def _blocks_extrapolated(scenario: Scenario, blocks: Sequence[range], now: Round, budget_s: float) -> Cost:
+def _blocks_extrapolated(scenario: Scenario, blocks: Sequence[range], now: Round, budget_s: float) -> MeasuredCost:
     """The cost of a round, extrapolated from a few of its blocks."""
     two_blocks = _blocks(scenario, blocks[:2], now, budget_s)  # each further block adds the same memory
     if len(blocks) <= 2:
@@ -246,7 +246,7 @@ def _blocks_extrapolated(scenario: Scenario, blocks: Sequence[range], now: Round
     )
 
 
-def _blocks(scenario: Scenario, ranges: Sequence[range], now: Round, budget_s: float) -> Cost:
+def _blocks(scenario: Scenario, ranges: Sequence[range], now: Round, budget_s: float) -> MeasuredCost:
     """The cost of a round on a rank with blocks of these clients; large blocks are extrapolated from fewer clients."""
 
     def play_round(server: Record, clients: States, aggregator: _Rehearsal) -> None:
@@ -256,23 +256,23 @@ def _blocks(scenario: Scenario, ranges: Sequence[range], now: Round, budget_s: f
             check_renewed(scenario.job.algorithm["name"], after, aggregator.specs, *first_block)
             aggregator.specs = None
 
-    def of(most_clients: int) -> Cost:
+    def of(most_clients: int) -> MeasuredCost:
         blocks = [scenario.block(clients[:most_clients]) for clients in ranges]
         return _rehearse(scenario, blocks, now, play_round, budget_s)
 
     largest = max(map(len, ranges), default=0)
     if largest <= _TOGETHER:
         return of(largest)
-    part = Part("clients of a block", largest, lambda most_clients: scenario)
+    part = Reducible("clients of a block", largest, lambda most_clients: scenario)
     return extrapolate(part, _TOGETHER // 2, of(_TOGETHER // 2), _TOGETHER, of(_TOGETHER))
 
 
-def rehearse_measuring(scenario: Scenario, rows: int, certify: bool) -> Cost:
+def rehearse_measuring(scenario: Scenario, rows: int, certify: bool) -> MeasuredCost:
     """The cost of an evaluation on a rank with `rows` rows that also scores the test data."""
     return narrowed(scenario, lambda part: _measuring(part, rows, certify))
 
 
-def _measuring(scenario: Scenario, rows: int, certify: bool) -> Cost:
+def _measuring(scenario: Scenario, rows: int, certify: bool) -> MeasuredCost:
     all_rows = scenario.data.split == "columns"  # then rows are not evaluated in chunks
     block = scenario.block([int(scenario.data.widths.argmax())], None if all_rows else CHUNK)
     test = scenario.test_block() if scenario.data.test_samples else None

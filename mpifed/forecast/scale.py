@@ -22,7 +22,7 @@ from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import nbytes
 from mpifed.core.round import Round
 from mpifed.forecast.collectives import Machine, Parts, broadcast_time, machine_here, sum_time
-from mpifed.forecast.cost import Cost
+from mpifed.forecast.cost import MeasuredCost
 from mpifed.forecast.job import algorithm_of
 from mpifed.forecast.rehearsal import load_libraries, rehearse_round, typical_round
 from mpifed.forecast.synthetic_shards import Scenario, random_rows_like
@@ -137,7 +137,7 @@ def _typical(scenario: Scenario, ranks: int) -> Typical:
 def _work(scenario: Scenario) -> Work:
     """The computation of a round, from rehearsals on one rank and on as many ranks as there are blocks."""
     job, data = scenario.job, scenario.data
-    costs: list[tuple[float, Cost]] = []
+    costs: list[tuple[float, MeasuredCost]] = []
     blocks = -(-data.clients // job.data.block)
     for ranks in sorted({1, blocks + job.dedicated}):
         typical = _typical(scenario, ranks)

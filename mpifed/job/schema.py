@@ -19,13 +19,13 @@ Real = Annotated[float, Field(ge=0, le=1e30)]
 Factor = Annotated[float, Field(gt=0, le=1e30)]
 
 
-class Table(BaseModel):
+class JobTable(BaseModel):
     """A table whose keys are the fields of the class."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class DataTable(Table):
+class DataTable(JobTable):
     """Where the data are, and how they are read."""
 
     path: str
@@ -42,7 +42,7 @@ class DataTable(Table):
     """Folder on a disk of each node, as "$TMPDIR", to which the shards are copied first."""
 
 
-class ParticipationTable(Table):
+class ParticipationTable(JobTable):
     """Which clients participate in a round, and what happens when clients leave within it."""
 
     clients_per_round: Positive | None = None
@@ -55,7 +55,7 @@ class ParticipationTable(Table):
     """Times that a round whose first sum is void is run before the run ends."""
 
 
-class AggregationTable(Table):
+class AggregationTable(JobTable):
     """How the clients' uploads are aggregated, and who can see single uploads."""
 
     arithmetic: Literal["exact", "exact-blocks", "float"] = "exact"
@@ -74,7 +74,7 @@ class AggregationTable(Table):
     """Step of the grid to which uploads are rounded, by "exchange.field"."""
 
 
-class RecordTable(Table):
+class RecordTable(JobTable):
     """What is measured and recorded while the job runs."""
 
     evaluate_every: NotNegative = 10
@@ -91,14 +91,14 @@ class RecordTable(Table):
     """Rounds of which all messages are recorded, for `mpifed audit`."""
 
 
-class MaskingTable(Table):
+class MaskingTable(JobTable):
     """Settings of masked aggregation."""
 
     neighbours: Positive | None = None
     """Clients with whom each shares masks; where absent, as many as are safe."""
 
 
-class EncryptionTable(Table):
+class EncryptionTable(JobTable):
     """Settings of encrypted aggregation."""
 
     scheme: Literal["bfv", "threshold-bfv", "paillier"] = "bfv"
@@ -108,21 +108,21 @@ class EncryptionTable(Table):
     """Bits of Paillier's modulus."""
 
 
-class AuditTable(Table):
+class AuditTable(JobTable):
     """Findings that `mpifed audit` accepts."""
 
     accept: list[str] = []
     """Findings that do not make `mpifed audit` end with exit code 7."""
 
 
-class ServerTable(Table):
+class ServerTable(JobTable):
     """The server, rank 0."""
 
     dedicated: bool | None = None
     """Rank 0 hosts no clients; where absent, only if uploads are masked or encrypted."""
 
 
-class ComputeTable(Table):
+class ComputeTable(JobTable):
     """Device and precision of the computations."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
@@ -135,7 +135,7 @@ class ComputeTable(Table):
     """Precision of models and of local arithmetic."""
 
 
-class StopTable(Table):
+class StopTable(JobTable):
     """What ends a run before its last round; a run that does not reach a certificate set here ends with exit code 5."""
 
     seconds: Factor | None = None
@@ -161,7 +161,7 @@ class StopTable(Table):
         return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
-class SimulatedNetworkTable(Table):
+class SimulatedNetworkTable(JobTable):
     """A time model of a deployment; it changes no bit of the run."""
 
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
@@ -190,7 +190,7 @@ class SimulatedNetworkTable(Table):
     """Values in a ciphertext; a message of fewer values takes a whole ciphertext."""
 
 
-class LimitKeys(Table):
+class LimitKeys(JobTable):
     """Keys that every [[constraint]] has beside those of its term, whose mean must be at most `limit`."""
 
     limit: Annotated[float, Field(ge=-1e30, le=1e30)]

@@ -18,6 +18,7 @@ from mpifed.job.schema import (
     ComputeTable,
     DataTable,
     EncryptionTable,
+    JobTable,
     LimitKeys,
     MaskingTable,
     ParticipationTable,
@@ -25,7 +26,6 @@ from mpifed.job.schema import (
     ServerTable,
     SimulatedNetworkTable,
     StopTable,
-    Table,
 )
 from mpifed.maths.objectives import Objective
 from mpifed.maths.privacy.settings import Privacy
@@ -40,7 +40,7 @@ def _name(text: str) -> str:
     return text
 
 
-class Settings(Table):
+class Settings(JobTable):
     """The tables of a job; their combination is checked by `mpifed.job.job.Job`."""
 
     name: Annotated[str, AfterValidator(_name)]

@@ -16,7 +16,7 @@ MOST = 10_000  # points of a sweep: their names have four digits
 METHODS = "methods"  # of [sweep]: tables that change together, as [algorithm] and [client_optimizer]
 
 
-class Point(NamedTuple):
+class SweepPoint(NamedTuple):
     """A run of a sweep."""
 
     name: str  # folder within the sweep's
@@ -24,7 +24,7 @@ class Point(NamedTuple):
     job: Job
 
 
-def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[Point]:
+def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[SweepPoint]:
     """The jobs that `table` describes: one, or the grid of its `[sweep]`, seeds fastest; `imports` as in `Job.check`.
 
     Raises
@@ -65,7 +65,7 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
         for key, value in settings.items():
             put_key(changed, key, value)
         settings = {**method, **settings}
-        all_points.append(Point(point_name(number), settings, Job.check(changed, source, imports=imports)))
+        all_points.append(SweepPoint(point_name(number), settings, Job.check(changed, source, imports=imports)))
     return all_points
 
 

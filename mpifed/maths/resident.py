@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.block import Batch, Block, Shard, check_rows
+from mpifed.core.block import Batch, Block, ClientData, check_rows
 from mpifed.core.record import Array
 from mpifed.maths.kernels import gathered
 from mpifed.maths.sparse import DeviceRows
@@ -46,7 +46,7 @@ class DeviceShard:
 
     joint = None  # the gathering kernel needs no common array of several clients' rows
 
-    def __init__(self, host: Shard, dtype: str, xp: Any, room: Room) -> None:
+    def __init__(self, host: ClientData, dtype: str, xp: Any, room: Room) -> None:
         self.dtype, self._xp, self._room = np.dtype(dtype), xp, room
         self.host = host
         self.client, self.samples, self.features, self.sparse = host.client, host.samples, host.features, host.sparse
@@ -57,13 +57,13 @@ class DeviceShard:
         self._all: Any = None
 
     @property
-    def host(self) -> Shard:
+    def host(self) -> ClientData:
         shard = self._host()
         assert shard is not None, "the block of this shard has been deleted"
         return shard
 
     @host.setter
-    def host(self, shard: Shard) -> None:
+    def host(self, shard: ClientData) -> None:
         self._host = weakref.ref(shard)
 
     @property

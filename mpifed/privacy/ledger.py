@@ -32,7 +32,7 @@ from mpifed.files.atomic import aside, sync_folder
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.privacy.calibration import budget_of
-from mpifed.privacy.ledger_file import LEDGER, REMEDY, Head, Header, Line, linked, read_ledger
+from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, LedgerHead, ReleasedRound, linked, read_ledger
 from mpifed.privacy.spending import Costs, Spending, rounded
 
 TABLE = "privacy.csv"
@@ -97,7 +97,7 @@ class Ledger:
         for line in lines:
             self._add(line)
 
-    def _check(self, lines: list[Line], done: int) -> None:
+    def _check(self, lines: list[ReleasedRound], done: int) -> None:
         """DataError where a line is of a round that this job cannot have run, or a line is missing."""
         upto = 0  # every round below has a line
         for number, line in enumerate(lines, 2):
@@ -116,23 +116,23 @@ class Ledger:
                 f"{self._path}: has no line of round {upto}, and the checkpoint says that {done} are done; {REMEDY}"
             )
 
-    def _mend(self, lines: list[Line], done: int) -> None:
+    def _mend(self, lines: list[ReleasedRound], done: int) -> None:
         """Replace an incomplete last line: with secure noise the round may have been run, with any of the clients."""
         whole, newline, _ = self._path.read_bytes().rpartition(b"\n")
         if self.secure:
-            lines.append(Line(lines[-1].round + 1 if lines else done, None))
+            lines.append(ReleasedRound(lines[-1].round + 1 if lines else done, None))
         with aside(self._path) as temporary:
             temporary.write_bytes(whole + newline + (self._link(lines[-1]) if self.secure else b""))
 
-    def _link(self, line: Line) -> bytes:
+    def _link(self, line: ReleasedRound) -> bytes:
         """The bytes of the next line."""
         text, sha256 = linked(line, self.head.sha256)
-        self.head = Head(self.head.lines + 1, sha256)
+        self.head = LedgerHead(self.head.lines + 1, sha256)
         return text
 
     def note(self, now: Round) -> None:
         """Write the line of round `now`, which is about to be run."""
-        line = Line(now.index, self._counted(now))
+        line = ReleasedRound(now.index, self._counted(now))
         self._noted[line.round] += 1
         if self.secure or self._noted[line.round] > self._written[line.round]:
             with named_in_errors(self._path), open(self._path, "ab") as file:
@@ -149,13 +149,13 @@ class Ledger:
         all_counted = now.present.all() or self._private.released(now.index).by_chance
         return None if all_counted else np.flatnonzero(now.present).tolist()
 
-    def _add(self, line: Line) -> None:
+    def _add(self, line: ReleasedRound) -> None:
         present = np.full(self.spending.clients, line.clients is None)
         if line.clients is not None:
             present[line.clients] = True
         self.spending.add(self._private.released(line.round), present)
 
-    def sync(self) -> Head:
+    def sync(self) -> LedgerHead:
         """Flush the file to the disk; its head, which other files record."""
         with open(self._path, "rb") as file:
             os.fsync(file.fileno())

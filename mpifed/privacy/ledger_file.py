@@ -24,7 +24,7 @@ from mpifed.core.errors import DataError
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import read_attributes
 from mpifed.files.run_folder import job_of
-from mpifed.files.schemas import LedgerHeader, LedgerLine, Run, checked, conforming
+from mpifed.files.schemas import LedgerHeader, LedgerLine, RunJson, checked, conforming
 
 LEDGER = "ledger.jsonl"
 SCHEMA = 2
@@ -46,7 +46,7 @@ class Header(NamedTuple):
         return {"schema": SCHEMA, **self._asdict()}
 
 
-class Line(NamedTuple):
+class ReleasedRound(NamedTuple):
     """A round that was run, or was about to be."""
 
     round: int
@@ -56,7 +56,7 @@ class Line(NamedTuple):
         return {"round": self.round, "clients": _EVERYBODY if self.clients is None else self.clients}
 
 
-class Head(NamedTuple):
+class LedgerHead(NamedTuple):
     """The length of a ledger, and the hash of its last line."""
 
     lines: int  # of rounds
@@ -72,13 +72,13 @@ class Contents(NamedTuple):
 
     path: Path
     header: Header
-    lines: list[Line]
+    lines: list[ReleasedRound]
     hashes: list[str]  # of the header and of each line
     torn: bool  # whether the last line is incomplete
 
     @property
-    def head(self) -> Head:
-        return Head(len(self.lines), self.hashes[-1])
+    def head(self) -> LedgerHead:
+        return LedgerHead(len(self.lines), self.hashes[-1])
 
     def compare(self, source: str, head: Any) -> None:
         """DataError unless the ledger begins with the lines whose number and last SHA-256 another file states."""
@@ -102,7 +102,7 @@ class Contents(NamedTuple):
             )
 
 
-def linked(line: Header | Line, before: str) -> tuple[bytes, str]:
+def linked(line: Header | ReleasedRound, before: str) -> tuple[bytes, str]:
     """(the bytes of a line, its SHA-256), from the SHA-256 of the line before it."""
     return _linked(json.dumps(line.line()).encode(), before)
 
@@ -141,7 +141,7 @@ def _about(path: Path) -> dict[str, Any]:
     """The table of run.json; empty where there is none."""
     table = read_json(path) if path.exists() else {}
     if table:
-        checked(path, Run, table, REMEDY)
+        checked(path, RunJson, table, REMEDY)
     return table
 
 
@@ -151,7 +151,7 @@ def _attributes(path: Path) -> dict[str, Any] | None:
         attributes = read_attributes(path)
     except DataError:
         return None
-    head = {name: attributes[f"{_PREFIX}{name}"] for name in Head._fields if f"{_PREFIX}{name}" in attributes}
+    head = {name: attributes[f"{_PREFIX}{name}"] for name in LedgerHead._fields if f"{_PREFIX}{name}" in attributes}
     return head or None
 
 
@@ -200,9 +200,9 @@ def _header(table: Any) -> Header:
     return Header(table["job"], header.noise_multiplier)
 
 
-def _line(table: Any) -> Line:
+def _line(table: Any) -> ReleasedRound:
     line = conforming(LedgerLine, table)
-    return Line(line.round, None if isinstance(line.clients, str) else line.clients)
+    return ReleasedRound(line.round, None if isinstance(line.clients, str) else line.clients)
 
 
 def _parsed(path: Path, number: int, text: bytes, make: Callable[[Any], Content]) -> Content:

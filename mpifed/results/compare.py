@@ -9,23 +9,11 @@ from typing import Any
 
 from mpifed.files.columns import Column, shown
 from mpifed.files.run_folder import RUN, read_run
-from mpifed.results.best import (
-    FAILED,
-    Choice,
-    Folders,
-    Mean,
-    Ran,
-    Setting,
-    choose,
-    read_points,
-    settings_of,
-    swept,
-    to_be_maximized,
-    toml_text,
-)
+from mpifed.results.best import Choice, choose, to_be_maximized
 from mpifed.results.compare_table import Shown, drawn, setting_columns
 from mpifed.results.pareto import Recommendation, recommend
-from mpifed.results.text import line_of, meaning, value_of
+from mpifed.results.points import FAILED, Folders, Mean, Ran, Setting, read_points, settings_of, swept
+from mpifed.results.text import line_of, meaning, toml_text, value_of
 
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpifed.job.components import key_of
-from mpifed.results.best import Setting, toml_text
+from mpifed.results.points import Setting
+from mpifed.results.text import toml_text
 
 if TYPE_CHECKING:
     from rich.table import Table

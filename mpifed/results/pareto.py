@@ -18,20 +18,8 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
 from mpifed.files.columns import CRITERIA, of_kind
-from mpifed.results.best import (
-    FAILED,
-    Folders,
-    Ran,
-    Setting,
-    at_edges,
-    check_objectives,
-    columns_of,
-    has_a_grid,
-    named,
-    read_settings,
-    swept,
-    to_be_maximized,
-)
+from mpifed.results.best import at_edges, check_objectives, columns_of, has_a_grid, to_be_maximized
+from mpifed.results.points import FAILED, Folders, Ran, Setting, named, read_settings, swept
 
 Floats = NDArray[np.float64]
 

@@ -10,12 +10,12 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.text import shown
 from mpifed.files import columns
 from mpifed.files.run_folder import RUN, read_run, summary
-from mpifed.files.schemas import Run
+from mpifed.files.schemas import RunJson
 from mpifed.privacy import protection
 from mpifed.privacy.disclosure import uncovered
 from mpifed.privacy.ledger_file import read_compared
-from mpifed.results.best import is_sweep
 from mpifed.results.costs import cost_lines, simulated_lines
+from mpifed.results.points import is_sweep
 from mpifed.results.show_certificate import certificate_lines
 from mpifed.results.text import line_of, meaning, value_of
 
@@ -65,7 +65,7 @@ def run_text(folder: Path) -> str:
 
 def _not_known(run: dict[str, Any]) -> Iterator[str]:
     """A warning with the keys of run.json that this version does not know."""
-    if names := Run.model_validate(run).unknown():
+    if names := RunJson.model_validate(run).unknown():
         yield f"{RUN} has {', '.join(map(shown, names))}, of another version of mpifed, which is left out here"
 
 

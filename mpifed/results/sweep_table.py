@@ -10,10 +10,10 @@ from pathlib import Path
 
 from mpifed.files.atomic import aside
 from mpifed.files.run_folder import RUN, SUMMARY, summary
-from mpifed.job.sweep import Point
+from mpifed.job.sweep import SweepPoint
 
 
-def write_sweep(folder: Path, points: Sequence[Point]) -> None:
+def write_sweep(folder: Path, points: Sequence[SweepPoint]) -> None:
     """Write sweep.csv: a row for each point, with its settings and its run's `summary`, empty where not run."""
     names = list(points[0].settings)
     text = io.StringIO()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from mpifed.core.errors import end_of
@@ -46,3 +48,20 @@ def value_of(key: str, value: Any, digits: int = 6) -> str:
         return str(value)
     text = f"{value:.{digits}g}"
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
+
+
+def toml_text(value: Any) -> str:
+    """A value as TOML, on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(key)} = {toml_text(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_text, value))}]"
+    return str(value) if is_number(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -33,7 +33,7 @@ from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import Manifest, conforming, shown_value
 from mpifed.run import checkpoint_files
 from mpifed.run.agreement import agreed
-from mpifed.run.checkpoint_files import Arrays, Part, Segments
+from mpifed.run.checkpoint_files import Arrays, SegmentPart, Segments
 from mpifed.shards.hdf5 import reading_hdf5, write_hdf5
 from mpifed.shards.layout import sha256
 
@@ -110,7 +110,7 @@ class Checkpoints:
             linked, numbers = self._plan(clients.changed)
             checksums = {name: self._checksums[name] for name in linked}
             others: dict[str, str] = {}
-            parts: list[Part] = []
+            parts: list[SegmentPart] = []
             with agreed(transport):
                 if transport.rank == 0:
                     others["server.h5"] = _write(aside / "server.h5", server)
@@ -214,7 +214,7 @@ class Checkpoints:
         members: list[int] = self._blocks.clients[self._blocks.bounds[i] : self._blocks.bounds[i + 1]].tolist()
         return members
 
-    def _ranges(self, names: Iterable[str], new: Iterable[Part]) -> dict[str, tuple[int, int]]:
+    def _ranges(self, names: Iterable[str], new: Iterable[SegmentPart]) -> dict[str, tuple[int, int]]:
         """The first and the last block of each segment, given by their first clients."""
         low_high: dict[str, tuple[int, int]] = {}
         for part in [*self._segments.parts, *new]:

@@ -31,7 +31,7 @@ STATE = "state"
 SCALAR = "scalar"  # attribute of a leaf that was a scalar and not an array of zero axes
 
 
-class Part(NamedTuple):
+class SegmentPart(NamedTuple):
     """Blocks of one segment whose arrays have the same shapes."""
 
     segment: str  # the name of its file
@@ -81,9 +81,9 @@ def sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def write(path: Path, blocks: Iterable[tuple[int, Arrays]]) -> list[Part]:
+def write(path: Path, blocks: Iterable[tuple[int, Arrays]]) -> list[SegmentPart]:
     """Write blocks, given by their first clients, into a new file, and sync it."""
-    parts: list[Part] = []
+    parts: list[SegmentPart] = []
     with write_hdf5(path) as file:
         for batch in _batches(blocks):
             alike: dict[Any, list[tuple[int, Arrays]]] = {}
@@ -108,7 +108,7 @@ def _batches(blocks: Iterable[tuple[int, Arrays]]) -> Iterator[list[tuple[int, A
         yield batch
 
 
-def _write_part(file: Any, segment: str, number: int, blocks: list[tuple[int, Arrays]]) -> Part:
+def _write_part(file: Any, segment: str, number: int, blocks: list[tuple[int, Arrays]]) -> SegmentPart:
     group = file.create_group(f"{number:04d}")
     first = np.array([client for client, _ in blocks], dtype=np.int64)
     group["first"] = first
@@ -116,16 +116,16 @@ def _write_part(file: Any, segment: str, number: int, blocks: list[tuple[int, Ar
     for name, array in blocks[0][1].items():
         group[name] = np.stack([arrays[name] for _, arrays in blocks])
         places[name] = group[name].id.get_offset() or 0, array.shape, array.dtype
-    return Part(segment, first, places)
+    return SegmentPart(segment, first, places)
 
 
-def parts_of(path: Path) -> list[Part]:
+def parts_of(path: Path) -> list[SegmentPart]:
     """The parts of a file that `write` wrote; DataError where it is not such a file."""
     with reading_hdf5(path, "not the states of clients", REMEDY) as file:
         return [_part(path.name, file[name]) for name in sorted(file)]
 
 
-def _part(segment: str, group: Any) -> Part:
+def _part(segment: str, group: Any) -> SegmentPart:
     names: list[str] = []
     group.visit(names.append)
     first, places = array_of(group, "first", "i"), dict[str, tuple[int, tuple[int, ...], Any]]()
@@ -138,7 +138,7 @@ def _part(segment: str, group: Any) -> Part:
         places[name] = dataset.id.get_offset() or 0, dataset.shape[1:], dataset.dtype
     if first.ndim != 1 or not len(first) or first.min() < 0:
         raise ValueError(f"{len(first)} blocks")
-    return Part(segment, first.astype(np.int64), places)
+    return SegmentPart(segment, first.astype(np.int64), places)
 
 
 class Segments:
@@ -153,11 +153,11 @@ class Segments:
     def __init__(self, folder: Path, first: NDArray[np.int64]) -> None:
         self.folder, self._first = folder, first
         self._files = Files()
-        self.parts: list[Part] = []
+        self.parts: list[SegmentPart] = []
         self._part = np.full(len(first), -1, dtype=np.int32)  # [blocks] number of the part it is in; -1: in none
         self._row = np.zeros(len(first), dtype=np.int64)  # [blocks] its row in that part
 
-    def add(self, parts: Iterable[Part]) -> None:
+    def add(self, parts: Iterable[SegmentPart]) -> None:
         """Add newer parts, which take precedence over those added before."""
         for part in parts:
             at = np.searchsorted(self._first, part.first)

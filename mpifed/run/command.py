@@ -16,7 +16,7 @@ from mpifed.files.json_file import content
 from mpifed.files.run_folder import ended
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
-from mpifed.job.sweep import Point, points
+from mpifed.job.sweep import SweepPoint, points
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.compare import compare_text
 from mpifed.results.show import run_text
@@ -24,8 +24,8 @@ from mpifed.results.sweep_table import write_sweep
 from mpifed.run.agreement import agreed
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
+from mpifed.run.folder import check_kind, ended_before
 from mpifed.run.launch import guarded
-from mpifed.run.output import check_kind, ended_before
 from mpifed.run.progress import reporter
 
 
@@ -47,7 +47,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
 
-    def read() -> tuple[list[Point], bool]:
+    def read() -> tuple[list[SweepPoint], bool]:
         with agreed(transport):
             table = read_table(path, changes)
             jobs = points(table, str(path))
@@ -68,7 +68,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
     return _sweep(all_points, all_points if point is None else [all_points[point]], transport, folder, how)
 
 
-def _sweep(all_points: list[Point], chosen: list[Point], transport: Transport, folder: Path, how: How) -> int:
+def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Transport, folder: Path, how: How) -> int:
     """Run the chosen points, except those that need not be run again, on shared data; their worst exit code."""
     codes, cache = [], DataCache()
     _on_server(transport, partial(_begin, folder, all_points))
@@ -119,7 +119,7 @@ def _finished(job: Job, folder: Path) -> int | None:
     return code
 
 
-def _begin(folder: Path, points: list[Point]) -> None:
+def _begin(folder: Path, points: list[SweepPoint]) -> None:
     """Write sweep.csv at the start: it marks the folder as that of a sweep."""
     folder.mkdir(parents=True, exist_ok=True)
     check_kind(folder / "sweep.csv")
@@ -127,7 +127,7 @@ def _begin(folder: Path, points: list[Point]) -> None:
         write_sweep(folder, points)
 
 
-def _before(point: Point, run_dir: Path) -> tuple[int | None, bool]:
+def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
     """(exit code of a point that would end the same way again, else None; whether there is a run to resume).
 
     Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
@@ -153,13 +153,13 @@ def worst(codes: Iterable[int]) -> int:
     return max(codes, key=lambda code: (code == Interrupted.exit_code, code not in FINISHED, code), default=0)
 
 
-def _end(folder: Path, points: list[Point], print_table: bool) -> None:
+def _end(folder: Path, points: list[SweepPoint], print_table: bool) -> None:
     write_sweep(folder, points)
     if print_table:
         say(compare_text(folder, sys.stdout.isatty()))
 
 
-def _run_point(point: Point, transport: Transport, folder: Path, how: How, cache: DataCache | None = None) -> None:
+def _run_point(point: SweepPoint, transport: Transport, folder: Path, how: How, cache: DataCache | None = None) -> None:
     shown = reporter(transport.rank, how.progress)
     try:
         run(

@@ -22,8 +22,8 @@ from mpifed.files.run_folder import ended
 from mpifed.job.job import Job
 from mpifed.run.agreement import agreed
 from mpifed.run.api import run
+from mpifed.run.folder import FAILURE
 from mpifed.run.loop import Result
-from mpifed.run.output import FAILURE
 from mpifed.run.progress import reporter
 
 _GRACE_S = 3.0

@@ -26,9 +26,10 @@ from mpifed.run.agreement import agreed
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import Evaluation, Trained
+from mpifed.run.folder import same_end, same_job
 from mpifed.run.identity import Identity
 from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
-from mpifed.run.output import Results, same_end, same_job
+from mpifed.run.output import Results
 from mpifed.run.own_classes import not_checked
 from mpifed.run.progress import Reporter
 from mpifed.run.setup import Ready, prepare

@@ -32,7 +32,7 @@ _FORM = 2  # of the files
 _LARGEST_BYTES = LIMIT_BYTES  # of a message that is read; none that is written is larger
 
 
-class Message(NamedTuple):
+class RecordedMessage(NamedTuple):
     """What one party sent to others."""
 
     round: int  # SETUP before round 0, and for what is measured
@@ -62,7 +62,7 @@ class Transcript:
     ) -> None:  # fmt: skip
         self.rounds, self.folder, self.rank, self.limit_bytes = rounds, folder, rank, limit_bytes
         self.beside = rounds if beside is None else beside
-        self.messages: list[Message] = []
+        self.messages: list[RecordedMessage] = []
         self.nbytes = 0  # of the messages
         self.left_out = 0  # messages beyond the limit
         self.left_out_bytes = 0
@@ -114,7 +114,7 @@ class Transcript:
             return
         self.nbytes += data.nbytes
         turn = max(0, self._turns[exchange] - 1)
-        self.messages.append(Message(index, turn, exchange, kind, sender, receiver, what, np.array(data)))
+        self.messages.append(RecordedMessage(index, turn, exchange, kind, sender, receiver, what, np.array(data)))
 
     def close(self) -> None:
         """Write the file of this rank, replacing it as a whole, if there is a folder and anything to write."""
@@ -129,7 +129,7 @@ class Transcript:
             )  # fmt: skip
             for number, message in enumerate(self.messages):
                 dataset = file.create_dataset(f"{number:08d}", data=message.data)
-                dataset.attrs.update({name: getattr(message, name) for name in Message._fields[:-1]})
+                dataset.attrs.update({name: getattr(message, name) for name in RecordedMessage._fields[:-1]})
 
 
 def _parts(upload: Any) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -147,7 +147,7 @@ def _parts(upload: Any) -> Iterator[tuple[str, NDArray[Any]]]:
 class Recorded(NamedTuple):
     """The transcripts of all ranks of a run."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[RecordedMessage, ...]
     rounds: int
     channel: str
     left_out: int
@@ -157,7 +157,7 @@ class Recorded(NamedTuple):
 
 def together(transcripts: Sequence[Transcript]) -> Recorded:
     """The transcripts of several ranks, and of all parts of a run, as a single one."""
-    messages: list[Message] = []
+    messages: list[RecordedMessage] = []
     turns = Counter[str]()  # by exchange, in the parts before
     for part in sorted({transcript.part for transcript in transcripts}):
         of_part = [transcript for transcript in transcripts if transcript.part == part]
@@ -225,12 +225,12 @@ def _read(part: int, rank: int, path: Path) -> Transcript:
     return transcript
 
 
-def _message(name: str, dataset: Any) -> Message:
+def _message(name: str, dataset: Any) -> RecordedMessage:
     """A message of a file; ValueError, before its data are read, when no run can have written it."""
-    about = {key: attribute_of(dataset, key) for key in Message._fields[:-1]}
+    about = {key: attribute_of(dataset, key) for key in RecordedMessage._fields[:-1]}
     dtype, shape = dataset.dtype, dataset.shape
     round, turn = _whole(about["round"]), _whole(about["turn"])
-    exchange, kind, sender, receiver, what = (_word(about[key]) for key in Message._fields[2:-1])
+    exchange, kind, sender, receiver, what = (_word(about[key]) for key in RecordedMessage._fields[2:-1])
     if kind not in KINDS or round < SETUP or not 0 <= turn < 2**31:
         raise ValueError(f"message {name}: kind {kind!r}, round {round}, turn {turn}")
     if dataset.size * dtype.itemsize > _LARGEST_BYTES:
@@ -238,7 +238,7 @@ def _message(name: str, dataset: Any) -> Message:
     if kind not in ("question", "opened") and (dtype.kind not in "iu" or len(shape) != 1):
         raise ValueError(f"message {name}: {kind} of type {dtype} and shape {shape}, expected integers in a row")
     data = np.asarray(dataset[()])
-    return Message(round, turn, exchange, kind, sender, receiver, what, data.astype(dtype.newbyteorder("=")))
+    return RecordedMessage(round, turn, exchange, kind, sender, receiver, what, data.astype(dtype.newbyteorder("=")))
 
 
 def _whole(value: Any) -> int:
@@ -255,7 +255,7 @@ def _word(value: Any) -> str:
     return value
 
 
-def client_of(message: Message) -> int | None:
+def client_of(message: RecordedMessage) -> int | None:
     """The number of the client who sent a message; None where the sender is not a single client."""
     match = re.fullmatch(r"client (\d{1,9})", message.sender)
     return int(match[1]) if match else None

@@ -10,7 +10,7 @@ STRONG, WEAK = "strong", "weak"
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """One point of a series: a number of ranks and a problem."""
 
     kind: str  # strong or weak
@@ -19,7 +19,7 @@ class Point:
     size: int | None = None  # of the model; None: the job's own
 
     @property
-    def series(self) -> Point:
+    def series(self) -> ScalingPoint:
         """The settings that this point shares with the others of its series."""
         clients = self.clients
         if self.kind == WEAK and clients is not None:
@@ -48,7 +48,7 @@ class Point:
 
 def plan(
     kinds: Sequence[str], ranks: Sequence[int], clients: Sequence[int], sizes: Sequence[int], own_clients: int
-) -> list[Point]:
+) -> list[ScalingPoint]:
     """All points of a study.
 
     Parameters
@@ -63,8 +63,8 @@ def plan(
     points = []
     for size in sizes or [None]:  # type: ignore[list-item]
         if STRONG in kinds:
-            points += [Point(STRONG, p, n, size) for n in clients or [None] for p in ranks]  # type: ignore[list-item]
+            points += [ScalingPoint(STRONG, p, n, size) for n in clients or [None] for p in ranks]  # type: ignore[list-item]
         if WEAK in kinds:
             each = clients or [max(1, own_clients // max(ranks))]
-            points += [Point(WEAK, p, n * p, size) for n in each for p in ranks]
+            points += [ScalingPoint(WEAK, p, n * p, size) for n in each for p in ranks]
     return points

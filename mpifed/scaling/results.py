@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from mpifed.files.json_file import read_json
-from mpifed.scaling.plan import STRONG, Point
+from mpifed.scaling.plan import STRONG, ScalingPoint
 from mpifed.scaling.study import Study
 
 PARTS = {  # parts of a round, which add up to the mean round
@@ -25,7 +25,7 @@ PARTS = {  # parts of a round, which add up to the mean round
 class Measured(NamedTuple):
     """The measurements of one point."""
 
-    point: Point
+    point: ScalingPoint
     seconds: tuple[float, ...]  # median time per round of each run
     parts: dict[str, float]  # seconds of the mean round by `PARTS`; medians over the runs
     crowded: bool = False  # more ranks than cores
@@ -85,7 +85,7 @@ class Series(NamedTuple):
 
 def read_series(study: Study, core_count: int) -> list[Series]:
     """All series of a study whose runs are complete; points with more than `core_count` ranks are crowded."""
-    lines: dict[Point, list[Measured]] = {}
+    lines: dict[ScalingPoint, list[Measured]] = {}
     for point in study.points:
         runs = [read_json(study.folder(point, turn) / "run.json") for turn in range(study.repeat)]
         parts = [parts_of(run) for run in runs]

@@ -18,7 +18,7 @@ from mpifed.core.errors import MpifedError, NumericalError, UsageError
 from mpifed.files.json_file import read_json, write_json
 from mpifed.job.job import Job, put_key, read_table
 from mpifed.scaling.launch import start
-from mpifed.scaling.plan import STRONG, WEAK, Point
+from mpifed.scaling.plan import STRONG, WEAK, ScalingPoint
 from mpifed.shards import store
 
 PLAN = "study.json"
@@ -31,7 +31,7 @@ class Study:
     """The runs of a scaling study and their folder."""
 
     table: dict[str, Any]  # the job's tables
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
     rounds: int
     repeat: int
     launcher: str
@@ -57,11 +57,11 @@ class Study:
             say(f"{number} of {len(left)}: {point.name}, repeat {turn + 1} of {self.repeat}")
             self._run(point, turn)
 
-    def folder(self, point: Point, turn: int) -> Path:
+    def folder(self, point: ScalingPoint, turn: int) -> Path:
         """The folder of one run."""
         return self.out / "runs" / point.name / f"{turn:02d}"
 
-    def done(self, point: Point, turn: int) -> bool:
+    def done(self, point: ScalingPoint, turn: int) -> bool:
         """Whether a run has finished."""
         try:
             run = read_json(self.folder(point, turn) / "run.json")
@@ -69,7 +69,7 @@ class Study:
             return False
         return run.get("exit") in _DONE and run.get("rounds") == self.rounds
 
-    def job_of(self, point: Point) -> dict[str, Any]:
+    def job_of(self, point: ScalingPoint) -> dict[str, Any]:
         """The tables of the job of a point."""
         table: dict[str, Any] = json.loads(json.dumps(self.table, default=str))
         table.pop("sweep", None)
@@ -107,10 +107,10 @@ class Study:
             raise UsageError(f"{self.out}: is not empty, but holds no study; choose another --out")
         write_json(path, identity | {"points": [point.table() for point in self.points], "launcher": self.launcher})
 
-    def _data_of(self, point: Point) -> Path:
+    def _data_of(self, point: ScalingPoint) -> Path:
         return self.out / "data" / f"clients-{point.clients}"
 
-    def _prepare(self, point: Point, say: Callable[[str], None]) -> None:
+    def _prepare(self, point: ScalingPoint, say: Callable[[str], None]) -> None:
         """Write the synthetic data of a point whose clients are not the job's own."""
         if point.clients is None or (self._data_of(point) / "federation.h5").exists():
             return
@@ -128,7 +128,7 @@ class Study:
             )
         made.rename(self._data_of(point))
 
-    def _run(self, point: Point, turn: int) -> None:
+    def _run(self, point: ScalingPoint, turn: int) -> None:
         folder = self.folder(point, turn)
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)

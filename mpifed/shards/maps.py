@@ -47,7 +47,7 @@ KEYS = {"number", "rows", "columns"}  # of a client in a TOML file
 _DIGITS = 18  # most digits of a number, so that it fits into 64 bits
 
 
-class Entry(NamedTuple):
+class MapEntry(NamedTuple):
     """A client's entry in a map."""
 
     place: str  # file, and position in it, for messages
@@ -72,7 +72,7 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
         that is allowed, by none.
     """
     check_file(path)
-    entries = dict[int, Entry]()
+    entries = dict[int, MapEntry]()
     for entry in _toml(path) if path.suffix == ".toml" else _csv(path):
         if entry.client in entries:
             raise DataError(
@@ -111,7 +111,7 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
     return partition._replace(missing=coverage.missing)
 
 
-def _csv(path: Path) -> list[Entry]:
+def _csv(path: Path) -> list[MapEntry]:
     entries, before = [], csv.field_size_limit()
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
@@ -126,7 +126,7 @@ def _csv(path: Path) -> list[Entry]:
                 client = _number(line["client"])
                 if client is None:
                     raise DataError(f"{place}: client {shown(line['client'])}; expected a number from 0")
-                entries.append(Entry(place, client, line["rows"].split(), line["columns"].split()))
+                entries.append(MapEntry(place, client, line["rows"].split(), line["columns"].split()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     finally:
@@ -134,7 +134,7 @@ def _csv(path: Path) -> list[Entry]:
     return entries
 
 
-def _toml(path: Path) -> list[Entry]:
+def _toml(path: Path) -> list[MapEntry]:
     try:
         with open_regular(path) as file:
             table = tomllib.load(file)
@@ -147,7 +147,7 @@ def _toml(path: Path) -> list[Entry]:
     return [_of_table(path, place, client) for place, client in enumerate(clients)]
 
 
-def _of_table(path: Path, number: int, table: dict[str, Any]) -> Entry:
+def _of_table(path: Path, number: int, table: dict[str, Any]) -> MapEntry:
     """The entry of the table [[client]] at index `number` of its file."""
     client = table.get("number", number)
     if not _is_number(client):
@@ -158,7 +158,7 @@ def _of_table(path: Path, number: int, table: dict[str, Any]) -> Entry:
     unknown = sorted(set(table) - KEYS)
     if unknown:
         raise DataError(f"{place}: {shown(unknown[0])} is not a key of a client; expected {', '.join(sorted(KEYS))}")
-    return Entry(place, client, *(_words(f"{place}, {key}", table.get(key, [])) for key in ("rows", "columns")))
+    return MapEntry(place, client, *(_words(f"{place}, {key}", table.get(key, [])) for key in ("rows", "columns")))
 
 
 def _words(place: str, value: Any) -> list[str]:

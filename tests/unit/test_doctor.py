@@ -16,12 +16,12 @@ import threadpoolctl
 
 from mpifed import doctor
 from mpifed.core import loops
-from mpifed.doctor import Finding, RankLocation
+from mpifed.doctor import CheckResult, RankLocation
 
 MPICH, OPEN_MPI = "MPICH Version:      4.2.3", "Open MPI v5.0.6, package: Open MPI"
 
 
-def levels(found: Iterable[Finding]) -> list[str]:
+def levels(found: Iterable[CheckResult]) -> list[str]:
     return [finding.level for finding in found]
 
 
@@ -74,7 +74,7 @@ def test_ranks_that_joined() -> None:
     place = RankLocation("a", frozenset({0}))
     assert levels(doctor.joined([place], {}, None)) == ["ok"]
     (found,) = doctor.joined([place, place._replace(host="b")], {"PMI_SIZE": "2"}, None)
-    assert found == Finding("ok", "2 ranks joined, on a, b")
+    assert found == CheckResult("ok", "2 ranks joined, on a, b")
     (found,) = doctor.joined([place, place], {"SLURM_STEP_NUM_TASKS": "4"}, None)
     assert found.level == "error" and found.what == "4 ranks launched, 2 joined"
 
@@ -113,7 +113,7 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(doctor.folder(tmp_path, {})) == ["ok", "warning"]
     monkeypatch.setattr(fcntl, "flock", refuse)
     (locks, _) = doctor.folder(tmp_path, {})
-    assert locks == Finding("ok", f"{tmp_path}: no file locks (No locks available); none are needed")
+    assert locks == CheckResult("ok", f"{tmp_path}: no file locks (No locks available); none are needed")
     for setting, level in (("false", "ok"), ("TRUE", "error"), ("BEST_EFFORT", "error")):
         (locks, _) = doctor.folder(tmp_path, {"HDF5_USE_FILE_LOCKING": setting})
         assert locks.level == level and (level == "ok" or locks.remedy == "unset it, or set it to FALSE")
@@ -136,9 +136,9 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("cudaErrorInsufficientDriver")
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert list(doctor.devices()) == [Finding("ok", "no CuPy: everything runs on the CPU")]
+    assert list(doctor.devices()) == [CheckResult("ok", "no CuPy: everything runs on the CPU")]
     cupy(lambda: 2)
-    assert list(doctor.devices()) == [Finding("ok", "CuPy 13.0: A device, A device")]
+    assert list(doctor.devices()) == [CheckResult("ok", "CuPy 13.0: A device, A device")]
     cupy(broken)
     assert levels(doctor.devices()) == ["warning"]
 

@@ -9,7 +9,7 @@ from mpifed.shards.sources.mnist import Mnist
 from mpifed.shards.sources.newsgroups import Newsgroups
 from mpifed.shards.sources.svmlight import Svmlight
 from mpifed.shards.sources.synthetic import Synthetic
-from mpifed.shards.sources.table import Table
+from mpifed.shards.sources.table import CsvTable
 from mpifed.shards.sources.tables import Tables
 
 SOURCES: dict[str, type[Source]] = {
@@ -18,7 +18,7 @@ SOURCES: dict[str, type[Source]] = {
     "newsgroups": Newsgroups,
     "covtype": Covtype,
     "svmlight": Svmlight,
-    "csv": Table,
+    "csv": CsvTable,
     "tables": Tables,
     "synthetic": Synthetic,
 }
@@ -26,6 +26,7 @@ SOURCES: dict[str, type[Source]] = {
 __all__ = [
     "SOURCES",
     "Covtype",
+    "CsvTable",
     "Dataset",
     "Digits",
     "Mnist",
@@ -33,6 +34,5 @@ __all__ = [
     "Source",
     "Svmlight",
     "Synthetic",
-    "Table",
     "Tables",
 ]

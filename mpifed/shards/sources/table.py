@@ -21,7 +21,7 @@ from mpifed.shards.sources.dataset import Dataset, Source, check_packed, listed,
 
 
 @dataclass(frozen=True)
-class Table(Source):
+class CsvTable(Source):
     """A CSV file of numbers, with names in its first line or without."""
 
     path: Path

@@ -43,7 +43,7 @@ SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
 
 
-class Part(NamedTuple):
+class ClientTable(NamedTuple):
     """The table of a client, with samples and features in ascending order of their numbers."""
 
     path: Path
@@ -145,7 +145,7 @@ class Tables(Source):
         of_label = names.index(self.label) - (at < names.index(self.label))
         return ids, features, np.delete(cells, of_label, axis=1).astype(np.float32), cells[:, of_label]
 
-    def _partition(self, parts: list[Part], samples: int, names: list[str]) -> Partition:
+    def _partition(self, parts: list[ClientTable], samples: int, names: list[str]) -> Partition:
         rows, columns = Groups(), Groups()
         holds = [(rows.place(part.rows), columns.place(part.columns)) for part in parts]
         partition = by_rectangles(rows, columns, holds)
@@ -186,16 +186,18 @@ def _identifiers(path: Path, column: int, max_unpacked: float | None) -> list[st
     return list(line_of)
 
 
-def _in_order(path: Path, ids: list[str], rows: list[int], columns: list[int], X: Array, labels: Array | None) -> Part:
+def _in_order(
+    path: Path, ids: list[str], rows: list[int], columns: list[int], X: Array, labels: Array | None
+) -> ClientTable:
     """A client's table, sorted by sample and feature number."""
     row_order, column_order = np.argsort(rows), np.argsort(columns)
-    return Part(
+    return ClientTable(
         path, [ids[i] for i in row_order], np.array(rows)[row_order], np.array(columns)[column_order],
         X[row_order][:, column_order], None if labels is None else labels[row_order],
     )  # fmt: skip
 
 
-def _labels(parts: list[Part], samples: int) -> Array:
+def _labels(parts: list[ClientTable], samples: int) -> Array:
     """[samples] float64 labels; DataError if files contradict each other, or a label is missing."""
     labels, given_by = np.full(samples, np.nan), np.full(samples, -1)
     for client, part in enumerate(parts):
@@ -216,12 +218,12 @@ def _labels(parts: list[Part], samples: int) -> Array:
     return labels
 
 
-def _id_of(parts: list[Part], row: int) -> str:
+def _id_of(parts: list[ClientTable], row: int) -> str:
     """The identifier of the sample with number `row`."""
     return next(part.ids[int(np.searchsorted(part.rows, row))] for part in parts if row in part.rows)
 
 
-def _chunks(parts: list[Part], samples: int, features: int) -> Iterator[Array]:
+def _chunks(parts: list[ClientTable], samples: int, features: int) -> Iterator[Array]:
     """All rows [b, p] in order, with zeros where no client has a value."""
     size = max(1, CHUNK_VALUES // features)
     for first in range(0, samples, size):

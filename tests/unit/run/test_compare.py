@@ -14,7 +14,8 @@ from test_show import mpifed, write_run, write_sweep
 
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_sha256, write_arrays
-from mpifed.results.best import read_settings, select
+from mpifed.results.best import select
+from mpifed.results.points import read_settings
 
 FEDAVG = {"name": "fedavg", "batch_size": 20}
 SCAFFOLD = {"name": "scaffold", "batch_size": 20, "local_steps": 3}

@@ -18,7 +18,7 @@ from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
 from mpifed.files.json_file import content, read_json, write_json
 from mpifed.files.run_folder import read_run, summary
-from mpifed.files.schemas import Digest, FileName, JobTables, Run, conforming
+from mpifed.files.schemas import Digest, FileName, JobTables, RunJson, conforming
 from mpifed.job.job import Job
 from mpifed.run.api import run
 from mpifed.run.progress import Silent
@@ -308,7 +308,7 @@ def test_a_record_of_submissions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_a_run_may_say_what_its_job_may(seed: int) -> None:
-    conforming(Run, {"exit": 0, "seed": seed})
+    conforming(RunJson, {"exit": 0, "seed": seed})
     conforming(JobTables, {"seed": seed})
 
 

@@ -11,9 +11,9 @@ import pytest
 from test_show import grid, mpifed, write_sweep
 
 from mpifed.core.errors import UsageError
-from mpifed.results.best import read_points
 from mpifed.results.compare import pareto_text
 from mpifed.results.pareto import criteria_of, pareto_front, recommend, relational_grades, select
+from mpifed.results.points import read_points
 
 
 @pytest.mark.parametrize("seed", range(20))

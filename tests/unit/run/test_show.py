@@ -21,9 +21,11 @@ from mpifed.files.history_csv import FIRST, LEDGER
 from mpifed.files.json_file import write_json
 from mpifed.files.run_folder import SUMMARY
 from mpifed.job.job import read_table
-from mpifed.results.best import read_points, select, settings_of, toml_text
+from mpifed.results.best import select
 from mpifed.results.compare import compare_text
+from mpifed.results.points import read_points, settings_of
 from mpifed.results.show import run_summary, run_text
+from mpifed.results.text import toml_text
 
 Settings = dict[str, Any]
 

@@ -19,7 +19,7 @@ from mpifed.core.errors import NotCertified, NumericalError, UsageError
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import SUMMARY, finished, summary
 from mpifed.job.sweep import points
-from mpifed.results.best import toml_text
+from mpifed.results.text import toml_text
 from mpifed.run import command
 from mpifed.run.command import worst
 from mpifed.run.data_cache import DataCache

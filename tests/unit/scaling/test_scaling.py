@@ -17,7 +17,7 @@ from mpifed.files.json_file import read_json
 from mpifed.forecast import scale as forecast_scale
 from mpifed.scaling import command, figures
 from mpifed.scaling.launch import cores, launcher, refuse_oversubscription
-from mpifed.scaling.plan import Point, plan
+from mpifed.scaling.plan import ScalingPoint, plan
 from mpifed.scaling.results import PARTS, Measured, Series, parts_of
 
 ONE_RANK = "env RANKS={ranks}"  # a launcher that starts one process, whatever it is asked for
@@ -37,7 +37,7 @@ def test_the_points() -> None:
 
 
 def line(kind: str, times: dict[int, float], crowded: tuple[int, ...] = ()) -> Series:
-    points = [Measured(Point(kind, p), (t,), dict.fromkeys(PARTS, 0.0), p in crowded) for p, t in times.items()]
+    points = [Measured(ScalingPoint(kind, p), (t,), dict.fromkeys(PARTS, 0.0), p in crowded) for p, t in times.items()]
     return Series(kind, "the job", tuple(points))
 
 

@@ -1,0 +1,237 @@
+"""The points of a sweep, or several runs, read: what sets them apart, and means over seeds.
+
+Runs that differ in their seed alone are one setting, whose numbers are means over those that finished. What sets the
+points of a sweep apart is in sweep.csv; of single runs, it is what their jobs differ in.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
+from mpifed.core.text import shown
+from mpifed.files.json_file import content
+from mpifed.files.run_folder import JOB, SUMMARY, job_of, summary
+from mpifed.job.sweep import point_name
+from mpifed.privacy.protection import SWEPT
+from mpifed.results.text import toml_text
+
+FAILED = NumericalError.exit_code
+SWEEP = "sweep.csv"
+_UNCOMPARED = ("name", "record.transcript", "record.checkpoint_every")  # of a job, what changes no number of its run
+Folders: TypeAlias = Path | Sequence[Path]
+
+
+class Ran(NamedTuple):
+    """A point of a sweep, as its folder has it."""
+
+    name: str
+    settings: dict[str, Any]  # by "table.key"
+    begun: bool  # whether its folder is there
+    code: int | None  # its exit code; None also where it has none yet
+    summary: dict[str, Any] | None  # None where the run ended before it could write one
+    limits: tuple[float, ...]  # of its job's constraints
+    folder: Path
+    seed: int | None  # of its job; None where it has not begun
+    minimized: str  # what its job minimizes, as [minimize] says it; empty where it has not begun
+
+    @property
+    def finished(self) -> bool:
+        """Whether its numbers are those of a whole run."""
+        return self.code in FINISHED
+
+    @property
+    def model(self) -> str:
+        """The SHA-256 of its model; empty where it has none."""
+        return (self.summary or {}).get("model_sha256") or ""
+
+    def numbers(self) -> dict[str, float]:
+        """The numbers that can be averaged: those of the summary, and `constraint_1`, `constraint_2`, ..."""
+        numbers = {name: value for name, value in (self.summary or {}).items() if isinstance(value, (int, float))}
+        numbers.pop("exit", None)
+        values = (self.summary or {}).get("constraint_values") or []
+        numbers |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
+        return numbers
+
+    def meets_limits(self) -> bool | None:
+        """Whether every constraint is at most its limit; None where that is not known, or there is none."""
+        values = (self.summary or {}).get("constraint_values") or []
+        if not self.limits or len(self.limits) != len(values) or None in values:
+            return None
+        return all(value <= limit for value, limit in zip(values, self.limits, strict=True))
+
+
+class Mean(NamedTuple):
+    """A column of one setting."""
+
+    mean: float
+    deviation: float  # standard, over the seeds; 0 of a single one
+    having: int  # number of points that have the column
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """The mean of at least one value."""
+        try:
+            deviation = statistics.stdev(values) if len(set(values)) > 1 else 0.0
+            return cls(values[0] if not deviation else statistics.fmean(values), deviation, len(values))
+        except OverflowError:
+            return cls(math.inf, math.inf, len(values))
+
+
+class Setting(NamedTuple):
+    """The points that differ in their seed alone."""
+
+    settings: dict[str, Any]  # without the seed
+    points: list[Ran]
+
+    @property
+    def counted(self) -> list[Ran]:
+        """The points whose numbers are averaged."""
+        return [point for point in self.points if point.finished]
+
+    def means(self) -> dict[str, Mean]:
+        """The mean of every column that a finished point has."""
+        values: dict[str, list[float]] = {}
+        for point in self.counted:
+            for name, value in point.numbers().items():
+                values.setdefault(name, []).append(value)
+        return {name: Mean.of(numbers) for name, numbers in values.items()}
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether this is the folder of a sweep."""
+    return (folder / SWEEP).exists()
+
+
+def read_points(where: Folders) -> list[Ran]:
+    """The points of a sweep, run or not; or those of several runs and sweeps together.
+
+    Raises
+    ------
+    UsageError
+        when a folder is neither that of a run nor that of a sweep.
+    """
+    folders = [where] if isinstance(where, Path) else list(where)
+    if len(folders) == 1 and is_sweep(folders[0]):
+        return [_read_point(folders[0] / name, settings) for name, settings in point_settings(folders[0])]
+    runs = run_folders(folders)
+    jobs = [_flat(job_of(run)) for run in runs]
+    keys = dict.fromkeys(key for job in jobs for key in job)
+    varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and key not in _UNCOMPARED]
+    settings = [{key: job.get(key) for key in varying} for job in jobs]
+    return [_read_point(run, setting)._replace(name=str(run)) for run, setting in zip(runs, settings, strict=True)]
+
+
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """The folders of all runs; of a sweep, those of the points that have begun."""
+    runs = []
+    for folder in folders:
+        if is_sweep(folder):
+            runs += [folder / name for name, _ in point_settings(folder) if (folder / name / JOB).exists()]
+        elif (folder / JOB).exists():
+            runs.append(folder)
+        else:
+            raise UsageError(f"{folder}: no folder of a run or a sweep (it has no {JOB}, and no {SWEEP})")
+    return runs
+
+
+def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """The keys of a job as "table.key"; a schedule counts as a single value, like a list."""
+    flattened: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = isinstance(value, dict) and not above
+        flattened |= _flat(value, f"{key}.") if nested else {f"{above}{key}": value}
+    return flattened
+
+
+def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The points of a sweep: the name of each, and what sets it apart.
+
+    Raises
+    ------
+    DataError
+        when sweep.csv is not the list of a sweep's points.
+    """
+    path = folder / SWEEP
+    try:
+        header, *rows = list(csv.reader(io.StringIO(content(path).decode("utf-8"), newline="")))
+        after = len(header) - header[::-1].index(SUMMARY[0]) - 1  # its first; a setting may have its name too
+        names = header[1:after]
+        for number, row in enumerate(rows):
+            if len(row) != len(header) or row[0] != point_name(number):
+                what = f"line {number + 2} has {len(row)} cells and begins with {shown(str(row[:1]))}"
+                raise ValueError(f"{what}; {len(header)} cells and {point_name(number)} were expected")
+        strange = [name for name in names if not name.isprintable() or names.count(name) > 1]
+        if not rows or strange:
+            raise ValueError("it lists no points" if not rows else f"in its first line, {shown(strange[0])!r}")
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{path}: not the points of a sweep ({error}); let the sweep write it anew: remove it and run with --resume"
+        ) from error
+    return [(row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True))) for row in rows]
+
+
+def _read_point(run_dir: Path, settings: dict[str, Any]) -> Ran:
+    run_summary = summary(run_dir) if (run_dir / "run.json").exists() else None
+    code = run_summary["exit"] if run_summary else None
+    job = job_of(run_dir)
+    limits = tuple(constraint["limit"] for constraint in job.get("constraint", []))
+    minimized = toml_text(job.get("minimize", {"name": "loss"})) if (run_dir / JOB).exists() else ""
+    return Ran(
+        run_dir.name, settings, run_dir.exists(), code, run_summary, limits, run_dir, job.get("seed"), minimized
+    )  # fmt: skip
+
+
+def _parsed(cell: str) -> Any:
+    """The value of a setting, from the text that `csv` made of it."""
+    try:
+        value = ast.literal_eval(cell)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return cell
+    return value
+
+
+def swept(where: Folders) -> list[str]:
+    """The warning that goes with a choice among private points; empty where none is private."""
+    folders = [where] if isinstance(where, Path) else list(where)
+    jobs = (
+        [folders[0] / name for name, _ in point_settings(folders[0])] if is_sweep(folders[0]) else run_folders(folders)
+    )
+    return [SWEPT] if any("privacy" in job_of(run) for run in jobs) else []
+
+
+def settings_of(points: Iterable[Ran]) -> list[Setting]:
+    """The settings among the points, in their order."""
+    groups: dict[str, Setting] = {}
+    for point in points:
+        settings = {key: value for key, value in point.settings.items() if key != "seed"}
+        groups.setdefault(json.dumps(settings), Setting(settings, [])).points.append(point)
+    return list(groups.values())
+
+
+def read_settings(where: Folders) -> list[Setting]:
+    """The settings of a sweep, or of several runs, to choose among.
+
+    Raises
+    ------
+    UsageError
+        when a folder is neither, or none of the runs has finished.
+    """
+    points = read_points(where)
+    if not any(point.finished for point in points):
+        raise UsageError(f"{named(where)}: none of {len(points)} runs has finished; run them, or go on with --resume")
+    return settings_of(points)
+
+
+def named(where: Folders) -> str:
+    """The folders, as messages name them."""
+    return str(where) if isinstance(where, Path) else ", ".join(map(str, where))

@@ -1,0 +1,138 @@
+"""A run's folder before the run: whether it may be used, resumed, or has ended with the same job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpifed.core.errors import FINISHED, DataError, UsageError
+from mpifed.core.text import command_line
+from mpifed.files.history_csv import HISTORY
+from mpifed.files.json_file import content
+from mpifed.files.run_folder import RUN, ended, job_of, read_run
+from mpifed.job.job import Job
+from mpifed.job.loading import dotted
+from mpifed.privacy.disclosure import RAW_FOLDERS
+from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
+
+FAILURE = "failure.txt"  # the message of the first rank to fail
+_FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
+# keys that may differ between a run and its resumption, since no bit depends on them
+_FREE = (
+    "rounds", "name", "stop", "record", "server", "audit", "simulated_network", "data.path", "data.memory_gib",
+    "data.verify", "data.stage", "data.state_gib",
+)  # fmt: skip
+
+
+class Opened(NamedTuple):
+    """The state of a run's folder when the run starts."""
+
+    saved: bool  # whether there is a checkpoint to go on from
+    header: Header | None  # of its ledger
+    ended: int | None  # the exit code, if the run has ended with exactly this job and its result is valid
+    damaged: str = ""  # what is wrong with its run.json, which is written anew
+
+
+def open_folder(job: Job, out: Path, resume: bool) -> Opened:
+    """Prepare a run's folder; that of a run that has ended is not changed.
+
+    Raises
+    ------
+    UsageError, DataError
+        when the folder holds a run and `resume` is False, or one of another job; when its ledger is gone or damaged.
+    """
+    saved = any((out / "checkpoint").glob("round-*[0-9]"))
+    begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
+    for name in (*_FILES, *RAW_FOLDERS):
+        check_kind(out / name, name in RAW_FOLDERS)
+    # whether the run failed before it wrote results
+    nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
+    if begun and not resume and not nothing_left:
+        raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
+    damaged = _damaged(out) if resume and begun else ""
+    header = _header(job, out, bool(damaged)) if resume and begun else None
+    if begun and (code := ended_before(job, out)) is not None:
+        if not saved:
+            raise _without_its_end(out)
+        return Opened(saved, header, code)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / FAILURE).unlink(missing_ok=True)
+    if not saved:  # also a run that was killed before its first checkpoint
+        (out / HISTORY).unlink(missing_ok=True)
+    return Opened(saved, header, None, damaged)
+
+
+def check_kind(path: Path, is_folder: bool = False) -> None:
+    """DataError where the path of a file or folder to be written is something else."""
+    there = path.is_dir() if is_folder else path.is_file()
+    if not there and (path.exists() or path.is_symlink()):
+        raise DataError(f"{path}: is no {'folder' if is_folder else 'regular file'}; remove it, or put it back")
+
+
+def _damaged(out: Path) -> str:
+    """What is wrong with run.json, of which a resumed run uses only the exit code."""
+    try:
+        if (out / RUN).exists():
+            read_run(out)
+    except DataError as error:
+        return f"{error}; it is written anew, from the checkpoint"
+    return ""
+
+
+def same_end(out: Path, done: int) -> None:
+    """UsageError unless `done`, the round of the newest whole checkpoint, is the last of a run that has ended."""
+    if read_run(out).get("rounds") != done:
+        raise _without_its_end(out)
+
+
+def _without_its_end(out: Path) -> UsageError:
+    return UsageError(
+        f"{out}: finished already, and the checkpoint of its last round is gone or damaged; its results stand, see "
+        f"`{command_line('mpifed', 'show', out)}`; to run rounds again, choose another --out"
+    )
+
+
+def ended_before(job: Job, out: Path) -> int | None:
+    """The exit code of a run that has ended with exactly this job, and whose result is valid; else None."""
+    written = out / "job.toml"
+    try:
+        if not written.exists() or content(written) != job.text().encode():
+            return None
+        code = ended(out)
+    except (DataError, OSError):  # run.json cannot be read
+        return None
+    return code if code in FINISHED else None
+
+
+def _header(job: Job, out: Path, damaged: bool) -> Header | None:
+    """The header of the ledger of a resumed run, if it is private; its releases so far stay counted.
+
+    For a run without privacy, a `damaged` run.json does not matter.
+    """
+    if damaged and job.privacy is None and not (out / LEDGER).exists():
+        return None
+    ledger = read_compared(out)
+    if ledger is None:
+        return None
+    written = job_of(out)
+    if written and (shown := _changed(ledger.header.job, written)):
+        raise DataError(f"{out / 'job.toml'}: is not the job in line 1 of {ledger.path} ({shown}); {REMEDY}")
+    same_job(out, ledger.header.job, job.table())
+    return ledger.header
+
+
+def same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """UsageError when a run would be resumed with a job that gives other results."""
+    if shown := _changed(before, after):
+        raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The changes of a job that affect its results, as text."""
+    old, new = dict(dotted(before)), dict(dotted(after))
+    changed = [
+        key
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and not any(key == free or key.startswith(free + ".") for free in _FREE)
+    ]
+    return "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in changed)
