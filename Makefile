@@ -2,7 +2,8 @@
 
 SHELL := /bin/bash
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 RANKS ?= 4
 WORKERS ?= 2
 
@@ -18,34 +19,34 @@ endif
 
 # the machine's own MPI where mpi4py can join its ranks, else that of a wheel
 JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
-LAUNCH = MPIEXEC="$$(cat .venv/launcher)"; export MPIEXEC;
+LAUNCH = MPIEXEC="$$(cat $(VENV)/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-gpu bench-gpu test-long fuzz test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-long fuzz test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(BIN)/python:
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-.venv/launcher: | $(BIN)/python
+$(VENV)/launcher: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	@if command -v mpiexec >/dev/null && timeout 60 mpiexec -n 2 $(BIN)/python -c "$(JOINED)" >/dev/null 2>&1; \
 	then command -v mpiexec >$@; \
 	else $(BIN)/python -m pip install --quiet --editable '.[mpich]' && echo "$(CURDIR)/$(BIN)/mpiexec" >$@; fi
 	@echo "MPI: $$(cat $@)"
 
-.venv/%.done: setup.cfg pyproject.toml setup.py mpifed/core/_loops.c | .venv/launcher
+$(VENV)/%.done: setup.cfg pyproject.toml setup.py mpifed/core/_loops.c | $(VENV)/launcher
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@
 
-data/digits: | .venv/data,plot.done
+data/digits: | $(VENV)/data,plot.done
 	$(BIN)/mpifed data digits --split rows --clients 8 --partition dirichlet:0.5 --test-fraction 0.2 --out $@
 
-run: .venv/data,plot.done data/digits ## set up, train on real data on 4 ranks, draw the convergence (runs/quickstart)
+run: $(VENV)/data,plot.done data/digits ## set up, train on real data on 4 ranks, draw the convergence (runs/quickstart)
 	@rm -rf runs/quickstart
 	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; $(LAUNCH) set -x; \
 	$$MPIEXEC -n $(RANKS) $(BIN)/mpifed run jobs/quickstart.toml --out runs/quickstart --progress $$progress
@@ -53,79 +54,87 @@ run: .venv/data,plot.done data/digits ## set up, train on real data on 4 ranks, 
 
 test: serial mpi ## set up and pass all tests: serial, then on 4 ranks
 
-serial: .venv/test.done
+serial: $(VENV)/test.done
 	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-mpi: .venv/test.done ## the tests that need several ranks
+mpi: $(VENV)/test.done ## the tests that need several ranks
 	$(LAUNCH) $$MPIEXEC -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
 
-test-long: .venv/test.done ## the tests that take long: statistics over many runs, and whole reproductions
+test-long: $(VENV)/test.done ## the tests that take long: statistics over many runs, and whole reproductions
 	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) --dist loadfile
 
-test-gpu: .venv/test,gpu.done ## every algorithm and kernel on a CUDA device against the processor; fails without one
+test-gpu: $(VENV)/test,gpu.done ## every algorithm and kernel on a CUDA device against the processor; fails without one
 	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu
 
 # EXAMPLES=1000: of each test
 fuzz: EXAMPLES ?= 300
-fuzz: .venv/test.done ## thousands of damaged jobs, tables, data and run files: each a clean end, or as if nothing had been
+fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files: each a clean end, or as if nothing had been
 	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
 
-test-kill: .venv/test.done ## SIGKILL at 50 random moments and before every step on the disk (3 minutes)
+test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (3 minutes)
 	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill
 
-test-slurm: .venv/test.done ## on a real Slurm of four nodes that is started here, and stopped (as root; installs it)
+test-slurm: $(VENV)/test.done ## on a real Slurm of four nodes that is started here, and stopped (as root; installs it)
 	@slurm/testbed/install
 	@trap slurm/testbed/stop EXIT; settings=$$(slurm/testbed/start) && eval "$$settings" && set -x && \
 	$(BIN)/python -m pytest tests/slurm -m slurm
 
-check: .venv/test.done .venv/dev.done ## ruff, mypy and the serial tests
+CHEAP = tests/unit/core tests/unit/maths tests/unit/algorithms tests/unit/test_layers.py
+
+check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff format, mypy --strict, the cheap tests (a minute)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(MAKE) serial
+	$(LAUNCH) $(BIN)/python -m pytest $(CHEAP) --numprocesses $(WORKERS) --dist loadfile
+
+test-pythons: ## the serial tests on the oldest and the newest supported Python that are found on this machine
+	@set -e; for found in $$(.ci/pythons); do \
+	version=$${found%%=*}; set -x; $(MAKE) serial VENV=.venv-$$version PYTHON=$${found#*=}; { set +x; } 2>/dev/null; done
 
 smoke: run serial ## the quickstart and the serial tests
 
-docs: .venv/docs.done ## the documents as pages in site/; a warning, such as a broken link, is an error
+docs: $(VENV)/docs.done ## the documents as pages in site/; a warning, such as a broken link, is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
-format: .venv/dev.done ## mend what ruff can
+format: $(VENV)/dev.done ## ruff: mend what it can, and format
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
-bench: .venv/data,plot.done ## speed against a hand-written loop, in one run (benchmarks/results.json)
+bench: $(VENV)/data,plot.done ## speed against a hand-written loop, in one run (benchmarks/results.json)
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py
 
-bench-gpu: .venv/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
+bench-gpu: $(VENV)/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
 	$(LAUNCH) $(BIN)/python benchmarks/device.py $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
 
-bench-rivals: .venv/data,plot.done ## install Flower, APPFL, pfl-research, FedLab, PyTorch; the same work, beside ours
+bench-rivals: $(VENV)/data,plot.done ## install Flower, APPFL, pfl-research, FedLab, PyTorch; the same work, beside ours
 	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --verify
 	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --installed $(if $(QUICK),--quick)
 
 # FULL=1: 1000 rounds, 10 seeds, the large grid; or SEEDS, ROUNDS, GRID=large, ONLY='alg1 alg2', RANKS (2)
 reproduce-ssca: RANKS = 2
-reproduce-ssca: .venv/data,plot.done ## Figures 2-4 of the SSCA paper and what reproduces, reduced; FULL=1 for all
+reproduce-ssca: $(VENV)/data,plot.done ## Figures 2-4 of the SSCA paper and what reproduces, reduced; FULL=1 for all
 	$(LAUNCH) RANKS=$(RANKS) $(BIN)/python -m jobs.ssca.reproduce \
 	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
 
 # FULL=1: 10 seeds, the large grids; or SEEDS, ROUNDS, GRID=large, ONLY='rigorous-fedpdm'; one process: rounds take 2 ms
-reproduce-fedpdm: .venv/data,plot.done ## Figures 1-2 of the FedPDM-DP paper and what reproduces, reduced; FULL=1 for all
+reproduce-fedpdm: $(VENV)/data,plot.done ## Figures 1-2 of the FedPDM-DP paper and what reproduces, reduced; FULL=1 for all
 	MPIEXEC= $(BIN)/python -m jobs.fedpdm.reproduce \
 	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
 
 # QUICK=1: on the digits; FULL=1: 3 seeds; or SEEDS, ROUNDS, ONLY='a9a-4x4', TUNE=1; MINUTES=30
-reproduce-hyfdca: .venv/data,plot.done ## Figures 3-4 of the HyFDCA paper and what reproduces; QUICK=1 on the digits
+reproduce-hyfdca: $(VENV)/data,plot.done ## Figures 3-4 of the HyFDCA paper and what reproduces; QUICK=1 on the digits
 	MPIEXEC= $(BIN)/python -m jobs.hyfdca.reproduce \
 	  $(if $(FULL),--full) $(if $(QUICK),--quick) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
 
-certify-constraints: .venv/data.done ## all jobs with constraints, each certificate computed again from raw data (a quarter of an hour)
+certify-constraints: $(VENV)/data.done ## all jobs with constraints, each certificate computed again from raw data (a quarter of an hour)
 	MPIEXEC= $(BIN)/python -m jobs.constraints.whole $(if $(ONLY),--only $(ONLY))
 
-audit-jobs: .venv/data,encrypted.done ## every job's audit against what its header says (ONLY='ssca/alg1'; half an hour)
+audit-jobs: $(VENV)/data,encrypted.done ## every job's audit against what its header says (ONLY='ssca/alg1'; half an hour)
 	$(BIN)/python -m jobs.audits $(ONLY)
 
 clean: ## remove the environment, data and runs
-	rm -rf .venv data/digits runs site
+	rm -rf .venv .venv-* data/digits runs site
