@@ -13,7 +13,7 @@ from mpifed.batch.slurm import has
 from mpifed.core.errors import MpifedError, UsageError
 
 _SIGNAL = "B:USR1@"
-_DEFAULT_LEAD_S = 120  # in the batch scripts
+_DEFAULT_LEAD_S = 120  # in the batch script
 
 
 def sized(request: SubmitRequest, runs: int, whole: float, options: Options) -> tuple[Options, list[str]]:
@@ -53,7 +53,7 @@ def sized(request: SubmitRequest, runs: int, whole: float, options: Options) -> 
         "time": limit_of(time_s),
         **({"partition": request.partition} if request.partition else {}),
         **({"account": request.account} if request.account else {}),
-        **({"gpus-per-node": str(request.gpus)} if request.gpus else {}),
+        **({"gpus-per-node": str(request.gpus), "gpus-per-task": "1"} if request.gpus else {}),
         **({"signal": f"{_SIGNAL}{lead_s}"} if lead_s != _DEFAULT_LEAD_S else {}),
         **{name: f"{mib}M" for name, mib in memory.items()},
     }

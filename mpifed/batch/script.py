@@ -1,4 +1,4 @@
-"""The batch scripts of mpifed, and how their `#SBATCH` lines and arguments are filled in."""
+"""The batch script of mpifed, and how its `#SBATCH` lines and arguments are filled in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from mpifed.core.errors import UsageError
 from mpifed.core.text import shown, wrong_line
 
-FOLDER = Path(__file__).parent / "scripts"
+SCRIPT = Path(__file__).parent / "scripts" / "train.sbatch"
 MARKER = "# mpifed submit puts the arguments here"
 _OPTION = re.compile(r"#SBATCH\s+--([a-z][a-z-]*)(?:[=\s]\s*(.*?))?\s*")
 _PLAIN = re.compile(r"[^\s#\"'\\]+")
@@ -52,9 +52,9 @@ _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")  # only one of these may be give
 Options = dict[str, str | None]  # options of sbatch by long name; None for those without a value
 
 
-def read_script(name: str) -> str:
-    """The text of one of the batch scripts: train, sweep or gpu."""
-    return (FOLDER / f"{name}.sbatch").read_text(encoding="utf-8")
+def read_script() -> str:
+    """The text of the batch script."""
+    return SCRIPT.read_text(encoding="utf-8")
 
 
 def options_of(text: str) -> Options:

@@ -107,9 +107,8 @@ def prepared(request: SubmitRequest) -> SubmissionPlan:
     options = _named(request, options, out, all_points, indices)
     arguments = [request.job, out, *(word for change in request.changes for word in ("--set", change))]
     arguments += ["--no-check"] if request.unchecked else []
-    kind = "gpu" if request.gpus else "sweep" if request.array else "train"
     before, more = _path()
-    text = script.filled(script.read_script(kind), options, arguments, before)
+    text = script.filled(script.read_script(), options, arguments, before)
     numbers = indices if request.array else None
     return SubmissionPlan(
         text, out, options["output"] or "", numbers, notes + more, [point.name for point in all_points] if sweep else []

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parents[2] / "slurm"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "slurm" / "train.sbatch"
 LIMIT_S = 60.0  # for what takes seconds
 _ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import SCRIPTS, Job, command, no_job, submit, until
+from cluster import ROOT, SCRIPT, Job, command, no_job, submit, until
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2", "n3", "n4")
@@ -49,7 +49,7 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     (bin_dir / "mpifed").chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.pathsep.join([str(bin_dir), str(Path(sys.executable).parent), os.environ["PATH"]]))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPTS.parent), str(HERE)]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(HERE)]))
         patch.delenv("MPIFED_MPI", raising=False)
         yield
 
@@ -77,16 +77,14 @@ def job(tmp_path: Path, digits: Path, write_job: Callable[..., Path]) -> Callabl
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., Job]:
-    """start(script, job, *arguments, options=..., run=..., **env): a submitted job."""
+    """start(job, *arguments, options=..., run=..., **env): a submitted job."""
 
-    def start(
-        script: str, job: Path, *arguments: object, options: tuple[str, ...] = (), run: str = "run", **env: str
-    ) -> Job:
+    def start(job: Path, *arguments: object, options: tuple[str, ...] = (), run: str = "run", **env: str) -> Job:
         number = len(list(tmp_path.glob("slurm-*")))
         given = (job, tmp_path / run, "--progress", "none", *arguments)
         log = tmp_path / f"slurm-{number}.out"
         log.touch()
-        return submit(SCRIPTS / f"{script}.sbatch", log, tmp_path / run, *given, options=options, **env)
+        return submit(SCRIPT, log, tmp_path / run, *given, options=options, **env)
 
     return start
 
@@ -98,7 +96,7 @@ def expected(
     """The SHA-256 of the model that one process alone comes to."""
     folder = tmp_path_factory.mktemp("expected")
     path = write_job(folder / "job.toml", JOB | {"data": {"path": str(digits)}})
-    ended = launch(0, "run", path, "--out", folder / "run", env={"PYTHONPATH": f"{SCRIPTS.parent}:{HERE}"})
+    ended = launch(0, "run", path, "--out", folder / "run", env={"PYTHONPATH": f"{ROOT}:{HERE}"})
     assert ended.code == 0, ended.text
     return model(folder / "run")
 
@@ -108,7 +106,7 @@ def model(run: Path) -> str:
     assert (run / "run.json").exists(), f"{run}: no run"
     shown = subprocess.run(
         [sys.executable, "-m", "mpifed", "show", str(run), "--json"], capture_output=True, text=True, check=True,
-        cwd=SCRIPTS.parent,
+        cwd=ROOT,
     )  # fmt: skip
     found = json.loads(shown.stdout)
     assert found["exit"] == 0 and found["rounds"] == JOB["rounds"], found

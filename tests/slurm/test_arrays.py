@@ -44,7 +44,7 @@ def wait_all(array: Job, limit_s: float = 90) -> None:
 def test_an_array(start: Start, job: Make, in_order: list[Any]) -> None:
     """Two tasks at a time; one of them is signalled in its middle, and goes on by itself, and it alone."""
     options = (*ON_ONE, "--array=0-2%2", "--job-name=array")
-    array = start("sweep", job(table=SWEEP, pause_s=0.1), options=options)
+    array = start(job(table=SWEEP, pause_s=0.1), options=options)
     running = "--states=RUNNING", "--format=%i"
     first = Job(f"{array.number}_0", array.log, array.run / "point-0000")
     first.wait_round(5)
@@ -57,7 +57,7 @@ def test_an_array(start: Start, job: Make, in_order: list[Any]) -> None:
 
 
 def test_a_point_that_is_not_there(start: Start, job: Make) -> None:
-    array = start("sweep", job(table=SWEEP), options=(*ON_ONE, "--array=7"))
+    array = start(job(table=SWEEP), options=(*ON_ONE, "--array=7"))
     wait_all(array)
     assert Job(f"{array.number}_7", array.log, array.run).show()["ExitCode"] == "2:0"
     assert "--point 7" in array.text and "has 3 points" in array.text
@@ -65,7 +65,7 @@ def test_a_point_that_is_not_there(start: Start, job: Make) -> None:
 
 def test_a_sweep_in_one_job(start: Start, job: Make, in_order: list[Any]) -> None:
     """Without an array its points run one after the other, over a requeue too."""
-    run = start("sweep", job(table=SWEEP, pause_s=0.1), options=ON_ONE)
+    run = start(job(table=SWEEP, pause_s=0.1), options=ON_ONE)
     Job(run.number, run.log, run.run / "point-0001").wait_round(5)
     command("scancel", "--signal=USR1", "--batch", run.number)
     assert run.wait_end()["ExitCode"] == "0:0" and run.show()["Restarts"] == "1", str(run)

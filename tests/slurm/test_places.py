@@ -30,13 +30,11 @@ Make = Callable[..., Path]
 StandIn = Callable[[str, str], None]
 
 
-@pytest.mark.parametrize(
-    ("script", "options"), [("gpu", ()), ("train", ("--gres=gpu:2",)), ("train", ("--gpus-per-node=2",))]
-)
-def test_one_rank_a_device(script: str, options: tuple[str, ...], start: Start, job: Make, stand_in: StandIn) -> None:
+@pytest.mark.parametrize("option", ["--gpus-per-task=1", "--gres=gpu:2", "--gpus-per-node=2"])
+def test_one_rank_a_device(option: str, start: Start, job: Make, stand_in: StandIn) -> None:
     """Whether Slurm shows every rank its own device, or all ranks those of the node."""
     stand_in("mpifed", TELL)
-    run = start(script, job(), options=(*TWO_BY_TWO, *options))
+    run = start(job(), options=(*TWO_BY_TWO, option))
     assert run.wait_end()["ExitCode"] == "0:0", str(run)
     told = sorted(line.split(",")[0] for line in run.text.splitlines() if line.startswith("rank"))
     assert told == [f"rank {2 * node + i} on n{node + 1}: device {i}" for node in range(2) for i in range(2)], str(run)
@@ -47,7 +45,7 @@ def test_one_rank_a_device(script: str, options: tuple[str, ...], start: Start, 
 def test_what_a_rank_is_told(launcher: str, shares: str, start: Start, job: Make, stand_in: StandIn) -> None:
     """Its own node, not that of the batch script; and by mpiexec, which starts one process a node, no task's share."""
     stand_in("mpifed", OF_NODES)
-    run = start("gpu", job(), options=TWO_BY_TWO, MPIFED_LAUNCHER=launcher)
+    run = start(job(), options=(*TWO_BY_TWO, "--gpus-per-task=1"), MPIFED_LAUNCHER=launcher)
     assert run.wait_end()["ExitCode"] == "0:0", str(run)
     told = sorted(line for line in run.text.splitlines() if line.startswith("rank"))
     assert told == [
@@ -57,7 +55,7 @@ def test_what_a_rank_is_told(launcher: str, shares: str, start: Start, job: Make
 
 def test_more_ranks_than_devices(start: Start, job: Make, stand_in: StandIn) -> None:
     stand_in("mpifed", TELL)
-    run = start("train", job(), options=(*TWO_BY_TWO, "--gres=gpu:1"))
+    run = start(job(), options=(*TWO_BY_TWO, "--gres=gpu:1"))
     assert run.wait_end()["ExitCode"] == "2:0", str(run)
     assert "1 devices for this job and more ranks" in run.text and "--gpus-per-task=1" in run.text
 
@@ -65,10 +63,10 @@ def test_more_ranks_than_devices(start: Start, job: Make, stand_in: StandIn) -> 
 def test_no_device_where_none_is_asked_for(start: Start, job: Make, stand_in: StandIn) -> None:
     """And one thread a rank, and no locks of HDF5, unless one says otherwise."""
     stand_in("mpifed", TELL)
-    run = start("train", job(), options=TWO_BY_TWO, HDF5_USE_FILE_LOCKING="BEST_EFFORT")
+    run = start(job(), options=TWO_BY_TWO, HDF5_USE_FILE_LOCKING="BEST_EFFORT")
     assert run.wait_end()["ExitCode"] == "0:0", str(run)
     assert "device none, threads 1, locks BEST_EFFORT: run" in run.text and "compute.device" not in run.text
-    assert "locks FALSE" in _text(start("train", job(), options=TWO_BY_TWO))
+    assert "locks FALSE" in _text(start(job(), options=TWO_BY_TWO))
 
 
 def _text(run: Job) -> str:
@@ -79,7 +77,7 @@ def _text(run: Job) -> str:
 def test_in_a_container(start: Start, job: Make, stand_in: StandIn, ends_as_expected: Callable[..., None]) -> None:
     """Every call of mpifed goes through apptainer (by MPICH's mpiexec: Slurm's pmi2 fails by chance)."""
     stand_in("apptainer", THROUGH)
-    run = start("train", job(), options=TWO_BY_TWO, MPIFED_IMAGE="my mpifed.sif", MPIFED_LAUNCHER="mpiexec")
+    run = start(job(), options=TWO_BY_TWO, MPIFED_IMAGE="my mpifed.sif", MPIFED_LAUNCHER="mpiexec")
     ends_as_expected(run)
     assert run.text.count("apptainer exec my mpifed.sif mpifed run") == 4
 
@@ -87,6 +85,6 @@ def test_in_a_container(start: Start, job: Make, stand_in: StandIn, ends_as_expe
 def test_in_a_container_with_devices(start: Start, job: Make, stand_in: StandIn) -> None:
     stand_in("apptainer", THROUGH)
     stand_in("mpifed", TELL)
-    run = start("gpu", job(), options=TWO_BY_TWO, MPIFED_IMAGE="mpifed.sif", MPIFED_MPI="pmi2")
+    run = start(job(), options=(*TWO_BY_TWO, "--gpus-per-task=1"), MPIFED_IMAGE="mpifed.sif", MPIFED_MPI="pmi2")
     assert run.wait_end()["ExitCode"] == "0:0", str(run)
     assert run.text.count("apptainer exec --nv mpifed.sif mpifed run") == 4 and run.text.count("device 1") == 2

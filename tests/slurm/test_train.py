@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster import SCRIPTS, Job, command, submit, until
+from cluster import SCRIPT, Job, command, submit, until
 
 ON_FOUR = ("--nodes=4", "--ntasks-per-node=1")
 ON_ONE = ("--nodes=1", "--ntasks-per-node=1")
@@ -22,7 +22,7 @@ Check = Callable[..., None]
 
 
 def test_four_nodes(start: Start, job: Make, ends_as_expected: Check) -> None:
-    done = start("train", job(), options=ON_FOUR)
+    done = start(job(), options=ON_FOUR)
     ends_as_expected(done)
     shown = done.show()
     assert (shown["NumNodes"], shown["Restarts"]) == ("4", "0")
@@ -34,7 +34,7 @@ def test_a_signal_in_mid_run(
     launcher: str, options: tuple[str, ...], start: Start, job: Make, ends_as_expected: Check
 ) -> None:
     """As a preemption by a site's own scripts: checkpoint, requeue, resume, without anybody's hand."""
-    run = start("train", job(pause_s=PAUSE_S), options=options, MPIFED_LAUNCHER=launcher)
+    run = start(job(pause_s=PAUSE_S), options=options, MPIFED_LAUNCHER=launcher)
     run.wait_round(10)
     command("scancel", "--signal=USR1", "--batch", run.number)
     ends_as_expected(run)
@@ -45,7 +45,7 @@ def test_a_signal_in_mid_run(
 @pytest.mark.parametrize("partition", ["debug", "abrupt"])
 def test_preempted(partition: str, start: Start, job: Make, ends_as_expected: Check, tmp_path: Path) -> None:
     """By a job that may take the nodes: with a grace time the ranks are signalled, else the job is ended and queued."""
-    run = start("train", job(pause_s=PAUSE_S), options=(*ON_FOUR, f"--partition={partition}"))
+    run = start(job(pause_s=PAUSE_S), options=(*ON_FOUR, f"--partition={partition}"))
     run.wait_round(10)
     urgent = command(
         "sbatch", "--parsable", "--partition=urgent", "--nodes=4", "--ntasks-per-node=2", "--output=/dev/null",
@@ -63,10 +63,10 @@ def test_time_limits(start: Start, job: Make, ends_as_expected: Check) -> None:
     than Slurm waits, which is queued again all the same, and goes on from its checkpoint; and one that never comes to a
     checkpoint, which is ended."""
     options = (*ON_ONE, "--time=1", "--signal=B:USR1@10")
-    warned = start("train", job("warned", pause_s=3.0), options=options, run="warned")
+    warned = start(job("warned", pause_s=3.0), options=options, run="warned")
     unwarned = ("--nodes=2", "--ntasks-per-node=1", "--time=1", "--signal=B:CONT@10")
-    run = start("train", job(pause_s=300, pause_from=12), options=unwarned)
-    idle = start("train", job("idle", pause_s=300, always=True), options=unwarned, run="idle", MPIFED_STARTS="1")
+    run = start(job(pause_s=300, pause_from=12), options=unwarned)
+    idle = start(job("idle", pause_s=300, always=True), options=unwarned, run="idle", MPIFED_STARTS="1")
     run.wait_round(10)
     jobs = (warned, run, idle)
     until(lambda: {one.show()["Restarts"] for one in jobs} == {"1"}, lambda: "\n".join(map(str, jobs)), limit_s=120)
@@ -80,7 +80,7 @@ def test_time_limits(start: Start, job: Make, ends_as_expected: Check) -> None:
 
 def test_a_node_that_goes_down(start: Start, job: Make, ends_as_expected: Check) -> None:
     """Slurm itself queues the job again, and it goes on elsewhere."""
-    run = start("train", job(pause_s=PAUSE_S), options=("--nodes=2", "--ntasks-per-node=2"))
+    run = start(job(pause_s=PAUSE_S), options=("--nodes=2", "--ntasks-per-node=2"))
     run.wait_round(10)
     command("scontrol", "update", "nodename=n2", "state=down", "reason=test")
     try:
@@ -95,17 +95,17 @@ def test_a_node_that_goes_down(start: Start, job: Make, ends_as_expected: Check)
 def test_a_rank_that_is_killed(start: Start, job: Make, ends_as_expected: Check) -> None:
     """It is an end with a clear code, for it is often a lack of memory; submitted again, the run goes on."""
     settings = job(pause_s=PAUSE_S, always=True)
-    run = start("train", settings, options=ON_FOUR, SLURM_WAIT="3")
+    run = start(settings, options=ON_FOUR, SLURM_WAIT="3")
     run.wait_round(10)
     os.kill(run.ranks()[2], signal.SIGKILL)
     shown = run.wait_end()
     assert (shown["JobState"], shown["ExitCode"], shown["Restarts"]) == ("FAILED", "137:0", "0"), str(run)
     assert "a rank was killed from outside (code 137)" in run.text
-    ends_as_expected(start("train", settings, options=("--nodes=2", "--ntasks-per-node=1")))
+    ends_as_expected(start(settings, options=("--nodes=2", "--ntasks-per-node=1")))
 
 
 def test_a_cancelled_job_stays_so(start: Start, job: Make, expected: str) -> None:
-    run = start("train", job(pause_s=PAUSE_S), options=ON_FOUR)
+    run = start(job(pause_s=PAUSE_S), options=ON_FOUR)
     run.wait_round(10)
     command("scancel", run.number)
     shown = run.wait_end()
@@ -114,7 +114,7 @@ def test_a_cancelled_job_stays_so(start: Start, job: Make, expected: str) -> Non
 
 def test_no_progress_ends(start: Start, job: Make) -> None:
     """Queued again and again without a new checkpoint: it says so, and stops."""
-    run = start("train", job(pause_s=300, always=True), options=ON_FOUR, MPIFED_STARTS="1")
+    run = start(job(pause_s=300, always=True), options=ON_FOUR, MPIFED_STARTS="1")
     run.wait_state("RUNNING")
     until(lambda: len(run.ranks()) == 4, lambda: str(run))
     command("scontrol", "requeue", run.number)
@@ -129,7 +129,7 @@ def test_a_start_that_hangs(
     """Ranks that do not join in time are ended, and the job is queued again."""
     once = f'[ "$1" = run ] && mkdir {tmp_path}/once 2>/dev/null && exec sleep 300'
     stand_in("mpifed", f'#!/bin/sh\n{once}\nexec {sys.executable} -m mpifed "$@"\n')
-    run = start("train", job(), options=("--nodes=2", "--ntasks-per-node=1"), MPIFED_START_S="8")
+    run = start(job(), options=("--nodes=2", "--ntasks-per-node=1"), MPIFED_START_S="8")
     ends_as_expected(run)
     assert run.show()["Restarts"] == "1" and "the ranks have not joined within 8 s" in run.text
     assert "MPI could not start its ranks" in run.text
@@ -138,9 +138,9 @@ def test_a_start_that_hangs(
 
 def test_a_run_of_two_jobs(start: Start, job: Make) -> None:
     settings = job(pause_s=PAUSE_S)
-    first = start("train", settings, options=ON_ONE)
+    first = start(settings, options=ON_ONE)
     first.wait_round(5)
-    second = start("train", settings, options=ON_ONE)
+    second = start(settings, options=ON_ONE)
     shown = second.wait_end()
     assert (shown["JobState"], shown["ExitCode"]) == ("FAILED", "2:0"), str(second)
     assert f"is what job {first.number} is running" in second.text
@@ -148,7 +148,7 @@ def test_a_run_of_two_jobs(start: Start, job: Make) -> None:
 
 def test_singletons(start: Start, job: Make) -> None:
     """The wrong --mpi makes every rank a world of its own: an error, at once, that says what to do."""
-    run = start("train", job(), options=ON_FOUR, MPIFED_LAUNCHER="srun", MPIFED_MPI="none")
+    run = start(job(), options=ON_FOUR, MPIFED_LAUNCHER="srun", MPIFED_MPI="none")
     shown = run.wait_end()
     assert (shown["JobState"], shown["ExitCode"]) == ("FAILED", "2:0"), str(run)
     assert "do not belong together" in run.text and "--mpi=pmi2" in run.text
@@ -157,7 +157,7 @@ def test_singletons(start: Start, job: Make) -> None:
 
 def test_a_wrong_job_file(start: Start, job: Make) -> None:
     """Its code is the job's, in the record of finished jobs too."""
-    run = start("train", job(table={"rounds": -1}), options=ON_FOUR)
+    run = start(job(table={"rounds": -1}), options=ON_FOUR)
     shown = run.wait_end()
     assert (shown["JobState"], shown["ExitCode"]) == ("FAILED", "2:0"), str(run)
     assert "mpifed: error:" in run.text and "rounds" in run.text
@@ -169,7 +169,7 @@ def test_a_wrong_job_file(start: Start, job: Make) -> None:
 
 def test_arguments_and_launchers_that_cannot_be(start: Start, job: Make, tmp_path: Path) -> None:
     log = tmp_path / "slurm-none.out"
-    short = submit(SCRIPTS / "train.sbatch", log, tmp_path / "run", job(), options=ON_ONE)
+    short = submit(SCRIPT, log, tmp_path / "run", job(), options=ON_ONE)
     assert short.wait_end()["ExitCode"] == "2:0" and "usage: sbatch" in short.text
-    other = start("train", job(), options=ON_ONE, MPIFED_LAUNCHER="aprun")
+    other = start(job(), options=ON_ONE, MPIFED_LAUNCHER="aprun")
     assert other.wait_end()["ExitCode"] == "2:0" and "MPIFED_LAUNCHER=aprun: expected srun or mpiexec" in other.text

@@ -48,12 +48,10 @@ def job(nowhere: Path, write_job: Callable[..., Path]) -> Callable[..., Path]:
 
 @pytest.fixture
 def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the batch scripts: three that say their arguments."""
+    """A batch script that says its arguments."""
     from mpifed.batch import script
 
-    folder = tmp_path / "scripts"
-    folder.mkdir()
-    for name in ("train", "sweep", "gpu"):
-        (folder / f"{name}.sbatch").write_text(SCRIPT.replace("One run", name))
-    monkeypatch.setattr(script, "FOLDER", folder)
-    return folder
+    path = tmp_path / "train.sbatch"
+    path.write_text(SCRIPT)
+    monkeypatch.setattr(script, "SCRIPT", path)
+    return path

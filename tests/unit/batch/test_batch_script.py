@@ -48,9 +48,8 @@ def test_a_script_without_a_place_for_arguments() -> None:
         script.filled("#!/bin/bash\n", {}, [])
 
 
-@pytest.mark.parametrize("name", ["train", "sweep", "gpu"])
-def test_the_scripts_that_are_shipped(name: str) -> None:
-    text = script.read_script(name)
+def test_the_script_that_is_shipped() -> None:
+    text = script.read_script()
     filled = script.filled(text, {"nodes": "7"}, ["job.toml", "runs/x"])
     options = script.options_of(filled)
     assert options["nodes"] == "7" and options["signal"] == "B:USR1@120" and "requeue" in options

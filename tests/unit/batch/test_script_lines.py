@@ -16,7 +16,7 @@ from mpifed.cli import main
 from mpifed.core.errors import UsageError
 
 ENDS = ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\0"]
-TEXT = read_script("train")
+TEXT = read_script()
 
 
 @pytest.mark.parametrize("end", ENDS)

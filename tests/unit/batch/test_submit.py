@@ -78,7 +78,7 @@ def test_a_run(slurm: Slurm, job: Write, tmp_path: Path) -> None:
         "job-name": "tried", "nodes": "2", "ntasks-per-node": "4", "time": "1:00:00", "signal": "B:USR1@120",
         "requeue": None, "account": "me", "mem-per-cpu": "512M", "qos": "high", "output": "runs/a-%j.log",
     }  # fmt: skip
-    assert f"set -- {tmp_path}/job.toml runs/a --set rounds=50\n" in script and "# train" in script
+    assert f"set -- {tmp_path}/job.toml runs/a --set rounds=50\n" in script
     assert "submitted job 123: runs/a\n" in text
     for command in (
         "squeue --jobs=123", "tail -F runs/a-123.log", "mpifed status runs/a", "scancel --signal=USR1 --batch 123",
@@ -286,8 +286,9 @@ def test_more_ranks_than_work(slurm: Slurm, job: Write, forecast: list[tuple[Any
 
 
 def test_gpus(slurm: Slurm, job: Write) -> None:
-    options, text = dry(job(), "--time", 30, "--partition", "gpu", "--gpus-per-node", 4)
-    assert (options["gpus-per-node"], options["ntasks-per-node"]) == ("4", "4") and "# gpu" in text
+    options, _ = dry(job(), "--time", 30, "--partition", "gpu", "--gpus-per-node", 4)
+    assert (options["gpus-per-node"], options["ntasks-per-node"]) == ("4", "4")
+    assert options["gpus-per-task"] == "1"
 
 
 # --- again -------------------------------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ def test_an_array(slurm: Slurm, job: Write, forecast: list[tuple[Any, ...]]) -> 
     text = ok(job(sweep={"algorithm.batch_size": [2, 4], "seeds": 3}), "--array", "--throttle", 2, "--time", 30)
     script = Path("runs/tried.sbatch").read_text()
     options = options_of(script)
-    assert (options["array"], options["output"]) == ("0-5%2", "runs/tried-%A_%a.log") and "# sweep" in script
+    assert (options["array"], options["output"]) == ("0-5%2", "runs/tried-%A_%a.log")
     assert "submitted job 123, 6 of 6 points: runs/tried" in text and "tail -F runs/tried-123_0.log" in text
     assert forecast[-1][-1] == 1.0 and "forecast  of each point, 10 min of" in text
 
