@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpifed.core.errors import DataError
+from mpifed.core.tables import Table
 from mpifed.files.columns import of_kind
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
@@ -57,7 +58,7 @@ def read_run_files(run_dir: Path) -> RunFiles:
     )
 
 
-def _run(run_dir: Path) -> dict[str, Any]:
+def _run(run_dir: Path) -> Table:
     try:
         return read_run(run_dir)
     except DataError:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpifed.batch import record
 from mpifed.batch.queue import Known, QueuedTask, ask
 from mpifed.batch.record import Record, Submission
 from mpifed.batch.run_files import RunFiles, read_run_files
 from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, end_of
+from mpifed.core.tables import Table
 from mpifed.core.text import leads_to
 from mpifed.files.run_folder import JOB
 from mpifed.results.points import is_sweep, point_settings
@@ -23,7 +24,7 @@ class State(NamedTuple):
     """One run, or one point of a sweep."""
 
     name: str
-    settings: dict[str, Any]  # of a sweep's point
+    settings: Table  # of a sweep's point
     state: str  # one of `STATES`; waiting: neither begun nor submitted
     exit: int | None
     why: str  # one line
@@ -56,7 +57,7 @@ def look(folder: Path) -> RunStatus:
     submitted = record.read(folder)
     sweep = is_sweep(folder) or (bool(submitted and submitted.points) and not (folder / "job.toml").exists())
     if sweep:
-        names: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in submitted.points] if submitted else []
+        names: list[tuple[str, Table]] = [(name, {}) for name in submitted.points] if submitted else []
         points = point_settings(folder) if is_sweep(folder) else names
     elif submitted is not None or _is_run(folder):
         points = [(folder.name, {})]
@@ -82,9 +83,7 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (JOB, "run.json", FAILURE))
 
 
-def status_at(
-    folder: Path, points: Sequence[tuple[str, dict[str, Any]]], sweep: bool, submitted: Record | None
-) -> RunStatus:
+def status_at(folder: Path, points: Sequence[tuple[str, Table]], sweep: bool, submitted: Record | None) -> RunStatus:
     """The status of a run or sweep whose points are known: (name, settings) of each."""
     files_by_point = [read_run_files(folder / name if sweep else folder) for name, _ in points]
     submissions = submitted.submissions if submitted else []

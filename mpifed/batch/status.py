@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 
 from mpifed.batch.run_files import RunFiles, iso
 from mpifed.batch.states import STATES, RunStatus, State, fails_again, inside, look
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.tables import Table
 from mpifed.core.text import command_line, shown
 from mpifed.files.run_folder import JOB
 from mpifed.results.text import human_seconds, toml_text
@@ -36,7 +36,7 @@ def text(statuses: Iterable[RunStatus]) -> str:
     return "\n\n".join("\n".join(_lines(status)) for status in statuses)
 
 
-def described(status: RunStatus) -> dict[str, Any]:
+def described(status: RunStatus) -> Table:
     """The status of a run or sweep as a JSON object."""
     return {
         "folder": str(status.folder),
@@ -49,7 +49,7 @@ def described(status: RunStatus) -> dict[str, Any]:
     }
 
 
-def _point(point: State) -> dict[str, Any]:
+def _point(point: State) -> Table:
     files = point.files
     return {
         "point": point.name,

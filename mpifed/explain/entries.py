@@ -15,6 +15,7 @@ from mpifed.algorithms import ALGORITHMS
 from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import own_class
 from mpifed.core.errors import ENDS
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.columns import shown as shown_columns
 from mpifed.job.components import ALGORITHM, MODEL, REGULARIZER, key_of
 from mpifed.job.job import Job
@@ -137,9 +138,9 @@ def _is_table(kind: type) -> bool:
     return issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)
 
 
-def _keys(kind: type, skip: Mapping[str, Any] | tuple[()] = ()) -> tuple[Key, ...]:
+def _keys(kind: type, skip: ReadOnlyTable | tuple[()] = ()) -> tuple[Key, ...]:
     hints, docs = get_type_hints(kind, include_extras=True), attribute_docs(kind)
-    defaults: dict[str, Any] = {}
+    defaults: Table = {}
     keys: dict[str, str] = {}
     if issubclass(kind, BaseModel):
         names = [name for name in kind.model_fields if name not in skip]
@@ -167,7 +168,7 @@ def _plural(text: str) -> str:
     return text
 
 
-def _default(defaults: Mapping[str, Any], name: str) -> str:
+def _default(defaults: ReadOnlyTable, name: str) -> str:
     if name not in defaults:
         return ""
     value = defaults[name]
@@ -176,7 +177,7 @@ def _default(defaults: Mapping[str, Any], name: str) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
 
 
-def type_text(hint: Any) -> str:
+def type_text(hint: object) -> str:
     """The type of a value in the words of TOML."""
     if hint == LearningRate:
         return "a number or a schedule"
@@ -197,7 +198,7 @@ def type_text(hint: Any) -> str:
     return "a table"
 
 
-def _bounds(marks: tuple[Any, ...]) -> str:
+def _bounds(marks: tuple[object, ...]) -> str:
     bounds = []
     for mark in marks:
         for kind, sign, name in ((Gt, ">", "gt"), (Ge, ">=", "ge"), (Lt, "<", "lt"), (Le, "<=", "le")):

@@ -10,12 +10,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import named_in_errors
+from mpifed.core.record import Array
+from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files.atomic import aside
 from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines, renewed_lines
@@ -104,7 +103,7 @@ class History:
                 os.fsync(file.fileno())
         return self._rows
 
-    def last(self) -> dict[str, Any]:
+    def last(self) -> Table:
         """The last measured round, by column; empty where there is none."""
         columns = read_history(self._path.parent) if self._columns else {}
         return {name: values[-1].item() for name, values in columns.items() if len(values)}
@@ -115,7 +114,7 @@ class History:
             write_arrays(self._path.with_suffix(".h5"), read_history(self._path.parent))
 
 
-def read_history(run_dir: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+def read_history(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
     """The columns of a run's history.csv.
 
     Parameters

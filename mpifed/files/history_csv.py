@@ -8,12 +8,11 @@ import re
 from collections.abc import Iterable
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
+from mpifed.core.record import Array
 from mpifed.core.text import shown
 
 HISTORY = "history.csv"
@@ -53,12 +52,12 @@ def read_lines(path: Path, text: bytes) -> list[list[str]]:
     return lines
 
 
-def columns_of(path: Path, lines: list[list[str]]) -> dict[str, NDArray[Any]]:
+def columns_of(path: Path, lines: list[list[str]]) -> dict[str, Array]:
     """By column, [measured rounds]; see `mpifed.files.history.read_history`."""
     return {name: column_of(path, name, cells) for name, *cells in zip(*lines, strict=True)}
 
 
-def column_of(path: Path, name: str, cells: list[str]) -> NDArray[Any]:
+def column_of(path: Path, name: str, cells: list[str]) -> Array:
     invalid = next((cell for cell in cells if not _NUMBER.fullmatch(cell)), None)
     if invalid is not None:
         raise _not_a_history(path, f"column {shown(name)}: {shown(invalid)!r} is no number")

@@ -10,14 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import aside
 from mpifed.files.schemas import shown_value
 
@@ -31,13 +30,13 @@ def content(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def as_json(table: Mapping[str, Any]) -> str:
+def as_json(table: ReadOnlyTable) -> str:
     """A table as the text of a file; ValueError for numbers that are not finite, which JSON does not have."""
     text = json.dumps({**_without_checksum(table), _CHECKSUM: ""}, indent=2, allow_nan=False) + "\n"
     return f"{text[:-4]}{hashlib.sha256(text.encode()).hexdigest()}{text[-4:]}"
 
 
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_json(path: str | os.PathLike[str]) -> Table:
     """The table of a file without its checksum, which files of earlier versions do not have.
 
     Raises
@@ -64,11 +63,11 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     return _without_checksum(table)
 
 
-def _without_checksum(table: Mapping[str, Any]) -> dict[str, Any]:
+def _without_checksum(table: ReadOnlyTable) -> Table:
     return {key: value for key, value in table.items() if key != _CHECKSUM}
 
 
-def write_json(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
+def write_json(path: str | os.PathLike[str], table: ReadOnlyTable) -> None:
     """Write a table as JSON with its checksum, replacing the file atomically; ValueError if a number is not finite."""
     text = as_json(table)
     with aside(Path(path)) as temporary:

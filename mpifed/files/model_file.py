@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mpifed.core.record import Array
+from mpifed.core.tables import Table
 from mpifed.files.atomic import aside
 from mpifed.shards.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
 
@@ -19,7 +19,7 @@ _NO_MODEL = "no readable model", "let the run reach its end, or resume it"
 
 
 def write_arrays(
-    path: Path, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, int | str] = MappingProxyType({})
+    path: Path, arrays: Mapping[str, Array], attributes: Mapping[str, int | str] = MappingProxyType({})
 ) -> None:
     """Write named arrays as the datasets of an HDF5 file, with root attributes; replaces the file atomically."""
     assert not any("/" in name for name in arrays), tuple(arrays)
@@ -29,19 +29,19 @@ def write_arrays(
         file.attrs.update(attributes)
 
 
-def read_model(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+def read_model(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The named arrays of a file that `write_arrays` wrote; DataError when it is missing or damaged."""
     with reading_hdf5(path, *_NO_MODEL) as file:
         return {name: array_of(file, name) for name in file}
 
 
-def read_attributes(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_attributes(path: str | os.PathLike[str]) -> Table:
     """The attributes of a file that `write_arrays` wrote; DataError when it is missing or damaged."""
     with reading_hdf5(path, *_NO_MODEL) as file:
         return {name: attribute_of(file, name) for name in file.attrs}
 
 
-def model_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
+def model_sha256(arrays: Mapping[str, Array]) -> str:
     r"""The hexadecimal SHA-256 of named arrays: equal exactly when names, shapes, dtypes and all bits are.
 
     Hashed are, for each name in ascending order of code points and with nothing in between: the name, a zero byte,

@@ -7,11 +7,11 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpifed.core.errors import FINISHED, DataError
+from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files import columns
 from mpifed.files.history import History
@@ -31,7 +31,7 @@ SUMMARY = tuple(column.name for column in columns.shown("summary"))
 _OF_ROW = ("elapsed_s", "up_bytes", "down_bytes")  # both in a row and in run.json
 
 
-def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+def read_run(run_dir: str | os.PathLike[str]) -> Table:
     """The table of run.json, with types and ranges as in `mpifed.files.schemas`.
 
     Raises
@@ -45,7 +45,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     return table
 
 
-def job_of(run_dir: Path) -> dict[str, Any]:
+def job_of(run_dir: Path) -> Table:
     """The job of a run, as run; empty where it has not begun.
 
     Raises
@@ -55,7 +55,7 @@ def job_of(run_dir: Path) -> dict[str, Any]:
     """
     path, remedy = run_dir / JOB, f"is {run_dir} the folder of a run?"
     try:
-        job: dict[str, Any] = tomllib.loads(content(path).decode("utf-8"))
+        job: Table = tomllib.loads(content(path).decode("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -75,7 +75,7 @@ def finished(run_dir: Path) -> bool:
     return ended(run_dir) in FINISHED
 
 
-def summary(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+def summary(run_dir: str | os.PathLike[str]) -> Table:
     """What `mpifed show RUN --json` prints: exactly the keys `SUMMARY`, None for values that the run does not have.
 
     Values are those of run.json, else of the last row of history.csv (a number that is not finite counts as absent);

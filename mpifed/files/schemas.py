@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from mpifed.core.errors import DataError
 from mpifed.core.expected import expected
+from mpifed.core.tables import Table
 from mpifed.core.text import shown
 
 MOST = 2**62  # of any count
@@ -112,7 +113,7 @@ class RunJson(Schema):
     sources: dict[Text, Text] = {}
     distributions: dict[Text, Text] = {}
     accepted_changes: list[Text] = []
-    reductions: dict[Text, Any] = {}
+    reductions: dict[Text, object] = {}
     private: bool = False
     protects: Text = ""
     delta: NotNegative | None = None
@@ -156,8 +157,8 @@ class JobTables(Schema):
     rounds: Annotated[int, Field(ge=1, le=MOST)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     constraint: list[ConstraintJson] = []
-    network: dict[str, Any] | None = None
-    privacy: dict[str, Any] | None = None
+    network: Table | None = None
+    privacy: Table | None = None
     stop: dict[Text, float] = {}
 
 
@@ -181,7 +182,7 @@ class IdentityTables(Schema):
 class Same(Schema):
     """`run` of a checkpoint."""
 
-    job: dict[str, Any] = {}
+    job: Table = {}
     identity: IdentityTables | None = None
 
 
@@ -219,7 +220,7 @@ class First(Schema):
     length: Number | None
 
 
-def _first(numbers: dict[str, Any] | None) -> dict[str, Any] | None:
+def _first(numbers: Table | None) -> Table | None:
     """Validates the keys of `First` together; algorithms with other measures have other keys."""
     if numbers and not numbers.keys().isdisjoint(First.model_fields):
         First.model_validate(numbers)
@@ -237,7 +238,7 @@ class Manifest(Schema):
     attempt: Count
     rows: Count = 0
     ledger: HeadJson | None
-    first: Annotated[dict[str, Any] | None, AfterValidator(_first)]
+    first: Annotated[Table | None, AfterValidator(_first)]
     run: Same
     hosting: list[list[Count]]
     files: dict[FileName, Digest]

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from math import ceil, log2
 from timeit import timeit
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array: TypeAlias = NDArray[Any]
+from mpifed.core.record import Array
 
 SATURATED = 8  # ranks whose copies use the whole memory bandwidth of a node; an assumption
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import bare_leaves
+from mpifed.core.tables import Table
 from mpifed.privacy.protection import one_key
 
 
@@ -105,7 +106,7 @@ def _sum(places: Sequence[Place], view: View) -> str:
     return whole + (f", and single clients' own {single}" if single else "")
 
 
-def disclosure_lines(exchanges: Sequence[dict[str, Any]]) -> Iterator[str]:
+def disclosure_lines(exchanges: Sequence[Table]) -> Iterator[str]:
     """Who learns what from several exchanges, as text; exchanges with the same answer share a line."""
     names_by_text: dict[tuple[str, ...], list[str]] = {}
     for exchange in {exchange["name"]: exchange for exchange in exchanges}.values():

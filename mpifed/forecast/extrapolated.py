@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.core.record import map_leaves
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.forecast.cost import MeasuredCost
 from mpifed.forecast.synthetic_shards import Scenario
 
@@ -56,7 +57,7 @@ def extrapolate(part: Reducible, few: int, small: MeasuredCost, more: int, large
     def at(a: float, b: float) -> float:
         return a + max(b - a, 0) * (part.whole - few) / (more - few)
 
-    def counts(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    def counts(a: ReadOnlyTable, b: ReadOnlyTable) -> Table:
         """Extrapolate each entry; integers stay integers."""
         return {
             key: counts(a[key], b[key]) if isinstance(b[key], Mapping)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
+from mpifed.core.tables import Table
 from mpifed.forecast.cost import NO_COST, MeasuredCost
 from mpifed.forecast.disclosure import View, general_statements, learns
 from mpifed.forecast.outlook import outlook
@@ -53,7 +54,7 @@ from mpifed.shards import store
 from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
 
 
-def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> dict[str, Any]:
+def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     """The forecast of a job on `ranks` ranks, of a sweep its first point: who learns what, bytes, memory and time.
 
     Raises
@@ -157,7 +158,7 @@ def algorithm_of(job: Job, data: store.FederatedDataset) -> Algorithm:
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
 
 
-def _simulated(scenario: Scenario, round_cost: MeasuredCost, keys: dict[str, float]) -> dict[str, Any] | None:
+def _simulated(scenario: Scenario, round_cost: MeasuredCost, keys: dict[str, float]) -> Table | None:
     """The simulated times of the setup and of a round; None if the job has no [simulated_network]."""
     network = scenario.job.simulated_network
     if network is None:
@@ -241,7 +242,7 @@ class _ExchangeDescriber(NamedTuple):
     round_cost: MeasuredCost
     certifying: MeasuredCost
 
-    def exchange(self, exchange: Exchange) -> dict[str, Any]:
+    def exchange(self, exchange: Exchange) -> Table:
         """One exchange: what is broadcast and uploaded, who receives the sum, how it is summed, and its cost."""
         broadcast = (self.round_cost.broadcasts | self.certifying.broadcasts)[exchange.name]
         settings = self.job.sum_settings(self.algorithm.problem)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from mpifed.core.algorithm import Algorithm
+from mpifed.core.tables import Table
 from mpifed.job.job import Job
 from mpifed.privacy.calibration import budget_of, spending_of
 from mpifed.privacy.ledger import finite, most_within
 from mpifed.privacy.protection import collusion, from_whom, not_private, what_is_protected
 
 
-def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
+def outlook(job: Job, algorithm: Algorithm) -> Table | None:
     """The privacy cost after all rounds of a job, None if it is not private; `algorithm` has its noise multiplier."""
-    private: Any = algorithm
     privacy, budget = algorithm.problem.privacy, budget_of(job)
     if privacy is None:
         return None
-    spending, released = spending_of(job, algorithm, job.rounds), private.released(0)
+    spending, released = spending_of(job, algorithm, job.rounds), algorithm.released(0)
     ends = None
     if budget is not None and budget.cost(spending) > budget.epsilon:
         ends = most_within(
@@ -51,7 +50,7 @@ def outlook(job: Job, algorithm: Algorithm) -> dict[str, Any] | None:
     }
 
 
-def outlook_lines(summary: dict[str, Any], rounds: int) -> Iterator[str]:
+def outlook_lines(summary: Table, rounds: int) -> Iterator[str]:
     """The privacy cost as text, in the columns of the forecast."""
     yield f"\n{'Privacy':12}protects {summary['protects']} (level {summary['level']}, {summary['adjacency']})"
     indent = " " * 12
@@ -85,7 +84,7 @@ def outlook_lines(summary: dict[str, Any], rounds: int) -> Iterator[str]:
         yield f"{indent}{summary['budget_of']} = {summary['budget']:g} {text}"
 
 
-def _noise(summary: dict[str, Any]) -> str:
+def _noise(summary: Table) -> str:
     text = f"clip {summary['clip']:g}, {summary['distribution']} noise on the {summary['noise_on']}, noise multiplier "
     text += f"{summary['noise_multiplier']:.4g}"
     if summary["calibrated_for"] is None:
@@ -94,7 +93,7 @@ def _noise(summary: dict[str, Any]) -> str:
     return f"{text}, computed for epsilon = {summary['calibrated_for']:g}{whose}"
 
 
-def _sampled(summary: dict[str, Any]) -> str:
+def _sampled(summary: Table) -> str:
     least, most = summary["rates"]
     rates = f"rate {most:.4g}" if least == most else f"rates from {least:.4g} to {most:.4g}"
     count, (few, many) = summary["mechanisms_per_round"], summary["rounds_counted"]

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from mpifed.comm.placement import Placement, place
 from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Exchange, ToClients
-from mpifed.core.record import nbytes
+from mpifed.core.record import Array, nbytes
 from mpifed.core.round import Round
+from mpifed.core.tables import Table
 from mpifed.forecast.collectives import Machine, Parts, broadcast_time, machine_here, sum_time
 from mpifed.forecast.cost import MeasuredCost
 from mpifed.forecast.job import algorithm_of
@@ -64,7 +64,7 @@ def scale(
     latency_s: float | None = None,
     bytes_per_s: float | None = None,
     ranks_per_node: int | None = None,
-) -> dict[str, Any]:
+) -> Table:
     """The predicted time of a round of a job on each number of ranks.
 
     Parameters
@@ -117,7 +117,7 @@ class Typical(NamedTuple):
     placement: Placement
     now: Round
     busiest: int  # rank
-    loads: NDArray[Any]  # [ranks]; 1 is the load of a mean client
+    loads: Array  # [ranks]; 1 is the load of a mean client
 
     @property
     def hosts(self) -> int:
@@ -153,7 +153,7 @@ def _work(scenario: Scenario) -> Work:
     return Work(overhead, each, server + whole.opening, messages)
 
 
-def _row(scenario: Scenario, work: Work, machine: Machine, ranks: int, weak: bool) -> dict[str, Any]:
+def _row(scenario: Scenario, work: Work, machine: Machine, ranks: int, weak: bool) -> Table:
     """The predicted round on `ranks` ranks."""
     job, data = scenario.job, scenario.data
     typical = _typical(scenario, 1 if weak else ranks)
@@ -195,7 +195,7 @@ def _plus(first: Parts, second: Parts) -> Parts:
     return Parts(first.latency + second.latency, first.bandwidth + second.bandwidth)
 
 
-def _ends(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _ends(rows: Sequence[Table]) -> Table:
     """The fastest number of ranks, the largest with an efficiency of at least one half, and what limits it."""
     fastest = min(rows, key=lambda row: row["round_s"])
     paying = [row for row in rows if row["efficiency"] >= _ENOUGH]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from mpifed.core.tables import Table
 from mpifed.forecast.scale import WHY
 from mpifed.results.text import human_bytes, human_seconds
 
 
-def scale_text(prediction: dict[str, Any]) -> str:
+def scale_text(prediction: Table) -> str:
     """The predicted scaling as text."""
     return "\n".join(_lines(prediction))
 
 
-def _lines(prediction: dict[str, Any]) -> Iterator[str]:
+def _lines(prediction: Table) -> Iterator[str]:
     weak, machine, work = prediction["kind"] == "weak", prediction["machine"], prediction["arithmetic"]
     problem = "clients in proportion to ranks" if weak else "the job as it is"
     yield f"{prediction['job']}: PREDICTED rounds, {problem}"

@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from textwrap import wrap
-from typing import Any
 
 import numpy as np
 
+from mpifed.core.tables import Table
 from mpifed.forecast.disclosure import disclosure_lines
 from mpifed.forecast.outlook import outlook_lines
 from mpifed.results.costs import Costs, cost_lines, simulated_lines, simulated_s
@@ -21,12 +21,12 @@ _UNIT = r"(\d) (us|ms|s|min|h|B|[KMGT]iB)\b"
 _REHEARSED = "rehearsed here on random rows, without messages, files and MPI's own memory"
 
 
-def forecast_text(forecast: dict[str, Any]) -> str:
+def forecast_text(forecast: Table) -> str:
     """The forecast as text."""
     return "\n".join(_lines(forecast))
 
 
-def _lines(forecast: dict[str, Any]) -> Iterator[str]:
+def _lines(forecast: Table) -> Iterator[str]:
     if forecast["points"] > 1:
         yield f"A sweep of {forecast['points']} points; this is the first.\n"
     present = f"{forecast['clients_per_round']} of {forecast['clients']} clients"
@@ -82,7 +82,7 @@ def _text(label: str, *texts: str) -> Iterator[str]:
         label = ""
 
 
-def _costs(forecast: dict[str, Any]) -> Costs:
+def _costs(forecast: Table) -> Costs:
     exchanges = {exchange["name"]: exchange for part in ("setup", "exchanges") for exchange in forecast[part]}
     return {"keys": forecast["keys"], **exchanges}
 
@@ -102,7 +102,7 @@ def _time(seconds: dict[str, float]) -> str:
     return text
 
 
-def _field_line(what: str, field: dict[str, Any]) -> str:
+def _field_line(what: str, field: Table) -> str:
     shape = " x ".join(map(str, field["shape"])) or "1"
     name = field["field"].removeprefix("statistics.")
     line = f"  {what:10}{name:24}{shape:>14}  {field['dtype']:8}{human_bytes(field['bytes']):>10}"
@@ -118,7 +118,7 @@ def _bound(value: float) -> str:
     return f"2^{power:.0f}" if value > 2**13 and power == round(power) else f"{value:.4g}"
 
 
-def _both(forecast: dict[str, Any], when: str) -> str:
+def _both(forecast: Table, when: str) -> str:
     return f"{human_bytes(forecast[f'up_bytes{when}'])} up and {human_bytes(forecast[f'down_bytes{when}'])} down"
 
 

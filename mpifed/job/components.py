@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, create_model
 
@@ -15,7 +15,9 @@ from mpifed.algorithms import ALGORITHMS
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Problem
 from mpifed.core.expected import expected, value_of_list
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import shown
 from mpifed.job.loading import where_is
 from mpifed.job.renamed import nearest
@@ -27,9 +29,10 @@ from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDe
 from mpifed.maths.terms import TERMS, Term
 
 _NUMBER = "number"
+Part = TypeVar("Part")  # a dataclass
 
 
-def _rate_kind(value: Any) -> str | None:
+def _rate_kind(value: object) -> str | None:
     """The form of a learning rate: a number, or the name of a schedule."""
     if isinstance(value, dict):
         kind = value.get("schedule", "power")
@@ -52,41 +55,42 @@ _LEARNING_RATE = Annotated[
 ]
 
 
-class Kind(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Kind(Generic[Part]):
     """A kind of named part."""
 
     table: str
-    known: Mapping[str, type]  # the package's own, by name
+    known: Mapping[str, type[Part]]  # the package's own, by name
     given: tuple[str, ...]  # fields that the run sets and the job does not
-    base: type  # base class of its classes
+    base: type[Part]  # base class of its classes
     beside: tuple[str, ...] = ()  # keys of the table that are no fields
     standard: str | None = None  # the name where a table gives none; no classes of the user's own then
 
 
-MODEL = Kind("model", OBJECTIVES, (), Objective)
-ALGORITHM = Kind("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), Algorithm)
-MINIMIZE = Kind("minimize", TERMS, (), Term)
-REGULARIZER = Kind("regularizer", REGULARIZERS, (), Regularizer)
+MODEL = Kind[Objective]("model", OBJECTIVES, (), Objective)
+ALGORITHM = Kind[Algorithm]("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), Algorithm)
+MINIMIZE = Kind[Term]("minimize", TERMS, (), Term)
+REGULARIZER = Kind[Regularizer]("regularizer", REGULARIZERS, (), Regularizer)
 
 
-def optimizers(algorithm: Mapping[str, Any]) -> dict[str, Kind]:
+def optimizers(algorithm: ReadOnlyTable) -> dict[str, Kind[object]]:
     """The optimizers that a valid `[algorithm]` takes, by the name of their tables."""
     hints = get_type_hints(_class(ALGORITHM, algorithm))
     return {name: Kind(name, {"sgd": hints[name]}, (), object, standard="sgd") for name in OPTIMIZERS if name in hints}
 
 
-def with_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_intercepts(model: ReadOnlyTable, algorithm: ReadOnlyTable) -> ReadOnlyTable:
     """A valid `[model]` with `bias`, which is that of the algorithm where the job does not give it.
 
     This concerns models with a field `bias` whose default is None.
     """
-    fields = {field.name: field for field in dataclasses.fields(_class(MODEL, model))}
+    fields = {field.name: field for field in fields_of(_class(MODEL, model))}
     if "bias" not in fields or fields["bias"].default is not None or "bias" in model:
         return model
     return {**model, "bias": of_class(ALGORITHM, algorithm, "intercepts")}
 
 
-def wrong_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> list[str]:
+def wrong_intercepts(model: ReadOnlyTable, algorithm: ReadOnlyTable) -> list[str]:
     """The error of an intercept that the algorithm does not support."""
     if model.get("bias") is not True or of_class(ALGORITHM, algorithm, "intercepts"):
         return []
@@ -96,12 +100,12 @@ def wrong_intercepts(model: Mapping[str, Any], algorithm: Mapping[str, Any]) -> 
     ]
 
 
-def constraint(number: int) -> Kind:
+def constraint(number: int) -> Kind[Term]:
     """The term of a `[[constraint]]`, numbered from 1."""
     return Kind(f"constraint {number}", TERMS, (), Term, ("limit", "margin"))
 
 
-def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> list[str]:
+def wrong_with(kind: Kind[Any], table: ReadOnlyTable, imports: bool = True) -> list[str]:
     """The errors of a table, one message each; if `imports`, the user's own class is imported."""
     if not imports and own_module(table.get("name")) is not None:
         return []
@@ -112,7 +116,7 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
     try:
         _fields(kind, part, table)
     except ValidationError as error:
-        keys = [key_of(field) for field in dataclasses.fields(part) if field.name not in kind.given]
+        keys = [key_of(field) for field in fields_of(part) if field.name not in kind.given]
         keys += kind.beside
         return [message(entry, [kind.table, *entry["loc"]], keys) for entry in error.errors()]
     except Exception as error:  # annotations of the user's own class
@@ -122,32 +126,41 @@ def wrong_with(kind: Kind, table: Mapping[str, Any], imports: bool = True) -> li
     return []
 
 
-def of_class(kind: Kind, table: Mapping[str, Any], attribute: str) -> Any:
+def of_class(kind: Kind[Part], table: ReadOnlyTable, attribute: str) -> object:
     """An attribute of the class that a valid table names."""
     return getattr(_class(kind, table), attribute)
 
 
-def make(kind: Kind, table: Mapping[str, Any], **given: Any) -> Any:
+def make(kind: Kind[Part], table: ReadOnlyTable) -> Part:
     """The object that a valid table describes."""
-    part: Any = _class(kind, table)
-    values = _fields(kind, part, table)
-    if issubclass(part, Algorithm):
-        part = part.for_split(given["problem"].split)
-    names = {key_of(field): field.name for field in dataclasses.fields(part)}
-    return part(**given, **{names[key]: value for key, value in values.items()})
+    part = _class(kind, table)
+    return part(**_arguments(kind, part, part, table))
 
 
-def written_out(kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
+def make_algorithm(table: ReadOnlyTable, problem: Problem, given: ReadOnlyTable) -> Algorithm:
+    """The algorithm that a valid table describes, for the split of the problem's data; `given`: its optimizers."""
+    part = _class(ALGORITHM, table)
+    for_split = part.for_split(problem.split)
+    return for_split(problem=problem, **given, **_arguments(ALGORITHM, part, for_split, table))
+
+
+def _arguments(kind: Kind[Part], part: type[Part], made: type[Part], table: ReadOnlyTable) -> Table:
+    """The arguments of the class `made`, from a table that `part` describes."""
+    names = {key_of(field): field.name for field in fields_of(made)}
+    return {names[key]: value for key, value in _fields(kind, part, table).items()}
+
+
+def written_out(kind: Kind[Part], table: ReadOnlyTable) -> Table:
     """The table with all defaults, without keys that are None."""
     fields = _fields(kind, _class(kind, table), table)
-    plain = TypeAdapter(dict[str, Any]).dump_python(fields, mode="json")
+    plain = TypeAdapter(Table).dump_python(fields, mode="json")
     return {
         "name": table.get("name", kind.standard),
         **{key: value for key, value in plain.items() if value is not None},
     }
 
 
-def message(error: Mapping[str, Any], place: list[Any], known: list[str]) -> str:
+def message(error: ReadOnlyTable, place: Sequence[int | str], known: list[str]) -> str:
     """The message of a pydantic error: where, what came, what was expected.
 
     Parameters
@@ -161,15 +174,15 @@ def message(error: Mapping[str, Any], place: list[Any], known: list[str]) -> str
     place, position = value_of_list(place)
     where = f"{where_is(place)}{position}"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        names = [field.name for field in dataclasses.fields(schedule)] if schedule is not None else known
+        names = [field.name for field in fields_of(schedule)] if schedule is not None else known
         return f"{where}: unknown key{nearest(str(place[-1]), names)}; known are {', '.join(names) or 'none'}"
     if error["type"] == "missing":
         return f"{where}: missing"
     return f"{where} = {shown(json.dumps(error['input'], default=str))}: {expected(error)}"
 
 
-def _class(kind: Kind, table: Mapping[str, Any]) -> type:
-    name: Any = table.get("name", kind.standard)
+def _class(kind: Kind[Part], table: ReadOnlyTable) -> type[Part]:
+    name = table.get("name", kind.standard)
     if isinstance(name, str) and name in kind.known:
         return kind.known[name]
     if kind.standard is not None or own_module(name) is None:
@@ -179,9 +192,9 @@ def _class(kind: Kind, table: Mapping[str, Any]) -> type:
     return own_class(name, kind.base, f'[{kind.table}] name = "{name}"')
 
 
-def _fields(kind: Kind, part: type, table: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(kind: Kind[Part], part: type[Part], table: ReadOnlyTable) -> Table:
     """The values of a table in the types that the dataclass annotates; raises pydantic's ValidationError."""
-    model = _model(part, kind.given)
+    model = _model(part, kind.given)  # type: ignore[arg-type]  # a class is hashable
     parsed = model.model_validate_json(json.dumps({key: value for key, value in table.items() if key != "name"}))
     return {name: getattr(parsed, name) for name in model.model_fields}
 
@@ -193,23 +206,29 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     config = ConfigDict(
         extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=(), allow_inf_nan=False
     )
-    fields = [field for field in dataclasses.fields(part) if field.name not in given]
+    fields = [field for field in fields_of(part) if field.name not in given]
     hints |= {name: _LEARNING_RATE for name, hint in hints.items() if hint == LearningRate}
     for field in fields:
         if isinstance(field.default, float) and math.isinf(field.default):  # such as a bound that may be absent
             hints[field.name] = Annotated[hints[field.name], AllowInfNan(True)]
-    typed: dict[str, Any] = {key_of(field): (hints[field.name], _default(field)) for field in fields}
+    typed: Table = {key_of(field): (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
     return model
 
 
-def key_of(field: dataclasses.Field[Any]) -> str:
+def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:
+    """The fields of a class of a registry: a dataclass, though its base class need not be."""
+    fields: tuple[dataclasses.Field[object], ...] = dataclasses.fields(part)
+    return fields
+
+
+def key_of(field: dataclasses.Field[object]) -> str:
     """The key of a field in the table: its name, unless a method has that name."""
     key: str = field.metadata.get("key", field.name)
     return key
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def _default(field: dataclasses.Field[object]) -> object:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return ... if field.default is dataclasses.MISSING else field.default

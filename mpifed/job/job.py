@@ -19,6 +19,7 @@ from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.components import (
     ALGORITHM,
     MINIMIZE,
@@ -26,6 +27,7 @@ from mpifed.job.components import (
     REGULARIZER,
     constraint,
     make,
+    make_algorithm,
     message,
     optimizers,
     with_intercepts,
@@ -48,7 +50,7 @@ class Job(Settings):
     """All settings of one run."""
 
     @classmethod
-    def check(cls, table: Mapping[str, Any], source: str = "job", *, imports: bool = True) -> Job:
+    def check(cls, table: ReadOnlyTable, source: str = "job", *, imports: bool = True) -> Job:
         """The job that `table` describes; if not `imports`, the tables of the user's own classes are not checked.
 
         Raises
@@ -86,9 +88,9 @@ class Job(Settings):
         """The job in a TOML file, with `table.key=value` changes applied."""
         return cls.check(read_table(path, changes), str(path))
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> Table:
         """The tables of the job as plain values, with all defaults."""
-        table: dict[str, Any] = self.model_dump(exclude_none=True)
+        table: Table = self.model_dump(exclude_none=True)
         table["server"]["dedicated"] = self.dedicated
         table["aggregation"] = self.aggregation.model_copy(update={"security": self.channel}).model_dump(
             exclude_none=True
@@ -119,7 +121,7 @@ class Job(Settings):
             listing what in the job does not fit the data.
         """
         given = {name: make(kind, getattr(self, name) or {}) for name, kind in optimizers(self.algorithm).items()}
-        algorithm: Algorithm = make(ALGORITHM, self.algorithm, problem=problem, **given)
+        algorithm: Algorithm = make_algorithm(self.algorithm, problem, given)
         if own_module(name := self.algorithm["name"]) is not None and (wrong := list(wrong_exchanges(algorithm))):
             raise UsageError("\n".join(f'[algorithm] name = "{name}": {error}' for error in wrong))
         wrong = wrong_fit(self, algorithm)
@@ -128,7 +130,7 @@ class Job(Settings):
         return algorithm
 
 
-def _wrong_constraint(number: int, table: Mapping[str, Any], imports: bool) -> list[str]:
+def _wrong_constraint(number: int, table: ReadOnlyTable, imports: bool) -> list[str]:
     kind = constraint(number)
     limits = {key: value for key, value in table.items() if key in LimitKeys.model_fields}
     wrong = wrong_with(kind, {key: value for key, value in table.items() if key not in limits}, imports)

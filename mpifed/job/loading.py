@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time
 from pathlib import Path
-from typing import Any
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import counted, leads_to, shown, wrong_line
 
 if sys.version_info >= (3, 11):
@@ -24,9 +24,9 @@ _DEPTH = 16  # tables and lists within each other
 _UNREADABLE = (ValueError, RecursionError)
 
 
-def read_table(path: Path, changes: Iterable[str] = ()) -> dict[str, Any]:
+def read_table(path: Path, changes: Iterable[str] = ()) -> Table:
     """The tables of a TOML file, with `table.key=value` changes applied."""
-    table: dict[str, Any]
+    table: Table
     try:
         with open_regular(path) as file:
             table = tomllib.load(file)
@@ -63,7 +63,7 @@ def listed_errors(source: str, wrong: list[str]) -> str:
     return "\n".join([f"{source}: {counted(len(wrong), 'error')}", *(f"  {line}" for line in wrong)])
 
 
-def set_value(table: dict[str, Any], change: str) -> None:
+def set_value(table: Table, change: str) -> None:
     """Apply a change `table.key=value`; the value is TOML, or a string without quotes."""
     key, equals, text = change.partition("=")
     if why := wrong_line(change):
@@ -81,12 +81,12 @@ def set_value(table: dict[str, Any], change: str) -> None:
     put_key(table, key.strip(), value)
 
 
-def put_key(table: dict[str, Any], key: str, value: Any) -> None:
+def put_key(table: Table, key: str, value: object) -> None:
     """Set a dotted key of TOML; a part that contains dots is in quotes."""
     *tables, last = _parts(key)
     parts = iter(tables)
     for part in parts:
-        inner: Any = table.setdefault(part, {})
+        inner = table.setdefault(part, {})
         if isinstance(inner, list) and inner and all(isinstance(element, dict) for element in inner):
             inner = _numbered(inner, next(parts, None), last, key)
         if not isinstance(inner, dict):
@@ -100,7 +100,7 @@ def _parts(key: str) -> list[str]:
     try:
         if wrong_line(key):
             raise ValueError(wrong_line(key))
-        rest: Any = tomllib.loads(f"{key} = 0")
+        rest: object = tomllib.loads(f"{key} = 0")
         parts = []
         while isinstance(rest, dict):
             ((part, rest),) = rest.items()
@@ -112,7 +112,7 @@ def _parts(key: str) -> list[str]:
     return parts
 
 
-def _numbered(tables: list[dict[str, Any]], number: str | None, last: str, key: str) -> dict[str, Any]:
+def _numbered(tables: list[Table], number: str | None, last: str, key: str) -> Table:
     """An element of an array of tables, which are numbered from 1."""
     position = last if number is None else number
     if not (position.isdecimal() and len(position) < 9 and 1 <= int(position) <= len(tables)):
@@ -124,12 +124,12 @@ def _numbered(tables: list[dict[str, Any]], number: str | None, last: str, key: 
     return tables[int(position) - 1]
 
 
-def wrong_values(table: Mapping[str, Any]) -> Iterator[str]:
+def wrong_values(table: ReadOnlyTable) -> Iterator[str]:
     """A message for each value that no key may have: numbers beyond 64 bits, times, control characters, deep tables.
 
     All later computations with a job's values rely on it.
     """
-    left: list[tuple[tuple[object, ...], Any]] = [((), table)]
+    left: list[tuple[tuple[object, ...], object]] = [((), table)]
     while left:
         place, value = left.pop()
         if isinstance(value, (dict, list)):
@@ -155,7 +155,7 @@ def where_is(place: Iterable[object]) -> str:
     return f"[{table}] {'.'.join(keys)}" if keys else table
 
 
-def dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted(table: ReadOnlyTable, prefix: str = "") -> Iterator[tuple[str, object]]:
     """The ("table.key", value) pairs of nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.core.tables import ReadOnlyTable
 from mpifed.job.components import optimizers, wrong_with
 from mpifed.maths.optimizers import OPTIMIZERS
 
@@ -18,7 +19,7 @@ def unconstrained(name: str) -> str:
     )
 
 
-def wrong_optimizers(table: Mapping[str, Any]) -> list[str]:
+def wrong_optimizers(table: ReadOnlyTable) -> list[str]:
     """Errors of [client_optimizer] and [server_optimizer], which not every algorithm takes."""
     wrong, algorithm = list[str](), table["algorithm"]
     taken = optimizers(algorithm)
@@ -34,7 +35,7 @@ def wrong_optimizers(table: Mapping[str, Any]) -> list[str]:
     return wrong
 
 
-def wrong_limits(table: Mapping[str, Any]) -> list[str]:
+def wrong_limits(table: ReadOnlyTable) -> list[str]:
     """The error of [[constraint]] or [minimize] with one of mpifed's methods that takes neither."""
     name, minimize, limits = table["algorithm"].get("name"), table.get("minimize"), table.get("constraint")
     if name not in ALGORITHMS:
@@ -45,7 +46,7 @@ def wrong_limits(table: Mapping[str, Any]) -> list[str]:
     return [unconstrained(name)] if (limited or other) and kind.constrained is not True else []
 
 
-def wrong_beside(table: Mapping[str, Any]) -> list[str]:
+def wrong_beside(table: ReadOnlyTable) -> list[str]:
     """Further errors of a job whose [algorithm] has keys of another method than it names, with a hint."""
     algorithm = table.get("algorithm")
     if not isinstance(algorithm, Mapping) or not isinstance(name := algorithm.get("name"), str):

@@ -6,9 +6,10 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpifed.core.contract import own_module
+from mpifed.core.tables import ReadOnlyTable
 from mpifed.core.text import shown
 from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, REGULARIZER
 from mpifed.job.own_sources import file_of
@@ -26,7 +27,7 @@ class Module(NamedTuple):
         return f"{self.module} ({self.file or 'no file found'}), for [{self.table}] {self.name}"
 
 
-def own_modules(table: Mapping[str, Any]) -> list[Module]:
+def own_modules(table: ReadOnlyTable) -> list[Module]:
     """The modules of a job's tables, and of all points of its sweep, in order."""
     modules = []
     for place, name in dict.fromkeys(_names(table)):
@@ -36,7 +37,7 @@ def own_modules(table: Mapping[str, Any]) -> list[Module]:
     return modules
 
 
-def _names(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _names(table: ReadOnlyTable) -> Iterator[tuple[str, str]]:
     """(table, name) of each part; all texts of a sweep, since any may become a name."""
     for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
         yield from _name(kind.table, table.get(kind.table))
@@ -52,7 +53,7 @@ def _names(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             left[:0] = value.values() if isinstance(value, dict) else value
 
 
-def _name(table: str, part: Any) -> Iterator[tuple[str, str]]:
+def _name(table: str, part: object) -> Iterator[tuple[str, str]]:
     if isinstance(part, Mapping) and isinstance(part.get("name"), str):
         yield table, part["name"]
 

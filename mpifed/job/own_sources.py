@@ -15,8 +15,9 @@ from functools import cache
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from mpifed.core.tables import Table
 from mpifed.job.settings import Settings
 
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -31,7 +32,7 @@ class Sources(NamedTuple):
 
 def sources_of(job: Settings) -> Sources:
     """The sources of all "module:Class" of a job, which must have been imported."""
-    tables: list[Any] = [job.model, job.minimize, job.regularizer, job.algorithm, *job.constraint]
+    tables: list[Table | None] = [job.model, job.minimize, job.regularizer, job.algorithm, *job.constraint]
     names = {name.partition(":")[0] for table in tables if table for name in [table["name"]] if ":" in name}
     files, tops = dict[str, str](), set[str]()
     for name in sorted(names):

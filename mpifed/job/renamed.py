@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from mpifed.core.tables import ReadOnlyTable
 from mpifed.core.text import shown
 from mpifed.job.loading import where_is
 
@@ -61,7 +62,7 @@ SYNONYMS = {
 }  # fmt: skip
 
 
-def old_words(table: Mapping[str, Any]) -> Iterator[str]:
+def old_words(table: ReadOnlyTable) -> Iterator[str]:
     """A message for each name of an earlier version in a job."""
     algorithm = table.get("algorithm")
     name = algorithm.get("name") if isinstance(algorithm, Mapping) else None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
 from mpifed.core.exchange import Problem
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
 from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, REGULARIZER, constraint, make, of_class, with_intercepts
 from mpifed.job.schema import (
@@ -48,19 +48,19 @@ class Settings(JobTable):
     rounds: Annotated[int, Field(gt=0, lt=10**8)]  # a checkpoint's folder has eight digits for them
     """Rounds of communication, unless `[stop]` ends the run earlier."""
     data: DataTable
-    model: dict[str, Any]
+    model: Table
     """Which model is trained, with its loss and penalties: `name`, and the keys of that model."""
-    algorithm: dict[str, Any]
+    algorithm: Table
     """The method: `name`, and its hyper-parameters."""
-    client_optimizer: dict[str, Any] | None = None
+    client_optimizer: Table | None = None
     """The clients' local steps, for methods that have an optimizer on the clients."""
-    server_optimizer: dict[str, Any] | None = None
+    server_optimizer: Table | None = None
     """The server's step along the clients' mean update, for methods that have an optimizer on the server."""
-    minimize: dict[str, Any] = Field({"name": "loss"})
+    minimize: Table = Field({"name": "loss"})
     """What is minimized: a term, by default the loss; for methods with constraints."""
-    constraint: list[dict[str, Any]] = Field([])
+    constraint: list[Table] = Field([])
     """Terms, each with a `limit` that it must not exceed; for methods with constraints."""
-    regularizer: dict[str, Any] | None = None
+    regularizer: Table | None = None
     """A non-smooth penalty or a set, by its proximal operator: `name`, and the keys of that regularizer."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
@@ -76,7 +76,7 @@ class Settings(JobTable):
     audit: AuditTable = AuditTable()
     simulated_network: SimulatedNetworkTable | None = None
 
-    def sum_settings(self, problem: Problem) -> dict[str, Any]:
+    def sum_settings(self, problem: Problem) -> Table:
         """The arguments of `mpifed.comm.aggregator.Aggregator` on the arithmetic of sums."""
         return {
             "exact": self.aggregation.arithmetic != "float",
@@ -112,8 +112,7 @@ class Settings(JobTable):
     @property
     def channel(self) -> str:
         """The channel of private sums: plain, masked or encrypted."""
-        name: str = self.aggregation.security or of_class(ALGORITHM, self.algorithm, "default_security")
-        return name
+        return self.aggregation.security or str(of_class(ALGORITHM, self.algorithm, "default_security"))
 
     def make_objective(self) -> Objective:
         """The objective, with or without intercepts."""
@@ -135,7 +134,7 @@ class Settings(JobTable):
         return None if self.regularizer is None else make(REGULARIZER, self.regularizer)
 
 
-def split_constraint(table: Mapping[str, Any]) -> tuple[dict[str, Any], LimitKeys]:
+def split_constraint(table: ReadOnlyTable) -> tuple[Table, LimitKeys]:
     """(table of the term, limit and margin) of a valid `[[constraint]]`."""
     term = {key: value for key, value in table.items() if key not in LimitKeys.model_fields}
     return term, LimitKeys(**{key: float(value) for key, value in table.items() if key not in term})

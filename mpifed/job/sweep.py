@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
+from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.job.job import Job
 from mpifed.job.loading import put_key
@@ -20,11 +21,11 @@ class SweepPoint(NamedTuple):
     """A run of a sweep."""
 
     name: str  # folder within the sweep's
-    settings: dict[str, Any]  # the values of the swept keys, by "table.key"
+    settings: Table  # the values of the swept keys, by "table.key"
     job: Job
 
 
-def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[SweepPoint]:
+def points(table: Table, source: str, *, imports: bool = True) -> list[SweepPoint]:
     """The jobs that `table` describes: one, or the grid of its `[sweep]`, seeds fastest; `imports` as in `Job.check`.
 
     Raises
@@ -58,7 +59,7 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
     for number, values in enumerate(itertools.product(*axes.values())):
         changed = copy.deepcopy(single)
         settings = dict(zip(axes, values, strict=True))
-        method: dict[str, Any] = settings.pop(METHODS, {})
+        method: Table = settings.pop(METHODS, {})
         for name, part in method.items():
             changed.pop(name, None)
             changed |= {name: copy.deepcopy(part)} if part else {}
@@ -69,7 +70,7 @@ def points(table: dict[str, Any], source: str, *, imports: bool = True) -> list[
     return all_points
 
 
-def _methods(methods: Any, source: str) -> list[dict[str, Any]]:
+def _methods(methods: object, source: str) -> list[Table]:
     """Each method's tables, by name; empty tables for those that only other methods have."""
     if not isinstance(methods, list) or not methods or not all(isinstance(method, dict) for method in methods):
         raise UsageError(

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from mpifed.core.tables import Table
 
 if TYPE_CHECKING:
     from mpifed.core.algorithm import Algorithm
@@ -123,7 +125,7 @@ def simulate(
     return Simulation(set_up, {name: seconds for name, seconds in seconds_by_exchange.items() if name not in once})
 
 
-def described(table: SimulatedNetworkTable, simulation: Simulation) -> dict[str, Any]:
+def described(table: SimulatedNetworkTable, simulation: Simulation) -> Table:
     """A simulation with its assumptions, for run.json."""
     network = {"name": table.name, **figures(table), "client_slowdown": table.client_slowdown}
     per_value = {key: getattr(table, key) for key in PER_VALUE}

@@ -45,10 +45,9 @@ def budget_of(job: Job) -> Budget | None:
 
 def spending_of(job: Job, algorithm: Algorithm, rounds: int) -> Spending:
     """The releases of `rounds` rounds; all of it is public."""
-    private: Any = algorithm
-    spending = Spending(private.problem.privacy, private.problem.clients)
+    spending = Spending(algorithm.problem.privacy, algorithm.problem.clients)
     for index in range(rounds):
-        spending.add(private.released(index), round_of(job, spending.clients, index).present)
+        spending.add(algorithm.released(index), round_of(job, spending.clients, index).present)
     return spending
 
 
@@ -93,7 +92,7 @@ def settled_before(job: Job, algorithm: Algorithm, header: Header) -> float:
     return multiplier
 
 
-def _check_budget(job: Job, algorithm: Any, budget: float) -> None:
+def _check_budget(job: Job, algorithm: Algorithm, budget: float) -> None:
     first_round = Spending.of_a_round(algorithm)
     if first_round.worst() > budget:
         raise UsageError(

@@ -18,9 +18,9 @@ import io
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.round import Round
+from mpifed.core.tables import ReadOnlyTable
 from mpifed.files.atomic import aside, sync_folder
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
@@ -57,7 +58,7 @@ class SavedProgress(Protocol):
     def attempt(self) -> int: ...
 
     @property
-    def ledger(self) -> Mapping[str, Any] | None: ...
+    def ledger(self) -> ReadOnlyTable | None: ...
 
 
 class Ledger:
@@ -72,7 +73,6 @@ class Ledger:
             when it is damaged, or does not agree with the checkpoint or the job.
         """
         self._dir, self._path, self._job, self._algorithm = run_dir, run_dir / LEDGER, job, algorithm
-        self._private: Any = algorithm
         problem = algorithm.problem
         self.secure = problem.privacy.noise == "secure"
         self.spending = Spending(problem.privacy, problem.clients)
@@ -146,14 +146,14 @@ class Ledger:
 
     def _counted(self, now: Round) -> list[int] | None:
         """The clients that are counted in a round; None: all, as where participation is secret."""
-        all_counted = now.present.all() or self._private.released(now.index).by_chance
+        all_counted = now.present.all() or self._algorithm.released(now.index).by_chance
         return None if all_counted else np.flatnonzero(now.present).tolist()
 
     def _add(self, line: ReleasedRound) -> None:
         present = np.full(self.spending.clients, line.clients is None)
         if line.clients is not None:
             present[line.clients] = True
-        self.spending.add(self._private.released(line.round), present)
+        self.spending.add(self._algorithm.released(line.round), present)
 
     def sync(self) -> LedgerHead:
         """Flush the file to the disk; its head, which other files record."""
@@ -200,7 +200,7 @@ class Ledger:
         """The spending after `count` more rounds from `index` on, each run once."""
         after = self.spending.copy()
         for ahead in range(index, index + count):
-            after.add(self._private.released(ahead), round_of(self._job, after.clients, ahead).present)
+            after.add(self._algorithm.released(ahead), round_of(self._job, after.clients, ahead).present)
         return after
 
     def columns(self) -> dict[str, float | None]:
@@ -212,7 +212,7 @@ class Ledger:
         spending, groups = self.spending, self.spending.groups()
         quick = len(groups) > _MANY
         accountant = "rdp, rounded" if quick else spending.privacy.accountant
-        rows: list[tuple[Any, ...]] = []
+        rows: list[tuple[object, ...]] = []
         for group in groups:
             spent = group.spent
             bound = spending.epsilon_of(rounded(spent) if quick else spent, "rdp" if quick else None)
@@ -226,7 +226,7 @@ class Ledger:
         if not spending.privacy.protects:
             names = "epsilon_if_secret", "epsilon_unamplified_if_secret"
         table.writerow(["client", "rounds", "mechanisms", *names, "accountant"])
-        table.writerows(rows[i] for i in np.argsort([row[0] for row in rows]))
+        table.writerows(rows[i] for i in np.argsort(np.concatenate([group.clients for group in groups])))
         with aside(self._dir / TABLE) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8")
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import read_attributes
 from mpifed.files.run_folder import job_of
@@ -39,10 +40,10 @@ Content = TypeVar("Content")
 class Header(NamedTuple):
     """The first line of a ledger; it stays the same when the run is resumed."""
 
-    job: dict[str, Any]  # all its tables
+    job: Table  # all its tables
     noise_multiplier: float
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> Table:
         return {"schema": SCHEMA, **self._asdict()}
 
 
@@ -52,7 +53,7 @@ class ReleasedRound(NamedTuple):
     round: int
     clients: list[int] | None  # the participating clients; None: all clients are counted
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> Table:
         return {"round": self.round, "clients": _EVERYBODY if self.clients is None else self.clients}
 
 
@@ -80,10 +81,10 @@ class Contents(NamedTuple):
     def head(self) -> LedgerHead:
         return LedgerHead(len(self.lines), self.hashes[-1])
 
-    def compare(self, source: str, head: Any) -> None:
+    def compare(self, source: str, head: ReadOnlyTable | None) -> None:
         """DataError unless the ledger begins with the lines whose number and last SHA-256 another file states."""
         try:
-            lines, sha256 = int(head["lines"]), str(head["sha256"])
+            lines, sha256 = (int(head["lines"]), str(head["sha256"])) if head else (-1, "")
             if lines < 0:
                 raise ValueError
         except _MALFORMED as error:
@@ -121,7 +122,7 @@ def read_compared(run_dir: Path) -> Contents | None:
         when it is missing, damaged, or not what these files say; the ledger may be ahead of them.
     """
     run_json, model = run_dir / "run.json", run_dir / "model.h5"
-    about, heads = _about(run_json), dict[Path, Any]()  # read before the ledger, which may grow meanwhile
+    about, heads = _about(run_json), dict[Path, Table | None]()  # read before the ledger, which may grow meanwhile
     if run_json.exists():
         heads[run_json] = about.get("ledger")
     if model.exists():
@@ -137,7 +138,7 @@ def read_compared(run_dir: Path) -> Contents | None:
     return ledger
 
 
-def _about(path: Path) -> dict[str, Any]:
+def _about(path: Path) -> Table:
     """The table of run.json; empty where there is none."""
     table = read_json(path) if path.exists() else {}
     if table:
@@ -145,7 +146,7 @@ def _about(path: Path) -> dict[str, Any]:
     return table
 
 
-def _attributes(path: Path) -> dict[str, Any] | None:
+def _attributes(path: Path) -> Table | None:
     """The head of the ledger in a model's attributes; None where it has none, or cannot be read."""
     try:
         attributes = read_attributes(path)
@@ -155,7 +156,7 @@ def _attributes(path: Path) -> dict[str, Any] | None:
     return head or None
 
 
-def _compare_settings(path: Path, about: dict[str, Any], ledger: Contents) -> None:
+def _compare_settings(path: Path, about: Table, ledger: Contents) -> None:
     header = {"noise_multiplier": ledger.header.noise_multiplier, "delta": ledger.header.job["privacy"]["delta"]}
     for name, value in header.items():
         if about.get(name) != value:
@@ -195,12 +196,12 @@ def read_ledger(run_dir: Path) -> Contents:
     return Contents(path, header, lines, hashes[1:], bool(rest))
 
 
-def _header(table: Any) -> Header:
+def _header(table: Table) -> Header:
     header = conforming(LedgerHeader, table)
     return Header(table["job"], header.noise_multiplier)
 
 
-def _line(table: Any) -> ReleasedRound:
+def _line(table: object) -> ReleasedRound:
     line = conforming(LedgerLine, table)
     return ReleasedRound(line.round, None if isinstance(line.clients, str) else line.clients)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.maths.privacy.settings import Privacy
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def from_whom(privacy: Privacy, how: Protection) -> str:
     )
 
 
-def collusion(job: Job, spending: Spending) -> dict[str, Any]:
+def collusion(job: Job, spending: Spending) -> Table:
     """Epsilon with distributed noise against a server that colludes with a third of a round's clients.
 
     With the fewest clients n that may stay in a round, and c of them colluding, n - c shares of the noise are left.
@@ -133,7 +134,7 @@ def _shared(job: Job) -> Iterator[str]:
         )
 
 
-def shown(run: dict[str, Any], summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def shown(run: Table, summary: ReadOnlyTable) -> Iterator[tuple[str, str]]:
     """(label, text) on the privacy of a run, from run.json and its summary; empty for a run without [privacy]."""
     if run.get("delta") is None:
         return
@@ -141,7 +142,7 @@ def shown(run: dict[str, Any], summary: Mapping[str, Any]) -> Iterator[tuple[str
     yield "epsilon", "; ".join(_parts(run, summary))
 
 
-def _parts(run: dict[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+def _parts(run: Table, summary: ReadOnlyTable) -> Iterator[str]:
     """The statements on epsilon."""
     epsilon, conditional = summary["epsilon"], summary["epsilon_if_secret"]
     if run["noise_multiplier"] == 0:

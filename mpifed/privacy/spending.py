@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.core.algorithm import Algorithm
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
@@ -35,7 +36,7 @@ class Costs(NamedTuple):
     epsilon_if_secret: float = math.nan  # the largest if the noise were secret and integer; NaN where it is
 
 
-def without_epsilon(algorithm: Any) -> bool:
+def without_epsilon(algorithm: Algorithm) -> bool:
     """Whether a private algorithm has so little noise that not even a single round has a finite epsilon."""
     if algorithm.problem.privacy is None:
         return False
@@ -103,7 +104,7 @@ class Spending:
         self._known: dict[tuple[str, frozenset[tuple[tuple[float, float], int]]], float] = {}  # epsilons
 
     @classmethod
-    def of_a_round(cls, algorithm: Any) -> Spending:
+    def of_a_round(cls, algorithm: Algorithm) -> Spending:
         """The spending of the first round of a private algorithm, with all clients participating."""
         spending = cls(algorithm.problem.privacy, algorithm.problem.clients)
         spending.add(algorithm.released(0), np.ones(spending.clients, dtype=bool))

@@ -7,9 +7,10 @@ import os
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
+from mpifed.core.tables import Table
 from mpifed.core.text import counted
 from mpifed.files.columns import column_of, of_kind
 from mpifed.results.points import FAILED, Folders, Ran, Setting, is_sweep, named, read_settings, swept
@@ -97,7 +98,7 @@ def choose(where: Folders, by: str | None = None, maximize: bool | None = None) 
 
 def select(
     where: str | os.PathLike[str] | Sequence[Path], by: str | None = None, maximize: bool | None = None
-) -> dict[str, Any]:
+) -> Table:
     """The choice of `choose`, as `mpifed compare SWEEP --select best --json` prints it.
 
     Returns
@@ -130,7 +131,7 @@ def _rank(setting: Setting, column: str, sign: float) -> float:
     return statistics.fmean(values) if values else math.inf
 
 
-def at_edges(best: dict[str, Any], grid: Sequence[dict[str, Any]]) -> Iterator[str]:
+def at_edges(best: Table, grid: Sequence[Table]) -> Iterator[str]:
     """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last.
 
     Keys of [record] are left out: they do not change the result.
@@ -158,8 +159,10 @@ def at_edges(best: dict[str, Any], grid: Sequence[dict[str, Any]]) -> Iterator[s
             yield f"{key} = {toml_text(value)} is at the edge of its grid: widen it ({'; '.join(ends)})"
 
 
-def _end(value: Any, values: Sequence[Any]) -> str:
+def _end(value: object, values: Sequence[object]) -> str:
     """Which end of the grid `value` is at; empty where it lies inside, or all values are the same."""
-    if not all(map(is_number, values)) or len(set(values)) == 1 or min(values) < value < max(values):
+    numbers = [other for other in values if is_number(other)]
+    if not is_number(value) or len(numbers) < len(values) or len(set(numbers)) == 1:
         return ""
-    return f"{value} is the {'smallest' if value == min(values) else 'largest'}"
+    least, most = min(numbers), max(numbers)
+    return "" if least < value < most else f"{value} is the {'smallest' if value == least else 'largest'}"

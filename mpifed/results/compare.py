@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
+from mpifed.core.tables import Table
 from mpifed.files.columns import Column, shown
 from mpifed.files.run_folder import RUN, read_run
 from mpifed.results.best import Choice, choose, to_be_maximized
@@ -18,7 +18,7 @@ from mpifed.results.text import line_of, meaning, toml_text, value_of
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
 
 
-def compare_summary(where: Folders) -> list[dict[str, Any]]:
+def compare_summary(where: Folders) -> list[Table]:
     """The points of a sweep, or the runs, each with its settings and what `mpifed show RUN --json` prints."""
     return [
         {"point": point.name, "settings": point.settings, **point.summary}
@@ -87,7 +87,7 @@ def _repeated(settings: Sequence[Setting]) -> Iterator[str]:
             yield f"  {run.name}" + "".join(f", {key} {environment[key]}" for key in differing)
 
 
-def _environment(run: Ran) -> dict[str, Any]:
+def _environment(run: Ran) -> Table:
     """Ranks, device, host and versions of a run, on which its bits should not depend."""
     about = read_run(run.folder) if (run.folder / RUN).exists() else {}
     versions = about.get("versions") or {}

@@ -10,15 +10,16 @@ import dataclasses
 import io
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.components import key_of
 from mpifed.results.points import Setting
 from mpifed.results.text import toml_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
 WIDTH = 120  # characters that a table should fit into
 _WIDEST = 100_000  # characters: wider than any table
@@ -49,7 +50,7 @@ def drawn(columns: Sequence[Shown], terminal: bool = False) -> str:
     return "\n".join([text, *_below(beside, below)])
 
 
-def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def varying(settings: Sequence[ReadOnlyTable]) -> list[str]:
     """The keys that set these settings apart.
 
     Keys of an algorithm or model are left out where every value is absent, or the default of the algorithm or model
@@ -59,7 +60,7 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if not all(_by_default(key, run) for run in settings)]
 
 
-def _by_default(key: str, settings: Mapping[str, Any]) -> bool:
+def _by_default(key: str, settings: ReadOnlyTable) -> bool:
     """Whether a value is absent, or the default of this run's algorithm or model."""
     value = settings[key]
     if value is None:
@@ -68,13 +69,13 @@ def _by_default(key: str, settings: Mapping[str, Any]) -> bool:
     return name in (known := _defaults(table, settings)) and value == known[name]
 
 
-def _defaults(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(table: str, settings: ReadOnlyTable) -> Table:
     """The defaults of the class that a table names, by key; empty where all runs name the same class."""
     from mpifed.algorithms import ALGORITHMS
     from mpifed.maths.objectives import OBJECTIVES
     from mpifed.maths.optimizers import SGD, ServerSGD
 
-    of_table: dict[str, Any] = {
+    of_table: Table = {
         "algorithm": ALGORITHMS.get(settings.get("algorithm.name", "")),
         "model": OBJECTIVES.get(settings.get("model.name", "")),
         "client_optimizer": SGD if "algorithm.name" in settings else None,
@@ -86,12 +87,12 @@ def _defaults(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return defaults | ({"name": "sgd"} if kind in (SGD, ServerSGD) else {})
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> object:
     """A value as a job file has it."""
     return list(value) if isinstance(value, tuple) else value
 
 
-def setting_text(value: Any) -> str:
+def setting_text(value: object) -> str:
     """A value as TOML; empty for a key that only jobs of other runs have."""
     return "" if value is None else toml_text(value)
 
@@ -138,7 +139,7 @@ def _below(beside: Sequence[Shown], below: Sequence[Shown]) -> Iterator[str]:
             yield from (f"  {row}: {cell}" for row, cell in zip(beside[0].cells, column.cells, strict=True) if cell)
 
 
-def _text(table: Table) -> tuple[str, int]:
+def _text(table: RichTable) -> tuple[str, int]:
     """(a table as text, its width); no line is wrapped, and no number truncated."""
     from rich.console import Console
 
@@ -149,13 +150,13 @@ def _text(table: Table) -> tuple[str, int]:
     return "\n".join(line.rstrip() for line in lines), console.measure(table).maximum
 
 
-def _table(columns: Sequence[Shown], terminal: bool, between: str) -> Table:
+def _table(columns: Sequence[Shown], terminal: bool, between: str) -> RichTable:
     """A plain table, or at a terminal one with a ruled header; `between` replaces the spaces where cells may break."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
+    table = RichTable(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
     for column in columns:
         table.add_column(Text(column.name), justify="left" if column.kind in ("names", "setting") else "right")
     for row in zip(*(column.cells for column in columns), strict=True):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from mpifed.core.tables import ReadOnlyTable
 from mpifed.job.time_model import KINDS
 from mpifed.results.text import human_bytes, human_seconds
 
@@ -31,13 +31,13 @@ def cost_lines(costs: Costs, indent: str = "", heading: str = "by exchange") -> 
         yield f"{line}  {human_seconds(cost['crypto_s'])}" if cost["crypto_s"] else line
 
 
-def simulated_s(simulated: Mapping[str, Any], rounds: int) -> float:
+def simulated_s(simulated: ReadOnlyTable, rounds: int) -> float:
     """Seconds of the set-up and of `rounds` rounds, from those of the set-up and of a single round."""
     once, each = (sum(sum(seconds.values()) for seconds in simulated[part].values()) for part in ("set_up", "rounds"))
     return once + rounds * each
 
 
-def simulated_lines(simulated: Mapping[str, Any], rounds: int, indent: str = "") -> Iterator[str]:
+def simulated_lines(simulated: ReadOnlyTable, rounds: int, indent: str = "") -> Iterator[str]:
     """A simulation, as `mpifed.job.time_model.described` gives it: the network, and the mean time of each exchange."""
     link = simulated["network"]
     rates = f"{human_bytes(link['up_bytes_per_s'])}/s up, {human_bytes(link['down_bytes_per_s'])}/s down"

@@ -11,12 +11,13 @@ import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
+from mpifed.core.tables import Table
 from mpifed.files.columns import CRITERIA, of_kind
 from mpifed.results.best import at_edges, check_objectives, columns_of, has_a_grid, to_be_maximized
 from mpifed.results.points import FAILED, Folders, Ran, Setting, named, read_settings, swept
@@ -215,7 +216,7 @@ def _why_not(setting: Setting, criteria: Collection[str]) -> str:
     return ""
 
 
-def select(where: str | os.PathLike[str] | Sequence[Path], by: Mapping[str, float] | None = None) -> dict[str, Any]:
+def select(where: str | os.PathLike[str] | Sequence[Path], by: Mapping[str, float] | None = None) -> Table:
     """The recommendation of `recommend`, as `mpifed compare SWEEP --select pareto --json` prints it.
 
     Returns
@@ -251,5 +252,5 @@ def select(where: str | os.PathLike[str] | Sequence[Path], by: Mapping[str, floa
     }
 
 
-def _described(setting: Setting) -> dict[str, Any]:
+def _described(setting: Setting) -> Table:
     return {"settings": setting.settings, "points": [point.name for point in setting.counted]}

@@ -14,9 +14,10 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
+from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import JOB, SUMMARY, job_of, summary
@@ -34,10 +35,10 @@ class Ran(NamedTuple):
     """A point of a sweep, as its folder has it."""
 
     name: str
-    settings: dict[str, Any]  # by "table.key"
+    settings: Table  # by "table.key"
     begun: bool  # whether its folder is there
     code: int | None  # its exit code; None also where it has none yet
-    summary: dict[str, Any] | None  # None where the run ended before it could write one
+    summary: Table | None  # None where the run ended before it could write one
     limits: tuple[float, ...]  # of its job's constraints
     folder: Path
     seed: int | None  # of its job; None where it has not begun
@@ -89,7 +90,7 @@ class Mean(NamedTuple):
 class Setting(NamedTuple):
     """The points that differ in their seed alone."""
 
-    settings: dict[str, Any]  # without the seed
+    settings: Table  # without the seed
     points: list[Ran]
 
     @property
@@ -143,16 +144,16 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
     return runs
 
 
-def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+def _flat(table: Table, above: str = "") -> Table:
     """The keys of a job as "table.key"; a schedule counts as a single value, like a list."""
-    flattened: dict[str, Any] = {}
+    flattened: Table = {}
     for key, value in table.items():
         nested = isinstance(value, dict) and not above
         flattened |= _flat(value, f"{key}.") if nested else {f"{above}{key}": value}
     return flattened
 
 
-def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+def point_settings(folder: Path) -> list[tuple[str, Table]]:
     """The points of a sweep: the name of each, and what sets it apart.
 
     Raises
@@ -179,7 +180,7 @@ def point_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
     return [(row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True))) for row in rows]
 
 
-def _read_point(run_dir: Path, settings: dict[str, Any]) -> Ran:
+def _read_point(run_dir: Path, settings: Table) -> Ran:
     run_summary = summary(run_dir) if (run_dir / "run.json").exists() else None
     code = run_summary["exit"] if run_summary else None
     job = job_of(run_dir)
@@ -190,7 +191,7 @@ def _read_point(run_dir: Path, settings: dict[str, Any]) -> Ran:
     )  # fmt: skip
 
 
-def _parsed(cell: str) -> Any:
+def _parsed(cell: str) -> object:
     """The value of a setting, from the text that `csv` made of it."""
     try:
         value = ast.literal_eval(cell)

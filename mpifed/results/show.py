@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files import columns
 from mpifed.files.run_folder import RUN, read_run, summary
@@ -20,7 +20,7 @@ from mpifed.results.show_certificate import certificate_lines
 from mpifed.results.text import line_of, meaning, value_of
 
 
-def run_summary(folder: Path) -> Any:
+def run_summary(folder: Path) -> Table:
     """The results of a run, with the costs of each exchange.
 
     Raises
@@ -63,18 +63,18 @@ def run_text(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _not_known(run: dict[str, Any]) -> Iterator[str]:
+def _not_known(run: Table) -> Iterator[str]:
     """A warning with the keys of run.json that this version does not know."""
     if names := RunJson.model_validate(run).unknown():
         yield f"{RUN} has {', '.join(map(shown, names))}, of another version of mpifed, which is left out here"
 
 
-def _status(summary: dict[str, Any]) -> str:
+def _status(summary: Table) -> str:
     if summary["exit"] is not None:
         return f"{meaning(summary['exit'])} (exit {summary['exit']})"
     return f"{meaning(None)} after round {summary['rounds'] or 0}; resume it with --resume if it is not running"
 
 
-def _with_unit(key: str, value: Any) -> str:
+def _with_unit(key: str, value: object) -> str:
     text = value_of(key, value)
     return f"{text} s" if columns.column_of(key).unit == "s" else text

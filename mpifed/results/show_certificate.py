@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from mpifed.core.tables import Table
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import job_of, read_run
@@ -27,7 +27,7 @@ _LABELS = {
 def certificate_lines(folder: Path) -> Iterator[tuple[str, str]]:
     """(label, text) for each constraint and each number of the certificate, from run.json or the history's last row."""
     columns = read_history(folder) if (folder / HISTORY).exists() else {}
-    last: dict[str, Any] = {name: values[-1] for name, values in columns.items() if len(values)}
+    last: Table = {name: values[-1] for name, values in columns.items() if len(values)}
     last |= read_run(folder)  # null where the last model, over all rows, has no such number
     last = {name: float(value) for name, value in last.items() if isinstance(value, (int, float, np.number))}
     last = {name: value for name, value in last.items() if math.isfinite(value)}
@@ -61,7 +61,7 @@ def _relative(name: str, last: Mapping[str, float]) -> str:
     return f" ({last[name] / objective:.2%} of the objective)" if name == "duality_gap" and objective else ""
 
 
-def _what(constraint: dict[str, Any]) -> str:
+def _what(constraint: Table) -> str:
     """The term that a constraint bounds, as text."""
     classes = constraint.get("classes")
     of = f" of classes {', '.join(map(str, classes))}" if classes else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TypeGuard
 
 from mpifed.core.errors import end_of
 from mpifed.files import columns
@@ -37,12 +37,12 @@ def line_of(label: str, text: str) -> str:
     return f"{label:30} {text}"
 
 
-def value_of(key: str, value: Any, digits: int = 6) -> str:
+def value_of(key: str, value: object, digits: int = 6) -> str:
     """A number of a column, formatted for reading."""
     unit = columns.column_of(key).unit
-    if unit == "B":
+    if unit == "B" and is_number(value):
         return human_bytes(value)
-    if unit == "%":
+    if unit == "%" and is_number(value):
         return f"{value:.2%}"
     if not isinstance(value, float):
         return str(value)
@@ -50,7 +50,7 @@ def value_of(key: str, value: Any, digits: int = 6) -> str:
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
-def toml_text(value: Any) -> str:
+def toml_text(value: object) -> str:
     """A value as TOML, on one line."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_key(key)} = {toml_text(inner)}' for key, inner in value.items())}}}"
@@ -63,5 +63,5 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -28,6 +28,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.states import ClientStates
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import sync_folder
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import Manifest, conforming, shown_value
@@ -53,8 +54,8 @@ class Progress(NamedTuple):
     down_bytes: int = 0
     exchanges: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # cost of each, up to the last checkpoint
     attempt: int = 0  # how often the next round has been void so far
-    ledger: Mapping[str, Any] | None = None  # of a private run: its `Head` at the last checkpoint; on rank 0
-    first: Mapping[str, Any] | None = None  # numbers of the first iterate that certificates need; on rank 0
+    ledger: ReadOnlyTable | None = None  # of a private run: its `Head` at the last checkpoint; on rank 0
+    first: ReadOnlyTable | None = None  # numbers of the first iterate that certificates need; on rank 0
     rows: int = 0  # of the history, up to this round; on rank 0
 
     def after(self, seconds: float, aggregator: Aggregator, rounds: int = 0, attempt: int = 0) -> Progress:
@@ -83,7 +84,7 @@ class Checkpoints:
         self._hosting: list[list[int]] = transport.share(hosting)  # the first client of each rank
 
     def save(
-        self, progress: Progress, run: dict[str, Any], server: Record, clients: ClientStates, last_answers: LastAnswers
+        self, progress: Progress, run: Table, server: Record, clients: ClientStates, last_answers: LastAnswers
     ) -> None:
         """Write a checkpoint, then drop all but the last `KEPT`. Collective; raises on every rank if any rank fails.
 
@@ -136,7 +137,7 @@ class Checkpoints:
         clients.is_saved(self._segments)
         self._checksums, self._only_mine, self._last = checksums, True, progress.round
 
-    def load(self, server: Record, clients: ClientStates) -> tuple[Progress, dict[str, Any], Record, LastAnswers]:
+    def load(self, server: Record, clients: ClientStates) -> tuple[Progress, Table, Record, LastAnswers]:
         """(progress, run, server, last answers) of the newest complete checkpoint, from which `clients` are restored.
         Collective.
 
@@ -222,7 +223,7 @@ class Checkpoints:
             low_high[part.segment] = min(low, int(part.first.min())), max(high, int(part.first.max()))
         return {name: low_high[name] for name in names}
 
-    def _commit(self, aside: Path, final: Path, manifest: dict[str, Any], gathered: list[Any] | None) -> None:
+    def _commit(self, aside: Path, final: Path, manifest: Table, gathered: list[Any] | None) -> None:
         """On rank 0: make the files in `aside` the newest checkpoint."""
         if gathered is None:
             return
@@ -287,7 +288,7 @@ def generations(run_dir: Path) -> list[Path]:
     return sorted(folders, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
 
 
-def _newest_whole(run_dir: Path) -> tuple[Path, dict[str, Any], str]:
+def _newest_whole(run_dir: Path) -> tuple[Path, Table, str]:
     """(folder, manifest, what is wrong with newer checkpoints) of the newest complete checkpoint."""
     reasons: list[str] = []
     for folder in generations(run_dir):
@@ -299,7 +300,7 @@ def _newest_whole(run_dir: Path) -> tuple[Path, dict[str, Any], str]:
     raise DataError(f"{run_dir}: nothing to resume ({why}); start anew without --resume, into another folder")
 
 
-def _read_whole(folder: Path) -> dict[str, Any] | str:
+def _read_whole(folder: Path) -> Table | str:
     """The manifest of a checkpoint whose files match it; otherwise what is wrong with them, as text."""
     try:
         manifest = read_json(folder / "manifest.json")

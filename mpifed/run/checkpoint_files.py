@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
-from mpifed.core.record import Record, leaves, map_leaves
+from mpifed.core.record import Array, Record, leaves, map_leaves
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.shards.hdf5 import array_of, dataset_of, reading_hdf5, write_hdf5
 from mpifed.shards.shard import Extent, Files
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]  # of one block, by name
+Arrays: TypeAlias = dict[str, Array]  # of one block, by name
 _BATCH_NBYTES = 2**26  # gathered before they are written
 REMEDY = "resume with the job that wrote it, or start anew without --resume, into another folder"
 LAST = "last"
@@ -36,7 +37,7 @@ class SegmentPart(NamedTuple):
 
     segment: str  # the name of its file
     first: NDArray[np.int64]  # [k] first client of each block
-    arrays: dict[str, tuple[int, tuple[int, ...], Any]]  # offset in the file, shape and dtype of each block's array
+    arrays: dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]  # offset in the file, shape, dtype
 
     @property
     def nbytes(self) -> int:
@@ -44,12 +45,12 @@ class SegmentPart(NamedTuple):
         return sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.arrays.values())
 
 
-def named(kind: str, record: Record) -> dict[str, Any]:
+def named(kind: str, record: Record) -> Table:
     """The leaves of a record, by their names in a file."""
     return {f"{kind}/{name}".rstrip("/"): leaf for name, leaf in leaves(record)}
 
 
-def fitted(kind: str, like: Record, values: Mapping[str, Any], where: str) -> Record:
+def fitted(kind: str, like: Record, values: ReadOnlyTable, where: str) -> Record:
     """The record in the structure of `like` with these leaves, as `named` names them, in a file or in memory.
 
     Raises
@@ -86,7 +87,7 @@ def write(path: Path, blocks: Iterable[tuple[int, Arrays]]) -> list[SegmentPart]
     parts: list[SegmentPart] = []
     with write_hdf5(path) as file:
         for batch in _batches(blocks):
-            alike: dict[Any, list[tuple[int, Arrays]]] = {}
+            alike: dict[object, list[tuple[int, Arrays]]] = {}
             for first, arrays in batch:
                 form = tuple((name, array.shape, array.dtype.str) for name, array in arrays.items())
                 alike.setdefault(form, []).append((first, arrays))
@@ -128,7 +129,7 @@ def parts_of(path: Path) -> list[SegmentPart]:
 def _part(segment: str, group: Any) -> SegmentPart:
     names: list[str] = []
     group.visit(names.append)
-    first, places = array_of(group, "first", "i"), dict[str, tuple[int, tuple[int, ...], Any]]()
+    first, places = array_of(group, "first", "i"), dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]()
     for name in names:
         if name == "first" or not hasattr(group[name], "shape"):
             continue

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, NumericalError, UsageError
@@ -27,6 +27,8 @@ from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import check_kind, ended_before
 from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
+
+Value = TypeVar("Value")
 
 
 class How(NamedTuple):
@@ -98,15 +100,14 @@ def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Tr
     return worst(codes)
 
 
-def _on_server(transport: Transport, function: Callable[[], Any]) -> Any:
+def _on_server(transport: Transport, function: Callable[[], Value]) -> Value:
     """The result of `function` on rank 0, on every rank. Collective."""
 
-    def shared() -> Any:
-        result = None
+    def shared() -> Value:
         with agreed(transport):
-            if transport.rank == 0:
-                result = function()
-        return transport.share(result)
+            result = function() if transport.rank == 0 else None
+        shared_result: Value = transport.share(result)
+        return shared_result
 
     return guarded(transport, None, shared)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from mpifed.core.tables import Table
 
 Value = TypeVar("Value")
 
@@ -16,10 +18,10 @@ class DataCache:
     """
 
     def __init__(self) -> None:
-        self._key: Any = None
-        self._values: dict[str, Any] = {}
+        self._key: object = None
+        self._values: Table = {}
 
-    def use_key(self, key: Any) -> None:
+    def use_key(self, key: object) -> None:
         """Keep the values if `key`, all that they depend on, is that of the last time; otherwise drop them.
 
         They are dropped before anything else is opened, so that memory never holds the data of two keys.

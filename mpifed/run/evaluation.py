@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpifed.algorithms.certificate import known
 from mpifed.algorithms.horizontal import CHUNK
@@ -18,6 +18,7 @@ from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
 from mpifed.core.states import ClientStates
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job import goals
 from mpifed.job.job import Job
 from mpifed.maths.objectives import Parameters
@@ -35,8 +36,8 @@ def measure(
     test: Block | None,
     certify: bool = True,
     room: float = inf,
-    first: Mapping[str, Any] | None = MappingProxyType({}),
-) -> tuple[Columns, dict[str, Any]]:
+    first: ReadOnlyTable | None = MappingProxyType({}),
+) -> tuple[Columns, Table]:
     """(columns of a row of the history, numbers of the first iterate), on rank 0; empty elsewhere. Collective.
 
     Parameters
@@ -107,9 +108,9 @@ class Evaluation:
     def __init__(self, job: Job, transport: Transport, ready: Ready) -> None:
         self._job, self._transport, self._ready = job, transport, ready
         self._measures = measures_of(job, ready.algorithm)
-        self.row: dict[str, Any] = {}
+        self.row: Table = {}
         self.late: Columns = {}
-        self.first: Mapping[str, Any] | None = None
+        self.first: ReadOnlyTable | None = None
         self.reached = False
 
     def share_row(self) -> None:
@@ -166,7 +167,7 @@ class Evaluation:
         why = goals.contradiction(columns)
         return [*unreached, why] if unreached and why else unreached
 
-    def last_columns(self) -> dict[str, Any]:
+    def last_columns(self) -> Table:
         """All columns of the last measured model."""
         return self.row | self.late
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpifed.core.errors import FINISHED, DataError, UsageError
+from mpifed.core.tables import Table
 from mpifed.core.text import command_line
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
@@ -121,13 +122,13 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
     return ledger.header
 
 
-def same_job(run_dir: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
+def same_job(run_dir: Path, before: Table, after: Table) -> None:
     """UsageError when a run would be resumed with a job that gives other results."""
     if shown := _changed(before, after):
         raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+def _changed(before: Table, after: Table) -> str:
     """The changes of a job that affect its results, as text."""
     old, new = dict(dotted(before)), dict(dotted(after))
     changed = [

@@ -7,14 +7,14 @@ the user accepts that, which run.json and all later checkpoints record.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mpifed
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
 from mpifed.job.own_sources import sources_of
@@ -28,7 +28,7 @@ _LIBRARIES = ("numpy", "scipy", "h5py")
 class Identity(NamedTuple):
     """The identity of a run at one of its starts; on rank 0."""
 
-    data: dict[str, Any]  # `sha256`, and facts that may explain a difference
+    data: Table  # `sha256`, and facts that may explain a difference
     sources: dict[str, str]  # SHA-256 of the files of own classes
     libraries: dict[str, str]  # versions
     distributions: dict[str, str]  # versions of the distributions that own classes import
@@ -49,7 +49,7 @@ class Identity(NamedTuple):
         }  # fmt: skip
         return cls(facts, sources.files, libraries, sources.distributions, environment.blas(), [])
 
-    def resumed(self, run_dir: Path, before: Mapping[str, Any], done: int, accept: bool) -> Identity:
+    def resumed(self, run_dir: Path, before: ReadOnlyTable, done: int, accept: bool) -> Identity:
         """The identity of a run that is resumed after round `done`, with identity `before` so far.
 
         Raises
@@ -75,20 +75,20 @@ class Identity(NamedTuple):
             )
         return self._replace(accepted=[*old.accepted, *(f"after round {done}: {change}" for change in changes)])
 
-    def for_run_json(self, private: bool) -> dict[str, Any]:
+    def for_run_json(self, private: bool) -> Table:
         """The keys of run.json; without the SHA-256 of private data, by which guessed data could be confirmed."""
         about = {"sources": self.sources, "distributions": self.distributions, "accepted_changes": self.accepted}
         return about if private else {"data_sha256": self.data["sha256"], **about}
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changes(before: ReadOnlyTable, now: ReadOnlyTable) -> list[str]:
     """The differences between two tables, as text."""
     old, new = dict(dotted(before)), dict(dotted(now))
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     return [f"{key}: {_short(old.get(key))} before, {_short(new.get(key))} now" for key in keys]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if value is None:
         return "none"
     text = str(value)

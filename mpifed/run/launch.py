@@ -11,11 +11,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
+from mpifed.core.tables import Table
 from mpifed.core.text import shown_lines
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import ended
@@ -28,10 +29,11 @@ from mpifed.run.progress import reporter
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2
+Value = TypeVar("Value")
 
 
 def launch(
-    job: Job | dict[str, Any] | str | Path,
+    job: Job | Table | str | Path,
     out: str | Path | None = None,
     *,
     resume: bool = False,
@@ -47,7 +49,7 @@ def launch(
     """
     transport = connect()
 
-    def guard(run_dir: Path | None, function: Callable[[], Any], brief: bool = False) -> Any:
+    def guard(run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
         if transport.size > 1:
             return guarded(transport, run_dir, function, brief)
         with explaining():
@@ -77,13 +79,13 @@ def launch(
     return result
 
 
-def _job(job: Job | dict[str, Any] | str | Path) -> Job:
+def _job(job: Job | Table | str | Path) -> Job:
     if isinstance(job, Job):
         return job
     return Job.check(job) if isinstance(job, dict) else Job.read(Path(job))
 
 
-def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], Any], brief: bool = False) -> Any:
+def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
     """The result of `function`; if it fails, the message is printed once and every rank ends with the same exit code.
 
     An error that all ranks agreed on ends them in order. Any other has occurred on this rank alone, while the rest

@@ -19,10 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
+from mpifed.core.tables import Table
 from mpifed.run.process import is_alive, this_process
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"
@@ -139,7 +140,7 @@ def _holder() -> str:
     return json.dumps({**this_process(), "since": since}) + "\n"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Table:
     try:
         with open_regular(path) as file:
             holder = json.load(file)

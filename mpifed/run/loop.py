@@ -14,6 +14,7 @@ from mpifed.core.errors import DataError, NotCertified
 from mpifed.core.exchange import play
 from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.history import History
 from mpifed.files.history_csv import FIRST, HISTORY
 from mpifed.job.job import Job
@@ -42,7 +43,7 @@ class Result(NamedTuple):
 
     run_dir: Path
     rounds: int
-    columns: dict[str, Any]  # the last measured row
+    columns: Table  # the last measured row
     model: Any
 
 
@@ -288,11 +289,11 @@ class Run:
         ready = self.ready
         return Identity.of(self.job, ready.data, ready.aggregator.device) if ready.aggregator.serves else None
 
-    def _same(self) -> dict[str, Any]:
+    def _same(self) -> Table:
         """The job and identity that a checkpoint holds."""
         return {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
 
-    def _as_before(self, before: Mapping[str, Any]) -> Identity | None:
+    def _as_before(self, before: ReadOnlyTable) -> Identity | None:
         """On rank 0: the identity of the resumed run; an error on every rank where job or identity do not fit."""
         same_job(self.out, before.get("job", {}), self.settings)
         if self.identity is None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import DataError
 from mpifed.core.record import Record, leaves
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import aside
 from mpifed.files.history import History
 from mpifed.files.json_file import write_json
@@ -52,12 +52,12 @@ class Results:
         self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
         self.identity = identity
         self.history: History | None = None  # None until it is opened
-        self.about: dict[str, Any] = {}  # the keys of run.json that do not change in each round
+        self.about: Table = {}  # the keys of run.json that do not change in each round
         self.device: Device = Host()  # of rank 0
         self.notes: list[str] = []  # on classes of the user's that were not tested
         self._infinite = without_epsilon(algorithm)
 
-    def resume(self, done: Progress) -> dict[str, Any]:
+    def resume(self, done: Progress) -> Table:
         """Go on with the history up to the progress `done`; returns its last row.
 
         If the simulated network has changed, the simulated times of earlier rows are of the old one, and are left out;
@@ -109,7 +109,7 @@ class Results:
         for warning in self.about["warnings"]:
             self.reporter.warn(warning)
 
-    def _privacy(self) -> dict[str, Any]:
+    def _privacy(self) -> Table:
         """The keys of run.json on privacy."""
         privacy = self.algorithm.problem.privacy
         if privacy is None:
@@ -130,7 +130,7 @@ class Results:
             )
         return warnings + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
 
-    def row(self, columns: dict[str, Any]) -> None:
+    def row(self, columns: Table) -> None:
         """Add a measured round."""
         if self.history is not None:
             self.history.append(columns)
@@ -143,14 +143,14 @@ class Results:
         once, clients = played_once(self.algorithm), self.algorithm.problem.clients
         return simulate(self.job.simulated_network, progress.exchanges, once, clients)
 
-    def _simulated(self, progress: Progress) -> dict[str, Any]:
+    def _simulated(self, progress: Progress) -> Table:
         """The keys of run.json on simulated times."""
         simulation = self.simulation(progress)
         if self.job.simulated_network is None or simulation is None:
             return {}
         return {"simulated_s": simulation.total_s, "simulated": described(self.job.simulated_network, simulation)}
 
-    def close(self, server: Record, last: Mapping[str, Any], late: dict[str, float | None]) -> None:
+    def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None]) -> None:
         """Write the model, history.h5 and the table of privacy, and report the algorithm's remarks.
 
         Parameters

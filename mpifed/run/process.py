@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from mpifed.core.tables import ReadOnlyTable, Table
 
 
-def this_process() -> dict[str, Any]:
+def this_process() -> Table:
     """Host, PID and start time of this process; the start time distinguishes it from a later one with its PID."""
     return {"host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
 
 
-def is_alive(process: Mapping[str, Any]) -> bool | None:
+def is_alive(process: ReadOnlyTable) -> bool | None:
     """Whether a process of this machine is still running; None where it ran elsewhere, or that is unknown."""
     if process.get("host") != platform.node() or process.get("started") is None:
         return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 from mpifed.core.io_errors import say
+from mpifed.core.tables import Table
 from mpifed.files.columns import shown
 
 _REFRESH_S = 0.1
@@ -21,7 +22,7 @@ class Reporter(Protocol):
     def advance(self, done: int) -> None:
         """`done` rounds are completed."""
 
-    def row(self, columns: dict[str, Any]) -> None:
+    def row(self, columns: Table) -> None:
         """A round was measured."""
 
     def warn(self, text: str) -> None:
@@ -43,7 +44,7 @@ class Silent:
     def advance(self, done: int) -> None:
         pass
 
-    def row(self, columns: dict[str, Any]) -> None:
+    def row(self, columns: Table) -> None:
         pass
 
     def warn(self, text: str) -> None:
@@ -62,7 +63,7 @@ class Lines(Silent):
     def start(self, done: int, rounds: int, title: str) -> None:
         say(title)
 
-    def row(self, columns: dict[str, Any]) -> None:
+    def row(self, columns: Table) -> None:
         say(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}")
 
     def warn(self, text: str) -> None:
@@ -99,7 +100,7 @@ class Bar:
             self._next = now + _REFRESH_S
             self._progress.update(self._task, completed=done)
 
-    def row(self, columns: dict[str, Any]) -> None:
+    def row(self, columns: Table) -> None:
         self._progress.update(self._task, completed=columns["round"], numbers=_numbers(columns))
 
     def warn(self, text: str) -> None:
@@ -121,7 +122,7 @@ def reporter(rank: int, progress: str = "auto") -> Reporter:
     return Bar() if progress == "bar" else Lines()
 
 
-def _numbers(columns: dict[str, Any]) -> str:
+def _numbers(columns: Table) -> str:
     texts = []
     for column in shown("progress"):
         value = columns.get(column.name)

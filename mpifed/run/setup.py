@@ -24,6 +24,7 @@ from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
 from mpifed.core.state_check import Specs, check_started
 from mpifed.core.states import ClientStates
+from mpifed.core.tables import Table
 from mpifed.job.job import Job
 from mpifed.job.participation import first_rounds, is_secret, is_secure, most_summed
 from mpifed.job.validation import with_noise
@@ -158,7 +159,7 @@ def _aggregator(job: Job, algorithm: Algorithm, transport: Transport, blocks: Ro
     )
 
 
-def aggregation_settings(job: Job, algorithm: Algorithm) -> dict[str, Any]:
+def aggregation_settings(job: Job, algorithm: Algorithm) -> Table:
     """The arguments of `Aggregator` that follow from the job, wherever its clients are hosted."""
     return {
         **job.sum_settings(algorithm.problem),

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.comm.line import Line
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import ToClients
-from mpifed.core.record import Record, leaves
+from mpifed.core.record import Array, Record, leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.files.atomic import aside
 from mpifed.shards.hdf5 import attribute_of, dataset_of, reading_hdf5, write_hdf5
@@ -42,7 +41,7 @@ class RecordedMessage(NamedTuple):
     sender: str  # "server", "clients", "client 3", "rank 2"
     receiver: str
     what: str  # a leaf of the question or sum, a part of an upload, or what a note is
-    data: NDArray[Any]  # as sent: integers, or bytes as uint8
+    data: Array  # as sent: integers, or bytes as uint8
 
 
 class Transcript:
@@ -132,7 +131,7 @@ class Transcript:
                 dataset.attrs.update({name: getattr(message, name) for name in RecordedMessage._fields[:-1]})
 
 
-def _parts(upload: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+def _parts(upload: Any) -> Iterator[tuple[str, Array]]:
     """(name, array) of each part of what is sent: an array, bytes, or several of them."""
     if isinstance(upload, (bytes, bytearray, memoryview)):
         yield "", np.frombuffer(upload, dtype=np.uint8)
@@ -241,14 +240,14 @@ def _message(name: str, dataset: Any) -> RecordedMessage:
     return RecordedMessage(round, turn, exchange, kind, sender, receiver, what, data.astype(dtype.newbyteorder("=")))
 
 
-def _whole(value: Any) -> int:
+def _whole(value: object) -> int:
     """An attribute that must be an integer."""
     if not isinstance(value, (int, np.integer)):
         raise ValueError(f"{value!r} where an integer is expected")
     return int(value)
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     """An attribute that must be text."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} where text is expected")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
+
+from mpifed.core.tables import Table
 
 FOLDER = click.Path(path_type=Path)
 
@@ -86,7 +87,7 @@ def scale(
     With --predict nothing is launched: the time of a round on each number of ranks is predicted from its computation
     and communication. With --weak the number of clients grows with the number of ranks.
     """
-    machine: dict[str, Any] = {"latency_s": latency, "bytes_per_s": bandwidth, "ranks_per_node": ranks_per_node}
+    machine: Table = {"latency_s": latency, "bytes_per_s": bandwidth, "ranks_per_node": ranks_per_node}
     if predict:
         from mpifed.forecast.scale import scale as predicted
         from mpifed.forecast.scaling_text import scale_text

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
+from mpifed.core.tables import Table
 from mpifed.files.json_file import read_json, write_json
 from mpifed.forecast.scale import scale
 from mpifed.job.job import Job
@@ -76,7 +77,7 @@ def study_command(
     return out / "report.md"
 
 
-def _predicted(study: Study, options: StudyOptions, ranks: Sequence[int], say: Callable[[str], None]) -> dict[str, Any]:
+def _predicted(study: Study, options: StudyOptions, ranks: Sequence[int], say: Callable[[str], None]) -> Table:
     """Predictions by kind, for the job's own model on these numbers of ranks and larger ones."""
     say("predicting larger numbers of ranks")
     beyond = [max(ranks) * _BEYOND**power for power in (1, 2, 3)]
@@ -96,7 +97,7 @@ def load() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def _about(study: Study, job: Job, core_count: int, ranks: Sequence[int]) -> dict[str, Any]:
+def _about(study: Study, job: Job, core_count: int, ranks: Sequence[int]) -> Table:
     """The conditions of the measurements, from the runs themselves."""
     runs = [read_json(study.folder(point, 0) / "run.json") for point in study.points]
     return {

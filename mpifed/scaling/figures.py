@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpifed.core.tables import Table
 from mpifed.files.atomic import aside
 from mpifed.plots import COLOURS, STYLE
 from mpifed.scaling.plan import STRONG, WEAK
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "pdf")
 
 
-def draw(series: Sequence[Series], predicted: dict[str, dict[str, Any]], out: Path, core_count: int) -> list[str]:
+def draw(series: Sequence[Series], predicted: dict[str, Table], out: Path, core_count: int) -> list[str]:
     """Write the figures; their names without suffix.
 
     Parameters
@@ -56,7 +57,7 @@ def _figure(panels: int, width: float = 4.2) -> tuple[Figure, Any]:
     return figure, figure.subplots(1, panels, squeeze=False)[0]
 
 
-def _strong(series: Sequence[Series], predicted: dict[str, Any] | None, core_count: int) -> Figure:
+def _strong(series: Sequence[Series], predicted: Table | None, core_count: int) -> Figure:
     """Time of a round and speed-up against the number of ranks."""
     figure, (times, speeds) = _figure(2)
     for colour, line in zip(COLOURS * 9, series, strict=False):
@@ -90,7 +91,7 @@ def _strong(series: Sequence[Series], predicted: dict[str, Any] | None, core_cou
     return figure
 
 
-def _weak(series: Sequence[Series], predicted: dict[str, Any] | None, core_count: int) -> Figure:
+def _weak(series: Sequence[Series], predicted: Table | None, core_count: int) -> Figure:
     """Efficiency and time of a round, with clients in proportion to ranks."""
     from matplotlib.ticker import PercentFormatter
 
@@ -148,7 +149,7 @@ def _with_range(axes: Axes, line: Series, colour: str) -> None:
     )  # fmt: skip
 
 
-def _ranks(axes: Axes, series: Sequence[Series], predicted: dict[str, Any] | None) -> None:
+def _ranks(axes: Axes, series: Sequence[Series], predicted: Table | None) -> None:
     counts = {measured.point.ranks for line in series for measured in line.points}
     counts |= {row["ranks"] for row in predicted["scaling"]} if predicted else set()
     axes.set_xscale("log", base=2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+
+from mpifed.core.tables import Table
 
 STRONG, WEAK = "strong", "weak"
 
@@ -42,7 +43,7 @@ class ScalingPoint:
         parts += [] if series.size is None else [f"model size {series.size}"]
         return ", ".join(parts) or "the job"
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> Table:
         return asdict(self)
 
 

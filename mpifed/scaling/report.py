@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from mpifed.core.tables import ReadOnlyTable
 from mpifed.results.text import human_seconds
 from mpifed.scaling.plan import STRONG
 from mpifed.scaling.results import PARTS, Series
@@ -14,10 +14,10 @@ _LAW = {STRONG: "Amdahl's law, T(P) / T(1) = s + (1 - s) / P", "weak": "Gustafso
 
 
 def report(
-    about: Mapping[str, Any],
+    about: ReadOnlyTable,
     series: Sequence[Series],
-    rows: Sequence[Mapping[str, Any]],
-    predicted: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[ReadOnlyTable],
+    predicted: Mapping[str, ReadOnlyTable],
     figures: Sequence[str],
 ) -> str:
     """The text of the report."""
@@ -31,7 +31,7 @@ def report(
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
-def _measured(about: Mapping[str, Any]) -> Iterator[str]:
+def _measured(about: ReadOnlyTable) -> Iterator[str]:
     yield f"# Scaling of {about['job']}"
     yield ""
     yield f"Measured on {about['host']} with {about['cores']} cores; launched by `{about['launcher']}`."
@@ -58,7 +58,7 @@ def _measured(about: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _series(line: Series, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _series(line: Series, rows: Sequence[ReadOnlyTable]) -> Iterator[str]:
     rows = [row for row in rows if (row["kind"], row["series"]) == (line.kind, line.label)]
     yield f"## {line.kind.capitalize()} scaling: {line.label}"
     yield ""
@@ -89,7 +89,7 @@ def _series(line: Series, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"Serial fraction s = {line.serial:.3f}, fitted by least squares to {_LAW[line.kind]}."
 
 
-def _parts(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _parts(rows: Sequence[ReadOnlyTable]) -> Iterator[str]:
     yield "## Parts of a round"
     yield ""
     yield "Milliseconds of the mean round, from the times that each rank records for its exchanges (`run.json`)."
@@ -101,7 +101,7 @@ def _parts(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {row['kind']}, {row['series']} | {row['ranks']} | {cells} |"
 
 
-def _predicted(kind: str, forecast: Mapping[str, Any]) -> Iterator[str]:
+def _predicted(kind: str, forecast: ReadOnlyTable) -> Iterator[str]:
     machine = forecast["machine"]
     yield f"## Predicted continuation: {kind}"
     yield ""

@@ -6,8 +6,9 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.json_file import read_json
 from mpifed.scaling.plan import STRONG, ScalingPoint
 from mpifed.scaling.study import Study
@@ -98,7 +99,7 @@ def read_series(study: Study, core_count: int) -> list[Series]:
     ]
 
 
-def parts_of(run: Mapping[str, Any]) -> dict[str, float]:
+def parts_of(run: ReadOnlyTable) -> dict[str, float]:
     """Seconds of the mean round by `PARTS`, from the times of the exchanges in run.json."""
     accounts: Iterable[Mapping[str, float]] = [
         account for name, account in (run["exchanges"] or {}).items() if name != "keys" and account["played"]
@@ -118,7 +119,7 @@ def parts_of(run: Mapping[str, Any]) -> dict[str, float]:
     return {**parts, "other_s": max(total - sum(parts.values()), 0.0)}
 
 
-def rows(series: Sequence[Series], predicted: Mapping[tuple[str, int], float]) -> list[dict[str, Any]]:
+def rows(series: Sequence[Series], predicted: Mapping[tuple[str, int], float]) -> list[Table]:
     """A row for each point; `predicted` has seconds per round of the job's own series, by kind and ranks."""
     table_rows = []
     for line in series:
@@ -147,7 +148,7 @@ def rows(series: Sequence[Series], predicted: Mapping[tuple[str, int], float]) -
     return table_rows
 
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+def as_csv(rows: Sequence[Table]) -> str:
     """The rows as CSV."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
 from mpifed.core.errors import MpifedError, NumericalError, UsageError
+from mpifed.core.tables import Table
 from mpifed.files.json_file import read_json, write_json
 from mpifed.job.job import Job, put_key, read_table
 from mpifed.scaling.launch import start
@@ -30,7 +30,7 @@ _DONE = (0, 5, 6)
 class Study:
     """The runs of a scaling study and their folder."""
 
-    table: dict[str, Any]  # the job's tables
+    table: Table  # the job's tables
     points: tuple[ScalingPoint, ...]
     rounds: int
     repeat: int
@@ -69,9 +69,9 @@ class Study:
             return False
         return run.get("exit") in _DONE and run.get("rounds") == self.rounds
 
-    def job_of(self, point: ScalingPoint) -> dict[str, Any]:
+    def job_of(self, point: ScalingPoint) -> Table:
         """The tables of the job of a point."""
-        table: dict[str, Any] = json.loads(json.dumps(self.table, default=str))
+        table: Table = json.loads(json.dumps(self.table, default=str))
         table.pop("sweep", None)
         put_key(table, "rounds", self.rounds)
         put_key(table, "record.evaluate_every", 0)
@@ -147,7 +147,7 @@ class Study:
             raise MpifedError(f"{point.name} ended with {code}; the end of {log}:\n{said}{hint}")
 
 
-def read_job(path: Path, changes: Sequence[str], rounds: int | None) -> tuple[dict[str, Any], int]:
+def read_job(path: Path, changes: Sequence[str], rounds: int | None) -> tuple[Table, int]:
     """The tables of a job, with an absolute data path, and the number of rounds of a run.
 
     Raises

@@ -14,6 +14,7 @@ from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.expected import expected
+from mpifed.core.tables import Table
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
@@ -175,7 +176,7 @@ def _parameter(kind: type[Source], field: Field[Any], text: str) -> click.Parame
                         required=required, help=text)  # fmt: skip
 
 
-def _source(name: str, kind: type[Source], options: dict[str, Any], missing: str) -> Source:
+def _source(name: str, kind: type[Source], options: Table, missing: str) -> Source:
     """The source, from the options that were given, converted to the types of its fields."""
     from pydantic import TypeAdapter, ValidationError
 

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
+from mpifed.core.tables import Table
 from mpifed.shards.cells import cover
 from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import Groups, Partition, by_rectangles
@@ -147,7 +148,7 @@ def _toml(path: Path) -> list[MapEntry]:
     return [_of_table(path, place, client) for place, client in enumerate(clients)]
 
 
-def _of_table(path: Path, number: int, table: dict[str, Any]) -> MapEntry:
+def _of_table(path: Path, number: int, table: Table) -> MapEntry:
     """The entry of the table [[client]] at index `number` of its file."""
     client = table.get("number", number)
     if not _is_number(client):

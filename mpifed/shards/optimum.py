@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from mpifed.core.record import Array
+from mpifed.core.tables import Table
 from mpifed.shards.scaling import Scaling
 
 MOST_FEATURES = 4096  # whose Gram matrix takes 128 MiB
 _ROWS = 4096  # converted to float64 at a time
 
 
-def least_squares(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -> dict[str, Any]:
+def least_squares(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -> Table:
     """The minimum of 1/2 mean (x . w - y)^2 over w, and of 1/2 mean (x . w + b - y)^2 over w and b.
 
     A first pass sums the normal equations, a second one the loss, which avoids the cancellation in y'y - w'X'y.

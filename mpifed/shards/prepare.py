@@ -17,6 +17,7 @@ import mpifed
 from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
+from mpifed.core.tables import Table
 from mpifed.shards.cells import only_held
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
@@ -305,7 +306,7 @@ def _pieces(data: Dataset, scaling: Scaling) -> Iterator[Any]:
         yield from (scaling.apply(X[start : start + size], np.float64) for start in range(0, X.shape[0], size))
 
 
-def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> dict[str, Any]:
+def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Table:
     """Source, options, checksums and versions from which the data were made."""
     return {
         "source": options.name,

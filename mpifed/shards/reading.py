@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.record import Array
+from mpifed.core.tables import Table
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import array_of, attribute_of, dataset_of, texts_of
 from mpifed.shards.scaling import Scaling
@@ -49,7 +50,7 @@ class Places(NamedTuple):
         return extent
 
 
-def contents(file: Any, folder: Path) -> dict[str, Any]:
+def contents(file: Any, folder: Path) -> Table:
     """The fields of `mpifed.shards.store.FederatedDataset`, by name, from an open `federation.h5`.
 
     Raises
@@ -104,10 +105,10 @@ def _target_scale(file: Any) -> float:
     return float(scale)
 
 
-def _numbers(file: Any) -> dict[str, Any]:
+def _numbers(file: Any) -> Table:
     """The attributes of `federation.h5`, checked."""
     lowest = {"schema": 1, "clients": 1, "samples": 1, "test_samples": 0, "features": 1, "classes": 0, "pack": 1}
-    attributes: dict[str, Any] = {"seed": int(attribute_of(file, "seed"))}
+    attributes: Table = {"seed": int(attribute_of(file, "seed"))}
     for name, low in lowest.items():
         value = attribute_of(file, name)
         if not isinstance(value, (int, np.integer)) or not low <= value <= _MOST:
@@ -156,7 +157,7 @@ def _reals(file: Any, name: str, features: int) -> Array:
     return values
 
 
-def _places(file: Any, entries: dict[str, Any], sizes: NDArray[np.int64]) -> Places:
+def _places(file: Any, entries: Table, sizes: NDArray[np.int64]) -> Places:
     """The places of the datasets in the shard files, which must have room for all that the clients hold."""
     names = ("y", "data", "indices", "indptr") if entries["sparse"] else ("y", "X")
     kinds, places = {"y": "ui" if entries["classes"] else "uif", **_KINDS}, Places({}, {}, sizes)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpifed.core.record import Array
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.shards.scaling import Scaling
 
 _MOST = 100  # columns that are stored
 
 
-def statistics(chunks: Iterable[Any], y: Array, scaling: Scaling, regression: bool) -> dict[str, Any]:
+def statistics(chunks: Iterable[Any], y: Array, scaling: Scaling, regression: bool) -> Table:
     """Statistics of the training rows, as stored in `federation.h5`.
 
     Parameters
@@ -29,7 +30,7 @@ def statistics(chunks: Iterable[Any], y: Array, scaling: Scaling, regression: bo
     `target_mean` and `target_deviation`, the standard deviation.
     """
     constant = constant_columns(chunks, scaling)
-    measured: dict[str, Any] = {"constant_columns": constant[:_MOST].tolist()}
+    measured: Table = {"constant_columns": constant[:_MOST].tolist()}
     if regression and len(y):
         measured |= {"target_mean": float(y.mean(dtype="f8")), "target_deviation": float(y.std(dtype="f8"))}
     return measured
@@ -62,7 +63,7 @@ def _candidates(X: Any, scaling: Scaling) -> tuple[Array, Array]:
     return columns, first[columns]
 
 
-def intercept_warnings(measured: Mapping[str, Any], bias: bool, names: Sequence[str] | None = None) -> list[str]:
+def intercept_warnings(measured: ReadOnlyTable, bias: bool, names: Sequence[str] | None = None) -> list[str]:
     """Warnings for a model with or without intercept on data with these statistics.
 
     Parameters
@@ -88,7 +89,7 @@ def intercept_warnings(measured: Mapping[str, Any], bias: bool, names: Sequence[
     return []
 
 
-def check_statistics(measured: Any, features: int) -> dict[str, Any]:
+def check_statistics(measured: Any, features: int) -> Table:
     """Statistics that a file claims; ValueError unless they are of the types and within the ranges of `statistics`."""
     valid = isinstance(measured, dict) and isinstance(measured.get("constant_columns", []), list)
     if not valid or not all(type(at) is int and 0 <= at < features for at in measured.get("constant_columns", [])):
@@ -100,7 +101,7 @@ def check_statistics(measured: Any, features: int) -> dict[str, Any]:
     return dict(measured)
 
 
-def target_scale(measured: Mapping[str, Any]) -> float:
+def target_scale(measured: ReadOnlyTable) -> float:
     """The power of two between half of the root mean square of the targets and all of it; at least 1."""
     size = float(np.hypot(measured.get("target_mean", 0.0), measured.get("target_deviation", 0.0)))
     return float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size > 0 else 1.0

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
+from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import array_of, attribute_of, content_sha256, dataset_of, reading_hdf5, texts_of
@@ -63,9 +64,9 @@ class FederatedDataset:
     scaling: Scaling  # of all columns
     nbytes: NDArray[np.int64]  # [N] of each client's data as stored
     checksums: tuple[str, ...]  # SHA-256 of each shard file
-    provenance: dict[str, Any]
-    optimum: dict[str, Any] | None  # loss and w [p] of the least-squares optimum, if computed
-    statistics: dict[str, Any]  # of the training rows, as `mpifed.shards.statistics` has them; empty in older files
+    provenance: Table
+    optimum: Table | None  # loss and w [p] of the least-squares optimum, if computed
+    statistics: Table  # of the training rows, as `mpifed.shards.statistics` has them; empty in older files
     target_scale: float  # power of two near the size of real targets; 1 for classes
     places: Places | None  # of the datasets in the shard files; None for files of schema 1
     bounds: dict[str, NDArray[np.int64]]  # bounds of the groups of "rows" and "columns" within the concatenated members

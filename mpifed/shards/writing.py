@@ -13,6 +13,7 @@ import numpy as np
 
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
+from mpifed.core.tables import Table
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import content_sha256, reserve, write_hdf5
 from mpifed.shards.partition import Partition
@@ -26,10 +27,10 @@ class About:
     classes: int  # 0 for regression
     scaling: Scaling
     seed: int
-    provenance: dict[str, Any]
+    provenance: Table
     test: tuple[Any, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
     names: tuple[str, ...] | None = None  # [p] of the features
-    optimum: dict[str, Any] | None = None  # loss and w [p] of the least-squares optimum
+    optimum: Table | None = None  # loss and w [p] of the least-squares optimum
     target_scale: float = 1.0  # see `mpifed.shards.statistics.target_scale`
 
 
