@@ -143,13 +143,13 @@ def _command(name: str, kind: type[Source]) -> click.Command:
     return click.Command(name, params=parameters, callback=make, help=text, short_help=text.partition("\n\n")[0])
 
 
-def _fields(kind: type[Source]) -> list[Field[Any]]:
+def _fields(kind: type[Source]) -> list[Field[object]]:
     """The fields that the command line can set: texts, numbers, paths and booleans."""
     hints = get_type_hints(kind, include_extras=True)
     return [field for field in fields(cast(Any, kind)) if _is_plain(hints[field.name])]
 
 
-def _is_plain(hint: Any) -> bool:
+def _is_plain(hint: object) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _is_plain(arguments[0])
@@ -158,7 +158,7 @@ def _is_plain(hint: Any) -> bool:
     return origin is Literal or hint in (str, int, float, bool, Path)
 
 
-def _parameter(kind: type[Source], field: Field[Any], text: str) -> click.Parameter:
+def _parameter(kind: type[Source], field: Field[object], text: str) -> click.Parameter:
     """The argument PATH, or an option, for a field; `_source` validates its value."""
     required = field.default is MISSING and field.default_factory is MISSING
     if field.name == "path":

@@ -20,15 +20,17 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
+from mpifed.core.record import Array
 
+Group: TypeAlias = h5py.Group  # also of a file
 _PIECE_BYTES = 2**22  # of a dataset that are read at a time
 _CHUNK_BYTES = 2**20  # h5py creates no larger ones
 _DEFLATED_BYTES = 2**10  # by which compression may enlarge a chunk: a few bytes, more for large ones
@@ -80,14 +82,14 @@ class _Unfailing(io.RawIOBase):
     def tell(self) -> int:
         return self._file.tell()
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Any) -> int:  # as the base class has it
         """Fills the buffer, with zeros beyond the end of the file."""
         view = memoryview(buffer).cast("B")
         got = self._file.readinto(view) or 0
         view[got:] = bytes(len(view) - got)
         return len(view)
 
-    def write(self, content: Any) -> int:
+    def write(self, content: Any) -> int:  # as the base class has it
         view, done = memoryview(content).cast("B"), 0
         try:
             while done < len(view) and self.error is None:
@@ -134,7 +136,7 @@ def dataset_of(group: h5py.Group, name: str, kinds: str = "biuf") -> h5py.Datase
     ValueError, KeyError
         when there is no such dataset.
     """
-    node: Any = group
+    node = group
     for part in name.split("/"):
         if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
             raise ValueError(f"{name} is a link")
@@ -174,7 +176,7 @@ def _check_storage(name: str, dataset: h5py.Dataset) -> None:
         raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
 
 
-def array_of(group: h5py.Group, name: str, kinds: str = "biuf") -> NDArray[Any]:
+def array_of(group: h5py.Group, name: str, kinds: str = "biuf") -> Array:
     """The content of a numeric dataset, checked by `dataset_of`."""
     return np.asarray(dataset_of(group, name, kinds)[()])
 
@@ -188,7 +190,7 @@ def texts_of(group: h5py.Group, name: str) -> list[str]:
     return texts
 
 
-def attribute_of(held: Any, key: str) -> Any:
+def attribute_of(held: h5py.Group | h5py.Dataset, key: str) -> object:
     """An attribute; ValueError if it is larger than any that mpifed writes."""
     attribute = held.attrs.get_id(key)
     if attribute.shape is not None and math.prod(attribute.shape) * attribute.dtype.itemsize > _ATTRIBUTE_BYTES:
@@ -196,7 +198,7 @@ def attribute_of(held: Any, key: str) -> Any:
     return held.attrs[key]
 
 
-def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) -> int:
+def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> int:
     """Create a contiguous dataset with space allocated at once; returns its offset in bytes, 0 if it is empty."""
     settled = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     settled.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -232,13 +234,13 @@ def _pieces(name: str, dataset: h5py.Dataset) -> Iterator[bytes]:
         yield np.ascontiguousarray(dataset[start : start + rows]).tobytes()
 
 
-def _encoded(name: str, value: Any) -> tuple[bytes, bytes]:
+def _encoded(name: str, value: object) -> tuple[bytes, bytes]:
     """Header and content of a value in memory; texts as JSON."""
     values = np.asarray(value)
     content = json.dumps(values.tolist()).encode() if values.dtype.kind in "OU" else values.tobytes()
     return (f"{name}\0{len(content)}\0".encode() if values.dtype.kind in "OU" else _head(name, values)), content
 
 
-def _head(name: str, values: Any) -> bytes:
+def _head(name: str, values: Array | h5py.Dataset) -> bytes:
     """Name, dtype and shape, by which arrays of equal bytes differ."""
     return f"{name}\0{values.dtype.str}\0{','.join(map(str, values.shape))}\0".encode()

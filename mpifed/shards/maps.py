@@ -25,7 +25,7 @@ import csv
 import io
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +162,7 @@ def _of_table(path: Path, number: int, table: Table) -> MapEntry:
     return MapEntry(place, client, *(_words(f"{place}, {key}", table.get(key, [])) for key in ("rows", "columns")))
 
 
-def _words(place: str, value: Any) -> list[str]:
+def _words(place: str, value: object) -> list[str]:
     """The numbers and ranges, as texts, in a text or in a list of numbers and texts."""
     if isinstance(value, str):
         return value.split()

@@ -145,7 +145,7 @@ def prepare(options: Options) -> FederatedDataset:
     return open_federation(options.out)
 
 
-def _checked(name: str, data: Any) -> Dataset:
+def _checked(name: str, data: object) -> Dataset:
     """The data, whose shapes and types are as `Dataset` says; DataError where a source gives something else."""
     if not isinstance(data, Dataset):
         raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.shards.sources.Dataset")
@@ -166,7 +166,7 @@ def _checked(name: str, data: Any) -> Dataset:
     return replace(data, chunks=lambda: _as_declared(name, data))
 
 
-def _check_labels(name: str, what: str, labels: Any) -> None:
+def _check_labels(name: str, what: str, labels: object) -> None:
     """DataError unless they are [s] finite numbers."""
     if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iuf" or not len(labels):
         came = f"an array of {labels.dtype} {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
@@ -322,7 +322,7 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """The value in types that JSON can represent."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards import layout
-from mpifed.shards.hdf5 import array_of, attribute_of, dataset_of, texts_of
+from mpifed.shards.hdf5 import Group, array_of, attribute_of, dataset_of, texts_of
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import Extent, Files, is_finite
 from mpifed.shards.statistics import check_statistics
@@ -50,7 +50,7 @@ class Places(NamedTuple):
         return extent
 
 
-def contents(file: Any, folder: Path) -> Table:
+def contents(file: Group, folder: Path) -> Table:
     """The fields of `mpifed.shards.store.FederatedDataset`, by name, from an open `federation.h5`.
 
     Raises
@@ -97,7 +97,7 @@ def contents(file: Any, folder: Path) -> Table:
     return entries
 
 
-def _target_scale(file: Any) -> float:
+def _target_scale(file: Group) -> float:
     """The attribute, a power of two that float32 has; 1 where it is absent."""
     scale = attribute_of(file, "target_scale") if "target_scale" in file.attrs else 1.0
     if not isinstance(scale, (float, np.floating)) or scale not in 2.0 ** np.arange(128):
@@ -105,10 +105,13 @@ def _target_scale(file: Any) -> float:
     return float(scale)
 
 
-def _numbers(file: Any) -> Table:
+def _numbers(file: Group) -> Table:
     """The attributes of `federation.h5`, checked."""
     lowest = {"schema": 1, "clients": 1, "samples": 1, "test_samples": 0, "features": 1, "classes": 0, "pack": 1}
-    attributes: Table = {"seed": int(attribute_of(file, "seed"))}
+    seed = attribute_of(file, "seed")
+    if not isinstance(seed, (int, np.integer)):
+        raise ValueError(f"seed = {seed!r:.80}, expected an integer")
+    attributes: Table = {"seed": int(seed)}
     for name, low in lowest.items():
         value = attribute_of(file, name)
         if not isinstance(value, (int, np.integer)) or not low <= value <= _MOST:
@@ -123,7 +126,7 @@ def _numbers(file: Any) -> Table:
     return attributes | {"sparse": bool(sparse)}
 
 
-def _whole(file: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _whole(file: Group, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """A dataset of nonnegative integers of this shape."""
     dataset = dataset_of(file, name, "iu")
     if dataset.shape != shape:
@@ -134,7 +137,7 @@ def _whole(file: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
     return values.astype(np.int64, copy=False)
 
 
-def _bounds(file: Any, axis: str, held: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+def _bounds(file: Group, axis: str, held: NDArray[np.int64], number: int) -> NDArray[np.int64]:
     """Bounds of the groups of an axis, each nonempty and held by a client, with at least `number` members."""
     groups = int(held.max()) + 1
     bounds = _whole(file, f"{axis}/bounds", (groups + 1,))
@@ -146,7 +149,7 @@ def _bounds(file: Any, axis: str, held: NDArray[np.int64], number: int) -> NDArr
     return bounds
 
 
-def _reals(file: Any, name: str, features: int) -> Array:
+def _reals(file: Group, name: str, features: int) -> Array:
     """A finite scalar, or [p] finite numbers."""
     dataset = dataset_of(file, name, "uif")
     if dataset.shape not in ((), (features,)):
@@ -157,7 +160,7 @@ def _reals(file: Any, name: str, features: int) -> Array:
     return values
 
 
-def _places(file: Any, entries: Table, sizes: NDArray[np.int64]) -> Places:
+def _places(file: Group, entries: Table, sizes: NDArray[np.int64]) -> Places:
     """The places of the datasets in the shard files, which must have room for all that the clients hold."""
     names = ("y", "data", "indices", "indptr") if entries["sparse"] else ("y", "X")
     kinds, places = {"y": "ui" if entries["classes"] else "uif", **_KINDS}, Places({}, {}, sizes)

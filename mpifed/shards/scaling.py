@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.core.errors import UsageError
 from mpifed.core.loops import scale_dense
@@ -27,7 +28,7 @@ class Scaling(NamedTuple):
         """The scaling of these columns."""
         return Scaling(*(value[columns] if value.ndim else value for value in self))
 
-    def to(self, dtype: Any) -> tuple[Array | None, Array | None]:
+    def to(self, dtype: DTypeLike) -> tuple[Array | None, Array | None]:
         """(scale, shift) in `dtype`, with None for a scale of 1 or a shift of 0."""
         scale = None if np.all(self.scale == 1) else self.scale.astype(dtype)
         shift = None if np.all(self.shift == 0) else self.shift.astype(dtype)
@@ -37,7 +38,7 @@ class Scaling(NamedTuple):
         """The composition: this scaling, then `later`."""
         return Scaling(self.scale * later.scale, self.shift * later.scale + later.shift)
 
-    def apply(self, X: Any, dtype: Any) -> Any:
+    def apply(self, X: Any, dtype: DTypeLike) -> Any:
         """The scaled rows X [s, p]; a shift is not allowed for CSR rows."""
         if not isinstance(X, np.ndarray):
             return scale_sparse(X, self.to(dtype)[0], dtype)
@@ -49,7 +50,7 @@ class Scaling(NamedTuple):
 IDENTITY = Scaling(np.array(1.0), np.array(0.0))
 
 
-def scale_sparse(X: Any, scale: Array | None, dtype: Any) -> Any:
+def scale_sparse(X: Any, scale: Array | None, dtype: DTypeLike) -> Any:
     """X [b, p] CSR with scaled columns, in `dtype`."""
     data = X.data.astype(dtype)
     if scale is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.loops import scale_dense
@@ -63,7 +63,9 @@ class Extent:
     truncated, it reads less, where access to a mapped file would end the process.
     """
 
-    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], dtype: Any, files: Files | None = None) -> None:
+    def __init__(
+        self, path: Path, offset: int, shape: tuple[int, ...], dtype: DTypeLike, files: Files | None = None
+    ) -> None:
         self.path, self.offset, self.shape, self.dtype = path, offset, shape, np.dtype(dtype)
         self._item_nbytes = math.prod(shape[1:]) * self.dtype.itemsize
         self.nbytes = shape[0] * self._item_nbytes
@@ -286,13 +288,13 @@ class Shard:
         raw, rows = self._values.find(at)
         scale_dense(raw, *self._factors_in(out.dtype), out, rows)
 
-    def take_sparse(self, at: Array, dtype: Any) -> Any:
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> Any:
         """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
         if not isinstance(self._values, SparseRows):
             raise TypeError(f"the shard of client {self.client} is dense: read it with `take`")
         return scale_sparse(self._values.rows(at), self._factors_in(np.dtype(dtype))[0], dtype)
 
-    def pieces(self, dtype: Any) -> Iterable[tuple[slice, Any]]:
+    def pieces(self, dtype: DTypeLike) -> Iterable[tuple[slice, Any]]:
         """All scaled rows in order, piece by piece, to be read only.
 
         The bounds of the pieces depend on the shape of the shard, for sparse rows on the number of values of each row,
@@ -321,7 +323,7 @@ class Shard:
             return self._cached.setdefault(dtype, list(pieces))
         return pieces
 
-    def _part(self, rows: slice, dtype: Any) -> Any:
+    def _part(self, rows: slice, dtype: DTypeLike) -> Any:
         """The scaled rows [b, p] of a slice in `dtype`, dense or CSR."""
         scale, shift = self._factors_in(dtype)
         raw = self._values.part(rows)
@@ -337,7 +339,7 @@ class Shard:
         """Compare the client's file with its checksum; raises DataError if they differ."""
         self._check()
 
-    def _factors_in(self, dtype: Any) -> tuple[Array | None, Array | None]:
+    def _factors_in(self, dtype: DTypeLike) -> tuple[Array | None, Array | None]:
         if dtype not in self._factors:
             self._factors[dtype] = self._scaling.to(dtype)
         return self._factors[dtype]

@@ -89,16 +89,17 @@ def intercept_warnings(measured: ReadOnlyTable, bias: bool, names: Sequence[str]
     return []
 
 
-def check_statistics(measured: Any, features: int) -> Table:
+def check_statistics(measured: object, features: int) -> Table:
     """Statistics that a file claims; ValueError unless they are of the types and within the ranges of `statistics`."""
-    valid = isinstance(measured, dict) and isinstance(measured.get("constant_columns", []), list)
-    if not valid or not all(type(at) is int and 0 <= at < features for at in measured.get("constant_columns", [])):
+    table: Table = measured if isinstance(measured, dict) else {"constant_columns": None}
+    columns = table.get("constant_columns", [])
+    if not isinstance(columns, list) or not all(type(at) is int and 0 <= at < features for at in columns):
         raise ValueError(f"statistics: {measured!r:.80}, expected a table with columns below {features}")
-    numbers = {name: measured.get(name, 0.0) for name in ("target_mean", "target_deviation", "least_squares_loss")}
+    numbers = {name: table.get(name, 0.0) for name in ("target_mean", "target_deviation", "least_squares_loss")}
     for name, value in numbers.items():
         if type(value) not in (int, float) or not abs(value) < np.inf:
             raise ValueError(f"statistics: {name} = {value!r:.80}, expected a finite number")
-    return dict(measured)
+    return dict(table)
 
 
 def target_scale(measured: ReadOnlyTable) -> float:

@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
@@ -101,7 +101,7 @@ class FederatedDataset:
         with _reading(self.path / layout.FEDERATION) as file:
             return tuple(texts_of(file, "names")) if "names" in file else None
 
-    def test(self, dtype: Any) -> tuple[Any, Array] | None:
+    def test(self, dtype: DTypeLike) -> tuple[Any, Array] | None:
         """The scaled test rows X [s, p] of `dtype`, dense or CSR, and y [s]; None where there are none."""
         shard = self.test_shard()
         if shard is None:

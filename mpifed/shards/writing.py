@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards import layout
-from mpifed.shards.hdf5 import content_sha256, reserve, write_hdf5
+from mpifed.shards.hdf5 import Group, content_sha256, reserve, write_hdf5
 from mpifed.shards.partition import Partition
 from mpifed.shards.scaling import Scaling
 
@@ -35,7 +36,13 @@ class About:
 
 
 def write_federation(
-    folder: Path, partition: Partition, y: Array, chunks: Iterable[Any], dtype: Any, pack: int, about: About
+    folder: Path,
+    partition: Partition,
+    y: Array,
+    chunks: Iterable[Any],
+    dtype: DTypeLike | None,
+    pack: int,
+    about: About,
 ) -> None:
     """Write all files of a federation.
 
@@ -58,7 +65,13 @@ def write_federation(
 
 
 def _write_files(
-    folder: Path, partition: Partition, y: Array, chunks: Iterable[Any], dtype: Any, pack: int, about: About
+    folder: Path,
+    partition: Partition,
+    y: Array,
+    chunks: Iterable[Any],
+    dtype: DTypeLike | None,
+    pack: int,
+    about: About,
 ) -> None:
     paths = [folder / layout.shard_name(number) for number in range(-(-partition.clients // pack))]
     packed = [
@@ -108,7 +121,7 @@ def _write_files(
 class _Packed:
     """A shard file, with the data of its clients in sequence."""
 
-    def __init__(self, path: Path, partition: Partition, clients: range, y: Array, dtype: Any) -> None:
+    def __init__(self, path: Path, partition: Partition, clients: range, y: Array, dtype: DTypeLike | None) -> None:
         """Write the labels, and reserve the space of dense rows, which `add` fills chunk by chunk."""
         self.path = layout.aside(path)
         self.dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
@@ -133,7 +146,7 @@ class _Packed:
                 self.offsets["X"], self.dtypes["X"] = reserve(file, "X", shape, self.dtype), self.dtype.str
                 self.nbytes += self.counts * self.widths * self.dtype.itemsize
 
-    def _put(self, file: Any, name: str, values: Array) -> None:
+    def _put(self, file: Group, name: str, values: Array) -> None:
         """Write a dataset, and store its offset and dtype."""
         self.offsets[name], self.dtypes[name] = reserve(file, name, values.shape, values.dtype), values.dtype.str
         file[name][...] = values
@@ -176,7 +189,7 @@ class _Packed:
         self.nbytes += np.array([part.nnz for part in parts]) * (4 + np.dtype(index).itemsize) + 8 * (self.counts + 1)
 
 
-def _write_rows(group: Any, X: Any, y: Array) -> None:
+def _write_rows(group: Group, X: Any, y: Array) -> None:
     """Write complete rows X [s, p], dense or CSR, and their labels, into a group of a file."""
     group["y"] = layout.compact_labels(y)
     if isinstance(X, np.ndarray):

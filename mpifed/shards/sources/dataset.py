@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
@@ -45,7 +46,7 @@ class Dataset:
     """
 
     features: int  # p
-    dtype: Any  # of dense rows as stored; None for sparse rows
+    dtype: DTypeLike | None  # of dense rows as stored; None for sparse rows
     labels: Array  # [s] int64 of classes, float64 of real targets
     chunks: Callable[[], Iterator[Any]]  # called for each pass: rows X [b, p] in order, dense or CSR
     test: tuple[Any, Array] | None = None  # rows X [s, p] and labels [s]
