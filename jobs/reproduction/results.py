@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.core.errors import FINISHED
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import job_of
-from mpifed.job.sweep import FINISHED
 
 Floats = NDArray[np.float64]
 Rounds = NDArray[np.int64]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from mpifed.core.errors import FINISHED
 from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
-from mpifed.job.sweep import FINISHED
 from mpifed.results.points import FAILED
 from mpifed.results.text import toml_text
 from mpifed.run.command import How, run_command

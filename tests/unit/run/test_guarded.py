@@ -15,7 +15,7 @@ from mpifed.comm.transport import Alone, _Failure
 from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.files.json_file import read_json, write_json
 from mpifed.run import launch
-from mpifed.run.agreement import together
+from mpifed.run.agreement import agreed
 from mpifed.run.launch import exit_code, guarded, message
 
 
@@ -231,8 +231,8 @@ def test_all_ranks_hear_that_one_would_leave() -> None:
             assert isinstance(error, SystemExit)
             raise Ended
 
-    with pytest.raises(Ended):
-        together(Told(1), lambda: sys.exit(0))  # type: ignore[arg-type]
+    with pytest.raises(Ended), agreed(Told(1)):  # type: ignore[arg-type]
+        sys.exit(0)
 
 
 class Named:

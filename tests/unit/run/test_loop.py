@@ -25,8 +25,8 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import SUMMARY, summary
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
+from mpifed.run.api import _quiet
 from mpifed.run.launch import exit_code, guarded, launch
-from mpifed.run.loop import _quiet
 
 
 def job(folder: Path, **changes: Any) -> Job:

@@ -20,7 +20,7 @@ from sklearn import datasets  # noqa: F401 -- now, and not while memory is measu
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.command import data
 from mpifed.shards.maps import read_map
-from mpifed.shards.sources import Svmlight, Table, Tables, dataset, svmlight
+from mpifed.shards.sources import CsvTable, Svmlight, Tables, dataset, svmlight
 from mpifed.shards.sources.dataset import listed, shown
 from mpifed.shards.sources.mnist import read_idx
 from mpifed.shards.store import open_federation
@@ -47,11 +47,11 @@ def run(*words: object) -> None:
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
-@pytest.mark.parametrize("kind", [Table, Svmlight])
+@pytest.mark.parametrize("kind", [CsvTable, Svmlight])
 def test_what_unpacks_to_very_much(tmp_path: Path, suffix: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "UNPACKED_BYTES", 2**16)
     path = tmp_path / f"a{suffix}"
-    line = b"1,2\n" if kind is Table else b"1 1:2\n-1 2:1\n"
+    line = b"1,2\n" if kind is CsvTable else b"1 1:2\n-1 2:1\n"
     path.write_bytes(PACKERS[suffix](line * 300_000))
     packed = path.stat().st_size
     with pytest.raises(DataError, match=rf"a{suffix}: {packed} bytes that unpack to more than .* --max-unpacked GIB"):
@@ -65,12 +65,12 @@ def test_what_unpacks_to_very_much(tmp_path: Path, suffix: str, kind: Any, monke
     assert len(labels) == 30_000 * line.count(b"\n")
 
 
-@pytest.mark.parametrize("kind", [Table, Svmlight])
+@pytest.mark.parametrize("kind", [CsvTable, Svmlight])
 def test_nothing_of_it_is_in_memory_before(tmp_path: Path, kind: Any) -> None:
     path = tmp_path / "a.gz"
     with gzip.open(path, "wb", 1) as file:
         for _ in range(300):
-            file.write((b"1,2\n" if kind is Table else b"1 1:2\n") * 2**18)
+            file.write((b"1,2\n" if kind is CsvTable else b"1 1:2\n") * 2**18)
     tracemalloc.reset_peak()
     with pytest.raises(DataError, match="that unpack to more than"):
         kind(path).read(0)
@@ -82,7 +82,7 @@ def test_the_bound_grows_with_the_file(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "a.csv.gz"
     rng = np.random.default_rng(0)
     path.write_bytes(gzip.compress("".join(f"{x:.9f},1\n" for x in rng.random(20_000)).encode()))  # some 2 times
-    assert len(Table(path).read(0).labels) == 20_000
+    assert len(CsvTable(path).read(0).labels) == 20_000
 
 
 def test_packed_tables_and_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_the_damaged_one_of_two_files_is_named(tmp_path: Path) -> None:
         Svmlight(path, test).read(0)
 
 
-@pytest.mark.parametrize("kind", [Table, Svmlight])
+@pytest.mark.parametrize("kind", [CsvTable, Svmlight])
 def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
     for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "not a regular file")):
         with pytest.raises(DataError, match=words):
@@ -166,7 +166,7 @@ def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> N
 def test_labels_up_to_2_62(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("1,0\n2,4611686018427387904\n3,9007199254740991\n")
-    assert Table(path).read(0).labels.dtype == np.float64
+    assert CsvTable(path).read(0).labels.dtype == np.float64
     path.write_text("1,0\n2,1\n3,9007199254740991\n4,-9007199254740991\n")
     out = tmp_path / "out"
     run("csv", path, "--split", "rows", "--clients", 2, "--partition", "dirichlet:1", "--out", out)
@@ -198,7 +198,7 @@ def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=words) as caught:
-        Table(path).read(0)
+        CsvTable(path).read(0)
     assert len(str(caught.value)) < 400
 
 
@@ -213,9 +213,9 @@ def test_names_in_tables_are_checked_as_well(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     path, who = tmp_path / "a.csv", tmp_path / "map.csv"
     path.write_text("\ufeffa,y\n1,2\n3,4\n", encoding="utf-8")
-    assert Table(path).read(0).names == ("a",)
+    assert CsvTable(path).read(0).names == ("a",)
     path.write_text("\ufeff1,2\n3,4\n", encoding="utf-8")
-    assert Table(path).read(0).labels.tolist() == [2, 4]
+    assert CsvTable(path).read(0).labels.tolist() == [2, 4]
     who.write_text("\ufeffclient,rows,columns\n0,all,all\n", encoding="utf-8")
     assert read_map(who, 2, 2).clients == 1
 

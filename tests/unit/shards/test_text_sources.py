@@ -15,7 +15,7 @@ from scipy import sparse
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.labels import encode
-from mpifed.shards.sources import Dataset, Svmlight, Table
+from mpifed.shards.sources import CsvTable, Dataset, Svmlight
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
@@ -101,7 +101,7 @@ def test_faulty_svmlight(tmp_path: Path, lines: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "kind", "lines"), [(".bz2", Svmlight, LINES), (".xz", Table, b"1,2\n"), (".gz", Table, b"1,2\n")]
+    ("suffix", "kind", "lines"), [(".bz2", Svmlight, LINES), (".xz", CsvTable, b"1,2\n"), (".gz", CsvTable, b"1,2\n")]
 )
 def test_cut_off_packed_text(tmp_path: Path, suffix: str, kind: Any, lines: bytes) -> None:
     path = tmp_path / f"a{suffix}"
@@ -111,7 +111,7 @@ def test_cut_off_packed_text(tmp_path: Path, suffix: str, kind: Any, lines: byte
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    for kind in (Svmlight, Table):
+    for kind in (Svmlight, CsvTable):
         with pytest.raises(DataError, match="nothing: no such file"):
             kind(tmp_path / "nothing").read(0)
 
@@ -136,7 +136,7 @@ def test_a9a(real_data: Path) -> None:
 def test_csv_with_names(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.csv{suffix}"
     path.write_bytes(PACKERS[suffix](b'a,"b",kind\n1,2,7\n3,4.5,2\n'))
-    data = Table(path).read(0)
+    data = CsvTable(path).read(0)
     assert data.names == ("a", "b")
     assert rows(data).tolist() == [[1, 2], [3, 4.5]]
     assert data.labels.tolist() == [7, 2]
@@ -147,7 +147,7 @@ def test_csv_with_names(tmp_path: Path, suffix: str) -> None:
 def test_csv_without_names(tmp_path: Path, label: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text("7,1,2\n2,3,4\n")
-    data = Table(path, label=label).read(0)
+    data = CsvTable(path, label=label).read(0)
     assert data.names is None
     assert rows(data).tolist() == [[1, 2], [3, 4]]
     assert data.labels.tolist() == [7, 2]
@@ -157,12 +157,12 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
     path, test = tmp_path / "a.csv", tmp_path / "t.csv"
     path.write_text("a,y,b\n1,0,2\n3,1,4\n")
     test.write_text("a,y,b\n5,1,6\n")
-    data = Table(path, test, "y").read(0)
+    data = CsvTable(path, test, "y").read(0)
     assert data.test is not None
     assert (data.test[0].tolist(), data.test[1].tolist()) == ([[5, 6]], [1])
     test.write_text("a,y,c\n5,1,6\n")
     with pytest.raises(DataError, match=r"t.csv: other columns than .*a.csv"):
-        Table(path, test, "y").read(0)
+        CsvTable(path, test, "y").read(0)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=words) as caught:
-        Table(path).read(0)
+        CsvTable(path).read(0)
     assert str(path) in str(caught.value)
 
 
@@ -191,4 +191,4 @@ def test_csv_without_such_a_label(tmp_path: Path, label: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(UsageError, match=r"expected the names a, b or a number from -2 to 1"):
-        Table(path, label=label).read(0)
+        CsvTable(path, label=label).read(0)
