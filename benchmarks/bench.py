@@ -2,8 +2,9 @@
 
     python benchmarks/bench.py [--quick]
 
-Prints a table, what is accepted, and the times of SSCA's server step and of private noise. Every repetition is written
-to results.json beside this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from
+Prints the rows of each case as soon as it is done, then what is accepted, and the times of SSCA's server step and of
+private noise. Every repetition is written to .cache/results.jsonl when it ends, and at the end to results.json beside
+this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from
 $MPIFED_DATA/mnist, or synthetic of its shape; they are prepared once, in .cache beside this file. Every rank has one
 BLAS thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts, no single times.
 """
@@ -15,111 +16,36 @@ import json
 import os
 import platform
 import shlex
-import shutil
-import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-import numpy as np
 from cases import BY_ROWS, CASES, GRIDS, NEIGHBOURS, NUMBERS
 from noise import noise_costs
+from prepared import CACHE, HERE, prepared, prepared_cells, prepared_clients, run
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from server_step import PARAMETERS, server_steps
 
-from mpifed.core.errors import NotCertified
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import summary
 from mpifed.run.environment import commit, versions
-from mpifed.shards.store import open_federation
 
-HERE = Path(__file__).resolve().parent
-CACHE = HERE / ".cache"
-ENVIRONMENT = os.environ | {
-    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
-SYNTHETIC = "synthetic --samples 60000 --features 784 --task classification --classes 10 --dtype uint8"
-
+REPETITIONS = 3
 
 Grouped: TypeAlias = dict[tuple[str, int], dict[str, list[dict[str, Any]]]]  # by case and ranks, by variant
-
-
-def run(command: Sequence[str]) -> str:
-    """The standard output of a command; ends the benchmark where the command fails.
-
-    Some rounds need not be enough for a limit to be met.
-    """
-    done = subprocess.run(command, env=ENVIRONMENT, cwd=HERE.parent, capture_output=True, text=True)
-    if done.returncode not in (0, NotCertified.exit_code):
-        said = (done.stderr or done.stdout)[-2000:]
-        raise SystemExit(f"{shlex.join(command)}\nended with {done.returncode}:\n{said}")
-    return done.stdout
 
 
 def launched(ranks: int, *command: str) -> str:
     """The standard output of a Python command on so many ranks."""
     return run([*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", str(ranks), sys.executable, *command])
-
-
-def prepared_cells(kind: str) -> Path:
-    """The folder with 4 x 4 cells of MNIST, even against odd, or of sparse text; rows of norm 1."""
-    data = Path(os.environ.get("MPIFED_DATA", ""))
-    texts = data / "libsvm" / "20news-binary.train.svm.bz2"
-    source = {"grid": ["mnist", str(data / "mnist"), "--labels", "even-odd"], "text": ["svmlight", str(texts)]}[kind]
-    if "MPIFED_DATA" not in os.environ:
-        if kind == "text":
-            raise SystemExit("case hyfdca-text: needs libsvm/20news-binary.train.svm.bz2 in $MPIFED_DATA; leave it out")
-        source = [*SYNTHETIC.split(), "--labels", "even-odd"]
-    folder = CACHE / f"{source[0]}-{kind}"
-    if not (folder / "federation.h5").exists():
-        how = f"--split grid --grid 4x4 --scale unit-rows --force --out {folder}".split()
-        run([sys.executable, "-m", "mpifed", "data", *source, *how])
-    return folder
-
-
-def prepared_clients(clients: int) -> Path:
-    """The folder with 10 rows for each of so many clients, 1,000 clients a file."""
-    folder = CACHE / f"clients-{clients}"
-    if not (folder / "federation.h5").exists():
-        what = f"synthetic --samples {10 * clients} --features 20 --task classification --seed 1"
-        how = f"--split rows --clients {clients} --pack 1000 --force --out {folder}"
-        run([sys.executable, "-m", "mpifed", "data", *what.split(), *how.split()])
-    return folder
-
-
-def prepared(clients: int, split: str) -> Path:
-    """The folder with the data of so many clients, as shards for mpifed and, in `npz`, for the hand-written loops."""
-    mnist = Path(os.environ.get("MPIFED_DATA", ""), "mnist")
-    source = ["mnist", str(mnist)] if "MPIFED_DATA" in os.environ else SYNTHETIC.split()
-    folder = CACHE / "-".join([source[0], *([split] if split != "rows" else []), str(clients)])
-    if not (folder / "npz").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        how = f"--split {split} --clients {clients} --scale unit --seed 1 --out".split()
-        run([sys.executable, "-m", "mpifed", "data", *source, *how, str(folder)])
-        convert(folder, folder / "npz.new")
-        (folder / "npz.new").rename(folder / "npz")
-    return folder
-
-
-def convert(data: Path, out: Path) -> None:
-    """Writes the shards of a federation as one .npz a client."""
-    out.mkdir()
-    federation = open_federation(data)
-    for client in range(federation.clients):
-        shard = federation.shard(client, in_memory=True)
-        x = np.empty((shard.samples, shard.features), np.float32)
-        shard.take(np.arange(shard.samples), x)
-        np.savez(out / f"shard-{client:05d}.npz", x=x, y=shard.y)
 
 
 BY_HAND = {"hand": "", "hand-exact": "-exact", "products": "-products"}  # and how these loops are called
@@ -211,7 +137,6 @@ def beyond(variants: dict[str, list[dict[str, Any]]], variant: str, streams: str
 def table(groups: Grouped) -> Table:
     """Medians over the repetitions."""
     shown = Table("case", "ranks", "variant", box=box.SIMPLE_HEAD, collapse_padding=True)
-    shown.caption = "hand, exact, floor: time by hand, of exact sums by hand, of the bare products / of this variant"
     for heading in ("ms/round", "spread", "CPU ms", "MiB", "hand", "exact", "floor"):
         shown.add_column(heading, justify="right")
     for (case, ranks), variants in groups.items():
@@ -228,7 +153,6 @@ def table(groups: Grouped) -> Table:
                 f"{median(one['peak_rss_bytes'] for one in runs) / 2**20:.0f}",
                 *("" if one is None else f"{one:.2f}" for one in ratios),
             )
-        shown.add_section()
     return shown
 
 
@@ -282,22 +206,30 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     given = parser.parse_args()
-    times, share = (2, 0.2) if given.quick else (5, 1.0)
+    times, share = (2, 0.2) if given.quick else (REPETITIONS, 1.0)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    results = []
-    with Console(stderr=True).status("preparing data") as status:
-        for result in repetitions(given.cases, given.ranks, times, share):
-            results.append(result)
-            status.update("case {case}, ranks {ranks}, repetition {repetition}: {variant} done".format_map(result))
+    results, console = [], Console(highlight=False, soft_wrap=True)
+    console.print("hand, exact, floor: time by hand, of exact sums by hand, of the bare products / of this variant")
+    CACHE.mkdir(exist_ok=True)
+    with open(CACHE / "results.jsonl", "w", encoding="utf-8") as log, Console(stderr=True).status("") as status:
+        for number, case in enumerate(given.cases, 1):
+            status.update(f"case {case}: preparing data")
+            began, of_case = time.monotonic(), []
+            for result in repetitions([case], given.ranks, times, share):
+                of_case.append(result)
+                print(json.dumps(result), file=log, flush=True)
+                done = "{ranks} ranks, repetition {repetition}, {variant} done".format_map(result)
+                status.update(f"case {case} ({number} of {len(given.cases)}): {done}")
+            console.print(table(grouped(of_case)))
+            console.print(f"case {number} of {len(given.cases)}, {time.monotonic() - began:.0f} s")
+            results += of_case
+        status.update("server step and noise")
+        steps, noise = server_steps(times), noise_costs(times)
     about = {"started": started, "machine": machine(), "versions": versions(), "commit": commit()}
-    steps, noise = server_steps(times), noise_costs(times)
     whole = not given.quick and given.cases == list(CASES) and given.ranks == [1, 2]
     written = (HERE if whole else CACHE) / "results.json"
-    written.parent.mkdir(exist_ok=True)
     write_json(written, about | {"results": results, "server_step_s": steps, "noise_ns": noise})
-    groups, console = grouped(results), Console(highlight=False, soft_wrap=True)
-    console.print(table(groups))
-    for line in accepted(groups):
+    for line in accepted(grouped(results)):
         console.print(line)
     beyond = ", ".join(f"{1e3 * (seconds - steps[0]):.2f} with {M}" for M, seconds in steps.items() if M)
     console.print(f"server step, {PARAMETERS:,} parameters: {1e3 * steps[0]:.2f} ms; with constraints, more: {beyond}")
