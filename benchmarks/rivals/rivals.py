@@ -65,7 +65,7 @@ def prepared(case: str) -> Path:
             for client, (x, y) in enumerate(shards(prepared("2"), range(CASES[case].clients))):
                 np.savez(folder / f"shard-{client:05d}.npz", x=x[:SAMPLES], y=y[:SAMPLES])
         return folder
-    from bench import prepared as made
+    from prepared import prepared as made
 
     return made(CASES[case].clients, "rows") / "npz"
 
