@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.tables import Table
 from mpifed.files.atomic import aside
 from mpifed.files.columns import column_of, labels
 from mpifed.files.history import read_history
@@ -34,7 +35,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", ":", "-.")  # beyond as many lines as there are colours
 CLOCK = ((3600, "h"), (60, "min"), (1, "s"))
 BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
-STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {  # keys are literals, in matplotlib's own types
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -57,7 +58,7 @@ class PlottedRun(NamedTuple):
     """What a picture needs of one run."""
 
     name: str
-    job: dict[str, Any]  # by dotted key, without the seed
+    job: Table  # by dotted key, without the seed
     # by column, [measured rounds]; `bytes` is up + down, `excess` max(F_m - limit_m), `relative` the objective's
     history: dict[str, Floats]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.core.record import map_leaves
+from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.forecast.cost import MeasuredCost
 from mpifed.forecast.synthetic_shards import Scenario
@@ -65,7 +65,7 @@ def extrapolate(part: Reducible, few: int, small: MeasuredCost, more: int, large
             for key in b
         }  # fmt: skip
 
-    def shaped(a: Any, b: Any) -> Any:
+    def shaped(a: Array, b: Array) -> Array:
         """Zeros of the extrapolated shape, which take no memory."""
         shape = [round(at(i, j)) for i, j in zip(np.shape(a), np.shape(b), strict=True)]
         return np.broadcast_to(np.zeros((), np.asarray(b).dtype), shape)

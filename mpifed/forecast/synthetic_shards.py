@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.core.algorithm import Algorithm
@@ -99,15 +100,15 @@ class _Rows:
         else:
             np.multiply(self._X[at % len(self._X)], out.dtype.type(_SHRINK), out=out, dtype=out.dtype)
 
-    def pieces(self, dtype: Any) -> Iterator[tuple[slice, Any]]:
+    def pieces(self, dtype: DTypeLike) -> Iterator[tuple[slice, Any]]:
         """All rows of the shard, in chunks of the random rows that exist."""
         kinds = self._X.shape[0]
         if self._pieces is None:
-            whole = self._X.astype(dtype) * np.dtype(dtype).type(_SHRINK)
+            whole = self._X.astype(dtype) * np.asarray(_SHRINK, dtype)[()]
             stops = [min(start + kinds, self.samples) for start in range(0, self.samples, kinds)]
             self._pieces = [(slice(start, stop), whole[: stop - start]) for start, stop in pairwise([0, *stops])]
         yield from self._pieces
 
-    def take_sparse(self, at: Array, dtype: Any) -> Any:
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> Any:
         """Random values for the rows `at` [b], as CSR [b, p]."""
-        return self._X[at % self._X.shape[0]].astype(dtype) * np.dtype(dtype).type(_SHRINK)
+        return self._X[at % self._X.shape[0]].astype(dtype) * np.asarray(_SHRINK, dtype)[()]

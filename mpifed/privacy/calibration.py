@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError, UsageError
@@ -107,7 +107,8 @@ def _calibrated(job: Job, algorithm: Algorithm) -> float:
 
     A release's multiplier is proportional to that of the job, but for roundings: hence the loop.
     """
-    privacy: Any = job.privacy
+    privacy = job.privacy
+    assert privacy is not None and privacy.epsilon is not None  # else the noise would be given
     if privacy.accounting == "rigorous" and not sayable(privacy, privacy.epsilon):
         raise UsageError(
             f"[privacy] epsilon = {privacy.epsilon:g} at delta = {privacy.delta:g}: how far drawn integers may be from "

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -43,6 +43,8 @@ KEPT = 2  # checkpoints
 _MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written into one
 _SERVER = "server"  # group in server.h5
 _NAME = re.compile(r"round-([0-9]{8,9})")
+# of one rank: SHA-256 of its segments and of other files, first and last client of each segment
+Gathered: TypeAlias = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, tuple[int, int]]]
 
 
 class Progress(NamedTuple):
@@ -223,7 +225,7 @@ class Checkpoints:
             low_high[part.segment] = min(low, int(part.first.min())), max(high, int(part.first.max()))
         return {name: low_high[name] for name in names}
 
-    def _commit(self, aside: Path, final: Path, manifest: Table, gathered: list[Any] | None) -> None:
+    def _commit(self, aside: Path, final: Path, manifest: Table, gathered: list[Gathered] | None) -> None:
         """On rank 0: make the files in `aside` the newest checkpoint."""
         if gathered is None:
             return

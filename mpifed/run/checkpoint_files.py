@@ -21,7 +21,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array, Record, leaves, map_leaves
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.shards.hdf5 import array_of, dataset_of, reading_hdf5, write_hdf5
+from mpifed.shards.hdf5 import Group, array_of, dataset_of, reading_hdf5, write_hdf5
 from mpifed.shards.shard import Extent, Files
 
 Arrays: TypeAlias = dict[str, Array]  # of one block, by name
@@ -60,7 +60,7 @@ def fitted(kind: str, like: Record, values: ReadOnlyTable, where: str) -> Record
     """
     names = iter(named(kind, like))
 
-    def restored(leaf: Any) -> Any:
+    def restored(leaf: Array) -> Array:
         name = next(names)
         if name not in values:
             raise DataError(f"{where}: no {name}, which this job needs; {REMEDY}")
@@ -109,7 +109,7 @@ def _batches(blocks: Iterable[tuple[int, Arrays]]) -> Iterator[list[tuple[int, A
         yield batch
 
 
-def _write_part(file: Any, segment: str, number: int, blocks: list[tuple[int, Arrays]]) -> SegmentPart:
+def _write_part(file: Group, segment: str, number: int, blocks: list[tuple[int, Arrays]]) -> SegmentPart:
     group = file.create_group(f"{number:04d}")
     first = np.array([client for client, _ in blocks], dtype=np.int64)
     group["first"] = first
@@ -126,7 +126,7 @@ def parts_of(path: Path) -> list[SegmentPart]:
         return [_part(path.name, file[name]) for name in sorted(file)]
 
 
-def _part(segment: str, group: Any) -> SegmentPart:
+def _part(segment: str, group: Group) -> SegmentPart:
     names: list[str] = []
     group.visit(names.append)
     first, places = array_of(group, "first", "i"), dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]()

@@ -23,6 +23,7 @@ from mpifed.comm.transport import Transport
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
+from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
@@ -45,7 +46,7 @@ class Own(NamedTuple):
 
     table: str  # as "constraint 1"
     name: str  # as the job has it, "mine:Rate"
-    part: Any
+    part: object
 
     @property
     def place(self) -> str:
@@ -128,10 +129,10 @@ def _examine(table: str, examined: Examined, objective: Examined, task: Task) ->
     return examine_term(examined, objective, start, task)
 
 
-def _placed(device: Device) -> Callable[[Any], Any]:
+def _placed(device: Device) -> Callable[[Record], Record]:
     """A function that moves arguments to the device of the clients."""
 
-    def placed(value: Any) -> Any:
+    def placed(value: Record) -> Record:
         if not device.on_host and isinstance(value, tuple) and value and not hasattr(value, "_fields"):
             xp: Any = getattr(device, "xp")  # noqa: B009 - every device but the host has it
             return tuple(DeviceRows.of(rows, xp) for rows in value)
@@ -174,7 +175,7 @@ def _task(job: Job, problem: Problem, blocks: Roster) -> Task:
     )  # fmt: skip
 
 
-def _random_rows(count: int, features: int, sparse: bool, rng: Generator) -> Any:
+def _random_rows(count: int, features: int, sparse: bool, rng: Generator) -> Array | tuple[Array, ...]:
     """[1, s, p] normal numbers, or a tuple of one CSR matrix [s, p]."""
     if not sparse:
         return rng.standard_normal((1, count, features))

@@ -21,7 +21,7 @@ from mpifed.core.exchange import ToClients
 from mpifed.core.record import Array, Record, leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.files.atomic import aside
-from mpifed.shards.hdf5 import attribute_of, dataset_of, reading_hdf5, write_hdf5
+from mpifed.shards.hdf5 import Dataset, attribute_of, dataset_of, reading_hdf5, write_hdf5
 
 FOLDER = "transcript"  # in the folder of a run
 LIMIT_BYTES = 2**28  # of one rank
@@ -131,7 +131,7 @@ class Transcript:
                 dataset.attrs.update({name: getattr(message, name) for name in RecordedMessage._fields[:-1]})
 
 
-def _parts(upload: Any) -> Iterator[tuple[str, Array]]:
+def _parts(upload: object) -> Iterator[tuple[str, Array]]:
     """(name, array) of each part of what is sent: an array, bytes, or several of them."""
     if isinstance(upload, (bytes, bytearray, memoryview)):
         yield "", np.frombuffer(upload, dtype=np.uint8)
@@ -224,7 +224,7 @@ def _read(part: int, rank: int, path: Path) -> Transcript:
     return transcript
 
 
-def _message(name: str, dataset: Any) -> RecordedMessage:
+def _message(name: str, dataset: Dataset) -> RecordedMessage:
     """A message of a file; ValueError, before its data are read, when no run can have written it."""
     about = {key: attribute_of(dataset, key) for key in RecordedMessage._fields[:-1]}
     dtype, shape = dataset.dtype, dataset.shape

@@ -31,6 +31,7 @@ from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
 
 Group: TypeAlias = h5py.Group  # also of a file
+Dataset: TypeAlias = h5py.Dataset
 _PIECE_BYTES = 2**22  # of a dataset that are read at a time
 _CHUNK_BYTES = 2**20  # h5py creates no larger ones
 _DEFLATED_BYTES = 2**10  # by which compression may enlarge a chunk: a few bytes, more for large ones
