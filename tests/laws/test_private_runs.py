@@ -22,6 +22,7 @@ from mpifed.forecast.job import forecast, forecast_text
 from mpifed.maths.privacy import accounting
 from mpifed.run import gra, ledger
 from mpifed.run.best import choose, select
+from mpifed.run.calibration import Budget
 from mpifed.run.command import How, run_command
 from mpifed.run.compare import best_text, compare_text, pareto_text
 from mpifed.run.config import Job
@@ -290,6 +291,14 @@ def test_a_budget_says_what_it_is_about(digits: Path, tmp_path: Path) -> None:
     said += rf".* with all 50 {np.ceil(whole * 1000) / 1000:g}.*"
     with pytest.raises(BudgetSpent, match=said + r"model of round \d+ stands in .*stop\.epsilon=.* --resume"):
         run(checked(job), Alone(), tmp_path / "run")
+
+
+def test_a_cost_that_is_no_number_is_over_every_budget(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "cost", lambda budget, spending: np.nan)
+    assert ended_with(private(digits, stop={"epsilon": 50.0}), tmp_path / "run") == 6
+    assert rounds_in(tmp_path / "run") == []
 
 
 def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> None:
