@@ -130,7 +130,8 @@ class Copy:
             return Outcome(mutant, "caught", failed[1], seconds)
         if code == 0:
             return Outcome(mutant, "survived", mutant.survives, seconds)
-        return Outcome(mutant, "error", f"pytest ended with {code}: {' '.join(output.split()[-30:])}", seconds)
+        last = " ".join(word for word in output.split() if word.strip("=!"))[-200:]
+        return Outcome(mutant, "error", f"pytest ended with {code}: {last}", seconds)
 
 
 def outcomes_of(mutants: Sequence[Mutant], workers: int) -> list[Outcome]:
