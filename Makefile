@@ -22,7 +22,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat $(VENV)/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-long fuzz test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -70,6 +70,10 @@ test-gpu: $(VENV)/test,gpu.done ## every algorithm and kernel on a CUDA device a
 fuzz: EXAMPLES ?= 300
 fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files: each a clean end, or as if nothing had been
 	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
+
+# ONLY='ledger|masks': a part of tests/mutants/mutants.toml, by name, file or promise; CHECK=1: do they still apply?
+mutants: $(VENV)/test.done ## deliberate bugs, each in a copy: does a test fail? (20 minutes)
+	$(LAUNCH) $(BIN)/python tests/mutants/run.py --workers $(WORKERS) $(if $(ONLY),--only '$(ONLY)') $(if $(CHECK),--check)
 
 test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (3 minutes)
 	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill

@@ -27,6 +27,7 @@ from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
 from mpifed.privacy import ledger
+from mpifed.privacy.calibration import Budget
 from mpifed.privacy.protection import SWEPT
 from mpifed.results import pareto
 from mpifed.results.best import choose, select
@@ -294,6 +295,14 @@ def test_a_budget_says_what_it_is_about(digits: Path, tmp_path: Path) -> None:
     said += rf".* with all 50 {np.ceil(whole * 1000) / 1000:g}.*"
     with pytest.raises(BudgetSpent, match=said + r"model of round \d+ stands in .*stop\.epsilon=.* --resume"):
         run(checked(job), Alone(), tmp_path / "run")
+
+
+def test_a_cost_that_is_no_number_is_over_every_budget(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "cost", lambda budget, spending: np.nan)
+    assert ended_with(private(digits, stop={"epsilon": 50.0}), tmp_path / "run") == 6
+    assert rounds_in(tmp_path / "run") == []
 
 
 def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_ro
             (task.server_optimizer or {}).get("momentum", 0) * v + c / total
             for v, c in zip(velocity, changes, strict=True)
         ]
+        threshold = (task.regularizer or {"weight": 0.0})["weight"] * steps * step  # of l1: the prox of all local steps
         w = [u + v for u, v in zip(w, velocity, strict=True)]
+        w = [np.sign(u) * np.maximum(np.abs(u) - threshold, 0) for u in w]
     return w
 
 
@@ -103,14 +105,23 @@ def close(model: Any, expected: list[Any], atol: float = 1e-10) -> None:
 
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("per_round", [None, 3])
-@pytest.mark.parametrize("block", [1, 3])
-def test_local_steps(skewed: Path, tmp_path: Path, steps: int, per_round: int | None, block: int) -> None:
+@pytest.mark.parametrize(("block", "arithmetic"), [(1, "exact"), (3, "exact"), (3, "exact-blocks")])
+def test_local_steps(
+    skewed: Path, tmp_path: Path, steps: int, per_round: int | None, block: int, arithmetic: str
+) -> None:
     participation = {} if per_round is None else {"clients_per_round": per_round}
     task = job(
         skewed, {"batch_size": 4, "local_steps": steps}, participation=participation,
-        data={"path": str(skewed), "block": block},
+        data={"path": str(skewed), "block": block}, aggregation={"arithmetic": arithmetic},
     )  # fmt: skip
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, steps, 0, per_round))
+
+
+def test_local_steps_with_l1(skewed: Path, tmp_path: Path) -> None:
+    task = job(skewed, {"batch_size": 4, "local_steps": 3}, regularizer={"name": "l1", "weight": 0.01})
+    model = run(task, Alone(), tmp_path / "run").model
+    close(model, plain_loop(task, network_gradient, 3))
+    assert (model.first == 0).any()
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

@@ -261,8 +261,9 @@ def test_long_rounds_need_an_earlier_signal(slurm: Slurm, job: Write, monkeypatc
 
 def test_memory(slurm: Slurm, job: Write) -> None:
     assert dry(job(), "--time", 30)[0]["mem-per-cpu"] == "512M"  # 1.25 * 300 + 128, in steps of 32
-    options, text = dry(job(), "--time", 30, "--", "--cpus-per-task=2")
-    assert (options["mem-per-cpu"], options["cpus-per-task"]) == ("256M", "2")
+    for cpus, mem in ((2, "256M"), (3, "171M")):  # together at least what the rank needs
+        options, text = dry(job(), "--time", 30, "--", f"--cpus-per-task={cpus}")
+        assert (options["mem-per-cpu"], options["cpus-per-task"]) == (mem, str(cpus))
     options, text = dry(job(), "--time", 30, "--ntasks-per-node", 4, "--", "--mem=1G")
     assert "mem-per-cpu" not in options
     assert "warning   --mem=1G gives 1024 MiB on each node, and the forecast is more: request 2048 MiB on each" in text

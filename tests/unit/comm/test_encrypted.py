@@ -171,6 +171,27 @@ def test_a_server_without_clients_has_no_secret_key_and_hears_no_sum_for_clients
     assert not any(told in message for message in heard)
 
 
+def test_a_rank_opens_the_rows_of_its_clients_alone() -> None:
+    rows = Holdings(6, np.array([0, 0, 1, 1, 1]), (slice(0, 3), slice(3, 6)))
+    of, hosted = exchange(ToClients, Field((6,), rows=0)), ([], [0, 1], [2, 3, 4])
+
+    def play(transport: Threads) -> tuple[list[int], np.ndarray]:
+        clients, opened = np.array(hosted[transport.rank], dtype=np.int64), []
+        party = Party(transport, of, Cells(rows, Holdings.all(CLIENTS, 1)), hosted=clients)
+        open_one = party.channel.scheme.open
+        party.channel.scheme.open = lambda total: (opened.append(1), open_one(total))[1]
+        party.channel.begin(party.line, everybody())
+        if len(clients):
+            values = Placed([np.full(3, 1.0 + client) for client in clients], [rows.of(c) for c in clients], 6)
+            party.channel.add(party.line, values, clients, everybody())
+        party.channel.collect(party.line, everybody())
+        return opened, party.line.sum.total(party.line.reduced)
+
+    found = on_ranks(3, play)
+    assert [opened for opened, _ in found] == [[], [1], [1]]
+    assert [total.tolist() for _, total in found[1:]] == [[3, 3, 3, 0, 0, 0], [0, 0, 0, 12, 12, 12]]
+
+
 def test_only_one_client_opens_for_the_server_and_who_leaves_does_not() -> None:
     of = exchange()
     halves = np.array([1, 2, 5, 0, 5])  # client 0 answers and leaves; 1 too; 3 leaves before

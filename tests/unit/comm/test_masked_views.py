@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from masking import CHANCE, Case, chi_square, leaving, placed, play, values
+from masking import CHANCE, Case, chi_square, leaving, placed, play, values, vector
 
 from mpifed.comm.channel import Protection
 from mpifed.comm.masking.masked import Masked
-from mpifed.comm.streams import Pad
+from mpifed.comm.streams import Pad, Stream
 from mpifed.comm.transport import Alone
 from mpifed.core.exchange import Field, ToClients, ToServer
 
@@ -73,6 +73,18 @@ def test_a_server_without_clients_hears_nothing_of_what_clients_are_told(most: i
     assert not server.opened
     assert chi_square(server.reduced[:-1]) < CHANCE
     assert not one.reduced[:-1].any()
+
+
+def test_no_key_stream_seals_both_an_upload_and_the_stored_total() -> None:
+    channel, _ = uploads(vector(hosted=[list(range(6))], kind=ToClients))
+
+    def begins(stream: Stream) -> bytes:
+        out = bytearray(64)
+        stream.into(memoryview(bytes(16)), memoryview(out))
+        return bytes(out[:16])
+
+    of_clients = {begins(channel._sealing(client)) for client in range(6)}
+    assert len(of_clients | {begins(channel._storing(unit, channel._turns.now)) for unit in range(4)}) == 10
 
 
 def test_what_a_single_client_fills_is_masked_for_clients_and_open_for_the_server() -> None:

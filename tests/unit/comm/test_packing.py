@@ -60,7 +60,7 @@ def test_any_integers_survive_their_limbs(bits: int, clients: int, data: st.Data
     limbs = room.limbs(most)
     assert max(limbs) <= room.each
     assert len(limbs) == 1 or most > room.each
-    number = data.draw(st.integers(-most, most))
+    number = data.draw(st.sampled_from([most, -most]) | st.integers(-most, most))
     rest, digits = number, []
     for _ in limbs[1:]:
         digits.append((rest + 2 ** (room.width - 1)) % 2**room.width - 2 ** (room.width - 1))
@@ -109,6 +109,9 @@ def test_a_high_limb_out_of_range_is_refused_even_where_the_whole_would_wrap() -
     assert len(vector.segments[0].limbs) == 3
     with pytest.raises(BrokenProtocol):
         vector.unpack({0: np.array([0, 0, 0, 0]), 1: np.array([2**20, 0, 0, 0])}, 1, np.zeros(2, dtype=np.int64))
+    low, middle, high = vector.segments[0].limbs  # each is in range, and their sum is not
+    with pytest.raises(BrokenProtocol):
+        vector.unpack({0: np.array([low, 0, middle, 0]), 1: np.array([high, 0, 0, 0])}, 1, np.zeros(2, dtype=np.int64))
 
 
 def columns_of(*groups: list[int]) -> Cells:

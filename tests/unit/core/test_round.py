@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import mpifed.core.round as round_module
-from mpifed.core.round import SETUP, Round, new_key, secret_rng
+from mpifed.core.round import SETUP, Round, below, new_key, secret_rng
 
 pytestmark = pytest.mark.usefixtures("loops_by")
 NOBODY = np.zeros(0, dtype=bool)
@@ -103,7 +103,7 @@ def test_every_key_of_a_generator_matters() -> None:
         (seed, index, purpose, client): tuple(Round(index, seed, NOBODY).rng(purpose, client).integers(2**63, size=50))
         for seed in (0, 1, 2**63 - 1)
         for index in (SETUP, 0, 1, 2**40)
-        for purpose in ("a", "b", "")
+        for purpose in ("minibatch 10", "minibatch 11", "")
         for client in (-1, 0, 1, 10**6)
     }
     seen: set[int] = set()
@@ -232,14 +232,15 @@ def test_secret_numbers_are_chacha20(key: str, nonce: int, keystream: str) -> No
     assert rng.bit_generator.random_raw(len(keystream) // 16).astype("<u8").tobytes().hex() == keystream
 
 
-def test_secret_generators_differ_by_key_and_round() -> None:
+def test_secret_generators_differ_by_key_round_and_purpose() -> None:
     keys = [0, 1, 2**255, new_key(), new_key()]
     assert all(0 <= key < 2**256 for key in keys)
-    streams = {(k, i): secret_rng(k, i).integers(2**63, size=40) for k in keys for i in (SETUP, 0, 1, 2**40)}
+    names = [(k, i, purpose) for k in keys for i in (SETUP, 0, 1, 2**40) for purpose in ("", "leaving 0", "leaving 1")]
+    streams = {name: secret_rng(*name).integers(2**63, size=40) for name in names}
     numbers = np.concatenate(list(streams.values()))
     assert len(np.unique(numbers)) == numbers.size  # no two share a number, shifted or not
-    for (key, index), stream in streams.items():
-        np.testing.assert_array_equal(secret_rng(key, index).integers(2**63, size=40), stream)
+    for name, stream in streams.items():
+        np.testing.assert_array_equal(secret_rng(*name).integers(2**63, size=40), stream)
 
 
 def secure(index: int = 0) -> Round:
@@ -297,6 +298,13 @@ def test_coins(now: Round) -> None:
             assert chisquare(np.bincount(row[kept] * 10 // size, minlength=10)).pvalue > SURE
             neighbours = np.sum(np.diff(row[kept]) == 1)  # of two rows side by side both come at chance^2
             assert abs(neighbours - size * chance**2) <= 8 * np.sqrt(size * chance**2)
+
+
+@pytest.mark.parametrize("chance", [1 / 3, 0.1, 1 - 2.0**-53, 2.0**-60])
+def test_a_chance_is_rounded_down(chance: float) -> None:
+    """To what the numbers of a generator, multiples of 2^-53, can be below with that probability."""
+    steps = below(chance) * 2.0**53
+    assert steps == int(steps) and steps <= chance * 2.0**53 < steps + 1
 
 
 def test_coins_when_nobody_comes() -> None:

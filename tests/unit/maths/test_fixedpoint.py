@@ -112,6 +112,7 @@ def test_grids() -> None:
     assert grid(2.0**-40, 2.0**10, 10) == grid(2.0**-40, 2.0**10, 100)
     assert grid(0.25, 1.0, 1).limb_scales == (0.25,)
     assert grid(*TWO_LIMBS, clients=2).limb_scales == (2.0**-8, 2.0**-40)
+    assert [grid(2.0**-20, 4.0, clients, "float32").bits for clients in (511, 512)] == [32, 64]  # below 2^31, or not
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.0, -1.0, 3.0, nan, inf])

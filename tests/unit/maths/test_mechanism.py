@@ -28,7 +28,8 @@ def integers(how: Mechanism, values: Any, sigma: float = 0.0, each: float = 1.0,
 
 SETTINGS = [
     {}, {"sampling": "poisson"}, {"sampling": "poisson", "adjacency": "add-remove"}, {"trust": "distributed"},
-    {"trust": "central", "noise_multiplier": 0.01}, {"noise_multiplier": 300.0},
+    {"trust": "central", "noise_multiplier": 0.01}, {"trust": "distributed", "noise_multiplier": 0.01},
+    {"noise_multiplier": 300.0},
 ]  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def test_rounding(compiled: bool, dtype: str, truncate: bool, monkeypatch: pytes
     if not compiled:
         monkeypatch.setattr(loops, "compiled", None)
     how = Mechanism(3, 1.0, 10.0, truncate, 0.0)
-    values = np.array([0.0, -0.0, 0.06, 0.0625, 0.1875, 0.19, -0.06, -0.19, 9.99, 10.01, -1e9, 1e38], dtype)
+    values = np.array([0.0, -0.0, 0.06, 0.0625, 0.1875, 0.19, -0.06, -0.19, 9.99, 10.01, -10.2, 1e38], dtype)
     expected = [0, 0, 0, 0, 1, 1, 0, -1, 79, 80, -80, 80] if truncate else [0, 0, 0, 0, 2, 2, 0, -2, 80, 80, -80, 80]
     assert integers(how, values).tolist() == expected
     unsaid = np.array([np.nan, np.inf, -np.inf], dtype)

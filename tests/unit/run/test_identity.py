@@ -193,3 +193,12 @@ def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_p
     assert "data_sha256" not in text
     (manifest,) = (tmp_path / "run" / "checkpoint").glob("*4/manifest.json")
     assert read_json(manifest)["run"]["identity"]["data"]["sha256"] not in text
+
+
+def test_all_sources_of_mpifed_are_in_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity.mpifed, "__file__", str(tmp_path / "__init__.py"))
+    digests = []
+    for name in ("__init__.py", "loops.c", "part.py", "loops.c"):
+        (tmp_path / name).write_text(f"{len(digests)}")
+        digests.append(identity._package.__wrapped__())
+    assert len(set(digests)) == 4

@@ -251,6 +251,7 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
     assert select(folder)["settings"] == {"algorithm.batch_size": 2}
     assert select(folder)["mean"]["constraint_1"] == pytest.approx(0.125)
+    assert select(folder, maximize=True)["settings"] == {"algorithm.batch_size": 3}  # of those that meet them
     assert select(folder, by="objective")["settings"] == {"algorithm.batch_size": 4}
     header, *lines = compare_text(folder).splitlines()
     assert header.split()[4:6] == ["constraint_1", "constraint_2"]

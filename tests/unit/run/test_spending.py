@@ -106,6 +106,14 @@ def test_undone_keeps_who_might_be_worst() -> None:
     assert kept == {0, 1}
 
 
+def test_a_frequent_draw_is_undone_beside_many_less_frequent_ones() -> None:
+    spending, both = Spending(PRIVACY, 2), present(0, 1, of=2)
+    spending.add(release(2.0, np.array([0.3, 0.01]), clients=2), both)
+    spending.add(release(2.0, np.array([0.3, 0.9]), clients=2), both)
+    spending.add(release(2.0, 0.3, clients=2), present(0, of=2), times=8)
+    assert len(undone(spending.groups())) == 2
+
+
 @pytest.mark.parametrize("levels", [256, 3])
 def test_who_is_undone_was_outdone_by_one_who_is_kept(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With multipliers that change from round to round: each mechanism is paired with one that tells as much."""

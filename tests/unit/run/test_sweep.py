@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import weakref
@@ -39,7 +40,10 @@ def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
 
 
 def test_the_grid_with_seeds_fastest() -> None:
-    found = points(table(**{"algorithm.batch_size": [1, 2], "model.l2": [0.0, 0.5], "seeds": 3}), "job")
+    given = table(**{"algorithm.batch_size": [1, 2], "model.l2": [0.0, 0.5], "seeds": 3})
+    before = copy.deepcopy(given)
+    found = points(given, "job")
+    assert given == before
     assert [p.name for p in found] == [f"point-{k:04d}" for k in range(12)]
     settings = [tuple(p.settings.values()) for p in found]
     assert settings == [(b, p, s) for b in (1, 2) for p in (0.0, 0.5) for s in (5, 6, 7)]

@@ -147,8 +147,9 @@ def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, mon
     assert federation.provenance["options"]["scale"] == kinds
 
 
-def test_a_source_knows_its_largest_value_before_other_scalings_alone(run: Run) -> None:
-    federation = run("digits", "--split", "rows", "--clients", 2, "--scale", "unit-rows,unit")
+@pytest.mark.parametrize("kinds", ["unit-rows,unit", "unit,unit"])
+def test_a_source_knows_its_largest_value_before_other_scalings_alone(run: Run, kinds: str) -> None:
+    federation = run("digits", "--split", "rows", "--clients", 2, "--scale", kinds)
     assert everything(federation)[0].max() == pytest.approx(1, rel=1e-15)
 
 

@@ -22,6 +22,7 @@ from mpifed.shards.partition import (
     by_rectangles,
     by_rows,
     held_out,
+    stream,
     training_rows,
 )
 
@@ -141,6 +142,11 @@ def test_held_out_rows_are_stratified() -> None:
     out = held_out(Y, 0.2, seed=4)
     assert np.bincount(Y[out]).tolist() == [20] * 10
     assert held_out(Y / 2, 0.25, seed=4).sum() == 250  # real targets: of all rows
+
+
+def test_held_out_rows_have_random_numbers_of_their_own() -> None:
+    for_clients = stream(4, "rows").choice(1000, 250, replace=False)
+    assert set(np.flatnonzero(held_out(Y / 2, 0.25, seed=4))) != set(for_clients)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan"), 1e-9])

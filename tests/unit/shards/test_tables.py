@@ -44,7 +44,7 @@ def in_order(ids: set[str]) -> list[str]:
 def test_tables_are_joined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # north and south overlap in rows and columns, but south has no ages, and visits are of other people
     (folder / "south.csv").write_text(SOUTH.replace("9,1,eva,1", "9,1,ann,1").replace("1,0,fay,0", "1,0,dua,0"))
-    (folder / "north.csv").write_text("age,person,visits,paid\n33,eva,7,1\n61,fay,2,0\n")
+    (folder / "north.csv").write_text("visits,person,age,paid\n7,eva,33,1\n2,fay,61,0\n")  # in another order
     monkeypatch.setattr(tables_module, "CHUNK_VALUES", 8)  # two rows at a time
     read = Tables(folder, "person", "paid", folder.parent / "key", missing="zero").read(0)
     names = ("income", "age", "visits", "likes")

@@ -11,6 +11,7 @@ from scipy.stats import binom, norm
 from sklearn.metrics import roc_auc_score
 
 from mpifed.audit.attacks.membership import (
+    MARGIN,
     area,
     clopper_pearson,
     epsilon_of_one_run,
@@ -73,6 +74,13 @@ def test_rows_that_it_never_saw(by_heart: Parameters) -> None:
         assert one.auc_low < 0.5 < one.auc_high
         assert abs(one.balanced_accuracy - 0.5) < 0.06
         assert one.epsilon_one_run < 0.2
+
+
+def test_an_area_that_may_be_chance_is_no_leak() -> None:
+    """Of few rows, whose interval reaches from below the margin to above it."""
+    rng = np.random.default_rng(1)
+    loss = membership(rng.exponential(0.8, 40), rng.exponential(1.0, 40)).attacks[0]
+    assert loss.auc_low < 0.5 + MARGIN < loss.auc_high and not loss.leak
 
 
 def test_classes_of_their_own_help() -> None:
