@@ -25,8 +25,9 @@ import numpy as np
 from mpifed.batch.cluster import partitions
 from mpifed.batch.durations import limit_of
 from mpifed.batch.plugin import plugin, plugins
-from mpifed.comm.streams import KEY_BYTES, Pad, Stream
-from mpifed.comm.transport import Alone, connect, launched_ranks, library
+from mpifed.comm.key_streams import KEY_BYTES, Pad, Stream
+from mpifed.comm.mpi import launched_ranks, library
+from mpifed.comm.transport import Alone, connect
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.run.environment import hdf5_version, versions

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.masking.graph import enough
+from mpifed.comm.masking.neighbour_graph import enough
 from mpifed.core.exchange import ToClients
 from mpifed.run.config import Job
 

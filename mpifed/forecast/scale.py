@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from mpifed.comm.accumulate import make_sum
 from mpifed.comm.placement import Placement, place
-from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import nbytes
 from mpifed.core.round import Round

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.comm.transport import Transport, library
+from mpifed.comm.mpi import library
+from mpifed.comm.transport import Transport
 from mpifed.core import loops
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host

@@ -16,9 +16,9 @@ from jobs_in_python import checked
 from registry import CASES, NAMES
 
 from mpifed import doctor
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.accumulate_gpu import DeviceSum
 from mpifed.comm.channel import Channel
-from mpifed.comm.device import DeviceSum
-from mpifed.comm.sums import make_sum
 from mpifed.core.device import Host, any_on_device, host_record
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer, fields_like

@@ -12,7 +12,7 @@ import pytest
 from jobs_in_python import checked
 from test_transport import around_a_piece, worlds
 
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
 from mpifed.comm.transport import Alone, Bytes
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Field, ToServer

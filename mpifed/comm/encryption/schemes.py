@@ -109,7 +109,7 @@ def make_scheme(protection: Protection, clients: int) -> Shared | Split:
 
         return Bfv()
     if protection.scheme == "threshold-bfv":
-        from mpifed.comm.encryption.threshold import ThresholdBfv
+        from mpifed.comm.encryption.threshold_bfv import ThresholdBfv
 
         return ThresholdBfv(clients)
     if protection.scheme == "paillier":

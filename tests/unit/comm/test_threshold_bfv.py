@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from ranks import Threads, on_ranks, totals
 
-from mpifed.comm.channel import Protection, Setting
-from mpifed.comm.encryption.encrypted import Encrypted
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.channel import ChannelSetting, Protection
+from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.encryption.schemes import make_scheme
-from mpifed.comm.line import Line
-from mpifed.comm.sums import make_sum
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import Field, ToClients, ToServer
@@ -147,21 +147,21 @@ class Party:
         hosted, columns = np.flatnonzero(ranks == transport.rank), Cells.all(CLIENTS)
         of = kind("up", FIELD, None, None, None, **more)
         protection = Protection("encrypted", scheme="threshold-bfv")
-        self.channel = Encrypted(Setting(transport, hosted, CLIENTS, columns, protection))
-        self.line = Line(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
+        self.channel = Encrypted(ChannelSetting(transport, hosted, CLIENTS, columns, protection))
+        self.plan = ExchangePlan(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
         self.hosted, self.transport = hosted, transport
-        self.channel.prepare([self.line])
+        self.channel.prepare([self.plan])
         transport.heard = []
 
     def play(self, now: Round) -> tuple[bool, np.ndarray, list[bytes]]:
-        self.line.reduced[...] = 7
-        self.channel.begin(self.line, now)
+        self.plan.reduced[...] = 7
+        self.channel.begin(self.plan, now)
         if len(self.hosted):
             answers = np.array([np.random.default_rng(int(c)).uniform(-1024, 1024, 20) for c in self.hosted])
-            self.channel.add(self.line, answers, self.hosted, now)
-        self.line.sum.message[-1] = 0
-        heard = self.channel.collect(self.line, now)
-        return heard, self.line.reduced[:-1].copy(), self.transport.heard
+            self.channel.add(self.plan, answers, self.hosted, now)
+        self.plan.sum.message[-1] = 0
+        heard = self.channel.collect(self.plan, now)
+        return heard, self.plan.reduced[:-1].copy(), self.transport.heard
 
 
 def expected() -> np.ndarray:
@@ -187,9 +187,9 @@ def test_clients_hear_a_sum_that_the_server_cannot_open(more: Any, hearing: list
 
     def play(transport: Threads) -> tuple[Any, ...]:
         party = Party(transport, ToClients, **more)
-        sealed = party.channel._opening._parts
+        sealed = party.channel._decryption._parts
         given: list[bytes] = []
-        party.channel._opening._parts = lambda *a: (given.append(sealed(*a)), given[-1])[1]
+        party.channel._decryption._parts = lambda *a: (given.append(sealed(*a)), given[-1])[1]
         heard, reduced, _ = party.play(ALL)
         return heard, reduced, given, party.channel
 
@@ -200,7 +200,7 @@ def test_clients_hear_a_sum_that_the_server_cannot_open(more: Any, hearing: list
     parts_passed_on = {client: part for _, _, given, _ in found for one in given for client, part in one.items()}
     assert sorted(parts_passed_on) == [0, 1, 2]
     with pytest.raises(BrokenProtocol):
-        found[0][3]._opening._fuse(parts_passed_on)
+        found[0][3]._decryption._fuse(parts_passed_on)
 
 
 @here
@@ -237,5 +237,5 @@ def test_traffic() -> None:
     block, part = len(sent), len(scheme.part(0, scheme.load(sent)))
     assert (scheme.nbytes, scheme.part_nbytes) == (block, part)
     assert len(scheme.part(1, scheme.load(sent))) == part
-    assert totals(server.channel.traffic(server.line, ALL)) == (3 * block + 3 * part, 3 * block)
-    assert totals(client.channel.traffic(client.line, ALL)) == (3 * block + 3 * part, 3 * block + 9 * part)
+    assert totals(server.channel.traffic(server.plan, ALL)) == (3 * block + 3 * part, 3 * block)
+    assert totals(client.channel.traffic(client.plan, ALL)) == (3 * block + 3 * part, 3 * block + 9 * part)

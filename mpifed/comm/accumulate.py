@@ -1,7 +1,7 @@
 """Sums of answers: integers on each field's grid, the same in every channel, or floats.
 
 A sum has a single flat buffer for all fields of its exchange, so that an exchange needs a single reduction; for floats,
-long fields are reduced separately. See `mpifed.comm.places`.
+long fields are reduced separately. See `mpifed.comm.message_layout`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.places import Message, Place, client_out_of_bounds, listed, places_of, total_out_of_bounds
+from mpifed.comm.allreduce import Reduction
+from mpifed.comm.message_layout import FlatMessage, Place, client_out_of_bounds, listed, places_of, total_out_of_bounds
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import LONG, Record, bare_leaves, map_leaves
+from mpifed.core.record import LONG, Array, Record, bare_leaves, map_leaves
 from mpifed.maths.fixedpoint import Encoder, decode, outside
 
 
@@ -74,7 +75,7 @@ def _merged(parts: Iterable[tuple[NDArray[Any], Any]]) -> Iterator[tuple[NDArray
         yield pending, where
 
 
-class ExactSum(Message):
+class ExactSum(FlatMessage):
     """Integers on each field's grid: the same bits in any order of addition and on any number of ranks."""
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
@@ -189,7 +190,7 @@ class ExactSum(Message):
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
 
-class FloatSum(Message):
+class FloatSum(FlatMessage):
     """Floating-point sums: faster, but their bits depend on the number of ranks.
 
     Long fields are reduced separately, in the arrays of the algorithm, without a copy into the message.
@@ -270,15 +271,17 @@ class FloatSum(Message):
         return fused.astype(place.dtype, copy=False)
 
 
-def reduce_in_place(transport: Any, arrays: Iterable[Any], everywhere: bool, way: Any = None) -> bool:
+def reduce_in_place(
+    transport: Transport, arrays: Iterable[Array], everywhere: bool, algorithm: Reduction | None = None
+) -> bool:
     """Replace each array by its sum over all ranks; whether this rank has the sum. Collective.
 
-    `way`: the reduction algorithm, see `mpifed.comm.reductions`; by default the transport chooses it.
+    `algorithm`: of the reduction, see `mpifed.comm.allreduce`; by default the transport chooses it.
     """
     if transport.size == 1:
         return True
-    way = way or transport
-    add = way.reduce_all if everywhere else way.reduce
+    by = algorithm or transport
+    add = by.reduce_all if everywhere else by.reduce
     for array in arrays:
         add(array, array)
     return everywhere or transport.rank == 0

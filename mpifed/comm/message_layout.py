@@ -93,7 +93,7 @@ def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
-class Message:
+class FlatMessage:
     """Flat buffer of a sum, and its size."""
 
     places: list[Place]

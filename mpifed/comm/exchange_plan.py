@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.accounts import Account, Spent
-from mpifed.comm.places import Place
-from mpifed.comm.sums import ExactSum
+from mpifed.comm.accumulate import ExactSum
+from mpifed.comm.broadcast import Broadcast
+from mpifed.comm.cost_accounts import CostAccount, Spent
+from mpifed.comm.message_layout import Place
 from mpifed.core.exchange import Exchange, Placed
 from mpifed.core.holdings import Cells, size
-from mpifed.core.record import Layout, Record, map_leaves
+from mpifed.core.record import Record, map_leaves
 
 
-class Memory:
+class StaleAnswers:
     """Last answers of this rank's clients, where later sums still include them; a channel may store more."""
 
     def __init__(self, clients: int) -> None:
@@ -25,22 +26,21 @@ class Memory:
         self.sealed: Any = None  # what the server stores, in the channel's own form
 
 
-class Line:
-    """What an exchange reuses whenever it runs: its sums, and the buffer of its broadcast."""
+class ExchangePlan:
+    """What an exchange reuses whenever it runs: its sums, and its broadcast."""
 
-    def __init__(self, exchange: Exchange, make: Any, cells: Cells, memory: Memory | None = None) -> None:
-        """`make` returns a new sum of the exchange's fields; `memory` is given for an exchange with stale answers."""
-        self.exchange, self._make, self.cells, self.memory = exchange, make, cells, memory
+    def __init__(self, exchange: Exchange, make: Any, cells: Cells, stale: StaleAnswers | None = None) -> None:
+        """`make` returns a new sum of the exchange's fields; `stale` is given for an exchange with stale answers."""
+        self.exchange, self._make, self.cells, self.stale = exchange, make, cells, stale
         self.sum: Any = make()  # ExactSum or FloatSum
         self.reduced = np.empty_like(self.sum.message)  # the opened sum, where this rank may use it
-        self.layout: Layout | None = None
-        self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self.broadcast = Broadcast()
         self.sent = self.sum.nbytes_of(partial(Place.sizes, cells=cells))  # [N] bytes that each client uploads
         self.received = self.sum.nbytes_of(partial(Place.received, cells=cells))  # [N] of the sum that each receives
         self.values = sum(place.field.size for place in self.sum.places)
         self.values_sent = sum(place.sizes(cells) for place in self.sum.places)  # [N] values that each client uploads
         self.values_received = sum(place.received(cells) for place in self.sum.places)  # [N] receives
-        self.account, self.spent = Account(), Spent()
+        self.account, self.spent = CostAccount(), Spent()
         self.counted_for: bytes | None = None  # the participation for which `spent` holds
         self._alone: ExactSum | None = None
         self._positions: dict[tuple[str, int], slice | NDArray[np.int64]] = {}
@@ -98,10 +98,10 @@ class Line:
 
     def add_last(self) -> None:
         """Set the message to the sum of the last answers of all clients of this rank."""
-        assert self.memory is not None
+        assert self.stale is not None
         self.sum.message[:-1] = 0
-        for client in sorted(self.memory.last):
-            self.put(self.sum.message, client, self.memory.last[client])
+        for client in sorted(self.stale.last):
+            self.put(self.sum.message, client, self.stale.last[client])
 
 
 def places(place: Place, at: slice | NDArray[np.int64]) -> slice | NDArray[np.int64]:

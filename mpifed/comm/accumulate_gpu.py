@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.places import Place, out_of_bounds, total_out_of_bounds
-from mpifed.comm.sums import ExactSum, FloatSum, Sum, reduce_in_place
+from mpifed.comm.accumulate import ExactSum, FloatSum, Sum, reduce_in_place
+from mpifed.comm.message_layout import Place, out_of_bounds, total_out_of_bounds
 from mpifed.core.device import Device, any_on_device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Placed

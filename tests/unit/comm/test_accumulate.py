@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm.places import Place
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.message_layout import Place
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings
