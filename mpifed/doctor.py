@@ -25,6 +25,7 @@ import numpy as np
 from mpifed.batch.cluster import partitions
 from mpifed.batch.durations import limit_of
 from mpifed.batch.plugin import plugin, plugins
+from mpifed.comm.encryption.schemes import SCHEMES
 from mpifed.comm.key_streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.mpi import launched_ranks, library
 from mpifed.comm.transport import Alone, connect
@@ -39,7 +40,6 @@ _PMI, _PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and l
 _FAMILIES = {"Open MPI": _PMIX, "OpenRTE": _PMIX, "PRRTE": _PMIX, "Intel": _PMI, "HYDRA": _PMI, "MPICH": _PMI}
 _SLOW_MS = 8.0  # for 10^6 values; about 1 with AES instructions and 30 without
 _MASKED = 2**18  # values of one measurement
-_SCHEMES = {"bfv": "seal", "threshold-bfv": "openfhe", "paillier": "tno.mpc.encryption_schemes.paillier"}
 _LITTLE_BYTES = 2**30  # less free space than this is worth a warning
 
 
@@ -288,7 +288,7 @@ def _seconds_of_masks() -> float:
 def encryption() -> Iterator[Finding]:
     """The libraries of the encrypted channel that can be loaded."""
     loadable, missing = [], []
-    for scheme, module in _SCHEMES.items():
+    for scheme, (_, module) in SCHEMES.items():
         name = f"{scheme} ({module.partition('.')[0]})"
         try:
             with warnings.catch_warnings():

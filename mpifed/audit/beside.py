@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.plays import complete, filled, line_of, plays
 from mpifed.audit.stage import Stage
-from mpifed.comm.encryption.decryption import unbundle
+from mpifed.comm.encryption.bundles import unbundle
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.masking.secret_sharing import SHARE_BYTES
 from mpifed.core.errors import BrokenProtocol

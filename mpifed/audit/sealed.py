@@ -123,7 +123,7 @@ def _fillers(
 
 def _ciphertexts(stage: Stage) -> Any:
     """Function of an upload that gives (numbers of its ciphertexts, modulus) for each modulus."""
-    from mpifed.comm.encryption.channel import words
+    from mpifed.comm.encryption.bundles import words
     from mpifed.comm.encryption.schemes import make_scheme
 
     scheme = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)

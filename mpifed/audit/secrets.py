@@ -109,7 +109,7 @@ def encrypted(stage: Stage, messages: Sequence[Message]) -> list[Message]:
 
 def made_alike(stage: Stage, uploads: Sequence[Message], messages: Sequence[Message]) -> tuple[int, list[str]]:
     """(number of ciphertexts, descriptions of pairs with the same or nearly the same randomness)."""
-    from mpifed.comm.encryption.channel import randomness
+    from mpifed.comm.encryption.bundles import randomness
     from mpifed.comm.encryption.schemes import make_scheme
 
     scheme: Any = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)

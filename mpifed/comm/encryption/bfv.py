@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.comm.channel import Protection
+from mpifed.comm.encryption.schemes import Ciphertext, SharedKeyScheme
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 _RING = 8192
@@ -25,7 +27,7 @@ _ERROR_BITS = 24  # low bits of a coefficient, changed by encryption errors
 _LEAST_BUDGET = 8  # bits; a ciphertext with less was altered, or is the sum of too many
 
 
-class Bfv:
+class Bfv(SharedKeyScheme):
     """BFV with the public key on every rank and the secret key on ranks of clients alone, never on disk."""
 
     name = "bfv"
@@ -51,7 +53,10 @@ class Bfv:
         self._secret: Any = None
         self._encryptor: Any = None
         self._decryptor: Any = None
-        self.budget: int | None = None  # bits of noise budget left in the ciphertext decrypted last
+
+    @classmethod
+    def of(cls, protection: Protection, clients: int) -> Bfv:
+        return cls()
 
     def _strength(self, bits: int) -> str:
         """Security level of a modulus of `bits` bits, by the homomorphic encryption standard."""
@@ -94,7 +99,7 @@ class Bfv:
         """A ciphertext of up to 8192 integers."""
         return bytes(self._encryptor.encrypt(self._encoder.encode(values)).to_string())
 
-    def load(self, block: bytes) -> Any:
+    def load(self, block: bytes) -> Ciphertext:
         cipher = self._read(self._context.from_cipher_str, block, "ciphertext")
         if len(block) != self.nbytes or cipher.size() != 2 or cipher.is_ntt_form() or cipher.is_transparent():
             raise BrokenProtocol("a ciphertext is not one that a client's encryption gives; it was altered in transit")
@@ -106,15 +111,15 @@ class Bfv:
         except (RuntimeError, ValueError, IndexError) as error:
             raise BrokenProtocol(f"a {what} of {len(data)} bytes does not load ({error}); it was altered") from error
 
-    def add(self, total: Any, more: Any) -> Any:
+    def add(self, total: Ciphertext, more: Ciphertext) -> Ciphertext:
         """The sum, in place of `total`."""
         self._evaluator.add_inplace(total, more)
         return total
 
-    def save(self, total: Any) -> bytes:
+    def save(self, total: Ciphertext) -> bytes:
         return bytes(total.to_string())
 
-    def open(self, total: Any) -> NDArray[np.int64]:
+    def open(self, total: Ciphertext) -> NDArray[np.int64]:
         """Decrypt: [8192] integers."""
         if self._decryptor is None:
             raise BrokenProtocol("a ciphertext cannot be decrypted on a rank that has no secret key")

@@ -13,25 +13,16 @@ Ciphertexts are not authenticated; what does not decrypt to a possible sum is re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.accumulate import ExactSum
 from mpifed.comm.channel import Channel, ChannelSetting, answering, hearing
-from mpifed.comm.encryption.decryption import (
-    Decryption,
-    DecryptionRequest,
-    Note,
-    Opened,
-    SharedKeyDecryption,
-    ThresholdDecryption,
-    bundle,
-    unbundle,
-)
+from mpifed.comm.encryption.bundles import bundle, unbundle
+from mpifed.comm.encryption.decryption import Decryption, DecryptionRequest, Note, Opened, decryption_by
 from mpifed.comm.encryption.packing import Packing, Vector, vectors
-from mpifed.comm.encryption.schemes import make_scheme
+from mpifed.comm.encryption.schemes import Ciphertext, SharedKeyScheme, ThresholdScheme, make_scheme
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.keys import Keyring
 from mpifed.comm.minimum_group import refuse_small
@@ -49,7 +40,7 @@ class Encrypted(Channel):
 
     name = "encrypted"
 
-    def __init__(self, setting: ChannelSetting, scheme: Any = None) -> None:
+    def __init__(self, setting: ChannelSetting, scheme: SharedKeyScheme | ThresholdScheme | None = None) -> None:
         """`scheme` overrides the one that the setting names."""
         super().__init__(setting)
         self.scheme = scheme or make_scheme(setting.protection, setting.clients)
@@ -60,7 +51,7 @@ class Encrypted(Channel):
         self._keyring: Keyring
         self._vectors: dict[str, list[Vector]] = {}
         self._sums = 0  # decrypted so far; alike on all ranks
-        self._totals: dict[int, Any] = {}  # sums of this rank's ciphertexts in the current exchange, by number
+        self._totals: dict[int, Ciphertext] = {}  # sums of this rank's ciphertexts in the current exchange, by number
 
     @property
     def security(self) -> str:
@@ -84,8 +75,7 @@ class Encrypted(Channel):
         keyring = Keyring.made_up(self.setting) if self.setting.rehearsed else Keyring(self.setting)
         keyring.prepare(self.keys.timed)
         self._keyring = keyring
-        opening: Any = ThresholdDecryption if hasattr(self.scheme, "fuse") else SharedKeyDecryption
-        self._decryption = opening(self.setting, self.scheme, self._homes)
+        self._decryption = decryption_by(self.scheme, self.setting, self._homes)
         self._decryption.prepare(keyring, self._note(None, None), self.keys.timed)
         up, down = self._decryption.setup_bytes
         self.keys.up_bytes = keyring.setup_up_bytes + up
@@ -122,7 +112,7 @@ class Encrypted(Channel):
         if opened is not None and not np.array_equal(opened[0], expected):
             wrong = int((opened[0] != expected).sum())
             raise BrokenProtocol(f"{what}, decrypts to other values in {wrong} of {len(expected)} slots; {_REMEDY}")
-        self.budget = getattr(self.scheme, "budget", None)
+        self.budget = self.scheme.budget
 
     def vectors(self, plan: ExchangePlan) -> list[Vector]:
         """Parts of an exchange's message that are encrypted together; they follow from the job alone."""
@@ -287,7 +277,7 @@ class Encrypted(Channel):
         if now.void or (to_clients and not receiving.any()):
             return up, np.zeros_like(up)
         more, down = self._decryption.traffic(int(blocks[0]), received, now)
-        if not to_clients and isinstance(self._decryption, SharedKeyDecryption):
+        if not to_clients and self._decryption.by_a_client:
             more[np.flatnonzero(now.staying)[:1]] += plan.sum.nbytes
         return up + more, down
 
@@ -306,14 +296,3 @@ _REMEDY = (
     'set another [encryption] scheme, or [aggregation] security = "masked"; and report it, with the versions of '
     "libraries"
 )
-
-
-def randomness(scheme: Any, message: Bytes) -> Iterator[list[bytes]]:
-    """Parts of each ciphertext of an upload that depend only on its randomness; for the audit."""
-    yield from (list(scheme.randomness(block)) for block in unbundle(message).values())
-
-
-def words(scheme: Any, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
-    """(integers, modulus) of the ciphertexts of an upload, or of a rank's message; for the audit."""
-    for block in unbundle(message).values():
-        yield from scheme.words(block)

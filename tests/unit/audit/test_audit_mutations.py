@@ -385,7 +385,8 @@ def test_the_server_hosts_the_key_of_the_encryption(
     six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any
 ) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    from mpifed.comm.encryption.decryption import SharedKeyDecryption, writable
+    from mpifed.comm.encryption.bundles import writable
+    from mpifed.comm.encryption.decryption import SharedKeyDecryption
 
     prepare = SharedKeyDecryption.prepare
 

@@ -129,8 +129,8 @@ def test_a_second_part_of_uploads(six: Path, leaks: Callable[..., dict[str, str]
 
 def test_single_uploads_are_opened(six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
+    from mpifed.comm.encryption.bundles import unbundle
     from mpifed.comm.encryption.channel import Encrypted
-    from mpifed.comm.encryption.decryption import unbundle
 
     seal = Encrypted.seal
 
@@ -147,8 +147,8 @@ def test_single_uploads_are_opened(six: Path, leaks: Callable[..., dict[str, str
 
 def test_a_plain_piece_in_a_bundle(six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
+    from mpifed.comm.encryption.bundles import bundle, unbundle
     from mpifed.comm.encryption.channel import Encrypted
-    from mpifed.comm.encryption.decryption import bundle, unbundle
 
     seal, add = Encrypted.seal, Encrypted._sum
 

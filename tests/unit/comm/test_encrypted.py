@@ -9,8 +9,8 @@ from ranks import Threads, on_ranks, totals
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.channel import Channel, ChannelSetting, Protection
 from mpifed.comm.encryption.bfv import Bfv
-from mpifed.comm.encryption.channel import Encrypted, words
-from mpifed.comm.encryption.decryption import bundle, unbundle
+from mpifed.comm.encryption.bundles import bundle, unbundle, words
+from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.encryption.paillier import PackedPaillier
 from mpifed.comm.encryption.schemes import check, make_scheme
 from mpifed.comm.exchange_plan import ExchangePlan
