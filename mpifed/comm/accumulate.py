@@ -35,8 +35,8 @@ class Sum(Protocol):
     def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
         """[N] bytes that each client uploads or receives, where `values` gives the number of values of a field."""
 
-    def begin(self, clients: int) -> None:
-        """Start a new sum, of the answers of `clients` clients."""
+    def begin(self, adds: bool) -> None:
+        """Start a new sum; `adds`: whether answers will be added, the first of which overwrites the last sum."""
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add the answers [n, ...] of `clients` [n]."""
@@ -81,15 +81,15 @@ class ExactSum(FlatMessage):
     def __init__(self, fields: Record, places: list[Place]) -> None:
         self._fields, self.places = fields, places
         self._encoders = [Encoder(place.form, place.field.size) for place in self.places]
-        self._clients, self._begun = 0, False
+        self._anew = False  # whether the next answers overwrite the accumulators
         self.message = np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}")
         self._accumulators = [self.message[place.start : place.stop] for place in places]
         self._parts: dict[tuple[str, int], tuple[Encoder, NDArray[np.signedinteger]]] = {}
 
-    def begin(self, clients: int) -> None:
-        self._clients, self._begun = clients, False
+    def begin(self, adds: bool) -> None:
+        self._anew = adds
         for place, accumulator in zip(self.places, self._accumulators, strict=True):
-            if not clients or place.field.in_parts:
+            if not adds or place.field.in_parts:
                 accumulator.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
@@ -106,10 +106,10 @@ class ExactSum(FlatMessage):
                 self._put(place, accumulator, leaf, clients)
                 continue
             rows = place.rows(leaf, len(clients))
-            if not encoder.add(rows, accumulator, 0 if self._begun else self._clients):
+            if not encoder.add(rows, accumulator, self._anew):
                 i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound))
                 raise client_out_of_bounds(place, int(clients[i]), rows[i])
-        self._begun = True
+        self._anew = False
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
         """Round the sum of the answers of `clients` to the grid, and add it, as a single addition.
@@ -122,10 +122,9 @@ class ExactSum(FlatMessage):
         parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(total), strict=True)
         for place, encoder, accumulator, leaf in parts:
             whole = place.whole(leaf)
-            first_of = 0 if self._begun else self._clients
-            if not encoder.add_total(whole.reshape(-1), accumulator, len(clients), first_of):
+            if not encoder.add_total(whole.reshape(-1), accumulator, len(clients), self._anew):
                 raise total_out_of_bounds(place, clients, float(np.abs(whole).max()))
-        self._begun = True
+        self._anew = False
 
     def _put(self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]) -> None:
         """Add the clients' parts of a field."""
@@ -142,7 +141,7 @@ class ExactSum(FlatMessage):
             target = whole[0, ...][at] if place.form.limbs == 1 and isinstance(at, tuple) else None
             if target is not None and isinstance(at[-1], slice) and target.flags.c_contiguous:
                 encoder, _ = self._encoder(place, values.size)
-                if not encoder.add_alone(values.reshape(-1), target.reshape(-1)):
+                if not encoder.add(values.reshape(1, -1), target.reshape(-1)):
                     raise client_out_of_bounds(place, client, values)
             else:
                 yield self._coded(place, client, values), at
@@ -157,7 +156,7 @@ class ExactSum(FlatMessage):
     def _coded(self, place: Place, client: int, values: NDArray[np.floating]) -> NDArray[np.signedinteger]:
         """[limbs, ...] values of a client on the grid; overwritten by the next call of the same size."""
         encoder, coded = self._encoder(place, values.size)
-        if not encoder.add(values.reshape(1, -1), coded, 1):
+        if not encoder.add(values.reshape(1, -1), coded, anew=True):
             raise client_out_of_bounds(place, client, values)
         return coded.reshape(place.form.limbs, *values.shape)
 
@@ -205,7 +204,7 @@ class FloatSum(FlatMessage):
         self._short = [slice(*ends) for ends in zip(stops[::2], stops[1::2], strict=True) if ends[0] < ends[1]]
         self._fused: dict[str, NDArray[np.floating]] = {}  # sums of long fields, used instead of the message
 
-    def begin(self, clients: int) -> None:
+    def begin(self, adds: bool) -> None:
         self._fused.clear()
         self.message.fill(0)
 

@@ -39,7 +39,7 @@ class DeviceSum:
             host_sum.message.dtype
         )  # the last number as in the message
         self._worst = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)
-        self._clients = 0
+        self._adds = False
         self._pending = False  # whether the device's buffer holds values not yet copied
         self._clients_there: tuple[bytes, Array] = b"", None  # as bytes, on the device
         self._blocks: dict[int, NDArray[np.int64]] = {}  # clients of each block, by its first
@@ -51,9 +51,9 @@ class DeviceSum:
     def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
         return self._host_sum.nbytes_of(values)
 
-    def begin(self, clients: int) -> None:
-        self._host_sum.begin(0)
-        self._clients, self._pending = clients, False
+    def begin(self, adds: bool) -> None:
+        self._host_sum.begin(False)
+        self._adds, self._pending = adds, False
         self._blocks.clear()
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
@@ -95,9 +95,9 @@ class DeviceSum:
         """Whether all arrays of an answer are on the host; then those of later answers are too."""
         if any_on_device(record):
             return False
-        if self._clients:
-            self._host_sum.begin(self._clients)
-            self._clients = 0
+        if self._adds:
+            self._host_sum.begin(True)
+            self._adds = False
         return True
 
     def _clear_once(self) -> None:
@@ -151,7 +151,7 @@ class DeviceSum:
 
     def set_fused(self, total: Record) -> None:
         """Take a sum of answers as the whole sum of this rank."""
-        self._host_sum.begin(0)
+        self._host_sum.begin(False)
         if not any_on_device(total):
             assert isinstance(self._host_sum, FloatSum)
             self._host_sum.set_fused(total)

@@ -86,7 +86,7 @@ class Channel:
     def begin(self, plan: ExchangePlan, now: Round) -> None:
         """Prepare for the answers of one exchange. Called on all ranks alike."""
         participating = answering(plan.exchange, now)
-        plan.sum.begin(0 if self.recorder else int(participating[self.setting.hosted].sum()))
+        plan.sum.begin(self.recorder is None and bool(participating[self.setting.hosted].any()))
         if plan.stale is not None:
             plan.stale.answered |= participating
 

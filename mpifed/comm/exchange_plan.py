@@ -60,7 +60,7 @@ class ExchangePlan:
         NumericalError
             when a value is not a number or outside its field's bound.
         """
-        self.alone.begin(1)
+        self.alone.begin(True)
         self.alone.add(answer_of(answer, i), np.array([client]))
         message: NDArray[np.signedinteger] = self.alone.message[:-1]
         return message

@@ -30,7 +30,7 @@ class LocalClients:
         """All answers at once, as a single sum in floating point."""
         block, start = self.blocks.together(now.present), time.perf_counter()
         if block is None:
-            plan.sum.begin(0)
+            plan.sum.begin(False)
             return
         plan.sum.set_fused(fused(self.device.record(question), self.device.block(block), now))
         plan.account.answer_s += (time.perf_counter() - start) / len(block.shards)
@@ -39,7 +39,7 @@ class LocalClients:
         """One sum for each block; which clients form a block does not depend on the number of ranks."""
         slowest, device = 0.0, self.device
         broadcast, blocks = device.record(question), list(self.blocks.among(now.present))
-        plan.sum.begin(len(blocks))
+        plan.sum.begin(bool(blocks))
         for i, who in blocks:
             start = time.perf_counter()
             block = device.block(self.blocks[i]).only(who)

@@ -86,7 +86,7 @@ def test_float_sums_of_what_is_fused_and_what_is_added(
             if how[rank] == 0:
                 adder.set_fused(Answer(*(np.array(leaf) for leaf in mine)))
             else:
-                adder.begin(1)
+                adder.begin(True)
             if how[rank] == 1:
                 adder.add(Answer(*(np.array(leaf)[None] for leaf in mine)), clients)
             adder.check(clients)
