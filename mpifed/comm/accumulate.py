@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.allreduce import Reduction
-from mpifed.comm.message_layout import FlatMessage, Place, client_out_of_bounds, listed, places_of, total_out_of_bounds
+from mpifed.comm.message_layout import (
+    FlatMessage,
+    Index,
+    Place,
+    client_out_of_bounds,
+    listed,
+    merged,
+    places_of,
+    total_out_of_bounds,
+)
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NumericalError
-from mpifed.core.exchange import Exchange
+from mpifed.core.exchange import Exchange, Placed
 from mpifed.core.record import LONG, Array, Record, bare_leaves, map_leaves
 from mpifed.maths.fixedpoint import Encoder, decode, outside
 
@@ -26,7 +35,7 @@ class Sum(Protocol):
     """Sum of an exchange's answers on this rank, ready to be reduced over ranks."""
 
     places: list[Place]
-    message: NDArray[Any]  # what the ranks reduce
+    message: np.ndarray  # what the ranks reduce
 
     @property
     def nbytes(self) -> int:
@@ -41,38 +50,17 @@ class Sum(Protocol):
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add the answers [n, ...] of `clients` [n]."""
 
-    def numbers(self, answer: Record, client: int) -> NDArray[Any]:
+    def numbers(self, answer: Record, client: int) -> np.ndarray:
         """The answer [1, ...] of a client as it is added to its positions in the message, field by field."""
 
     def check(self, clients: NDArray[np.int64]) -> None:
         """NumericalError if the sum of the answers of `clients` is not finite; before it is reduced."""
 
-    def reduce(self, transport: Transport, everywhere: bool) -> NDArray[Any] | None:
+    def reduce(self, transport: Transport, everywhere: bool) -> np.ndarray | None:
         """The message summed over all ranks, on ranks that receive it; `message` is overwritten. Collective."""
 
-    def total(self, message: NDArray[Any]) -> Record:
+    def total(self, message: np.ndarray) -> Record:
         """The sum, decoded from a reduced message."""
-
-
-def _merged(parts: Iterable[tuple[NDArray[Any], Any]]) -> Iterator[tuple[NDArray[Any], Any]]:
-    """(values, index), with consecutive values for the same scattered entries summed beforehand.
-
-    Adding at an array of positions takes several times as long as adding contiguous values.
-    """
-    pending: NDArray[Any] | None = None
-    where: Any = None
-    for values, at in parts:
-        scattered = at[-1] if isinstance(at, tuple) and isinstance(at[-1], np.ndarray) else None
-        if scattered is None:
-            yield values, at
-        elif pending is not None and scattered is where[-1]:
-            pending += values
-        else:
-            if pending is not None:
-                yield pending, where
-            pending, where = values.copy(), at
-    if pending is not None:
-        yield pending, where
 
 
 class ExactSum(FlatMessage):
@@ -126,20 +114,23 @@ class ExactSum(FlatMessage):
                 raise total_out_of_bounds(place, clients, float(np.abs(whole).max()))
         self._anew = False
 
-    def _put(self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]) -> None:
+    def _put(
+        self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Array | Placed, clients: NDArray[np.int64]
+    ) -> None:
         """Add the clients' parts of a field."""
         whole = accumulator.reshape(place.form.limbs, *place.field.shape)
-        for coded, at in _merged(self._scattered(place, whole, place.parts(leaf, clients))):
+        for coded, at in merged(self._scattered(place, whole, place.parts(leaf, clients))):
             for limb, part in enumerate(coded):
                 whole[limb, ...][at] += part  # [limb, ...] is a view even where the field is a scalar
 
     def _scattered(
-        self, place: Place, whole: NDArray[np.signedinteger], parts: Iterator[tuple[int, NDArray[np.floating], Any]]
-    ) -> Iterator[tuple[NDArray[np.signedinteger], Any]]:
+        self, place: Place, whole: NDArray[np.signedinteger], parts: Iterator[tuple[int, NDArray[np.floating], Index]]
+    ) -> Iterator[tuple[NDArray[np.signedinteger], Index]]:
         """(integers [limbs, ...], index) of each client with scattered entries; contiguous ones are added here."""
         for client, values, at in parts:
-            target = whole[0, ...][at] if place.form.limbs == 1 and isinstance(at, tuple) else None
-            if target is not None and isinstance(at[-1], slice) and target.flags.c_contiguous:
+            alone = place.form.limbs == 1 and isinstance(at, tuple) and isinstance(at[-1], slice)
+            target = whole[0, ...][at] if alone else None
+            if target is not None and target.flags.c_contiguous:
                 encoder, _ = self._encoder(place, values.size)
                 if not encoder.add(values.reshape(1, -1), target.reshape(-1)):
                     raise client_out_of_bounds(place, client, values)
@@ -213,7 +204,7 @@ class FloatSum(FlatMessage):
             part = self.message[place.start : place.stop]
             if place.field.in_parts:
                 whole = part.reshape(place.field.shape)
-                for values, at in _merged((values, at) for _, values, at in place.parts(leaf, clients)):
+                for values, at in merged((values, at) for _, values, at in place.parts(leaf, clients)):
                     whole[at] += values
             else:
                 for row in place.rows(leaf, len(clients)):

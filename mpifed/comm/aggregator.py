@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.accumulate_gpu import on_device
@@ -29,7 +28,7 @@ from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 
-LastAnswers: TypeAlias = dict[int, dict[str, NDArray[Any]]]  # by `Exchange.stale`
+LastAnswers: TypeAlias = dict[int, dict[str, np.ndarray]]  # by `Exchange.stale`
 
 
 class Request:
@@ -205,9 +204,8 @@ class Aggregator:
     def _plan(self, exchange: Exchange) -> ExchangePlan:
         plan = self._plans.get(exchange.name)
         if plan is None:
-            stale = None
-            if exchange.stale:
-                stale = self._stale.setdefault(exchange.stale, StaleAnswers(self.clients))
+            name = exchange.stale
+            stale = self._stale.setdefault(name, StaleAnswers(self.clients)) if name else None
             # a partial instead of a lambda, which would hold this aggregator and its blocks in a reference cycle
             most = self._summed.get(exchange.name, self.clients)
             plan = ExchangePlan(exchange, partial(self._make_sum, exchange, most), self.cells, stale)

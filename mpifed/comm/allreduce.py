@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,8 @@ TRIES = 3  # of each algorithm
 _BUFFER = 2**20  # bytes of each rank in a buffer of shared memory
 _SHARED_MEMORY = "/dev/shm"
 
-Array = NDArray[Any]
+Array = np.ndarray
+Timings: TypeAlias = dict[str, dict[str, object]]  # by call and length: the algorithm, and the seconds of each
 
 
 class Reduction(Protocol):
@@ -164,7 +165,7 @@ class FastestReduction:
     def reduce_all(self, array: Array, total: Array) -> None:
         self._timed("reduce_all", array, lambda algorithm: algorithm.reduce_all(array, total))
 
-    def chosen(self) -> dict[str, dict[str, Any]]:
+    def chosen(self) -> Timings:
         """By call and length: the algorithm chosen (None before the last try), and the seconds of each."""
         return {
             f"{call}, {nbytes} bytes": {

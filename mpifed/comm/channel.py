@@ -8,7 +8,7 @@ sum for those who may receive it: rank 0 for `ToServer`, the ranks that host rec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +51,10 @@ class Recorder(Protocol):
     def question(self, plan: ExchangePlan, now: Round, question: Record) -> None:
         """The server's broadcast."""
 
-    def upload(self, plan: ExchangePlan, now: Round, client: int, upload: Any) -> None:
+    def upload(self, plan: ExchangePlan, now: Round, client: int, upload: np.ndarray) -> None:
         """The upload of a client of this rank, as it is sent."""
 
-    def passed_on(self, plan: ExchangePlan, now: Round, message: Any) -> None:
+    def passed_on(self, plan: ExchangePlan, now: Round, message: np.ndarray) -> None:
         """The partial sum of this rank's clients, as it enters the reduction."""
 
     def opened(self, plan: ExchangePlan, now: Round, total: Record) -> None:
@@ -109,15 +109,16 @@ class Channel:
             if plan.stale is not None:
                 plan.stale.last[client] = plan.pick(integers, client)
 
-    def seal(self, plan: ExchangePlan, integers: NDArray[np.signedinteger], client: int, now: Round) -> Any:
+    def seal(self, plan: ExchangePlan, integers: NDArray[np.signedinteger], client: int, now: Round) -> np.ndarray:
         """The client's upload: in the plain channel its integers [m]."""
-        return integers.copy()
+        upload: np.ndarray = integers.copy()
+        return upload
 
-    def sent(self, plan: ExchangePlan, upload: Any, client: int) -> Any:
+    def sent(self, plan: ExchangePlan, upload: np.ndarray, client: int) -> np.ndarray:
         """The part of an upload that a deployment sends and that is counted: values of fields that the client fills."""
         return plan.pick(upload, client)
 
-    def gather(self, plan: ExchangePlan, upload: Any, client: int) -> None:
+    def gather(self, plan: ExchangePlan, upload: np.ndarray, client: int) -> None:
         """Add a client's upload to the partial sum of this rank."""
         if plan.stale is None:
             plan.sum.message[:-1] += upload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class LocalClients:
     def __init__(self, blocks: Roster, device: Device) -> None:
         self.blocks, self.device = blocks, device
 
-    def answer_together(self, plan: ExchangePlan, fused: Any, question: Record, now: Round) -> None:
+    def answer_together(self, plan: ExchangePlan, fused: Callable[..., Record], question: Record, now: Round) -> None:
         """All answers at once, as a single sum in floating point."""
         block, start = self.blocks.together(now.present), time.perf_counter()
         if block is None:
@@ -35,7 +35,7 @@ class LocalClients:
         plan.sum.set_fused(fused(self.device.record(question), self.device.block(block), now))
         plan.account.answer_s += (time.perf_counter() - start) / len(block.shards)
 
-    def answer_by_blocks(self, plan: ExchangePlan, fused: Any, question: Record, now: Round) -> None:
+    def answer_by_blocks(self, plan: ExchangePlan, fused: Callable[..., Record], question: Record, now: Round) -> None:
         """One sum for each block; which clients form a block does not depend on the number of ranks."""
         slowest, device = 0.0, self.device
         broadcast, blocks = device.record(question), list(self.blocks.among(now.present))

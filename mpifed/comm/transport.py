@@ -8,17 +8,18 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.allreduce import AUTO, Direct, FastestReduction, Reduction, pieces
+from mpifed.comm.allreduce import AUTO, Direct, FastestReduction, Reduction, Timings, pieces
 from mpifed.comm.mpi import Communicator, is_mpich, launched_ranks, library, load
 from mpifed.comm.node_map import NodeMap
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
 
+T = TypeVar("T")
 Bytes: TypeAlias = NDArray[np.uint8]  # [length]
 
 PER_NODE = "MPIFED_RANKS_PER_NODE"  # for tests: this many consecutive ranks count as a node
@@ -39,25 +40,25 @@ class Transport(Protocol):
     def barrier(self) -> None:
         """Wait until every rank is here."""
 
-    def broadcast(self, array: NDArray[Any]) -> None:
+    def broadcast(self, array: np.ndarray) -> None:
         """Overwrite `array` on every rank by rank 0's."""
 
-    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
+    def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
         """Sum `array` over all ranks into `total` on rank 0 (None elsewhere).
 
         Where every rank passes `array` as `total`, less is copied, and `array` is overwritten on all of them.
         """
 
-    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
+    def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         """Sum `array` over all ranks into `total`, which may be the same array, on every rank."""
 
-    def ways(self) -> dict[str, Any]:
+    def ways(self) -> Timings:
         """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
 
     def share(self, value: Any) -> Any:
         """Any picklable value of rank 0, on every rank; for set-up and small values."""
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value: T) -> list[T] | None:
         """The values of all ranks, on rank 0; for set-up, the end of a run and small values."""
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
@@ -85,23 +86,23 @@ class Alone:
     def barrier(self) -> None:
         pass
 
-    def broadcast(self, array: NDArray[Any]) -> None:
+    def broadcast(self, array: np.ndarray) -> None:
         pass
 
-    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
+    def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
         if total is not None:
             np.copyto(total, array)
 
-    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
+    def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         np.copyto(total, array)
 
-    def ways(self) -> dict[str, Any]:
+    def ways(self) -> Timings:
         return {}
 
     def share(self, value: Any) -> Any:
         return value
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value: T) -> list[T] | None:
         return [value]
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
@@ -139,26 +140,26 @@ class MPITransport:
     def barrier(self) -> None:
         self._comm.Barrier()
 
-    def broadcast(self, array: NDArray[Any]) -> None:
+    def broadcast(self, array: np.ndarray) -> None:
         """As `Transport.broadcast`, in pieces of less than 2^31 bytes."""
         flat = array.reshape(-1).view(np.uint8)
         for piece in pieces(flat):
             self._comm.Bcast(flat[piece])
 
-    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
+    def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
         self.reduction.reduce(array, total)
 
-    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
+    def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         self.reduction.reduce_all(array, total)
 
-    def ways(self) -> dict[str, Any]:
+    def ways(self) -> Timings:
         return self.reduction.chosen()
 
     def share(self, value: Any) -> Any:
         return self._comm.bcast(value)
 
-    def gather(self, value: Any) -> list[Any] | None:
-        gathered: list[Any] | None = self._comm.gather(value)
+    def gather(self, value: T) -> list[T] | None:
+        gathered: list[T] | None = self._comm.gather(value)
         return gathered
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:

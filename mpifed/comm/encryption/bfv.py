@@ -11,14 +11,13 @@ plaintext modulus is a prime of 58 bits, equal to 1 mod 16384, which allows batc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.encryption.schemes import Ciphertext, SharedKeyScheme
+from mpifed.comm.encryption.schemes import Ciphertext, LibraryObject, SharedKeyScheme
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 _RING = 8192
@@ -49,10 +48,10 @@ class Bfv(SharedKeyScheme):
         self._data = 2 * len(self._moduli) * _RING  # numbers of a ciphertext: two polynomials for each prime
         self.nbytes = 8 * self._data + 113
         self._encoder, self._evaluator = seal.BatchEncoder(self._context), seal.Evaluator(self._context)
-        self._public: Any = None
-        self._secret: Any = None
-        self._encryptor: Any = None
-        self._decryptor: Any = None
+        self._public: LibraryObject = None
+        self._secret: LibraryObject = None
+        self._encryptor: LibraryObject = None
+        self._decryptor: LibraryObject = None
 
     @classmethod
     def of(cls, protection: Protection, clients: int) -> Bfv:
@@ -105,7 +104,7 @@ class Bfv(SharedKeyScheme):
             raise BrokenProtocol("a ciphertext is not one that a client's encryption gives; it was altered in transit")
         return cipher
 
-    def _read(self, reader: Any, data: bytes, what: str) -> Any:
+    def _read(self, reader: Callable[[bytes], LibraryObject], data: bytes, what: str) -> LibraryObject:
         try:
             return reader(data)
         except (RuntimeError, ValueError, IndexError) as error:
@@ -159,7 +158,7 @@ class Bfv(SharedKeyScheme):
             yield self.secret()
 
 
-def _library() -> Any:
+def _library() -> LibraryObject:
     try:
         import seal
     except ImportError as error:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.encryption.schemes import Ciphertext, SharedKeyScheme
+from mpifed.comm.encryption.schemes import Ciphertext, LibraryObject, SharedKeyScheme
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 _SLOT = 64  # bits
@@ -41,7 +40,7 @@ class PackedPaillier(SharedKeyScheme):
         strength = max((known for size, known in _STRENGTH.items() if size <= bits), default=0)
         self.security = f"{strength} bits (Paillier, modulus of {bits} bits)"
         self._half = sum(1 << (_SLOT * k + _SLOT - 1) for k in range(self.slots))
-        self._scheme: Any = None
+        self._scheme: LibraryObject = None
 
     @classmethod
     def of(cls, protection: Protection, clients: int) -> PackedPaillier:
@@ -150,7 +149,7 @@ class _Randomness:
         return int(pow_mod(secrets.randbelow(self._n - 1) + 1, self._n, self._square))
 
 
-def _library() -> Any:
+def _library() -> LibraryObject:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the library recommends gmpy2, with which it is faster

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from mpifed.comm.channel import Protection
 from mpifed.core.errors import UsageError
 
-Ciphertext: TypeAlias = Any  # of the scheme's library; none of them has types
+LibraryObject: TypeAlias = Any  # none of the schemes' libraries has types
+Ciphertext: TypeAlias = LibraryObject
 
 
 class Registered(NamedTuple):

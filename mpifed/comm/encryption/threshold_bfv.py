@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.encryption.schemes import Ciphertext, ThresholdScheme
+from mpifed.comm.encryption.schemes import Ciphertext, LibraryObject, ThresholdScheme
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 _PLAIN = 281474975662081  # a prime, and 1 modulo twice the ring's dimension
@@ -54,8 +53,8 @@ class ThresholdBfv(ThresholdScheme):
         assert (_PLAIN - 1) % (2 * self.slots) == 0, self.slots
         bits = round(np.log2(float(self._context.GetModulus())))
         self.security = f"128 bits (BFV with noise flooding, ring of dimension {self.slots}, modulus of {bits} bits)"
-        self._public: Any = None
-        self._shares: dict[int, Any] = {}
+        self._public: LibraryObject = None
+        self._shares: dict[int, LibraryObject] = {}
         self._first: int | None = None  # the first client, if this rank hosts it
         self.nbytes, self.part_nbytes = self._sizes(clients)
 
@@ -138,17 +137,17 @@ class ThresholdBfv(ThresholdScheme):
     def secrets(self) -> Iterator[bytes]:
         yield from map(self._bytes, self._shares.values())
 
-    def _bytes(self, element: Any) -> bytes:
+    def _bytes(self, element: LibraryObject) -> bytes:
         return bytes(self._fhe.Serialize(element, self._fhe.BINARY))
 
-    def _read(self, kind: str, data: bytes) -> Any:
+    def _read(self, kind: str, data: bytes) -> LibraryObject:
         try:
             return getattr(self._fhe, f"Deserialize{kind}String")(data, self._fhe.BINARY)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise BrokenProtocol(f"a {kind} of {len(data)} bytes does not load ({error}); it was altered") from error
 
 
-def _library() -> Any:
+def _library() -> LibraryObject:
     try:
         import openfhe
     except ImportError as error:

@@ -15,7 +15,6 @@ separate parties. All parties are honest but curious, and may collude.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ from mpifed.comm.masking.neighbour_graph import Common, MaskGraph, enough, order
 from mpifed.comm.masking.share_deposits import Drawn
 from mpifed.comm.masking.stale_totals import SealedTotal
 from mpifed.comm.minimum_group import refuse_small
-from mpifed.core.errors import NumericalError, TooFewClients
+from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record
 from mpifed.core.round import Round
@@ -58,7 +57,7 @@ class Masked(Channel):
         self._nonce = nonce(0)  # of the turn
         self._commons: dict[str, Common] = {}
         self._graphs: dict[str, tuple[bytes, MaskGraph]] = {}
-        self._discarded: dict[str, NDArray[Any]] = {}
+        self._discarded: dict[str, np.ndarray] = {}
 
     def watch_secrets(self, watch: Callable[[Drawn], None]) -> None:
         """Pass the secrets that clients draw for dropouts, in each turn, to an audit."""
@@ -128,7 +127,7 @@ class Masked(Channel):
             for client in clients.tolist():
                 self._mask(turn, message, client)
 
-    def seal(self, plan: ExchangePlan, integers: NDArray[Any], client: int, now: Round) -> NDArray[Any]:
+    def seal(self, plan: ExchangePlan, integers: np.ndarray, client: int, now: Round) -> np.ndarray:
         """The client's integers [m] with all its masks.
 
         Raises
@@ -136,9 +135,9 @@ class Masked(Channel):
         NumericalError
             when an integer is outside its field's range: the sum could overflow.
         """
-        check_range(plan, integers, client)
+        plan.check_range(integers, client)
         if plan.stale is None:
-            sealed: NDArray[Any] = integers.copy()
+            sealed: np.ndarray = integers.copy()
         else:
             sealed = np.zeros_like(integers)
             plan.put(sealed, client, self._change(plan, plan.pick(integers, client), client))
@@ -147,13 +146,13 @@ class Masked(Channel):
         return sealed
 
     @staticmethod
-    def _change(plan: ExchangePlan, numbers: NDArray[Any], client: int) -> NDArray[Any]:
+    def _change(plan: ExchangePlan, numbers: np.ndarray, client: int) -> np.ndarray:
         """Change of a client's numbers since its last upload; integers may wrap around, and do so back in the sum."""
         assert plan.stale is not None
         before = plan.stale.last.get(client)
         return numbers if before is None else numbers - before
 
-    def gather(self, plan: ExchangePlan, upload: NDArray[Any], client: int) -> None:
+    def gather(self, plan: ExchangePlan, upload: np.ndarray, client: int) -> None:
         plan.sum.message[:-1] += upload
 
     def resend(self, plan: ExchangePlan, now: Round) -> None:
@@ -169,7 +168,7 @@ class Masked(Channel):
         stale.last = last
         self.collect(plan, now)
 
-    def _target(self, plan: ExchangePlan, message: NDArray[Any]) -> NDArray[Any]:
+    def _target(self, plan: ExchangePlan, message: np.ndarray) -> np.ndarray:
         """Where masks are added: in a forecast they would never be removed, so they are computed and discarded."""
         if not self.setting.rehearsed:
             return message
@@ -178,7 +177,7 @@ class Masked(Channel):
             self._discarded[name] = np.zeros_like(message)
         return self._discarded[name]
 
-    def _mask(self, turn: Turn, message: NDArray[Any], client: int) -> None:
+    def _mask(self, turn: Turn, message: np.ndarray, client: int) -> None:
         """Add all masks of a client."""
         self._turns.use(client)
         masks: dict[int, tuple[list[Part], list[Mask]]] = {}  # masks of the same parts are added together
@@ -311,22 +310,3 @@ class Masked(Channel):
         if plan.stale is not None and isinstance(plan.exchange, ToClients):
             up = up + plan.stale.sealed.nbytes(plan, now)
         return up, down
-
-
-def check_range(plan: ExchangePlan, integers: NDArray[np.signedinteger], client: int) -> None:
-    """Refuse integers [m] that are no encoding of values within their fields' bounds.
-
-    Raises
-    ------
-    NumericalError
-        naming field and client.
-    """
-    for place in plan.sum.places:
-        size = (place.stop - place.start) // place.form.limbs
-        for limb, most in enumerate(place.form.largest):
-            part = integers[place.start + limb * size : place.start + (limb + 1) * size]
-            if part.max(initial=0) > most or part.min(initial=0) < -most:
-                raise NumericalError(
-                    f"{place.name}: client {client} sends an integer outside +-{most}, which its bound "
-                    f"{place.form.bound:g} and scale {place.form.scale:g} allow; it is not sealed"
-                )

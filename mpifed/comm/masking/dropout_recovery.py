@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,7 +144,7 @@ class Dropouts:
                     "have left, and the sum is not opened"
                 )
 
-    def open(self, turn: Turn, reduced: NDArray[Any], recorder: Recorder | None) -> None:
+    def open(self, turn: Turn, reduced: np.ndarray, recorder: Recorder | None) -> None:
         """Remaining clients reveal their shares; rank 0 removes the reconstructed masks from `reduced`. Collective.
 
         Raises
@@ -167,7 +167,7 @@ class Dropouts:
                     if self.setting.rehearsed:
                         self._rehearse(turn, reduced)
                     else:
-                        self._unmask(turn, reduced, list(chain(*gathered)))
+                        self._unmask(turn, reduced, [share for shares in gathered for share in shares or []])
             except (BrokenProtocol, TooFewClients) as error:
                 failure = error
         self.transport.agree(failure)
@@ -186,7 +186,7 @@ class Dropouts:
                     recorder.note(turn.plan, turn.now, f"client {holder}", "server", what, revealed[-1].share)
         return revealed
 
-    def _unmask(self, turn: Turn, reduced: NDArray[Any], revealed: list[RevealedShare]) -> None:
+    def _unmask(self, turn: Turn, reduced: np.ndarray, revealed: list[RevealedShare]) -> None:
         """Remove the self-masks of clients that uploaded, and the uncancelled pairwise masks of those that left."""
         shares: dict[int, dict[int, bytes]] = {client: {} for client in turn.graph.asked.tolist()}
         for share in revealed:
@@ -205,7 +205,7 @@ class Dropouts:
                 if present[other]:  # and has added the mask with the opposite sign
                     self._pad.add([(Stream(key), sign)], reduced, parts)
 
-    def _rehearse(self, turn: Turn, reduced: NDArray[Any]) -> None:
+    def _rehearse(self, turn: Turn, reduced: np.ndarray) -> None:
         """The same computation on made-up shares, since clients of other ranks are not simulated."""
         shares: dict[tuple[int, int], dict[int, bytes]] = {}  # split once: the server only reconstructs
         for client in turn.graph.asked.tolist():

@@ -10,7 +10,7 @@ turn the server adds it to the masked changes, and the receivers of the sum also
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class SealedTotal:
             else:
                 units += [(holders, places(place, at)) for holders, at in held.shared]
         self.units = [Unit(number, *unit) for number, unit in enumerate(units)]
-        self.total: NDArray[Any] = np.zeros_like(plan.sum.message)  # sealed, or open where the server receives it
+        self.total: np.ndarray = np.zeros_like(plan.sum.message)  # sealed, or open where the server receives it
         self.sealed_in = np.zeros(len(self.units), dtype=np.int64)  # turn; 0 where nothing is stored yet
 
     def known(self) -> Iterator[tuple[Unit, int]]:
