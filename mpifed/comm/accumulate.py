@@ -23,7 +23,7 @@ from mpifed.comm.message_layout import (
     merged,
     places_of,
     total_out_of_bounds,
-)
+)  # fmt: skip
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange, Placed

@@ -28,7 +28,7 @@ from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 
-LastAnswers: TypeAlias = dict[int, dict[str, np.ndarray]]  # by `Exchange.stale`
+LastAnswers: TypeAlias = dict[int, dict[str, np.ndarray]]  # by client and `Exchange.stale`
 
 
 class Request:
@@ -48,8 +48,7 @@ class Aggregator:
     bounds, scales : by "exchange.field" or a record of fields; they override those that the algorithm declares
     target_scale : of the problem; other grids are multiplied by its powers
     summed : by exchange, the largest number of clients that answer; all where it is missing
-    by_blocks : exact sums alone: whether the answers of a block's clients are summed in floats before they are rounded,
-        in the plain channel and where an exchange offers it, or each client's are rounded
+    by_blocks : exact sums alone: whether a block's answers are summed in floats before they are rounded, if possible
     cells : which clients hold which rows and columns; by default each holds all of them
     protection : security of aggregation; plain by default
     rehearsed : whether clients of other ranks are not simulated, since only costs are of interest
@@ -93,8 +92,7 @@ class Aggregator:
         self.order = 0  # from the server: 0, or the exit code with which the run ends here
         self.request = Request()  # of this rank
         self.requested = False  # server only: whether any rank was asked to end the run
-        self.up_bytes = 0  # as in a deployment, server only
-        self.down_bytes = 0
+        self.up_bytes = self.down_bytes = 0  # as in a deployment, server only
 
     @property
     def serves(self) -> bool:
@@ -142,8 +140,8 @@ class Aggregator:
             naming the fields and their first such rounds.
         """
         if self.channel.name != "plain":
-            plans = [self._plan(exchange) for exchange in exchanges if exchange.private]
-            check_rounds(plans, self.cells, self.protection, rounds)
+            private = [self._plan(exchange) for exchange in exchanges if exchange.private]
+            check_rounds(private, self.cells, self.protection, rounds)
 
     def agree_on_keys(self) -> None:
         """Prepare the channel, once, before the first exchange. Collective."""
@@ -157,8 +155,8 @@ class Aggregator:
         Bytes are those that a deployment would send; seconds are combined as `CostAccount` says; measures are left out.
         """
         plans = [plan for plan in self._plans.values() if not plan.exchange.off_clock and plan.account.played]
-        accounts = {"keys": self.channel.keys, **{plan.exchange.name: plan.account for plan in plans}}
-        return gathered(self.transport, accounts, before)
+        by_name = {plan.exchange.name: plan.account for plan in plans}
+        return gathered(self.transport, {"keys": self.channel.keys, **by_name}, before)
 
     def record(self, recorder: Recorder | None) -> None:
         """Record every message from now on; with None, stop recording.
@@ -204,10 +202,9 @@ class Aggregator:
     def _plan(self, exchange: Exchange) -> ExchangePlan:
         plan = self._plans.get(exchange.name)
         if plan is None:
-            name = exchange.stale
+            name, most = exchange.stale, self._summed.get(exchange.name, self.clients)
             stale = self._stale.setdefault(name, StaleAnswers(self.clients)) if name else None
             # a partial instead of a lambda, which would hold this aggregator and its blocks in a reference cycle
-            most = self._summed.get(exchange.name, self.clients)
             plan = ExchangePlan(exchange, partial(self._make_sum, exchange, most), self.cells, stale)
             plan.sum = on_device(plan.sum, self.device)
             self._plans[exchange.name] = plan
