@@ -76,7 +76,7 @@ def answer_of(rank: int, turn: int) -> Answer:
 def test_float_sums_of_what_is_fused_and_what_is_added(
     everywhere: bool, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpifed.comm.sums.LONG", long)
+    monkeypatch.setattr("mpifed.comm.accumulate.LONG", long)
     for transport in chain(worlds(), [Alone()]):
         rank, earlier = transport.rank, []
         adder: Any = make_sum(ToServer("up", Answer(), None, None, None), 8, exact=False, dtype="float32")  # type: ignore[arg-type]

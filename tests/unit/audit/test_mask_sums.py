@@ -242,8 +242,8 @@ def test_no_masks_of_clients_own(six: Path, audit: Audit, monkeypatch: pytest.Mo
         if not getattr(masks[0][0], "own", False):
             pad.add(masks, reduced, parts)
 
-    monkeypatch.setattr("mpifed.comm.masking.dropouts.Stream", lambda key: _named(key))
-    monkeypatch.setattr("mpifed.comm.masking.dropouts.open_seed", lambda *opened: b"own")
+    monkeypatch.setattr("mpifed.comm.masking.dropout_recovery.Stream", lambda key: _named(key))
+    monkeypatch.setattr("mpifed.comm.masking.dropout_recovery.open_seed", lambda *opened: b"own")
     monkeypatch.setattr(Dropouts, "_unmask", pairs_alone)
     found, _ = audit(six, participation=LEAVING)
     assert "client 0 in changes, round 0: 5 of 6 at 13 numbers" in found["few-streams"]
