@@ -1,12 +1,12 @@
-"""Every way of adding up long arrays of int64 over the ranks, against the length, and whether work hides a reduction.
+"""Every algorithm that sums long arrays of int64 over the ranks, against the length, and whether work hides it.
 
     OMP_NUM_THREADS=1 mpiexec -n 2 python benchmarks/reductions.py [--nodes K] [--values M ...] [--json FILE]
 
 Rank 0 prints a table. floor: a copy of the array in memory, which every rank makes at least; bare: the one call of the
-MPI library, from here; the others are the ways of `mpifed.comm`. Times are medians, of the slowest rank each time, over
-repetitions that are interleaved; the ranks begin together. --nodes has the ranks play so many nodes. `hidden` is the
-part of an MPI_Allreduce that is hidden behind as much work as it takes itself: the same products of matrices are done
-before a blocking call, and after a nonblocking one whose end is then waited for.
+MPI library, from here; the others are of `mpifed.comm.allreduce`. Times are medians, of the slowest rank each
+time, over repetitions that are interleaved; the ranks begin together. --nodes has the ranks play so many nodes.
+`hidden` is the part of an MPI_Allreduce that is hidden behind as much work as it takes itself: the same
+products of matrices are done before a blocking call, and after a nonblocking one whose end is then waited for.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,10 +27,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mpifed.comm.nodes import NodeMap
-from mpifed.comm.reductions import Constants, Direct, Layered, Pipelined, Scatter
+from mpifed.comm.allreduce import ByNode, Direct, Everywhere, Reduction
+from mpifed.comm.node_map import NodeMap
 
-COMM, CONSTANTS = MPI.COMM_WORLD, Constants.of(MPI)
+COMM = MPI.COMM_WORLD
 
 
 def slowest(act: Callable[[], object]) -> float:
@@ -40,19 +41,19 @@ def slowest(act: Callable[[], object]) -> float:
     return float(COMM.allreduce(time.perf_counter() - start, MPI.MAX))
 
 
-def contenders(nodes: int) -> dict[str, Any]:
-    """The ways, by name."""
-    ways: dict[str, Any] = {
-        "direct": Direct(COMM, CONSTANTS), "scatter": Scatter(COMM, CONSTANTS), "pipelined": Pipelined(COMM, CONSTANTS),
-        "shared memory": Layered(COMM, CONSTANTS, NodeMap.even(COMM.size, COMM.size)),
+def contenders(nodes: int) -> dict[str, Reduction]:
+    """The algorithms, by name."""
+    algorithms: dict[str, Reduction] = {
+        "direct": Direct(COMM), "everywhere": Everywhere(COMM),
+        "shared memory": ByNode(COMM, NodeMap.even(COMM.size, COMM.size)),
     }  # fmt: skip
     if nodes > 1:
-        ways[f"{nodes} nodes"] = Layered(COMM, CONSTANTS, NodeMap.even(COMM.size, -(-COMM.size // nodes)))
-    return ways
+        algorithms[f"{nodes} nodes"] = ByNode(COMM, NodeMap.even(COMM.size, -(-COMM.size // nodes)))
+    return algorithms
 
 
-def reductions(ways: dict[str, Any], values: int, times: int) -> dict[str, dict[str, float]]:
-    """Seconds by call and way."""
+def reductions(algorithms: dict[str, Reduction], values: int, times: int) -> dict[str, dict[str, float]]:
+    """Seconds by call and algorithm."""
     mine, total = np.arange(values) + COMM.rank, np.empty(values, dtype=np.int64)
     here = total if COMM.rank == 0 else None
     acts: dict[tuple[str, str], Callable[[], object]] = {
@@ -61,9 +62,9 @@ def reductions(ways: dict[str, Any], values: int, times: int) -> dict[str, dict[
         ("reduce_all", "floor"): lambda: np.copyto(total, mine),
         ("reduce_all", "bare"): lambda: COMM.Allreduce(mine, total, op=MPI.SUM),
     }
-    for name, way in ways.items():
-        acts["reduce", name] = lambda way=way: way.reduce(mine, mine)  # type: ignore[misc]
-        acts["reduce_all", name] = lambda way=way: way.reduce_all(mine, mine)  # type: ignore[misc]
+    for name, algorithm in algorithms.items():
+        acts["reduce", name] = partial(algorithm.reduce, mine, mine)
+        acts["reduce_all", name] = partial(algorithm.reduce_all, mine, mine)
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(times + 1):
         for key, act in acts.items():
@@ -106,9 +107,9 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=11)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    ways, rows = contenders(given.nodes), []
+    algorithms, rows = contenders(given.nodes), []
     for values in given.values:
-        calls = reductions(ways, values, given.times)
+        calls = reductions(algorithms, values, given.times)
         rows += [{"values": values, "call": call, "seconds": seconds} for call, seconds in calls.items()]
         rows[-1]["hidden"] = hidden(values, given.times)
     if COMM.rank:

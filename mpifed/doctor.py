@@ -25,8 +25,10 @@ import numpy as np
 from mpifed.batch.cluster import partitions
 from mpifed.batch.durations import limit_of
 from mpifed.batch.plugin import plugin, plugins
-from mpifed.comm.streams import KEY_BYTES, Pad, Stream
-from mpifed.comm.transport import Alone, connect, launched_ranks, library
+from mpifed.comm.encryption.schemes import SCHEMES
+from mpifed.comm.key_streams import KEY_BYTES, Pad, Stream
+from mpifed.comm.mpi import launched_ranks, library
+from mpifed.comm.transport import Alone, connect
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.results.text import human_bytes
@@ -38,7 +40,6 @@ _PMI, _PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and l
 _FAMILIES = {"Open MPI": _PMIX, "OpenRTE": _PMIX, "PRRTE": _PMIX, "Intel": _PMI, "HYDRA": _PMI, "MPICH": _PMI}
 _SLOW_MS = 8.0  # for 10^6 values; about 1 with AES instructions and 30 without
 _MASKED = 2**18  # values of one measurement
-_SCHEMES = {"bfv": "seal", "threshold-bfv": "openfhe", "paillier": "tno.mpc.encryption_schemes.paillier"}
 _LITTLE_BYTES = 2**30  # less free space than this is worth a warning
 
 
@@ -289,7 +290,7 @@ def _seconds_of_masks() -> float:
 def encryption() -> Iterator[CheckResult]:
     """The libraries of the encrypted channel that can be loaded."""
     loadable, missing = [], []
-    for scheme, module in _SCHEMES.items():
+    for scheme, (_, module) in SCHEMES.items():
         name = f"{scheme} ({module.partition('.')[0]})"
         try:
             with warnings.catch_warnings():

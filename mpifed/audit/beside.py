@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from mpifed.audit.plays import complete, filled, line_of, plays
 from mpifed.audit.stage import Stage
-from mpifed.comm.encryption.opening import unbundle
-from mpifed.comm.line import Line
-from mpifed.comm.masking.shares import SHARE_BYTES
+from mpifed.comm.encryption.bundles import unbundle
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.masking.secret_sharing import SHARE_BYTES
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import leaves
@@ -82,7 +82,7 @@ def beside(stage: Stage, messages: Sequence[RecordedMessage]) -> Beside:
     return Beside(sound, list(dict.fromkeys(strange)), suspect)
 
 
-def _wrong(stage: Stage, line: Line, client: int, upload: list[RecordedMessage]) -> str:
+def _wrong(stage: Stage, line: ExchangePlan, client: int, upload: list[RecordedMessage]) -> str:
     """How an upload differs in size or type from that of the job; "" if it does not."""
     if len(upload) > 1:
         return f"{len(upload)} messages, expected a single one"
@@ -107,7 +107,7 @@ def _wrong(stage: Stage, line: Line, client: int, upload: list[RecordedMessage])
     return ""
 
 
-def _opened_sums(line: Line, messages: Sequence[RecordedMessage]) -> set[int]:
+def _opened_sums(line: ExchangePlan, messages: Sequence[RecordedMessage]) -> set[int]:
     """Ids of the notes that give the server a sum it may decode: one per occurrence, equal to the decoded sum."""
     notes = [note for note in messages if (note.kind, note.what) == ("note", "opened sum")]
     notes = [note for note in notes if note.exchange == line.exchange.name and note.receiver == SERVER]
@@ -123,7 +123,7 @@ def _opened_sums(line: Line, messages: Sequence[RecordedMessage]) -> set[int]:
     return handed_over
 
 
-def _same(total: Any, opened: dict[str, NDArray[Any]], line: Line) -> bool:
+def _same(total: Any, opened: dict[str, NDArray[Any]], line: ExchangePlan) -> bool:
     pairs = zip(leaves(total), leaves(filled(line.exchange.fields, opened)), strict=True)
     return all(np.array_equal(a, b) for (_, a), (_, b) in pairs)
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.audit.stage import Stage
-from mpifed.comm.masking.escrow import Drawn
-from mpifed.comm.masking.shares import rebuild
+from mpifed.comm.masking.secret_sharing import rebuild
+from mpifed.comm.masking.share_deposits import Drawn
 from mpifed.core.errors import BrokenProtocol
 from mpifed.run.transcript import RecordedMessage
 

@@ -3,8 +3,8 @@
 Streams may all be different and cancel in every sum, and yet let the server decode the sum of a few uploads, if clients
 fall into groups that share no masks. The number of partners of a client follows from the job: all clients that fill a
 position that not all fill; for positions that all fill, all others up to 20 clients, and beyond that as many as
-`mpifed.comm.masking.graph.enough` gives. To these come the clients' common stream in a sum for clients, and, where
-clients may drop out, a mask of each client's own.
+`mpifed.comm.masking.neighbour_graph.enough` gives. To these come the clients' common stream in a sum for clients, and,
+where clients may drop out, a mask of each client's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.masking.graph import enough
+from mpifed.comm.masking.neighbour_graph import enough
 from mpifed.core.exchange import ToClients
 from mpifed.job.job import Job
 

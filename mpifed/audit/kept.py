@@ -1,7 +1,7 @@
 """Masks of the running sums of clients' last uploads, which the server keeps, sealed by a client.
 
 The running sum less its plain value is a mask. Its plain value is known from the auditor's plain replay, upload by
-upload; see `mpifed.comm.masking.sealed_total`.
+upload; see `mpifed.comm.masking.stale_totals`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mpifed.audit.masks import Mask
 from mpifed.audit.plays import line_of
 from mpifed.audit.sealed import KEPT
 from mpifed.audit.stage import Stage
-from mpifed.comm.line import Line
-from mpifed.comm.masking.sealed_total import SealedTotal
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.masking.stale_totals import SealedTotal
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import RecordedMessage, client_of
 
@@ -63,7 +63,9 @@ def masks_of_kept(stage: Stage, plain: Stage) -> tuple[list[Mask], list[str]]:
     return masks, wrong
 
 
-def _mask(line: Line, memory: dict[int, NDArray[Any]], note: RecordedMessage, client: int, at: Any) -> Mask | None:
+def _mask(
+    line: ExchangePlan, memory: dict[int, NDArray[Any]], note: RecordedMessage, client: int, at: Any
+) -> Mask | None:
     """The mask of the running sum at positions `at` of the message; None if the note has another length."""
     total = np.zeros_like(line.sum.message)
     for who, answer in memory.items():

@@ -28,7 +28,7 @@ from mpifed.audit.plays import Play, line_of, plays
 from mpifed.audit.sealed import hidden
 from mpifed.audit.stage import Stage
 from mpifed.audit.windows import ones, repeats, uneven_bits
-from mpifed.comm.line import Line
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.exchange import ToClients
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
@@ -105,7 +105,7 @@ def masks_of(stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, sa
     return masks
 
 
-def _total(line: Line, play: Play, added: dict[int, NDArray[Any]]) -> Mask:
+def _total(line: ExchangePlan, play: Play, added: dict[int, NDArray[Any]]) -> Mask:
     """The sum of all clients' masks, at each position that any of them fills."""
     message = np.zeros_like(line.sum.message)
     filled = np.zeros(len(message), dtype=bool)
@@ -117,7 +117,7 @@ def _total(line: Line, play: Play, added: dict[int, NDArray[Any]]) -> Mask:
     return Mask(line.exchange.name, play.turn, play.round, EVERYBODY, at, _unsigned(message)[at])
 
 
-def _uploads(stage: Stage, line: Line, play: Play) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
+def _uploads(stage: Stage, line: ExchangePlan, play: Play) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
     """(client, masked positions, all numbers of its upload)."""
     clients, kind = stage.algorithm.problem.clients, line.sum.message.dtype
     present = np.isin(np.arange(clients), list(play.uploads))

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.audit.stage import Stage
-from mpifed.comm.line import Line
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.job.participation import most_summed
@@ -58,14 +58,14 @@ def filled(template: Record, values: dict[str, NDArray[Any]]) -> Record:
     return map_leaves(lambda _: values[next(names)], template)
 
 
-def line_of(stage: Stage, exchange: Exchange) -> Line:
+def line_of(stage: Stage, exchange: Exchange) -> ExchangePlan:
     """Layout of clients' numbers in the messages of an exchange, in the fixed-point format of the recording."""
     settings: dict[str, Any] = stage.job.sum_settings(stage.algorithm.problem) | {"exact": True}
     most = most_summed(stage.job, stage.algorithm, exchange)
-    return Line(exchange, partial(make_sum, exchange, most, **settings), stage.cells)
+    return ExchangePlan(exchange, partial(make_sum, exchange, most, **settings), stage.cells)
 
 
-def integers(line: Line, upload: list[RecordedMessage]) -> NDArray[np.signedinteger] | None:
+def integers(line: ExchangePlan, upload: list[RecordedMessage]) -> NDArray[np.signedinteger] | None:
     """[m] message with one client's upload in its positions; None if the upload is not of integers of this number."""
     data, client = (upload[0].data, client_of(upload[0])) if len(upload) == 1 else (None, None)
     kind = line.sum.message.dtype

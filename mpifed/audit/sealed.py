@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from mpifed.audit.plays import line_of, plays
 from mpifed.audit.stage import Stage
 from mpifed.audit.uniform import Sample, excerpt, of_integers, of_residues
-from mpifed.comm.line import Line
-from mpifed.comm.places import Place
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.message_layout import Place
 from mpifed.core.exchange import ToClients
 from mpifed.core.holdings import Cells
 from mpifed.run.setup import all_exchanges
@@ -79,7 +79,7 @@ def _kept(message: RecordedMessage, kind: np.dtype[Any]) -> Sample:
 
 
 def hidden(
-    line: Line, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
+    line: ExchangePlan, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
     """(masked positions among the numbers of a client's upload, by field the number of unmasked ones).
 
@@ -123,7 +123,7 @@ def _fillers(
 
 def _ciphertexts(stage: Stage) -> Any:
     """Function of an upload that gives (numbers of its ciphertexts, modulus) for each modulus."""
-    from mpifed.comm.encryption.encrypted import words
+    from mpifed.comm.encryption.bundles import words
     from mpifed.comm.encryption.schemes import make_scheme
 
     scheme = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from mpifed.audit.beside import windows
 from mpifed.audit.plays import line_of
 from mpifed.audit.stage import Stage
-from mpifed.comm.channel import Channel, Setting, make_channel
+from mpifed.comm.aggregator import make_channel
+from mpifed.comm.channel import Channel, ChannelSetting
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
 from mpifed.run.setup import all_exchanges
@@ -110,7 +111,7 @@ def made_alike(
     stage: Stage, uploads: Sequence[RecordedMessage], messages: Sequence[RecordedMessage]
 ) -> tuple[int, list[str]]:
     """(number of ciphertexts, descriptions of pairs with the same or nearly the same randomness)."""
-    from mpifed.comm.encryption.encrypted import randomness
+    from mpifed.comm.encryption.bundles import randomness
     from mpifed.comm.encryption.schemes import make_scheme
 
     scheme: Any = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)
@@ -151,7 +152,7 @@ def with_server(stage: Stage) -> list[str]:
 
     def turn(rank: int) -> None:
         hosted = np.arange(count if rank else 0)
-        channel = make_channel(Setting(ranks.of(rank), hosted, count, cells, protection))
+        channel = make_channel(ChannelSetting(ranks.of(rank), hosted, count, cells, protection))
         lines = [line_of(stage, line.exchange) for line in turns]
         channel.prepare(lines)
         now = Round(0, stage.job.seed, np.ones(count, dtype=bool))

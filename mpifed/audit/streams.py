@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.audit.windows import half, length, ones, uneven_bits
-from mpifed.comm.line import Line
-from mpifed.comm.masking.escrow import Drawn
-from mpifed.comm.masking.masked import Masked
-from mpifed.comm.streams import Mask, Pad, Part
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.key_streams import Mask, Pad, Part
+from mpifed.comm.masking.channel import Masked
+from mpifed.comm.masking.share_deposits import Drawn
 from mpifed.core.round import SETUP, Round
 
 MOST = 100_000  # streams that are checked; those of further rounds are only counted
@@ -41,7 +41,7 @@ class Sealing(NamedTuple):
     """An occurrence of an exchange: clients that were selected, and those that sealed an upload."""
 
     what: str
-    line: Line
+    line: ExchangePlan
     asked: NDArray[np.bool_]  # [N]
     clients: list[int]
 
@@ -65,14 +65,14 @@ class Streams(Pad):
         """Replace the channel's pad from now on, and record whose message is being sealed."""
         begin, seal = channel.begin, channel.seal
 
-        def begun(line: Line, now: Round) -> None:
+        def begun(line: ExchangePlan, now: Round) -> None:
             self._message += 1
             when = "outside the rounds" if now.index == SETUP else f"round {now.index}"
             self._what = f"{line.exchange.name}, {when}"
             self.messages[self._message] = Sealing(self._what, line, now.asked.copy(), [])
             begin(line, now)
 
-        def sealed(line: Line, integers: NDArray[Any], client: int, now: Round) -> NDArray[Any]:
+        def sealed(line: ExchangePlan, integers: NDArray[Any], client: int, now: Round) -> NDArray[Any]:
             self._client = client
             self.messages[self._message].clients.append(client)
             try:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 
 from mpifed.batch.slurm import has
-from mpifed.comm.transport import library
+from mpifed.comm.mpi import library
 from mpifed.core.errors import MpifedError
 
 # by a word in the library's version string, of which the first match counts: supported plugins, the best first

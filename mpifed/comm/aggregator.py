@@ -8,30 +8,27 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpifed.comm.accounts import Spent, gathered
-from mpifed.comm.channel import Channel, Protection, Recorder, Setting, answering, hearing, make_channel
-from mpifed.comm.device import on_device
-from mpifed.comm.groups import check_groups, check_rounds
-from mpifed.comm.line import Line, Memory
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.accumulate_gpu import on_device
+from mpifed.comm.channel import Channel, ChannelSetting, Protection, Recorder
+from mpifed.comm.cost_accounts import gathered
+from mpifed.comm.exchange_plan import ExchangePlan, StaleAnswers
 from mpifed.comm.local_clients import LocalClients
-from mpifed.comm.places import names_field
-from mpifed.comm.sums import make_sum
+from mpifed.comm.message_layout import names_field
+from mpifed.comm.minimum_group import check_groups, check_rounds
+from mpifed.comm.traffic import spent
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, States, ToClients
 from mpifed.core.holdings import Cells
-from mpifed.core.record import Layout, Record, leaves, nbytes
+from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 
-_HEADER = 8  # bytes before a broadcast: the server's order
-
-
-LastAnswers: TypeAlias = dict[int, dict[str, NDArray[Any]]]  # by client and memory
+LastAnswers: TypeAlias = dict[int, dict[str, np.ndarray]]  # by client and `Exchange.stale`
 
 
 class Request:
@@ -51,8 +48,7 @@ class Aggregator:
     bounds, scales : by "exchange.field" or a record of fields; they override those that the algorithm declares
     target_scale : of the problem; other grids are multiplied by its powers
     summed : by exchange, the largest number of clients that answer; all where it is missing
-    by_blocks : exact sums alone: whether the answers of a block's clients are summed in floats before they are rounded,
-        in the plain channel and where an exchange offers it, or each client's are rounded
+    by_blocks : exact sums alone: whether a block's answers are summed in floats before they are rounded, if possible
     cells : which clients hold which rows and columns; by default each holds all of them
     protection : security of aggregation; plain by default
     rehearsed : whether clients of other ranks are not simulated, since only costs are of interest
@@ -81,26 +77,22 @@ class Aggregator:
     ) -> None:
         self.local_clients = LocalClients(Roster.of(blocks), device or Host())
         self.transport, self.clients = transport, clients
-        self._settings: dict[str, Any] = {
-            "exact": exact, "dtype": dtype, "bounds": dict(bounds or {}), "scales": dict(scales or {}),
-            "target_scale": target_scale,
-        }  # fmt: skip
-        self._by_blocks = exact and by_blocks
-        self._summed = dict(summed or {})
-        self._drawn = drawn
+        self._exact, self._bounds, self._scales = exact, dict(bounds or {}), dict(scales or {})
+        self._make_sum = partial(
+            make_sum, exact=exact, dtype=dtype, bounds=self._bounds, scales=self._scales, target_scale=target_scale
+        )
+        self._by_blocks, self._summed, self._drawn = exact and by_blocks, dict(summed or {}), drawn
         self.cells = cells or Cells.all(clients)
         self.protection = protection or Protection()
-        setting = Setting(transport, self.blocks.clients, clients, self.cells, self.protection, rehearsed)
+        setting = ChannelSetting(transport, self.blocks.clients, clients, self.cells, self.protection, rehearsed)
         self.channel = make_channel(setting)
         self._clear = Channel(setting)  # for exchanges that are not private
-        self._lines: dict[str, Line] = {}
-        self._memories: dict[str, Memory] = {}
-        self._widths = self.cells.columns.widths
+        self._plans: dict[str, ExchangePlan] = {}
+        self._stale: dict[str, StaleAnswers] = {}
         self.order = 0  # from the server: 0, or the exit code with which the run ends here
         self.request = Request()  # of this rank
         self.requested = False  # server only: whether any rank was asked to end the run
-        self.up_bytes = 0  # as in a deployment, server only
-        self.down_bytes = 0
+        self.up_bytes = self.down_bytes = 0  # as in a deployment, server only
 
     @property
     def serves(self) -> bool:
@@ -129,15 +121,15 @@ class Aggregator:
             when a bound, a scale or `allow` names none of their fields; when a bound and scale fit no grid; when sums
             would be over fewer clients than the job allows.
         """
-        lines = [self._line(exchange) for exchange in exchanges]
-        known = [place.name for line in lines for place in line.sum.places]
-        named = {"[aggregation.bounds]": self._settings["bounds"], "[aggregation.scales]": self._settings["scales"]}
+        plans = [self._plan(exchange) for exchange in exchanges]
+        known = [place.name for plan in plans for place in plan.sum.places]
+        named = {"[aggregation.bounds]": self._bounds, "[aggregation.scales]": self._scales}
         for table, names in {**named, "[aggregation] allow:": self.protection.allow}.items():
             for name in names:
                 if not any(names_field(name, field) for field in known):
                     raise UsageError(f'{table} "{name}": no such field; known are {", ".join(known)}')
         if self.channel.name != "plain":
-            check_groups([line for line in lines if line.exchange.private], self.cells, self.protection)
+            check_groups([plan for plan in plans if plan.exchange.private], self.cells, self.protection)
 
     def check_rounds(self, exchanges: Sequence[Exchange], rounds: Iterable[Round]) -> None:
         """Check that in none of these rounds a sum would be over fewer clients than the job allows.
@@ -148,23 +140,23 @@ class Aggregator:
             naming the fields and their first such rounds.
         """
         if self.channel.name != "plain":
-            lines = [self._line(exchange) for exchange in exchanges if exchange.private]
-            check_rounds(lines, self.cells, self.protection, rounds)
+            private = [self._plan(exchange) for exchange in exchanges if exchange.private]
+            check_rounds(private, self.cells, self.protection, rounds)
 
     def agree_on_keys(self) -> None:
         """Prepare the channel, once, before the first exchange. Collective."""
-        self.channel.prepare([line for line in self._lines.values() if line.exchange.private])
+        self.channel.prepare([plan for plan in self._plans.values() if plan.exchange.private])
         self.up_bytes += self.channel.keys.up_bytes
         self.down_bytes += self.channel.keys.down_bytes
 
     def accounts(self, before: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """Costs of the key agreement and of each exchange, added to `before`; complete on rank 0. Collective.
 
-        Bytes are those that a deployment would send; seconds are combined as `Account` says; measures are left out.
+        Bytes are those that a deployment would send; seconds are combined as `CostAccount` says; measures are left out.
         """
-        lines = [line for line in self._lines.values() if not line.exchange.off_clock and line.account.played]
-        accounts = {"keys": self.channel.keys, **{line.exchange.name: line.account for line in lines}}
-        return gathered(self.transport, accounts, before)
+        plans = [plan for plan in self._plans.values() if not plan.exchange.off_clock and plan.account.played]
+        by_name = {plan.exchange.name: plan.account for plan in plans}
+        return gathered(self.transport, {"keys": self.channel.keys, **by_name}, before)
 
     def record(self, recorder: Recorder | None) -> None:
         """Record every message from now on; with None, stop recording.
@@ -174,21 +166,16 @@ class Aggregator:
         UsageError
             where sums are in floats, or of blocks: then clients have no uploads of their own.
         """
-        if recorder is not None and self._by_blocks:
-            raise UsageError(
-                '[aggregation] arithmetic = "exact-blocks": sums of blocks are not recorded; set arithmetic = "exact"'
-            )
-        if recorder is not None and not self._settings["exact"]:
-            raise UsageError(
-                '[aggregation] arithmetic = "float": only exact sums can be recorded; set arithmetic = "exact"'
-            )
+        if recorder is not None and (self._by_blocks or not self._exact):
+            why = '"exact-blocks": sums of blocks are not' if self._by_blocks else '"float": only exact sums can be'
+            raise UsageError(f'[aggregation] arithmetic = {why} recorded; set arithmetic = "exact"')
         self.channel.recorder = self._clear.recorder = recorder
 
     def last_answers(self) -> LastAnswers:
         """Last answers of this rank's clients, where later sums still include them; for a checkpoint."""
         answers: LastAnswers = {}
-        for name, memory in self._memories.items():
-            for client, numbers in memory.last.items():
+        for name, stale in self._stale.items():
+            for client, numbers in stale.last.items():
                 answers.setdefault(client, {})[name] = numbers
         return answers
 
@@ -196,34 +183,32 @@ class Aggregator:
         """Continue from the last answers of this rank's clients. Collective."""
         for client, answers in last_answers.items():
             for name, numbers in answers.items():
-                self._memories[name].last[client] = numbers
-        for line in self._lines.values():
-            memory = line.memory
-            if memory is None or memory.answered.any() or line.exchange.silent:
+                self._stale[name].last[client] = numbers
+        for plan in self._plans.values():
+            stale = plan.stale
+            if stale is None or stale.answered.any() or plan.exchange.silent:
                 continue
             answered_here = np.zeros(self.clients, dtype=np.int64)
-            answered_here[list(memory.last)] = 1
+            answered_here[list(stale.last)] = 1
             answered = np.empty_like(answered_here)
             self.transport.reduce_all(answered_here, answered)
-            memory.answered[:] = answered > 0
-            if memory.answered.any():
-                self._channel(line.exchange).resend(line, Round(SETUP, 0, memory.answered.copy()))
+            stale.answered[:] = answered > 0
+            if stale.answered.any():
+                self._channel(plan.exchange).resend(plan, Round(SETUP, 0, stale.answered.copy()))
 
     def _channel(self, exchange: Exchange) -> Channel:
         return self.channel if exchange.private else self._clear
 
-    def _line(self, exchange: Exchange) -> Line:
-        line = self._lines.get(exchange.name)
-        if line is None:
-            memory = None
-            if exchange.stale:
-                memory = self._memories.setdefault(exchange.stale, Memory(self.clients))
+    def _plan(self, exchange: Exchange) -> ExchangePlan:
+        plan = self._plans.get(exchange.name)
+        if plan is None:
+            name, most = exchange.stale, self._summed.get(exchange.name, self.clients)
+            stale = self._stale.setdefault(name, StaleAnswers(self.clients)) if name else None
             # a partial instead of a lambda, which would hold this aggregator and its blocks in a reference cycle
-            most = self._summed.get(exchange.name, self.clients)
-            line = Line(exchange, partial(make_sum, exchange, most, **self._settings), self.cells, memory)
-            line.sum = on_device(line.sum, self.device)
-            self._lines[exchange.name] = line
-        return line
+            plan = ExchangePlan(exchange, partial(self._make_sum, exchange, most), self.cells, stale)
+            plan.sum = on_device(plan.sum, self.device)
+            self._plans[exchange.name] = plan
+        return plan
 
     def serve(self, exchange: Exchange, method: Callable[..., Any], *arguments: Any) -> Any:
         """Result of the server's part of an exchange, which is timed; None on other ranks than 0."""
@@ -231,79 +216,67 @@ class Aggregator:
             return None
         start = time.perf_counter()
         result = method(*arguments)
-        self._line(exchange).account.server_s += time.perf_counter() - start
+        self._plan(exchange).account.server_s += time.perf_counter() - start
         return result
 
     def tell(self, exchange: Exchange, question: Record | None) -> Record:
         """Broadcast the server's question and order; the views returned hold until its next broadcast."""
         if self.transport.size == 1:
             return question
-        line = self._line(exchange)
-        if line.layout is None:
-            line.layout = self.transport.share(Layout(question) if self.serves else None)
-            line.buffer = np.zeros(_HEADER + line.layout.nbytes, dtype=np.uint8)
-        order, packed = line.buffer[:_HEADER].view(np.int64), line.buffer[_HEADER:]
-        if self.serves:
-            order[0] = self.order
-            long = line.layout.pack(question, packed, to_send=True)
-        else:
-            long = line.layout.long(packed)
-        start = time.perf_counter()
-        for part in (line.buffer[: _HEADER + line.layout.short], *long):
-            self.transport.broadcast(part)
-        line.account.tell_s += time.perf_counter() - start
-        self.order = int(order[0])
-        return question if self.serves else line.layout.unpack(line.buffer[_HEADER:])
+        plan = self._plan(exchange)
+        self.order, question, seconds = plan.broadcast.send(self.transport, self.order, question)
+        plan.account.tell_s += seconds
+        return question
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
         """Answers of the participating clients, summed over all ranks; no sum where too many have left. Collective."""
-        line, channel = self._line(exchange), self._channel(exchange)
+        plan, channel = self._plan(exchange), self._channel(exchange)
         if channel.recorder is not None:
-            channel.recorder.question(line, now, question)
+            channel.recorder.question(plan, now, question)
         fused, start = exchange.fused, time.perf_counter()
-        if fused is not None and self._by_blocks and channel.name == "plain" and line.memory is None:
-            self.local_clients.answer_by_blocks(line, fused, question, now)
-        elif fused is not None and not self._settings["exact"]:
-            self.local_clients.answer_together(line, fused, question, now)
+        if fused is not None and self._by_blocks and channel.name == "plain" and plan.stale is None:
+            self.local_clients.answer_by_blocks(plan, fused, question, now)
+        elif fused is not None and not self._exact:
+            self.local_clients.answer_together(plan, fused, question, now)
         else:
-            clients = self._answer(line, clients, question, now)
-        line.account.work_s += time.perf_counter() - start
-        self._count(exchange, line, question, now)
+            clients = self._answer(plan, clients, question, now)
+        plan.account.work_s += time.perf_counter() - start
+        self._count(exchange, plan, question, now)
         if now.void:
             return clients, None
-        line.sum.message[-1] = self.request.asked
+        plan.sum.message[-1] = self.request.asked
         start = time.perf_counter()
-        receives = channel.collect(line, now)
-        line.account.sum_s += time.perf_counter() - start
+        receives = channel.collect(plan, now)
+        plan.account.sum_s += time.perf_counter() - start
         if self.serves:
-            self.requested = bool(line.reduced[-1])
+            self.requested = bool(plan.reduced[-1])
         if not receives:
             return clients, None
-        total = line.sum.total(line.reduced)
+        total = plan.sum.total(plan.reduced)
         if channel.recorder is not None:
-            channel.recorder.opened(line, now, total)
+            channel.recorder.opened(plan, now, total)
         return clients, total
 
-    def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
-        return self.local_clients.answer_each(line, self._channel(line.exchange), clients, question, now)
+    def _answer(self, plan: ExchangePlan, clients: States, question: Record, now: Round) -> States:
+        return self.local_clients.answer_each(plan, self._channel(plan.exchange), clients, question, now)
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """The states, after `absorb` on those clients who receive the sum."""
-        return self.local_clients.hear(self._line(exchange), clients, total, now)
+        return self.local_clients.hear(self._plan(exchange), clients, total, now)
 
-    def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
-        account = line.account
+    def _count(self, exchange: Exchange, plan: ExchangePlan, question: Record, now: Round) -> None:
+        account = plan.account
         account.played += 1
         if not self.serves or exchange.off_clock:
             return
         now = self._in_public(now)
         # follows from participation alone, unless clients leave, or stale answers count as well
-        who = now.present.tobytes() if now.leaving is None and line.memory is None else None
-        if who is None or who != line.counted_for:
-            line.spent, line.counted_for = self._spent(exchange, line, question, now), who
-        account.add(line.spent)
-        self.up_bytes += line.spent.up_bytes
-        self.down_bytes += line.spent.down_bytes
+        who = now.present.tobytes() if now.leaving is None and plan.stale is None else None
+        if who is None or who != plan.counted_for:
+            plan.spent, plan.counted_for = spent(plan, self._channel(exchange), question, now), who
+        account.add(plan.spent)
+        self.up_bytes += plan.spent.up_bytes
+        self.down_bytes += plan.spent.down_bytes
 
     def _in_public(self, now: Round) -> Round:
         """The round as the accounts may show it: where participation is secret, the first clients replace those drawn.
@@ -314,23 +287,15 @@ class Aggregator:
             return now
         return now._replace(present=np.arange(self.clients) < self._drawn, leaving=None)
 
-    def _spent(self, exchange: Exchange, line: Line, question: Record, now: Round) -> Spent:
-        """Cost of running an exchange once, as in a deployment."""
-        asked, participating, receiving = now.asked, answering(exchange, now), hearing(exchange, now)
-        up, down = self._channel(exchange).traffic(line, now)
-        by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
-        clear = np.where(asked, nbytes(question) - by_columns, 0)
-        clear += by_columns // self.cells.columns.length * np.where(asked, self._widths, 0)
-        down, to_clients = down + clear, isinstance(exchange, ToClients)
-        opened = (line.values_received * receiving).max() if to_clients else line.values
-        return Spent(
-            up_bytes=int(up.sum()),
-            down_bytes=int(down.sum()),
-            up_most=int(up.max()),
-            down_most=int(down.max()),
-            sealed_most=int((line.values_sent * participating).max()) if exchange.private else 0,
-            opened_most=int(opened) if exchange.private else 0,
-            up_clear=line.sum.nbytes if exchange.private and not to_clients else 0,
-            down_clear=int(clear.max()),
-            added=int(line.values_sent @ participating),
-        )
+
+def make_channel(setting: ChannelSetting) -> Channel:
+    """The channel that the setting names; its libraries are imported here."""
+    if setting.protection.channel == "masked":
+        from mpifed.comm.masking.channel import Masked
+
+        return Masked(setting)
+    if setting.protection.channel == "encrypted":
+        from mpifed.comm.encryption.channel import Encrypted
+
+        return Encrypted(setting)
+    return Channel(setting)

@@ -8,13 +8,13 @@ sum for those who may receive it: rank 0 for `ToServer`, the ranks that host rec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.accounts import Account
-from mpifed.comm.line import Line, answer_of
+from mpifed.comm.cost_accounts import CostAccount
+from mpifed.comm.exchange_plan import ExchangePlan, answer_of
 from mpifed.comm.transport import Transport
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.holdings import Cells
@@ -34,7 +34,7 @@ class Protection(NamedTuple):
     key_bits: int = 2048  # encrypted, of Paillier's modulus
 
 
-class Setting(NamedTuple):
+class ChannelSetting(NamedTuple):
     """What a channel knows about ranks and clients; of this rank."""
 
     transport: Transport
@@ -48,19 +48,21 @@ class Setting(NamedTuple):
 class Recorder(Protocol):
     """Records every message with its sender and receiver; of this rank."""
 
-    def question(self, line: Line, now: Round, question: Record) -> None:
+    def question(self, plan: ExchangePlan, now: Round, question: Record) -> None:
         """The server's broadcast."""
 
-    def upload(self, line: Line, now: Round, client: int, upload: Any) -> None:
+    def upload(self, plan: ExchangePlan, now: Round, client: int, upload: np.ndarray) -> None:
         """The upload of a client of this rank, as it is sent."""
 
-    def passed_on(self, line: Line, now: Round, message: Any) -> None:
+    def passed_on(self, plan: ExchangePlan, now: Round, message: np.ndarray) -> None:
         """The partial sum of this rank's clients, as it enters the reduction."""
 
-    def opened(self, line: Line, now: Round, total: Record) -> None:
+    def opened(self, plan: ExchangePlan, now: Round, total: Record) -> None:
         """The sum, on a rank that receives it."""
 
-    def note(self, line: Line | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes) -> None:
+    def note(
+        self, plan: ExchangePlan | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes
+    ) -> None:
         """Any other message: keys, shares."""
 
 
@@ -69,79 +71,80 @@ class Channel:
 
     name = "plain"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: ChannelSetting) -> None:
         self.setting, self.transport = setting, setting.transport
         self.recorder: Recorder | None = None
-        self.keys = Account()  # of the key agreement
+        self.keys = CostAccount()  # of the key agreement
 
-    def prepare(self, lines: list[Line]) -> None:
+    def prepare(self, plans: list[ExchangePlan]) -> None:
         """Agree on keys and test them on messages of the sizes to come. Collective; once, before the first exchange."""
 
     def secrets(self) -> Iterator[bytes]:
         """Secret keys of this rank's clients, which no message and no rank of the server may hold; for the audit."""
         yield from ()
 
-    def begin(self, line: Line, now: Round) -> None:
+    def begin(self, plan: ExchangePlan, now: Round) -> None:
         """Prepare for the answers of one exchange. Called on all ranks alike."""
-        participating = answering(line.exchange, now)
-        line.sum.begin(0 if self.recorder else int(participating[self.setting.hosted].sum()))
-        if line.memory is not None:
-            line.memory.answered |= participating
+        participating = answering(plan.exchange, now)
+        plan.sum.begin(self.recorder is None and bool(participating[self.setting.hosted].any()))
+        if plan.stale is not None:
+            plan.stale.answered |= participating
 
-    def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+    def add(self, plan: ExchangePlan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """Add the answers [n, ...] of `clients` [n] of this rank."""
-        if line.memory is None:
-            line.sum.add(answer, clients)
+        if plan.stale is None:
+            plan.sum.add(answer, clients)
             return
         for i, client in enumerate(clients.tolist()):
-            line.memory.last[client] = line.sum.numbers(answer_of(answer, i), client)
+            plan.stale.last[client] = plan.sum.numbers(answer_of(answer, i), client)
 
-    def add_one_by_one(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+    def add_one_by_one(self, plan: ExchangePlan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """As `add`, but forming each client's upload on its own, so that it can be recorded or encrypted."""
         for i, client in enumerate(clients.tolist()):
-            integers = line.integers(answer, i, client)
-            upload = self.seal(line, integers, client, now)
+            integers = plan.integers(answer, i, client)
+            upload = self.seal(plan, integers, client, now)
             if self.recorder is not None:
-                self.recorder.upload(line, now, client, self.sent(line, upload, client))
-            self.gather(line, upload, client)
-            if line.memory is not None:
-                line.memory.last[client] = line.pick(integers, client)
+                self.recorder.upload(plan, now, client, self.sent(plan, upload, client))
+            self.gather(plan, upload, client)
+            if plan.stale is not None:
+                plan.stale.last[client] = plan.pick(integers, client)
 
-    def seal(self, line: Line, integers: NDArray[np.signedinteger], client: int, now: Round) -> Any:
+    def seal(self, plan: ExchangePlan, integers: NDArray[np.signedinteger], client: int, now: Round) -> np.ndarray:
         """The client's upload: in the plain channel its integers [m]."""
-        return integers.copy()
+        upload: np.ndarray = integers.copy()
+        return upload
 
-    def sent(self, line: Line, upload: Any, client: int) -> Any:
+    def sent(self, plan: ExchangePlan, upload: np.ndarray, client: int) -> np.ndarray:
         """The part of an upload that a deployment sends and that is counted: values of fields that the client fills."""
-        return line.pick(upload, client)
+        return plan.pick(upload, client)
 
-    def gather(self, line: Line, upload: Any, client: int) -> None:
+    def gather(self, plan: ExchangePlan, upload: np.ndarray, client: int) -> None:
         """Add a client's upload to the partial sum of this rank."""
-        if line.memory is None:
-            line.sum.message[:-1] += upload
+        if plan.stale is None:
+            plan.sum.message[:-1] += upload
 
-    def resend(self, line: Line, now: Round) -> None:
+    def resend(self, plan: ExchangePlan, now: Round) -> None:
         """Have all clients upload their last answers again, after a restart has lost the server's copy. Collective."""
 
-    def collect(self, line: Line, now: Round) -> bool:
-        """Sum over all ranks into `line.reduced`; whether this rank may use it. Collective.
+    def collect(self, plan: ExchangePlan, now: Round) -> bool:
+        """Sum over all ranks into `plan.reduced`; whether this rank may use it. Collective.
 
-        The last number is the system's own (see `mpifed.comm.places`), and always valid on rank 0.
+        The last number is the system's own (see `mpifed.comm.message_layout`), and always valid on rank 0.
         """
-        if line.memory is not None:
-            line.add_last()
-        line.sum.check(self.setting.hosted[answering(line.exchange, now)[self.setting.hosted]])
+        if plan.stale is not None:
+            plan.add_last()
+        plan.sum.check(self.setting.hosted[answering(plan.exchange, now)[self.setting.hosted]])
         if self.recorder is not None:
-            self.recorder.passed_on(line, now, line.sum.message[:-1])
-        reduced = line.sum.reduce(self.transport, isinstance(line.exchange, ToClients))
+            self.recorder.passed_on(plan, now, plan.sum.message[:-1])
+        reduced = plan.sum.reduce(self.transport, isinstance(plan.exchange, ToClients))
         if reduced is None:
             return False
-        line.reduced = reduced
+        plan.reduced = reduced
         return True
 
-    def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, plan: ExchangePlan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes that each client uploads and receives, without the broadcast, as in a deployment."""
-        return line.sent * answering(line.exchange, now), line.received * hearing(line.exchange, now)
+        return plan.sent * answering(plan.exchange, now), plan.received * hearing(plan.exchange, now)
 
 
 def answering(exchange: Exchange, now: Round) -> NDArray[np.bool_]:
@@ -157,16 +160,3 @@ def hearing(exchange: Exchange, now: Round) -> NDArray[np.bool_]:
         return now.staying
     is_receiver: NDArray[np.bool_] = np.arange(len(now.present)) == exchange.hearer
     return now.staying & is_receiver
-
-
-def make_channel(setting: Setting) -> Channel:
-    """The channel that the setting names; its libraries are imported here."""
-    if setting.protection.channel == "masked":
-        from mpifed.comm.masking.masked import Masked
-
-        return Masked(setting)
-    if setting.protection.channel == "encrypted":
-        from mpifed.comm.encryption.encrypted import Encrypted
-
-        return Encrypted(setting)
-    return Channel(setting)

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Setting
-from mpifed.comm.streams import Prf
+from mpifed.comm.channel import ChannelSetting
+from mpifed.comm.key_streams import Prf
 from mpifed.core.errors import BrokenProtocol
 
 PROTOCOL = b"mpifed masked sums, version 1"
@@ -83,7 +83,7 @@ class Keyring:
     setting : of the channel; its transport carries public keys
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: ChannelSetting) -> None:
         self.transport, self.hosted, self.clients = setting.transport, setting.hosted, setting.clients
         self.public: NDArray[np.uint8] = np.zeros((0, KEY_BYTES), np.uint8)  # [N, 32]; on every rank
         self._private: dict[int, X25519PrivateKey] = {}
@@ -206,7 +206,7 @@ class Keyring:
         self._prfs.clear()
 
     @classmethod
-    def made_up(cls, setting: Setting) -> Keyring:
+    def made_up(cls, setting: ChannelSetting) -> Keyring:
         """A keyring of random secrets, for forecasts of costs, where clients of other ranks are not simulated."""
         keyring = _MadeUp(setting)
         keyring._group = os.urandom(KEY_BYTES)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Channel, answering, hearing
-from mpifed.comm.line import Line
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.block import Block
 from mpifed.core.device import Device, host_record
 from mpifed.core.exchange import Exchange, States
@@ -26,34 +26,36 @@ class LocalClients:
     def __init__(self, blocks: Roster, device: Device) -> None:
         self.blocks, self.device = blocks, device
 
-    def answer_together(self, line: Line, fused: Any, question: Record, now: Round) -> None:
+    def answer_together(self, plan: ExchangePlan, fused: Callable[..., Record], question: Record, now: Round) -> None:
         """All answers at once, as a single sum in floating point."""
         block, start = self.blocks.together(now.present), time.perf_counter()
         if block is None:
-            line.sum.begin(0)
+            plan.sum.begin(False)
             return
-        line.sum.set_fused(fused(self.device.record(question), self.device.block(block), now))
-        line.account.answer_s += (time.perf_counter() - start) / len(block.shards)
+        plan.sum.set_fused(fused(self.device.record(question), self.device.block(block), now))
+        plan.account.answer_s += (time.perf_counter() - start) / len(block.shards)
 
-    def answer_by_blocks(self, line: Line, fused: Any, question: Record, now: Round) -> None:
+    def answer_by_blocks(self, plan: ExchangePlan, fused: Callable[..., Record], question: Record, now: Round) -> None:
         """One sum for each block; which clients form a block does not depend on the number of ranks."""
         slowest, device = 0.0, self.device
         broadcast, blocks = device.record(question), list(self.blocks.among(now.present))
-        line.sum.begin(len(blocks))
+        plan.sum.begin(bool(blocks))
         for i, who in blocks:
             start = time.perf_counter()
             block = device.block(self.blocks[i]).only(who)
             total = fused(broadcast, block, now)
             slowest = max(slowest, (time.perf_counter() - start) / len(who))
-            line.sum.add_total(total, block.clients)
-        line.account.answer_s += slowest
+            plan.sum.add_total(total, block.clients)
+        plan.account.answer_s += slowest
 
-    def answer_each(self, line: Line, channel: Channel, clients: States, question: Record, now: Round) -> States:
+    def answer_each(
+        self, plan: ExchangePlan, channel: Channel, clients: States, question: Record, now: Round
+    ) -> States:
         """Add each client's answer to the channel; returns the states afterwards."""
-        exchange, slowest, device = line.exchange, 0.0, self.device
-        channel.begin(line, now)
+        exchange, slowest, device = plan.exchange, 0.0, self.device
+        channel.begin(plan, now)
         add = channel.add if channel.recorder is None else channel.add_one_by_one
-        summed_on_device = channel.name == "plain" and channel.recorder is None and line.memory is None
+        summed_on_device = channel.name == "plain" and channel.recorder is None and plan.stale is None
         stays = summed_on_device or device.on_host
         question = device.record(question)
         clients = writable(clients, None if exchange.off_clock else now.leaving)
@@ -65,13 +67,13 @@ class LocalClients:
                 start = time.perf_counter()
                 states, answer = exchange.answer(before, question, block.only(batch), now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(batch))
-                add(line, answer if stays else host_record(answer), block.clients[batch], now)
+                add(plan, answer if stays else host_record(answer), block.clients[batch], now)
                 if states is not before:  # most clients have no state, or do not change it
                     state = self._put(whole, state, who[batch], states, exchange, now)
                     clients[i] = device.states(state)
-            if line.memory is not None and not isinstance(clients, list):
+            if plan.stale is not None and not isinstance(clients, list):
                 clients.touch(i)
-        line.account.answer_s += slowest
+        plan.account.answer_s += slowest
         return clients
 
     def _visited(self, exchange: Exchange, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
@@ -93,9 +95,9 @@ class LocalClients:
         must_copy = exchange.off_clock or now.leaving is not None
         return put(state, who, new) if must_copy else put_in_place(state, who, new)
 
-    def hear(self, line: Line, clients: States, total: Record, now: Round) -> States:
+    def hear(self, plan: ExchangePlan, clients: States, total: Record, now: Round) -> States:
         """`absorb` on the clients who receive the sum: those that stay, or a single client."""
-        exchange: Any = line.exchange
+        exchange: Any = plan.exchange
         clients, alike, slowest = writable(clients, None if exchange.off_clock else now.leaving), None, 0.0
         began = time.perf_counter()
         device, total = self.device, self.device.record(total)
@@ -114,8 +116,8 @@ class LocalClients:
                 states = exchange.absorb(before, total, block, now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(who))
             clients[i] = device.states(self._put(whole, state, who, states, exchange, now))
-        line.account.answer_s += slowest
-        line.account.work_s += time.perf_counter() - began
+        plan.account.answer_s += slowest
+        plan.account.work_s += time.perf_counter() - began
         return clients
 
 

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.nodes import NodeMap
-from mpifed.comm.reductions import Constants, Direct, Way, pieces
-from mpifed.comm.tuning import AUTO, DIRECT, EVERYWHERE, Tuned
+from mpifed.comm.allreduce import AUTO, Direct, FastestReduction, Reduction, Timings, pieces
+from mpifed.comm.mpi import Communicator, is_mpich, launched_ranks, library, load
+from mpifed.comm.node_map import NodeMap
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
 
+T = TypeVar("T")
 Bytes: TypeAlias = NDArray[np.uint8]  # [length]
 
 PER_NODE = "MPIFED_RANKS_PER_NODE"  # for tests: this many consecutive ranks count as a node
 REDUCE = "MPIFED_REDUCE"  # the reduction algorithm of long arrays
 JOINED = "MPIFED_JOINED"  # a file that rank 0 creates when all ranks have joined, for the launcher of the run
 _leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
-_STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 class Transport(Protocol):
@@ -41,25 +40,25 @@ class Transport(Protocol):
     def barrier(self) -> None:
         """Wait until every rank is here."""
 
-    def broadcast(self, array: NDArray[Any]) -> None:
+    def broadcast(self, array: np.ndarray) -> None:
         """Overwrite `array` on every rank by rank 0's."""
 
-    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
+    def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
         """Sum `array` over all ranks into `total` on rank 0 (None elsewhere).
 
         Where every rank passes `array` as `total`, less is copied, and `array` is overwritten on all of them.
         """
 
-    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
+    def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         """Sum `array` over all ranks into `total`, which may be the same array, on every rank."""
 
-    def ways(self) -> dict[str, Any]:
+    def ways(self) -> Timings:
         """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
 
     def share(self, value: Any) -> Any:
         """Any picklable value of rank 0, on every rank; for set-up and small values."""
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value: T) -> list[T] | None:
         """The values of all ranks, on rank 0; for set-up, the end of a run and small values."""
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
@@ -87,23 +86,23 @@ class Alone:
     def barrier(self) -> None:
         pass
 
-    def broadcast(self, array: NDArray[Any]) -> None:
+    def broadcast(self, array: np.ndarray) -> None:
         pass
 
-    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
+    def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
         if total is not None:
             np.copyto(total, array)
 
-    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
+    def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         np.copyto(total, array)
 
-    def ways(self) -> dict[str, Any]:
+    def ways(self) -> Timings:
         return {}
 
     def share(self, value: Any) -> Any:
         return value
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value: T) -> list[T] | None:
         return [value]
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
@@ -123,48 +122,44 @@ class Alone:
 
 
 class MPITransport:
-    """The ranks of one MPI communicator (an mpi4py `Comm`).
+    """The ranks of one MPI communicator.
 
-    Ranks share a node where MPI says that they can share memory, or as `nodes` has it; `way` is the reduction algorithm
-    of long arrays, see `mpifed.comm.tuning`. The constructor is collective.
+    Ranks share a node where MPI says that they can share memory, or as `nodes` has it; `reduction` is the algorithm for
+    sums of long arrays, see `mpifed.comm.allreduce`. The constructor is collective.
     """
 
-    def __init__(self, comm: Any, nodes: NodeMap | None = None, way: str = AUTO) -> None:
-        from mpi4py import MPI
-
-        self._comm, self._sum = comm, MPI.SUM
+    def __init__(self, comm: Communicator, nodes: NodeMap | None = None, reduction: str = AUTO) -> None:
+        self._comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        node_map = nodes or _detect_nodes(MPI, comm)
+        node_map = nodes or _detect_nodes(comm)
         self.nodes = list(node_map.nodes)
         self.node_rank, self.node_size = node_map.rank_within(self.rank), node_map.size_of(self.rank)
-        of_floats = EVERYWHERE if "MPICH" in str(library()) else DIRECT
-        constants = Constants.of(MPI)
-        self.way = Tuned(comm, constants, node_map, way, of_floats)
-        self.direct: Way = Direct(comm, constants)  # also takes arrays on a device, if the MPI library is CUDA-aware
+        self.reduction = FastestReduction(comm, node_map, reduction)
+        self.direct: Reduction = Direct(comm)  # also takes arrays on a device, if the MPI library is CUDA-aware
 
     def barrier(self) -> None:
         self._comm.Barrier()
 
-    def broadcast(self, array: NDArray[Any]) -> None:
+    def broadcast(self, array: np.ndarray) -> None:
         """As `Transport.broadcast`, in pieces of less than 2^31 bytes."""
         flat = array.reshape(-1).view(np.uint8)
         for piece in pieces(flat):
             self._comm.Bcast(flat[piece])
 
-    def reduce(self, array: NDArray[Any], total: NDArray[Any] | None) -> None:
-        self.way.reduce(array, total)
+    def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
+        self.reduction.reduce(array, total)
 
-    def reduce_all(self, array: NDArray[Any], total: NDArray[Any]) -> None:
-        self.way.reduce_all(array, total)
+    def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
+        self.reduction.reduce_all(array, total)
 
-    def ways(self) -> dict[str, Any]:
-        return self.way.chosen()
+    def ways(self) -> Timings:
+        return self.reduction.chosen()
 
     def share(self, value: Any) -> Any:
         return self._comm.bcast(value)
 
-    def gather(self, value: Any) -> list[Any] | None:
-        gathered: list[Any] | None = self._comm.gather(value)
+    def gather(self, value: T) -> list[T] | None:
+        gathered: list[T] | None = self._comm.gather(value)
         return gathered
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
@@ -204,7 +199,7 @@ class MPITransport:
     def agree(self, error: BaseException | None = None) -> None:
         """As `Transport.agree`; a single small reduction where there is no error."""
         failed = np.array([error is not None], dtype=np.int64)
-        self._comm.Allreduce(failed.copy(), failed, op=self._sum)
+        self._comm.Allreduce(failed.copy(), failed, op=load().SUM)
         if failed[0]:
             errors = self._comm.allgather(None if error is None else _Failure.of(error, self.rank, self.size))
             first = next(e for e in errors if e is not None)
@@ -212,7 +207,7 @@ class MPITransport:
 
     def abort(self, code: int) -> NoReturn:
         """MPI_Abort: the launcher ends every rank. MPICH's own message would hide the error, and is suppressed."""
-        if "MPICH" in str(library()):
+        if is_mpich():
             with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr closed, replaced, or on a full disk
                 sys.stderr.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -220,9 +215,9 @@ class MPITransport:
         _leave(code)
 
 
-def _detect_nodes(MPI: Any, comm: Any) -> NodeMap:
+def _detect_nodes(comm: Communicator) -> NodeMap:
     """Nodes by shared memory, as MPI reports it. Collective."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    node = comm.Split_type(load().COMM_TYPE_SHARED, comm.Get_rank())
     node_map = NodeMap.of(comm.allgather(node.bcast(comm.Get_rank())))  # named by their lowest ranks
     node.Free()
     return node_map
@@ -243,14 +238,6 @@ class _Failure(NamedTuple):
         return cls(UnexpectedError, f"on rank {rank} of {ranks}\n{text}")
 
 
-def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
-    """Number of ranks of this job step, from the launcher's environment variables; 1 without a launcher.
-
-    Variables of an allocation (SLURM_NTASKS) are ignored: they are set in a batch script as well.
-    """
-    return max([1, *(int(environment[name]) for name in _STEP_SIZES if environment.get(name, "").isdigit())])
-
-
 def connect(environment: Mapping[str, str] = os.environ) -> Transport:
     """The transport of this process: MPI under a launcher, else a single process. Collective under MPI.
 
@@ -264,7 +251,7 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
         _joined(environment)
         return Alone()
     try:
-        MPI = _load()
+        MPI = load()
     except (ImportError, RuntimeError) as error:
         raise UsageError(
             f"launched as {ranks} ranks, but mpi4py or its MPI library cannot be loaded ({error}); "
@@ -302,36 +289,3 @@ def _joined(environment: Mapping[str, str]) -> None:
             raise UsageError(
                 f"{JOINED}={name} cannot be created ({error}): name a file that can, or unset it"
             ) from error
-
-
-def takes_device_arrays(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the MPI library, already initialized, reports to be CUDA-aware; False if it does not say.
-
-    Open MPI and MPICH report it by MPIX_Query_cuda_support, Cray MPICH by MPICH_GPU_SUPPORT_ENABLED.
-    """
-    if environment.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
-        return True
-    try:
-        query = ctypes.CDLL(_load().__file__).MPIX_Query_cuda_support
-    except (ImportError, RuntimeError, OSError, AttributeError):
-        return False
-    return bool(query())
-
-
-def library() -> str | None:
-    """Name and version of the MPI library; None when mpi4py or a library is missing. Does not initialize MPI."""
-    try:
-        version: str = _load().Get_library_version()
-    except (ImportError, RuntimeError):
-        return None
-    return " ".join(version.splitlines()[0].split(",")[0].split()).rstrip("\x00")
-
-
-def _load() -> Any:
-    """The module mpi4py.MPI: imported without initializing MPI, and finalizing it at exit."""
-    import mpi4py
-
-    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
-    from mpi4py import MPI
-
-    return MPI

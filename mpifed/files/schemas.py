@@ -191,7 +191,7 @@ Span = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class AccountJson(CostJson):
-    """All costs of an exchange; see `mpifed.comm.accounts`."""
+    """All costs of an exchange; see `mpifed.comm.cost_accounts`."""
 
     played: NotNegative
     up_most: NotNegative

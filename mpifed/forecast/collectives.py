@@ -4,7 +4,7 @@ A message of n bytes between two nodes takes latency + n / bandwidth (R. W. Hock
 MPP*, 1994). From it follow the times of the algorithms among which MPI libraries choose; a call takes the least of them
 (R. Thakur, R. Rabenseifner, W. Gropp, *Optimization of Collective Communication Operations in MPICH*, 2005): a tree of
 ceil(log2 N) steps with the whole array, or recursive halving, 2 ceil(log2 N) steps in which each value is sent twice.
-Before and after that, the ranks of a node sum in shared memory, as `mpifed.comm.reductions` does: each value is written
+Before and after that, the ranks of a node sum in shared memory, as `mpifed.comm.allreduce` does: each value is written
 once and read once, and from `SATURATED` ranks on the ranks share the memory bandwidth.
 """
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.groups import fewest
-from mpifed.comm.places import Place
+from mpifed.comm.message_layout import Place
+from mpifed.comm.minimum_group import fewest
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.holdings import Cells, Holdings

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from mpifed.comm.masking.graph import enough
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.masking.neighbour_graph import enough
 from mpifed.comm.placement import place
-from mpifed.comm.sums import make_sum
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes

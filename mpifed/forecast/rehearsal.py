@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
-from mpifed.comm.accounts import Account
 from mpifed.comm.aggregator import Aggregator
-from mpifed.comm.line import Line
+from mpifed.comm.cost_accounts import CostAccount
+from mpifed.comm.encryption.schemes import SharedKeyScheme
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
@@ -59,7 +60,7 @@ class _Rehearsal(Aggregator):
         self._hosts, self._counted_s, self._answered_s, self.opening_s = scenario.hosts, 0.0, 0.0, 0.0
         channel: Any = self.channel
         self._sampled: SampledEncryption | None = None
-        if channel.name == "encrypted" and not hasattr(channel.scheme, "fuse"):
+        if channel.name == "encrypted" and isinstance(channel.scheme, SharedKeyScheme):
             channel.scheme = self._sampled = SampledEncryption(channel.scheme)
         self.make_ready(all_exchanges(scenario.algorithm))
         self.check_rounds(
@@ -84,12 +85,12 @@ class _Rehearsal(Aggregator):
         result = super().tally(exchange, clients, question, now)
         self.opening_s += time.perf_counter() + self.skipped_s - self._answered_s
         everywhere = isinstance(exchange, ToClients) and exchange.hearer is None
-        self._crypto_s[exchange.name][-1] += self._new_crypto_s(self._line(exchange)) * (
+        self._crypto_s[exchange.name][-1] += self._new_crypto_s(self._plan(exchange)) * (
             self._hosts if everywhere else 1
         )
         return result
 
-    def _answer(self, line: Line, clients: States, question: Record, now: Round) -> States:
+    def _answer(self, line: ExchangePlan, clients: States, question: Record, now: Round) -> States:
         """The uploads; counts the time to seal those of all participating clients."""
         self._new_crypto_s(line)
         result = super()._answer(line, clients, question, now)
@@ -97,12 +98,12 @@ class _Rehearsal(Aggregator):
         self._crypto_s[line.exchange.name][-1] += self._new_crypto_s(line) * float(now.present.sum() / max(here, 1))
         return result
 
-    def _count(self, exchange: Exchange, line: Line, question: Record, now: Round) -> None:
+    def _count(self, exchange: Exchange, line: ExchangePlan, question: Record, now: Round) -> None:
         """Count the bytes, and note the time: all have uploaded, and the sum is not yet opened."""
         super()._count(exchange, line, question, now)
         self._answered_s = time.perf_counter() + self.skipped_s
 
-    def _new_crypto_s(self, line: Line) -> float:
+    def _new_crypto_s(self, line: ExchangePlan) -> float:
         """Seconds of cryptography in one exchange since the last call."""
         before, self._counted_s = self._counted_s, line.account.crypto_s + self.skipped_s
         return self._counted_s - before
@@ -111,21 +112,21 @@ class _Rehearsal(Aggregator):
         """The cost of the key agreement and of each exchange, once, over all ranks."""
         keys = self.channel.keys
         costs = {"keys": _cost(keys, 1, [keys.crypto_s + self._keys_skipped_s])}
-        for name, entry in self._lines.items():
+        for name, entry in self._plans.items():
             if entry.account.played and not entry.exchange.off_clock:
                 costs[name] = _cost(entry.account, entry.account.played, self._crypto_s[name])
         return costs
 
     def count_anew(self) -> None:
         """Leave out what was counted so far, for exchanges that are repeated."""
-        self._before = {name: line.account.numbers() for name, line in self._lines.items()}
+        self._before = {name: line.account.numbers() for name, line in self._plans.items()}
 
     def accounts_of_one(self) -> dict[str, dict[str, float]]:
         """The mean counters of each exchange; `crypto_s` as in `costs`."""
         accounts = {}
         for name, cost in self.costs().items():
-            if name in self._lines:
-                now, before = self._lines[name].account.numbers(), self._before.get(name, {})
+            if name in self._plans:
+                now, before = self._plans[name].account.numbers(), self._before.get(name, {})
                 before = before if before.get("played", 0) < now["played"] else {}
                 played = now["played"] - before.get("played", 0)
                 accounts[name] = {key: (value - before.get(key, 0)) / played for key, value in now.items()}
@@ -138,7 +139,7 @@ class _Rehearsal(Aggregator):
         return min(present - 1, channel.neighbours(present)) if channel.name == "masked" else 0
 
 
-def _cost(account: Account, played: int, seconds: Sequence[float]) -> dict[str, float]:
+def _cost(account: CostAccount, played: int, seconds: Sequence[float]) -> dict[str, float]:
     """The cost of an exchange, once."""
     crypto_s = median(seconds[1:] or seconds)  # the first one is slow
     return {"up_bytes": account.up_bytes // played, "down_bytes": account.down_bytes // played, "crypto_s": crypto_s}

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from mpifed.comm.accumulate import make_sum
 from mpifed.comm.placement import Placement, place
-from mpifed.comm.sums import make_sum
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import Array, nbytes
 from mpifed.core.round import Round

@@ -99,30 +99,23 @@ class Encoder:
     def _rest(self) -> NDArray[np.float64]:
         return np.empty((self._together, min(self.size, _TOGETHER)))
 
-    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], first_of: int = 0) -> bool:
-        """Add the rows of `values` [n, size] to `accumulator` [limbs * size].
-
-        Each row leaves a constant in the sum. The first of several additions overwrites the accumulator, and subtracts
-        these constants in advance: `first_of` is the number of rows of all additions together, 0 in later ones.
+    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], anew: bool = False) -> bool:
+        """Add the rows of `values` [n, size] to `accumulator` [limbs * size], which is overwritten with `anew`.
 
         Returns
         -------
         Whether all values are numbers within the bound. If not, the content of the accumulator is undefined.
         """
-        return self._add_rows(values, accumulator, self.form.bound, first_of, bool(first_of))
-
-    def add_alone(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger]) -> bool:
-        """Add `values` [m] to `accumulator` [m] of a single limb, leaving no constant."""
-        return self._add_rows(values.reshape(1, -1), accumulator, self.form.bound, 1, False)
+        return self._add_rows(values, accumulator, self.form.bound, anew)
 
     def add_total(
-        self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], clients: int, first_of: int = 0
+        self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], clients: int, anew: bool = False
     ) -> bool:
         """`add` for a sum [size] over `clients` clients, whose bound is `clients` times that of a value."""
         bound = self.form.bound * clients
-        if bound <= self._largest or first_of or not outside(total, self._largest):
+        if bound <= self._largest or anew or not outside(total, self._largest):
             limit = min(bound, self._largest)
-            if self._add_rows(total.reshape(1, -1), accumulator, limit, first_of, bool(first_of)):
+            if self._add_rows(total.reshape(1, -1), accumulator, limit, anew):
                 return True
         if bound <= self._largest or outside(total, bound):
             return False
@@ -131,20 +124,14 @@ class Encoder:
             part = accumulator[limb * self.size : (limb + 1) * self.size]
             multiple = np.rint(remainder / scale)  # the division is exact, since scales are powers of two
             remainder -= multiple * scale
-            coded = multiple.astype(self._integer) + self._integer(self._bits[limb])
-            np.add(coded, self._integer(self._offset(limb, first_of)) if first_of else part, out=part)
+            np.add(multiple.astype(self._integer), self._integer(0) if anew else part, out=part)
         return True
 
     def _add_rows(
-        self,
-        values: NDArray[np.floating],
-        accumulator: NDArray[np.signedinteger],
-        bound: float,
-        constants: int,
-        anew: bool,
+        self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], bound: float, anew: bool
     ) -> bool:
-        """`add`, subtracting `constants` times the constant; `anew`: the accumulator is overwritten."""
-        offsets = [self._offset(limb, constants) for limb in range(self.form.limbs)]
+        """`add` within any bound. Each row leaves the constant that encodes it, which is subtracted here."""
+        offsets = [self._offset(limb, len(values)) for limb in range(self.form.limbs)]
         narrow = self.form.bits == 32
         if loops.compiled is not None:
             if values.dtype != np.float32 and (narrow or values.dtype != np.float64):
@@ -184,8 +171,7 @@ class Encoder:
                 np.add(summed, offsets[limb], out=sums[limb])
             else:
                 sums[limb] += summed
-                if offsets[limb]:
-                    sums[limb] += offsets[limb]
+                sums[limb] += offsets[limb]
             if limb + 1 < len(self._constants):
                 shifted -= constant
                 values = np.subtract(values, shifted, out=self._rest[: len(values), : values.shape[1]])  # exact

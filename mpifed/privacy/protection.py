@@ -70,7 +70,11 @@ def collusion(job: Job, spending: Spending) -> Table:
 
 def one_key(how: Protection) -> bool:
     """Whether all clients hold a key that opens every upload."""
-    return how.channel == "encrypted" and how.scheme != "threshold-bfv"
+    if how.channel != "encrypted":
+        return False
+    from mpifed.comm.encryption.schemes import SharedKeyScheme, scheme_class
+
+    return issubclass(scheme_class(how.scheme), SharedKeyScheme)
 
 
 def not_private(privacy: Privacy) -> str | None:

@@ -225,7 +225,7 @@ class Checkpoints:
             low_high[part.segment] = min(low, int(part.first.min())), max(high, int(part.first.max()))
         return {name: low_high[name] for name in names}
 
-    def _commit(self, aside: Path, final: Path, manifest: Table, gathered: list[Gathered] | None) -> None:
+    def _commit(self, aside: Path, final: Path, manifest: Table, gathered: Sequence[Gathered] | None) -> None:
         """On rank 0: make the files in `aside` the newest checkpoint."""
         if gathered is None:
             return

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifed.comm.transport import Transport, library
+from mpifed.comm.mpi import library
+from mpifed.comm.transport import Transport
 from mpifed.core import loops
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host

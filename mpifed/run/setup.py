@@ -10,9 +10,10 @@ import numpy as np
 
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Recorder
+from mpifed.comm.message_layout import OF_ALL_ROWS
+from mpifed.comm.mpi import library, takes_device_arrays
 from mpifed.comm.placement import Hosted, place
-from mpifed.comm.places import OF_ALL_ROWS
-from mpifed.comm.transport import Transport, library, takes_device_arrays
+from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.device import Device, Host

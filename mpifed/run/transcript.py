@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.comm.line import Line
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import Array, Record, leaves
@@ -70,39 +70,43 @@ class Transcript:
         self._turns: Counter[str] = Counter()  # by exchange, how often it was run
         self._beside: Counter[str] = Counter()  # and how often of that before or beside rounds
 
-    def question(self, line: Line, now: Round, question: Record) -> None:
+    def question(self, line: ExchangePlan, now: Round, question: Record) -> None:
         """What the server broadcasts; if the exchange says so, a client receives only the rows of its own columns."""
         self._turns[line.exchange.name] += 1
         self._beside[line.exchange.name] += now.index == SETUP
         self._add_record(line, now, "question", SERVER, CLIENTS, question)
 
-    def upload(self, line: Line, now: Round, client: int, upload: Any) -> None:
+    def upload(self, line: ExchangePlan, now: Round, client: int, upload: Any) -> None:
         """What a client uploads, as it is sent."""
         for what, part in _parts(upload):
             self._add(line, now, "upload", f"client {client}", SERVER, what, part)
 
-    def passed_on(self, line: Line, now: Round, message: Any) -> None:
+    def passed_on(self, line: ExchangePlan, now: Round, message: Any) -> None:
         """What this rank passes to the reduction, on behalf of its clients."""
         for what, part in _parts(message):
             self._add(line, now, "passed-on", f"rank {self.rank}", SERVER, what, part)
 
-    def opened(self, line: Line, now: Round, total: Record) -> None:
+    def opened(self, line: ExchangePlan, now: Round, total: Record) -> None:
         """The sum, as its receivers get it."""
         hearer = line.exchange.hearer
         receiver = CLIENTS if hearer is None else f"client {hearer}"
         receiver = receiver if isinstance(line.exchange, ToClients) else SERVER
         self._add_record(line, now, "opened", CLIENTS, receiver, total)
 
-    def note(self, line: Line | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes) -> None:
+    def note(
+        self, line: ExchangePlan | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes
+    ) -> None:
         """Record a message of any other kind."""
         self._add(line, now, "note", sender, receiver, what, np.frombuffer(payload, dtype=np.uint8))
 
-    def _add_record(self, line: Line, now: Round, kind: str, sender: str, receiver: str, record: Record) -> None:
+    def _add_record(
+        self, line: ExchangePlan, now: Round, kind: str, sender: str, receiver: str, record: Record
+    ) -> None:
         for name, leaf in leaves(record):
             self._add(line, now, kind, sender, receiver, name, np.asarray(leaf))
 
     def _add(
-        self, line: Line | None, now: Round | None, kind: str, sender: str, receiver: str, what: str, data: Any
+        self, line: ExchangePlan | None, now: Round | None, kind: str, sender: str, receiver: str, what: str, data: Any
     ) -> None:
         index, exchange = SETUP if now is None else int(now.index), "" if line is None else line.exchange.name
         if index >= self.rounds or self._beside[exchange] > self.beside:

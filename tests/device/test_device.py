@@ -16,9 +16,9 @@ from jobs_in_python import checked
 from registry import CASES, NAMES
 
 from mpifed import doctor
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.accumulate_gpu import DeviceSum
 from mpifed.comm.channel import Channel
-from mpifed.comm.device import DeviceSum
-from mpifed.comm.sums import make_sum
 from mpifed.core.device import Host, any_on_device, host_record
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer, fields_like
@@ -146,7 +146,7 @@ def _sums(cupy: Any, fields: Any, exact: bool = True, aware: bool = False) -> tu
 
 
 def _filled(adder: Any, answers: list[tuple[Any, Any]]) -> Any:
-    adder.begin(sum(len(clients) for _, clients in answers))
+    adder.begin(True)
     for answer, clients in answers:
         adder.add(answer, clients)
     adder.check(np.arange(8))
@@ -174,7 +174,7 @@ def test_sums_of_blocks(cupy: Any, bound: float) -> None:
     totals = [(len(who) * bound * rng.uniform(-1, 1, (2, 3))).astype("f4") for who in blocks]
 
     def filled(adder: Any, module: Any) -> Any:
-        adder.begin(len(blocks))
+        adder.begin(True)
         for total, who in zip(totals, blocks, strict=True):
             adder.add_total(module.asarray(total), who)
         adder.check(np.arange(8))
@@ -235,7 +235,7 @@ def test_sums_that_mpi_takes_from_the_device(cupy: Any, exact: bool) -> None:
     there, here = _sums(cupy, Field((5,)), exact, aware=True)
     values = np.random.default_rng(6).standard_normal((3, 5))
     for answer in (cupy.asarray(values), values):  # on the device, and in memory
-        there.begin(3)
+        there.begin(True)
         there.add(answer, np.arange(3))
         there.message[-1] = 4
         there.check(np.arange(3))
@@ -243,7 +243,7 @@ def test_sums_that_mpi_takes_from_the_device(cupy: Any, exact: bool) -> None:
         assert reduced[:-1].tolist() == [2 * one for one in _filled(here, [(values, np.arange(3))])]
         assert reduced[-1] == 8
     values[1, 1] = np.nan
-    there.begin(3)
+    there.begin(True)
     there.add(cupy.asarray(values), np.arange(3))
     with pytest.raises(NumericalError, match=r"client 1 has|clients 0, 1, 2 is not finite"):
         there.check(np.arange(3))

@@ -90,7 +90,7 @@ def test_encoded_sums_are_the_same_integers(device: Any, scale: float, bound: fl
     values = (rng.uniform(-bound, bound, (5, 999)) * 2.0 ** rng.integers(-50, 1, (5, 999))).astype("f4")
     values[0, :3] = [0.5 * scale, 1.5 * scale, -2.5 * scale]
     expected = np.zeros(form.limbs * 999, dtype=f"int{form.bits}")
-    Encoder(form, 999).add(values, expected, 5)
+    Encoder(form, 999).add(values, expected)
     totals = [cupy.zeros(999, f"int{form.bits}") for _ in range(form.limbs)]
     kernels_sums.add_encoded(cupy.asarray(values), form, totals)
     assert np.concatenate([one.get() for one in totals]).tolist() == expected.tolist()

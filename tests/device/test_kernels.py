@@ -108,7 +108,7 @@ def test_encoded_sums_are_the_same_integers(form_of: Any, clients: int, seed: in
     values = (rng.uniform(-bound, bound, (clients, 9)) * 2.0 ** rng.integers(-50, 1, (clients, 9))).astype(dtype)
     values[0, :3] = [0.5 * scale, 1.5 * scale, -2.5 * scale]  # ties go to even
     expected = np.zeros(form.limbs * 9, dtype=f"int{form.bits}")
-    Encoder(form, 9).add(values, expected, clients)
+    Encoder(form, 9).add(values, expected)
     with make_believe() as cupy:
         totals = [cupy.zeros(9, f"int{form.bits}") for _ in range(form.limbs)]
         kernels_sums.add_encoded(cupy.asarray(values), form, totals)

@@ -42,10 +42,10 @@ def of_its_round(number: int) -> bool:
 
 
 def tamper_with_masks() -> None:
+    from mpifed.comm.key_streams import Turns
     from mpifed.comm.keys import Keyring
-    from mpifed.comm.masking.dropouts import Dropouts
-    from mpifed.comm.masking.escrow import Deposit, Escrow, RevealedShare
-    from mpifed.comm.streams import Turns
+    from mpifed.comm.masking.dropout_recovery import Dropouts
+    from mpifed.comm.masking.share_deposits import Deposit, RevealedShare, TurnSecrets
 
     def reveal(before: Any, self: Any, holder: int, *arguments: Any) -> Any:
         found: RevealedShare = before(self, holder, *arguments)
@@ -90,15 +90,15 @@ def tamper_with_masks() -> None:
     if TROUBLE == "repeated nonce":
         instead(Turns, "next", next_turn)
     if TROUBLE == "share":
-        instead(Escrow, "reveal", reveal)
+        instead(TurnSecrets, "reveal", reveal)
     if TROUBLE == "sealed share":
-        instead(Escrow, "deposit", deposit)
+        instead(TurnSecrets, "deposit", deposit)
     if TROUBLE == "public key":
         instead(Keyring, "prepare", prepare)
 
 
 def tamper_with_ciphertexts() -> None:
-    from mpifed.comm.encryption.encrypted import Encrypted
+    from mpifed.comm.encryption.channel import Encrypted
 
     def seal(before: Any, self: Any, line: Any, integers: Any, client: int, now: Any) -> Any:
         here = client == CLIENT and now.index == ROUND

@@ -240,7 +240,7 @@ def test_each_client_sends_its_own(case: str, scattered: Path) -> None:
     ready = prepare(task, Alone())
     widths = widths_of(scattered)
     assert widths.tolist() == [1, 8, 19, 36]
-    each = [ready.aggregator._line(exchange).sent for exchange in ready.algorithm.exchanges]
+    each = [ready.aggregator._plan(exchange).sent for exchange in ready.algorithm.exchanges]
     np.testing.assert_array_equal(sum(each), 8 * about.sent(widths).up)
     # fewer than the products of weights and features, one by one, would be
     assert (sum(each) - 8 * about.sent(0 * widths).up < 8 * J * B * widths).all()

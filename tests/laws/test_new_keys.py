@@ -17,7 +17,7 @@ from jobs_in_python import checked
 from registry import private, table
 
 from mpifed.comm.keys import Keyring
-from mpifed.comm.masking.escrow import Escrow
+from mpifed.comm.masking.share_deposits import TurnSecrets
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
@@ -126,8 +126,8 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Keys:
 
     kept(Keyring, "prepare", own)
     kept(Keyring, "_secret", lambda keyring, secret: iter([secret]))
-    kept(Escrow, "deposit", lambda escrow, given: iter([escrow.seeds[given.client]]))
-    kept(Escrow, "message_key", lambda escrow, key: iter([key]))
+    kept(TurnSecrets, "deposit", lambda secrets, given: iter([secrets.seeds[given.client]]))
+    kept(TurnSecrets, "message_key", lambda secrets, key: iter([key]))
     urandom = os.urandom
 
     def drawn(size: int) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from jobs_in_python import checked
 from test_transport import around_a_piece, worlds
 
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
 from mpifed.comm.transport import Alone, Bytes
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Field, ToServer
@@ -76,7 +76,7 @@ def answer_of(rank: int, turn: int) -> Answer:
 def test_float_sums_of_what_is_fused_and_what_is_added(
     everywhere: bool, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpifed.comm.sums.LONG", long)
+    monkeypatch.setattr("mpifed.comm.accumulate.LONG", long)
     for transport in chain(worlds(), [Alone()]):
         rank, earlier = transport.rank, []
         adder: Any = make_sum(ToServer("up", Answer(), None, None, None), 8, exact=False, dtype="float32")  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_float_sums_of_what_is_fused_and_what_is_added(
             if how[rank] == 0:
                 adder.set_fused(Answer(*(np.array(leaf) for leaf in mine)))
             else:
-                adder.begin(1)
+                adder.begin(True)
             if how[rank] == 1:
                 adder.add(Answer(*(np.array(leaf)[None] for leaf in mine)), clients)
             adder.check(clients)

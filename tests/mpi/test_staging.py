@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jobs_in_python import checked
 
-from mpifed.comm.nodes import NodeMap
+from mpifed.comm.node_map import NodeMap
 from mpifed.comm.placement import place
 from mpifed.comm.transport import Alone, MPITransport
 from mpifed.core.errors import DataError, MpifedError

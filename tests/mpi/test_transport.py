@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.comm import reductions as module
+from mpifed.comm import allreduce as module
 from mpifed.comm.transport import Alone, MPITransport, connect
 from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageError
 

@@ -11,12 +11,13 @@ plaintext modulus is a prime of 58 bits, equal to 1 mod 16384, which allows batc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.comm.channel import Protection
+from mpifed.comm.encryption.schemes import Ciphertext, LibraryObject, SharedKeyScheme
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 _RING = 8192
@@ -25,7 +26,7 @@ _ERROR_BITS = 24  # low bits of a coefficient, changed by encryption errors
 _LEAST_BUDGET = 8  # bits; a ciphertext with less was altered, or is the sum of too many
 
 
-class Bfv:
+class Bfv(SharedKeyScheme):
     """BFV with the public key on every rank and the secret key on ranks of clients alone, never on disk."""
 
     name = "bfv"
@@ -47,11 +48,14 @@ class Bfv:
         self._data = 2 * len(self._moduli) * _RING  # numbers of a ciphertext: two polynomials for each prime
         self.nbytes = 8 * self._data + 113
         self._encoder, self._evaluator = seal.BatchEncoder(self._context), seal.Evaluator(self._context)
-        self._public: Any = None
-        self._secret: Any = None
-        self._encryptor: Any = None
-        self._decryptor: Any = None
-        self.budget: int | None = None  # bits of noise budget left in the ciphertext decrypted last
+        self._public: LibraryObject = None
+        self._secret: LibraryObject = None
+        self._encryptor: LibraryObject = None
+        self._decryptor: LibraryObject = None
+
+    @classmethod
+    def of(cls, protection: Protection, clients: int) -> Bfv:
+        return cls()
 
     def _strength(self, bits: int) -> str:
         """Security level of a modulus of `bits` bits, by the homomorphic encryption standard."""
@@ -94,27 +98,27 @@ class Bfv:
         """A ciphertext of up to 8192 integers."""
         return bytes(self._encryptor.encrypt(self._encoder.encode(values)).to_string())
 
-    def load(self, block: bytes) -> Any:
+    def load(self, block: bytes) -> Ciphertext:
         cipher = self._read(self._context.from_cipher_str, block, "ciphertext")
         if len(block) != self.nbytes or cipher.size() != 2 or cipher.is_ntt_form() or cipher.is_transparent():
             raise BrokenProtocol("a ciphertext is not one that a client's encryption gives; it was altered in transit")
         return cipher
 
-    def _read(self, reader: Any, data: bytes, what: str) -> Any:
+    def _read(self, reader: Callable[[bytes], LibraryObject], data: bytes, what: str) -> LibraryObject:
         try:
             return reader(data)
         except (RuntimeError, ValueError, IndexError) as error:
             raise BrokenProtocol(f"a {what} of {len(data)} bytes does not load ({error}); it was altered") from error
 
-    def add(self, total: Any, more: Any) -> Any:
+    def add(self, total: Ciphertext, more: Ciphertext) -> Ciphertext:
         """The sum, in place of `total`."""
         self._evaluator.add_inplace(total, more)
         return total
 
-    def save(self, total: Any) -> bytes:
+    def save(self, total: Ciphertext) -> bytes:
         return bytes(total.to_string())
 
-    def open(self, total: Any) -> NDArray[np.int64]:
+    def open(self, total: Ciphertext) -> NDArray[np.int64]:
         """Decrypt: [8192] integers."""
         if self._decryptor is None:
             raise BrokenProtocol("a ciphertext cannot be decrypted on a rank that has no secret key")
@@ -154,7 +158,7 @@ class Bfv:
             yield self.secret()
 
 
-def _library() -> Any:
+def _library() -> LibraryObject:
     try:
         import seal
     except ImportError as error:

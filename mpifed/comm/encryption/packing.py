@@ -13,15 +13,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.line import Line, places
-from mpifed.comm.places import Place
+from mpifed.comm.exchange_plan import ExchangePlan, places
+from mpifed.comm.message_layout import Place
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.holdings import Cells
 
 Integers: TypeAlias = NDArray[np.signedinteger]
 
 
-class Room(NamedTuple):
+class Packing(NamedTuple):
     """Slots of a ciphertext, and the integers that they can hold."""
 
     slots: int  # of one ciphertext
@@ -65,13 +65,13 @@ class Vector:
     """Parts of a message that are encrypted together, and the clients that send them."""
 
     def __init__(
-        self, segments: list[Segment], senders: NDArray[np.bool_], room: Room, first: int, own: bool = False
+        self, segments: list[Segment], senders: NDArray[np.bool_], packing: Packing, first: int, own: bool = False
     ) -> None:
         """`own`: whether only its senders receive the sum."""
-        self.segments, self.senders, self.room = segments, senders, room  # senders [N]
+        self.segments, self.senders, self.packing = segments, senders, packing  # senders [N]
         self.hearers = senders if own else np.ones_like(senders)  # [N] clients that may receive the sum
         self.size = sum(segment.size * len(segment.limbs) for segment in segments)  # slots
-        self.numbers = range(first, first + room.blocks(self.size))  # of its ciphertexts, counted within the exchange
+        self.numbers = range(first, first + packing.blocks(self.size))  # of its ciphertexts in the exchange
 
     def pack(self, integers: Integers, client: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(number, slots) of the client's integers [m], for every ciphertext.
@@ -81,7 +81,7 @@ class Vector:
         NumericalError
             when an integer is outside its field's range.
         """
-        slots, start, width = np.empty(self.size, dtype=np.int64), 0, self.room.width
+        slots, start, width = np.empty(self.size, dtype=np.int64), 0, self.packing.width
         for name, at, size, largest, limbs in self.segments:
             part = integers[at]
             most = max(int(part.max(initial=0)), -int(part.min(initial=0)))
@@ -97,8 +97,8 @@ class Vector:
                 part, start = (part - low) >> width, start + size
             slots[start : start + size] = part
             start += size
-        for number, begin in zip(self.numbers, range(0, self.size, self.room.slots), strict=True):
-            yield number, slots[begin : begin + self.room.slots]
+        for number, begin in zip(self.numbers, range(0, self.size, self.packing.slots), strict=True):
+            yield number, slots[begin : begin + self.packing.slots]
 
     def unpack(self, opened: dict[int, NDArray[np.int64]], answers: int, message: Integers) -> None:
         """Write the decrypted sums of `answers` clients, by ciphertext number, into `message` [m].
@@ -113,7 +113,7 @@ class Vector:
         slots = np.concatenate([opened[number] for number in self.numbers])
         if slots[self.size :].any():
             raise BrokenProtocol(f"{self.segments[0].name}: {_BROKEN} (unused slots are not zero)")
-        start, width = 0, self.room.width
+        start, width = 0, self.packing.width
         for name, at, size, largest, limbs in self.segments:
             total = np.zeros(size, dtype=np.int64)
             for i, most in enumerate(limbs):
@@ -133,16 +133,16 @@ def _check(name: str, part: NDArray[np.int64], most: int) -> None:
         raise BrokenProtocol(f"{name}: {_BROKEN}")
 
 
-def vectors(line: Line, cells: Cells, room: Room) -> list[Vector]:
+def vectors(plan: ExchangePlan, cells: Cells, packing: Packing) -> list[Vector]:
     """Parts of an exchange's message that are encrypted together.
 
     Either every client sends all entries, with zeros at those of others, or entries of single clients or groups of
     clients are encrypted separately: whichever takes fewer ciphertexts, counting all uploads and the sum.
     """
-    everybody = np.ones(room.clients, dtype=bool)
-    whole = [Vector([s for place in line.sum.places for s in _segments(place, None, room)], everybody, room, 0)]
-    apart = _apart(line, cells, room)
-    own = any(place.field.rows is not None for place in line.sum.places)  # which no other client may receive
+    everybody = np.ones(packing.clients, dtype=bool)
+    whole = [Vector([s for place in plan.sum.places for s in _segments(place, None, packing)], everybody, packing, 0)]
+    apart = _apart(plan, cells, packing)
+    own = any(place.field.rows is not None for place in plan.sum.places)  # which no other client may receive
     return apart if own or _cost(apart) < _cost(whole) else whole
 
 
@@ -150,17 +150,17 @@ def _cost(vectors: list[Vector]) -> int:
     return sum(len(vector.numbers) * (1 + int(vector.senders.sum())) for vector in vectors)
 
 
-def _apart(line: Line, cells: Cells, room: Room) -> list[Vector]:
-    everybody, clients = np.ones(room.clients, dtype=bool), np.arange(room.clients)
+def _apart(plan: ExchangePlan, cells: Cells, packing: Packing) -> list[Vector]:
+    everybody, clients = np.ones(packing.clients, dtype=bool), np.arange(packing.clients)
     common: list[Segment] = []
     own: dict[tuple[str, int], list[Segment]] = {}
     senders: dict[tuple[str, int], NDArray[np.bool_]] = {}
 
     def put(key: tuple[str, int], who: NDArray[np.bool_], at: slice | NDArray[np.int64] | None, place: Place) -> None:
         senders[key] = who
-        own.setdefault(key, []).extend(_segments(place, at, room))
+        own.setdefault(key, []).extend(_segments(place, at, packing))
 
-    for place in line.sum.places:
+    for place in plan.sum.places:
         held = cells.along(place.field)
         if place.field.sender is not None:
             put(("sender", place.field.sender), clients == place.field.sender, None, place)
@@ -169,15 +169,15 @@ def _apart(line: Line, cells: Cells, room: Room) -> list[Vector]:
             for number, (who, at) in enumerate(held.shared):
                 put((kind, number), who, places(place, at), place)
         else:
-            common += _segments(place, None, room)
-    separate = [Vector(common, everybody, room, 0)] if common else []
+            common += _segments(place, None, packing)
+    separate = [Vector(common, everybody, packing, 0)] if common else []
     for key, segments in own.items():
         first = separate[-1].numbers.stop if separate else 0
-        separate.append(Vector(segments, senders[key], room, first, own=key[0] == "rows"))
+        separate.append(Vector(segments, senders[key], packing, first, own=key[0] == "rows"))
     return separate
 
 
-def _segments(place: Place, at: slice | NDArray[np.int64] | None, room: Room) -> Iterator[Segment]:
+def _segments(place: Place, at: slice | NDArray[np.int64] | None, packing: Packing) -> Iterator[Segment]:
     """A field's entries at the positions `at` of the message (all if None), by the limbs of its grid."""
     size = place.field.size
     for i, most in enumerate(place.form.largest):
@@ -187,4 +187,4 @@ def _segments(place: Place, at: slice | NDArray[np.int64] | None, room: Room) ->
             positions = np.arange(at.start, at.stop) if isinstance(at, slice) else at
             where = positions[(positions >= start) & (positions < stop)]
         count = stop - start if isinstance(where, slice) else len(where)
-        yield Segment(place.name, where, count, most, room.limbs(most))
+        yield Segment(place.name, where, count, most, packing.limbs(most))

@@ -10,18 +10,19 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.comm.channel import Protection
+from mpifed.comm.encryption.schemes import Ciphertext, LibraryObject, SharedKeyScheme
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 _SLOT = 64  # bits
 _STRENGTH = {2048: 112, 3072: 128, 7680: 192}  # NIST SP 800-57
 
 
-class PackedPaillier:
+class PackedPaillier(SharedKeyScheme):
     """Paillier with the public modulus on every rank, and its factors on ranks of clients alone.
 
     The plaintext is the sum of v_k 2^(64 k), of either sign; sums in slots stay below 2^63 and never carry into the
@@ -39,7 +40,17 @@ class PackedPaillier:
         strength = max((known for size, known in _STRENGTH.items() if size <= bits), default=0)
         self.security = f"{strength} bits (Paillier, modulus of {bits} bits)"
         self._half = sum(1 << (_SLOT * k + _SLOT - 1) for k in range(self.slots))
-        self._scheme: Any = None
+        self._scheme: LibraryObject = None
+
+    @classmethod
+    def of(cls, protection: Protection, clients: int) -> PackedPaillier:
+        return cls(protection.key_bits)
+
+    @classmethod
+    def errors(cls, protection: Protection, clients: int, clients_per_round: int | None) -> list[str]:
+        if 2048 <= protection.key_bits <= 8192:
+            return []
+        return [f"[encryption] key_bits = {protection.key_bits}: expected 2048 to 8192 (3072 is 128-bit security)"]
 
     def make_keys(self) -> None:
         from cryptography.hazmat.primitives.asymmetric import rsa
@@ -81,19 +92,19 @@ class PackedPaillier:
         plain = int.from_bytes(digits.astype("<u8").tobytes(), "little") - self._half
         return self.save(self._scheme.encrypt(plain))
 
-    def load(self, block: bytes) -> Any:
+    def load(self, block: bytes) -> Ciphertext:
         number = int.from_bytes(block, "little")
         if len(block) != self.nbytes or not 1 < number < self._scheme.public_key.n_squared:
             raise BrokenProtocol(f"a ciphertext of {len(block)} bytes does not belong to this modulus; it was altered")
         return self._library.PaillierCiphertext(number, self._scheme)
 
-    def add(self, total: Any, more: Any) -> Any:
+    def add(self, total: Ciphertext, more: Ciphertext) -> Ciphertext:
         return total + more
 
-    def save(self, total: Any) -> bytes:
+    def save(self, total: Ciphertext) -> bytes:
         return int(total.get_value()).to_bytes(self.nbytes, "little")
 
-    def open(self, total: Any) -> NDArray[np.int64]:
+    def open(self, total: Ciphertext) -> NDArray[np.int64]:
         """Decrypt: [slots] integers."""
         if not self.opens:
             raise BrokenProtocol("a ciphertext cannot be decrypted on a rank that has no secret key")
@@ -138,7 +149,7 @@ class _Randomness:
         return int(pow_mod(secrets.randbelow(self._n - 1) + 1, self._n, self._square))
 
 
-def _library() -> Any:
+def _library() -> LibraryObject:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the library recommends gmpy2, with which it is faster

@@ -197,7 +197,7 @@ def test_a_kept_total_that_is_open_is_found(
     patches: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums and bits are right, since what is not added is not taken away either."""
-    from mpifed.comm.masking.masked import Masked
+    from mpifed.comm.masking.channel import Masked
 
     class Nothing:
         def into(self, zeros: memoryview, out: memoryview) -> None:

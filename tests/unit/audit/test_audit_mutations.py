@@ -24,11 +24,12 @@ from mpifed.audit.sealed import sealed
 from mpifed.audit.stage import rehearse
 from mpifed.audit.uniform import examine
 from mpifed.cli import main
-from mpifed.comm import keys, streams
-from mpifed.comm.masking import escrow, masked
-from mpifed.comm.masking.graph import Plan
-from mpifed.comm.masking.masked import Masked
-from mpifed.comm.streams import Pad
+from mpifed.comm import key_streams, keys
+from mpifed.comm.key_streams import Pad
+from mpifed.comm.masking import channel as masked
+from mpifed.comm.masking import share_deposits
+from mpifed.comm.masking.channel import Masked
+from mpifed.comm.masking.neighbour_graph import MaskGraph
 from mpifed.comm.transport import Alone
 from mpifed.run.api import run
 from mpifed.run.transcript import Transcript
@@ -97,12 +98,12 @@ def test_one_client_has_no_mask(
     client: int, twenty: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever it is; nobody masks with it, so that sums are right."""
-    partners = Plan.partners
+    partners = MaskGraph.partners
 
-    def others(plan: Plan, one: int) -> Any:
-        return [partner for partner in partners(plan, one) if client not in (one, partner.client)]
+    def others(graph: MaskGraph, one: int) -> Any:
+        return [partner for partner in partners(graph, one) if client not in (one, partner.client)]
 
-    monkeypatch.setattr(Plan, "partners", others)
+    monkeypatch.setattr(MaskGraph, "partners", others)
     found = leaks(twenty, "--rounds", "3")
     assert f": client {client} in changes, round 0: 13 of 13 numbers" in found["no-mask"]
     assert "repeated-mask" not in found and "shared-stream" not in found
@@ -112,7 +113,7 @@ def test_one_client_has_no_mask(
 def test_nonces_with_a_period(
     period: int, six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: streams.nonce(turn % period, client))
+    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: key_streams.nonce(turn % period, client))
     found = leaks(six)
     assert set(found) >= {"repeated-mask", "shared-stream"}
     again = r"client (\d) in changes, round (\d+) has that of client (\d) in changes, round (\d+)"
@@ -128,7 +129,7 @@ def test_one_nonce_for_two_exchanges(
     six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a measurement, which are played one after the other."""
-    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: streams.nonce(turn // 2, client))
+    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: key_streams.nonce(turn // 2, client))
     found = leaks(six, "--rounds", "2", record={"evaluate_every": 1})
     one = found["shared-stream"].split("the same stream masks ")[1]
     assert len(set(re.findall(r"in ([\w-]+), ", one))) == 2
@@ -197,7 +198,7 @@ def test_a_stream_that_is_used_again_from_its_middle_on(
 
 def test_a_seed_for_all_own_masks(six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     """Where clients may leave, each adds one of its own: here the same one."""
-    monkeypatch.setattr(escrow.os, "urandom", lambda size: bytes(range(size)))
+    monkeypatch.setattr(share_deposits.os, "urandom", lambda size: bytes(range(size)))
     found = leaks(six, "--rounds", "3", participation=LEAVING)
     assert "shared-stream" in found
 
@@ -249,7 +250,7 @@ def test_a_mask_that_is_used_again_under_secret_noise(
     six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plaintexts are not known: the difference of two uploads tells, however far they are apart."""
-    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: streams.nonce(turn % 5, client))
+    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: key_streams.nonce(turn % 5, client))
     private = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure", "trust": "local"}
     monkeypatch.setattr("mpifed.audit.streams.Streams.shared", lambda self: [])
     found = leaks(six, privacy=private)
@@ -343,7 +344,7 @@ def test_the_key_of_the_encryption_is_sent_along(
     six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    from mpifed.comm.encryption.encrypted import Encrypted
+    from mpifed.comm.encryption.channel import Encrypted
 
     prepare = Encrypted.prepare
 
@@ -384,9 +385,10 @@ def test_the_server_hosts_the_key_of_the_encryption(
     six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any
 ) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    from mpifed.comm.encryption.opening import OneKey, writable
+    from mpifed.comm.encryption.bundles import writable
+    from mpifed.comm.encryption.decryption import SharedKeyDecryption
 
-    prepare = OneKey.prepare
+    prepare = SharedKeyDecryption.prepare
 
     def all_ranks(self: Any, *arguments: Any) -> None:
         prepare(self, *arguments)
@@ -394,7 +396,7 @@ def test_the_server_hosts_the_key_of_the_encryption(
         secret = self.transport.spread(last, writable(self.scheme.secret()) if self.scheme.opens else None)
         self.scheme.trust(secret.tobytes())
 
-    monkeypatch.setattr(OneKey, "prepare", all_ranks)
+    monkeypatch.setattr(SharedKeyDecryption, "prepare", all_ranks)
     found = leaks(six, "--rounds", "1", channel="encrypted")
     assert set(found) == {"key-with-server"}
 

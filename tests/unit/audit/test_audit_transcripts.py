@@ -16,7 +16,7 @@ from jobs_in_python import checked
 from mpifed.audit.command import audited
 from mpifed.audit.stage import rehearse
 from mpifed.cli import main
-from mpifed.comm.masking.masked import Masked
+from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
 from mpifed.run.api import run
@@ -129,8 +129,8 @@ def test_a_second_part_of_uploads(six: Path, leaks: Callable[..., dict[str, str]
 
 def test_single_uploads_are_opened(six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    from mpifed.comm.encryption.encrypted import Encrypted
-    from mpifed.comm.encryption.opening import unbundle
+    from mpifed.comm.encryption.bundles import unbundle
+    from mpifed.comm.encryption.channel import Encrypted
 
     seal = Encrypted.seal
 
@@ -147,8 +147,8 @@ def test_single_uploads_are_opened(six: Path, leaks: Callable[..., dict[str, str
 
 def test_a_plain_piece_in_a_bundle(six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    from mpifed.comm.encryption.encrypted import Encrypted
-    from mpifed.comm.encryption.opening import bundle, unbundle
+    from mpifed.comm.encryption.bundles import bundle, unbundle
+    from mpifed.comm.encryption.channel import Encrypted
 
     seal, add = Encrypted.seal, Encrypted._sum
 

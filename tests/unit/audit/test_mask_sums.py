@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import main
-from mpifed.comm import streams
-from mpifed.comm.masking.dropouts import Dropouts
-from mpifed.comm.masking.graph import Plan
-from mpifed.comm.masking.masked import Masked
-from mpifed.comm.streams import Pad, Stream
+from mpifed.comm import key_streams
+from mpifed.comm.key_streams import Pad, Stream
+from mpifed.comm.masking.channel import Masked
+from mpifed.comm.masking.dropout_recovery import Dropouts
+from mpifed.comm.masking.neighbour_graph import MaskGraph
 from mpifed.core.exchange import ToClients
 from mpifed.run.transcript import Transcript
 
@@ -80,17 +80,17 @@ def masked_by(monkeypatch: pytest.MonkeyPatch, sealing: Callable[[int], bool], o
 
     def mask(self: Masked, turn: Any, message: Any, client: int) -> None:
         self._turns.use(client)
-        for other, sign, parts in turn.plan.partners(client):
+        for other, sign, parts in turn.graph.partners(client):
             self.pad.add([(self._between(client, other), sign)], message, parts)
         if own and self._dropouts is not None:
-            self.pad.add([(self._dropouts.own(client), 1)], message, turn.plan.common.own(client))
-        if isinstance(turn.line.exchange, ToClients) and sealing(client):
-            self.pad.add([(self._sealing(client), 1)], message, turn.plan.common.own(client))
+            self.pad.add([(self._dropouts.own(client), 1)], message, turn.graph.common.own(client))
+        if isinstance(turn.plan.exchange, ToClients) and sealing(client):
+            self.pad.add([(self._sealing(client), 1)], message, turn.graph.common.own(client))
 
     def hear(self: Masked, turn: Any) -> bool:
-        reduced = self._target(turn.line, turn.line.reduced)
+        reduced = self._target(turn.plan, turn.plan.reduced)
         for client in filter(sealing, range(self.setting.clients)):
-            self.pad.add([(self._sealing(client), -1)], reduced, turn.plan.common.own(client))
+            self.pad.add([(self._sealing(client), -1)], reduced, turn.graph.common.own(client))
         return True
 
     monkeypatch.setattr(Masked, "_mask", mask)
@@ -136,7 +136,7 @@ def test_one_number_with_the_same_mask_in_every_round(six: Path, audit: Audit, m
     class Constant:
         def __init__(self, key: bytes, turn: int) -> None:
             self.key, self.stream = key, Stream(key)
-            self.stream.begin(streams.nonce(turn))
+            self.stream.begin(key_streams.nonce(turn))
 
         def into(self, zeros: Any, out: Any) -> int:
             count = self.stream.into(zeros, out)
@@ -166,7 +166,7 @@ def test_the_negative_of_a_mask_under_secret_noise(six: Path, audit: Audit, monk
 
     def between(self: Masked, i: int, j: int) -> Any:
         made = Stream(self.keyring.prf(i, j).key(b"streams", 0))
-        made.begin(streams.nonce((self._turns.now + 1) // 2))
+        made.begin(key_streams.nonce((self._turns.now + 1) // 2))
         return made if self._turns.now % 2 else Negative(made)
 
     monkeypatch.setattr(Masked, "_between", between)
@@ -197,25 +197,25 @@ def test_streams_that_are_not_seen_are_not_said_to_be_right(
 
 def test_clients_who_mask_in_two_groups(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may add up three answers."""
-    partners = Plan.partners
+    partners = MaskGraph.partners
 
-    def near(plan: Plan, one: int) -> Any:
-        return [partner for partner in partners(plan, one) if partner.client // 3 == one // 3]
+    def near(graph: MaskGraph, one: int) -> Any:
+        return [partner for partner in partners(graph, one) if partner.client // 3 == one // 3]
 
-    monkeypatch.setattr(Plan, "partners", near)
+    monkeypatch.setattr(MaskGraph, "partners", near)
     found, _ = audit(six)
     assert set(found) == {"few-streams"}
     assert "client 0 in changes, round 0: 2 of 5 at 13 numbers" in found["few-streams"]
 
 
 def test_groups_of_as_many_partners_as_are_asked_for(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    partners = Plan.partners
+    partners = MaskGraph.partners
 
-    def near(plan: Plan, one: int) -> Any:
-        plan.near = {client: np.delete(plan.asked, client) for client in plan.asked.tolist()}
-        return [partner for partner in partners(plan, one) if partner.client // 3 == one // 3]
+    def near(graph: MaskGraph, one: int) -> Any:
+        graph.near = {client: np.delete(graph.asked, client) for client in graph.asked.tolist()}
+        return [partner for partner in partners(graph, one) if partner.client // 3 == one // 3]
 
-    monkeypatch.setattr(Plan, "partners", near)
+    monkeypatch.setattr(MaskGraph, "partners", near)
     found, _ = audit(six, masking={"neighbours": 2})
     assert set(found) == {"few-streams"}
     assert "changes, round 0: clients fall into 2 groups, of 3, 3" in found["few-streams"]
@@ -242,8 +242,8 @@ def test_no_masks_of_clients_own(six: Path, audit: Audit, monkeypatch: pytest.Mo
         if not getattr(masks[0][0], "own", False):
             pad.add(masks, reduced, parts)
 
-    monkeypatch.setattr("mpifed.comm.masking.dropouts.Stream", lambda key: _named(key))
-    monkeypatch.setattr("mpifed.comm.masking.dropouts.open_seed", lambda *opened: b"own")
+    monkeypatch.setattr("mpifed.comm.masking.dropout_recovery.Stream", lambda key: _named(key))
+    monkeypatch.setattr("mpifed.comm.masking.dropout_recovery.open_seed", lambda *opened: b"own")
     monkeypatch.setattr(Dropouts, "_unmask", pairs_alone)
     found, _ = audit(six, participation=LEAVING)
     assert "client 0 in changes, round 0: 5 of 6 at 13 numbers" in found["few-streams"]

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from mpifed.audit.command import audited
 from mpifed.audit.secrets import contained, pieces
 from mpifed.cli import main
-from mpifed.comm.masking.masked import Masked
+from mpifed.comm.masking.channel import Masked
 from mpifed.run.transcript import Transcript
 
 KEY = bytes(range(100, 132))
@@ -113,7 +113,7 @@ def test_half_of_each_key_in_a_message_of_its_own(leaks: Callable[..., dict[str,
 
 def test_a_part_of_the_key_of_the_encryption(leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    from mpifed.comm.encryption.encrypted import Encrypted
+    from mpifed.comm.encryption.channel import Encrypted
 
     prepare = Encrypted.prepare
 

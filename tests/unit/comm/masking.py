@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from ranks import Threads, on_ranks
 
-from mpifed.comm.channel import Channel, Protection, Setting, make_channel
-from mpifed.comm.line import Line
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.aggregator import make_channel
+from mpifed.comm.channel import Channel, ChannelSetting, Protection
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import map_leaves
@@ -26,7 +27,7 @@ class Heard(NamedTuple):
     opened: bool
     reduced: Any  # [m]
     bytes: list[bytes]  # all that this rank was given
-    line: Line
+    plan: ExchangePlan
     channel: Any
 
 
@@ -51,16 +52,16 @@ class Case(NamedTuple):
     def round(self) -> Round:
         return self.now or Round(3, 1, np.ones(self.clients, dtype=bool))
 
-    def line(self) -> Line:
+    def plan(self) -> ExchangePlan:
         more = {} if self.hearer is None else {"hearer": self.hearer}
         exchange = self.kind("up", self.fields, None, None, None, **more)
         columns = self.columns or Cells.all(self.clients)
-        return Line(exchange, lambda: make_sum(exchange, self.clients, exact=True, dtype=self.dtype), columns)
+        return ExchangePlan(exchange, lambda: make_sum(exchange, self.clients, exact=True, dtype=self.dtype), columns)
 
     def channel(self, transport: Any) -> Channel:
         mine = np.array(self.hosted[transport.rank], dtype=np.int64)
         columns = self.columns or Cells.all(self.clients)
-        return make_channel(Setting(transport, mine, self.clients, columns, self.protection))
+        return make_channel(ChannelSetting(transport, mine, self.clients, columns, self.protection))
 
     def of(self, who: Any) -> Any:
         """The answers of some."""
@@ -73,23 +74,23 @@ class Case(NamedTuple):
         return map_leaves(take, self.answer)
 
 
-def play(case: Case, meddle: Callable[[Channel, Line], None] | None = None, turns: int = 1) -> list[Heard]:
+def play(case: Case, meddle: Callable[[Channel, ExchangePlan], None] | None = None, turns: int = 1) -> list[Heard]:
     """What each rank has in the end; `meddle` is called after answers are in."""
 
     def on(transport: Threads) -> Heard:
-        channel, line, now = case.channel(transport), case.line(), case.round
-        channel.prepare([line])
+        channel, plan, now = case.channel(transport), case.plan(), case.round
+        channel.prepare([plan])
         for _ in range(turns):
-            channel.begin(line, now)
+            channel.begin(plan, now)
             here = channel.setting.hosted[now.present[channel.setting.hosted]]
             for some in (here[:1], here[1:]):
                 if len(some):
-                    channel.add(line, case.of(some), some, now)
-            line.sum.message[-1] = transport.rank
+                    channel.add(plan, case.of(some), some, now)
+            plan.sum.message[-1] = transport.rank
             if meddle is not None:
-                meddle(channel, line)
-            opened = channel.collect(line, now)
-        return Heard(opened, line.reduced.copy(), transport.heard, line, channel)
+                meddle(channel, plan)
+            opened = channel.collect(plan, now)
+        return Heard(opened, plan.reduced.copy(), transport.heard, plan, channel)
 
     return on_ranks(len(case.hosted), on)
 
@@ -115,18 +116,18 @@ def check_alike(case: Case, turns: int = 1) -> list[Heard]:
     return found
 
 
-def errors_of(case: Case, meddle: Callable[[Channel, Line], None] | None = None) -> list[Exception]:
+def errors_of(case: Case, meddle: Callable[[Channel, ExchangePlan], None] | None = None) -> list[Exception]:
     """What `collect` raises on each rank: on all of them."""
     found: list[Exception] = []
 
-    def catching(channel: Any, line: Line) -> None:
+    def catching(channel: Any, plan: ExchangePlan) -> None:
         if meddle is not None:
-            meddle(channel, line)
+            meddle(channel, plan)
         collect = channel.collect
 
-        def collecting(line: Line, now: Round) -> bool:
+        def collecting(plan: ExchangePlan, now: Round) -> bool:
             try:
-                return bool(collect(line, now))
+                return bool(collect(plan, now))
             except Exception as error:
                 found.append(error)
                 return False

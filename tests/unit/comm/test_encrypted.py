@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from ranks import Threads, on_ranks, totals
 
-from mpifed.comm.channel import Channel, Protection, Setting
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.channel import Channel, ChannelSetting, Protection
 from mpifed.comm.encryption.bfv import Bfv
-from mpifed.comm.encryption.encrypted import Encrypted, words
-from mpifed.comm.encryption.opening import bundle, unbundle
+from mpifed.comm.encryption.bundles import bundle, unbundle, words
+from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.encryption.paillier import PackedPaillier
 from mpifed.comm.encryption.schemes import check, make_scheme
-from mpifed.comm.line import Line
-from mpifed.comm.sums import make_sum
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients, UsageError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
@@ -67,7 +67,7 @@ def small_paillier() -> PackedPaillier:
 
 
 class Party:
-    """A rank with its channel and the line of one exchange."""
+    """A rank with its channel and the plan of one exchange."""
 
     def __init__(
         self, transport: Any, of: Any, columns: Cells = DISJOINT, channel: type = Encrypted, scheme: Any = None,
@@ -79,23 +79,23 @@ class Party:
         clients = len(columns.columns.groups)
         protection = {"channel": channel.name, "allow": (of.name,)} | protection
         self.hosted = np.asarray(hosted, dtype=np.int64)
-        setting = Setting(transport, self.hosted, clients, columns, Protection(**protection))
+        setting = ChannelSetting(transport, self.hosted, clients, columns, Protection(**protection))
         self.channel = channel(setting) if scheme is None else channel(setting, scheme())
         self.columns = columns
-        self.line = Line(of, lambda: make_sum(of, clients, exact=True, dtype=dtype), columns)
-        self.channel.prepare([self.line])
+        self.plan = ExchangePlan(of, lambda: make_sum(of, clients, exact=True, dtype=dtype), columns)
+        self.channel.prepare([self.plan])
 
     def play(self, now: Round, add_one_by_one: bool = False) -> tuple[bool, np.ndarray]:
         """Whether this rank hears the sum, and what it then is."""
-        self.line.reduced[...] = 7
-        self.channel.begin(self.line, now)
+        self.plan.reduced[...] = 7
+        self.channel.begin(self.plan, now)
         clients = self.hosted[now.present[self.hosted]]
         if len(clients):
             add = self.channel.add_one_by_one if add_one_by_one else self.channel.add
-            add(self.line, answer(self.columns, clients), clients, now)
-        self.line.sum.message[-1] = 1
-        heard = self.channel.collect(self.line, now)
-        return heard, self.line.reduced.copy()
+            add(self.plan, answer(self.columns, clients), clients, now)
+        self.plan.sum.message[-1] = 1
+        heard = self.channel.collect(self.plan, now)
+        return heard, self.plan.reduced.copy()
 
 
 def plain(of: Any, columns: Cells, now: Round) -> np.ndarray:
@@ -133,12 +133,12 @@ def test_sums_in_32_bits() -> None:
     of = exchange(fields=Field((9,), 2.0**-20, 1.0))
     integers = np.arange(-4, 5, dtype=np.int32) * 2**18
     party = Party(Alone(), of, scheme=Bfv, hosted=np.arange(CLIENTS), dtype="float32")
-    assert party.line.sum.message.dtype == np.int32
-    party.channel.begin(party.line, everybody())
+    assert party.plan.sum.message.dtype == np.int32
+    party.channel.begin(party.plan, everybody())
     for client in range(CLIENTS):
-        party.channel.gather(party.line, party.channel.seal(party.line, integers, client, everybody()), client)
-    assert party.channel.collect(party.line, everybody())
-    assert np.array_equal(party.line.reduced[:-1], CLIENTS * integers)
+        party.channel.gather(party.plan, party.channel.seal(party.plan, integers, client, everybody()), client)
+    assert party.channel.collect(party.plan, everybody())
+    assert np.array_equal(party.plan.reduced[:-1], CLIENTS * integers)
 
 
 def test_one_client_hears() -> None:
@@ -249,10 +249,10 @@ def test_the_self_test_of_many_clients(clients: int) -> None:
 def test_integers_out_of_range_are_never_encrypted() -> None:
     party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
     party.channel.scheme.encrypt = None  # a call would be another error
-    integers = np.zeros(len(party.line.reduced) - 1, dtype=np.int64)
+    integers = np.zeros(len(party.plan.reduced) - 1, dtype=np.int64)
     integers[0] = 2**50 + 1
     with pytest.raises(NumericalError, match=r"up\.v: client 4 sends the integer"):
-        party.channel.seal(party.line, integers, 4, everybody())
+        party.channel.seal(party.plan, integers, 4, everybody())
 
 
 def damaged(upload: np.ndarray, how: str) -> np.ndarray:
@@ -277,41 +277,41 @@ def damaged(upload: np.ndarray, how: str) -> np.ndarray:
 )
 def test_what_was_altered_on_its_way_is_not_opened(how: str) -> None:
     party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
-    now, line, channel = everybody(), party.line, party.channel
-    line.reduced[...] = 7
-    channel.begin(line, now)
-    integers = np.zeros(len(line.reduced) - 1, dtype=np.int64)
+    now, plan, channel = everybody(), party.plan, party.channel
+    plan.reduced[...] = 7
+    channel.begin(plan, now)
+    integers = np.zeros(len(plan.reduced) - 1, dtype=np.int64)
     with pytest.raises(BrokenProtocol, match="altered"):
         for client in range(CLIENTS):
-            upload = channel.seal(line, integers, client, now)
-            channel.gather(line, damaged(upload, how) if client == 2 else upload, client)
-        channel.collect(line, now)
-    assert (line.reduced[:-1] == 7).all()
+            upload = channel.seal(plan, integers, client, now)
+            channel.gather(plan, damaged(upload, how) if client == 2 else upload, client)
+        channel.collect(plan, now)
+    assert (plan.reduced[:-1] == 7).all()
 
 
 def test_a_client_that_encrypts_more_than_it_may() -> None:
     """Such a sum is not what honest clients can add up to."""
     party = Party(Alone(), exchange(fields=Field((3,), 1.0, 10.0)), hosted=np.arange(CLIENTS))
-    now, line, channel = everybody(), party.line, party.channel
-    channel.begin(line, now)
-    channel.gather(line, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}), 0)
-    line.reduced[...] = 7
+    now, plan, channel = everybody(), party.plan, party.channel
+    channel.begin(plan, now)
+    channel.gather(plan, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}), 0)
+    plan.reduced[...] = 7
     with pytest.raises(BrokenProtocol, match=r"up: what was decrypted is no sum"):
-        channel.collect(line, now)
-    assert (line.reduced[:-1] == 7).all()
+        channel.collect(plan, now)
+    assert (plan.reduced[:-1] == 7).all()
 
 
 def test_missing_and_unknown_ciphertexts() -> None:
     party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
-    now, line, channel = everybody(), party.line, party.channel
-    channel.begin(line, now)
+    now, plan, channel = everybody(), party.plan, party.channel
+    channel.begin(plan, now)
     with pytest.raises(BrokenProtocol, match=r"ciphertexts \[0\] of the sum are missing"):
-        channel.collect(line, now)
-    channel.begin(line, now)
+        channel.collect(plan, now)
+    channel.begin(plan, now)
     block = channel.scheme.encrypt(np.array([0]))
-    channel.gather(line, bundle({0: block, 99: block}), 0)
+    channel.gather(plan, bundle({0: block, 99: block}), 0)
     with pytest.raises(BrokenProtocol, match=r"ciphertexts \[99\] are of no client"):
-        channel.collect(line, now)
+        channel.collect(plan, now)
 
 
 def test_a_sum_of_too_few_is_not_opened() -> None:
@@ -324,8 +324,8 @@ def test_a_sum_of_too_few_is_not_opened() -> None:
 def party_of(party: Party) -> Party:
     """The same, answering `v` alone."""
     zeros = np.zeros(3, dtype=np.int64)
-    party.channel.add = lambda line, answers, clients, now: [
-        party.channel.gather(line, party.channel.seal(line, zeros, int(c), now), c) for c in clients
+    party.channel.add = lambda plan, answers, clients, now: [
+        party.channel.gather(plan, party.channel.seal(plan, zeros, int(c), now), c) for c in clients
     ]
     return party
 
@@ -344,10 +344,10 @@ def test_traffic_counts_ciphertexts() -> None:
     one = Field((9000,))  # two ciphertexts
     for kind, up, down in [(ToServer, 4 * 2 * block + 8 * 9000, 2 * block), (ToClients, 4 * 2 * block, 4 * 2 * block)]:
         party = Party(Alone(), exchange(kind, one), hosted=np.arange(CLIENTS))
-        assert totals(party.channel.traffic(party.line, now)) == (up, down)
+        assert totals(party.channel.traffic(party.plan, now)) == (up, down)
     many = Cells.of_columns(Holdings(20000, np.array([0, 0, 0, 1, 1]), (slice(0, 10000), slice(10000, 20000))))
     party = Party(Alone(), exchange(fields=Field((20000,), columns=0)), many, hosted=np.arange(CLIENTS))
-    assert totals(party.channel.traffic(party.line, now)) == (4 * 2 * block + 8 * 20000, 4 * block)
+    assert totals(party.channel.traffic(party.plan, now)) == (4 * 2 * block + 8 * 20000, 4 * block)
     assert party.channel.keys.up_bytes > 196_000 and party.channel.keys.down_bytes > 4 * 196_000
 
 
@@ -363,13 +363,13 @@ class Notebook:
         self.passed: list[Any] = []
         self.notes: list[tuple[str, str, str]] = []
 
-    def upload(self, line: Line, now: Round, client: int, upload: Any) -> None:
+    def upload(self, plan: ExchangePlan, now: Round, client: int, upload: Any) -> None:
         self.uploads[client] = upload
 
-    def passed_on(self, line: Line, now: Round, message: Any) -> None:
+    def passed_on(self, plan: ExchangePlan, now: Round, message: Any) -> None:
         self.passed.append(message)
 
-    def note(self, line: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
+    def note(self, plan: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
         self.notes.append((sender, receiver, what))
 
 
@@ -391,7 +391,7 @@ def test_what_is_taken_down_is_sealed() -> None:
 def test_time_is_counted() -> None:
     party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
     party.play(everybody())
-    assert 0.001 < party.line.account.crypto_s < 5
+    assert 0.001 < party.plan.account.crypto_s < 5
 
 
 def test_bundles() -> None:
@@ -408,43 +408,43 @@ def test_a_single_client_and_a_field_of_nothing() -> None:
     for size, expected in ((3, 1.0), (0, 0.0)):
         party = Party(Alone(), exchange(fields=Field((size,))), columns, hosted=np.arange(1))
         now = Round(0, 1, np.ones(1, dtype=bool))
-        party.channel.begin(party.line, now)
-        party.channel.add(party.line, np.ones((1, size)), np.array([0]), now)
-        assert party.channel.collect(party.line, now)
-        assert party.line.sum.total(party.line.reduced).sum() == size * expected
+        party.channel.begin(party.plan, now)
+        party.channel.add(party.plan, np.ones((1, size)), np.array([0]), now)
+        assert party.channel.collect(party.plan, now)
+        assert party.plan.sum.total(party.plan.reduced).sum() == size * expected
 
 
 def test_float_sums_cannot_be_encrypted() -> None:
     of = exchange(fields=Field((3,)))
-    setting = Setting(Alone(), np.arange(2), 2, Cells.all(2), Protection("encrypted"))
-    line = Line(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Cells.all(2))
+    setting = ChannelSetting(Alone(), np.arange(2), 2, Cells.all(2), Protection("encrypted"))
+    plan = ExchangePlan(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Cells.all(2))
     with pytest.raises(UsageError, match='set arithmetic = "exact"'):
-        Encrypted(setting).prepare([line])
+        Encrypted(setting).prepare([plan])
 
 
 def test_a_rehearsal_makes_do_with_the_clients_it_has() -> None:
     of = exchange(fields=Field((3,)))
     columns = Cells.all(CLIENTS)
-    setting = Setting(Alone(), np.array([2, 3]), CLIENTS, columns, Protection("encrypted"), rehearsed=True)
+    setting = ChannelSetting(Alone(), np.array([2, 3]), CLIENTS, columns, Protection("encrypted"), rehearsed=True)
     channel = Encrypted(setting)
-    line = Line(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
-    channel.prepare([line])
-    channel.begin(line, everybody())
-    channel.add(line, np.ones((2, 3)), np.array([2, 3]), everybody())
-    assert channel.collect(line, everybody())
-    assert (line.sum.total(line.reduced) == 2.0).all()
+    plan = ExchangePlan(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
+    channel.prepare([plan])
+    channel.begin(plan, everybody())
+    channel.add(plan, np.ones((2, 3)), np.array([2, 3]), everybody())
+    assert channel.collect(plan, everybody())
+    assert (plan.sum.total(plan.reduced) == 2.0).all()
 
 
 def test_a_rehearsal_without_the_client_who_sends_a_field() -> None:
     of, columns = exchange(fields=Field((20000,), sender=0)), Cells.all(CLIENTS)
     protection = Protection("encrypted", allow=("up",))
-    setting = Setting(Alone(), np.array([2, 3]), CLIENTS, columns, protection, rehearsed=True)
+    setting = ChannelSetting(Alone(), np.array([2, 3]), CLIENTS, columns, protection, rehearsed=True)
     channel = Encrypted(setting)
-    line = Line(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
-    channel.prepare([line])
-    channel.begin(line, everybody())
-    channel.add(line, np.ones((2, 20000)), np.array([2, 3]), everybody())
-    assert channel.collect(line, everybody()) and not line.reduced[:-1].any()
+    plan = ExchangePlan(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
+    channel.prepare([plan])
+    channel.begin(plan, everybody())
+    channel.add(plan, np.ones((2, 20000)), np.array([2, 3]), everybody())
+    assert channel.collect(plan, everybody()) and not plan.reduced[:-1].any()
 
 
 def test_schemes_by_name() -> None:

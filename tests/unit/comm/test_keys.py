@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from ranks import on_ranks
 
-from mpifed.comm.channel import Setting
+from mpifed.comm.channel import ChannelSetting
 from mpifed.comm.keys import Keyring, agree, derive, seal, unseal
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol
@@ -98,7 +98,7 @@ def rings(hosted: list[list[int]]) -> list[tuple[Keyring, Any]]:
 
     def play(transport: Any) -> tuple[Keyring, Any]:
         mine = np.array(hosted[transport.rank], dtype=np.int64)
-        ring = Keyring(Setting(transport, mine, clients, Cells.all(clients)))
+        ring = Keyring(ChannelSetting(transport, mine, clients, Cells.all(clients)))
         ring.prepare()
         return ring, transport.heard
 
@@ -140,7 +140,7 @@ def test_a_server_without_clients_knows_no_secret() -> None:
 
 
 def test_new_keys_every_time() -> None:
-    setting = Setting(Alone(), np.arange(2), 2, Cells.all(2))
+    setting = ChannelSetting(Alone(), np.arange(2), 2, Cells.all(2))
     ring = Keyring(setting)
     ring.prepare()
     before = ring.pair(0, 1), ring.prf(0, 1).key(b"message", 1), ring.group
@@ -156,13 +156,13 @@ def test_new_keys_every_time() -> None:
 
 def test_bytes_of_the_setup() -> None:
     """Each sends a key and is told all; the group's key goes sealed to all but its maker."""
-    ring = Keyring(Setting(Alone(), np.arange(5), 5, Cells.all(5)))
+    ring = Keyring(ChannelSetting(Alone(), np.arange(5), 5, Cells.all(5)))
     assert ring.setup_up_bytes == 5 * 32 + 4 * 48
     assert ring.setup_down_bytes == 5 * 5 * 32 + 4 * 48
 
 
 def test_a_key_of_small_order_among_them() -> None:
-    ring = Keyring(Setting(Alone(), np.arange(3), 3, Cells.all(3)))
+    ring = Keyring(ChannelSetting(Alone(), np.arange(3), 3, Cells.all(3)))
     ring.prepare()
     ring.public[2] = 0
     with pytest.raises(BrokenProtocol, match="large order"):
@@ -178,13 +178,13 @@ def test_the_same_key_twice() -> None:
                 value = value[0], keys
             return [value]
 
-    ring = Keyring(Setting(Doubling(), np.arange(3), 3, Cells.all(3)))
+    ring = Keyring(ChannelSetting(Doubling(), np.arange(3), 3, Cells.all(3)))
     with pytest.raises(BrokenProtocol, match="3 clients, but 2 different public keys"):
         ring.prepare()
 
 
 def test_a_keyring_shows_and_gives_nothing() -> None:
-    ring = Keyring(Setting(Alone(), np.arange(3), 3, Cells.all(3)))
+    ring = Keyring(ChannelSetting(Alone(), np.arange(3), 3, Cells.all(3)))
     ring.prepare()
     assert repr(ring) == "Keyring(of 3 of 3 clients)"
     with pytest.raises(TypeError, match="stays on its rank"):
@@ -193,7 +193,7 @@ def test_a_keyring_shows_and_gives_nothing() -> None:
 
 def test_made_up() -> None:
     """One of three clients is here: secrets with the others are random, and stay the same."""
-    ring = Keyring.made_up(Setting(Alone(), np.array([1]), 3, Cells.all(3)))
+    ring = Keyring.made_up(ChannelSetting(Alone(), np.array([1]), 3, Cells.all(3)))
     ring.prepare()
     assert ring.pair(1, 2) == ring.pair(2, 1) != ring.pair(0, 1)
     assert len(ring.group) == 32

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.comm.transport import Alone, connect, launched_ranks
+from mpifed.comm.mpi import launched_ranks
+from mpifed.comm.transport import Alone, connect
 from mpifed.core.errors import DataError, UsageError
 
 

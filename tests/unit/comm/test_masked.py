@@ -9,9 +9,9 @@ import pytest
 from masking import Answer, Case, check_alike, errors_of, leaving, placed, plain, play, values, vector
 from ranks import on_ranks, totals
 
-from mpifed.comm.channel import Protection, Setting
-from mpifed.comm.masking.masked import Masked
-from mpifed.comm.streams import Pad
+from mpifed.comm.channel import ChannelSetting, Protection
+from mpifed.comm.key_streams import Pad
+from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
@@ -47,7 +47,7 @@ def test_sparse_graph(kind: Any, most: int) -> None:
     hosted = [[], [0, 3, 6, 9], [1, 4, 7, 10, 2], [5, 8, 11]]
     case = vector(12, hosted=hosted, kind=kind, protection=Protection("masked", max_dropouts=most, neighbours=4))
     found = check_alike(case, turns=3)
-    assert {len(near) for near in found[0].channel._turn(found[0].line, case.round).plan.near.values()} == {4}
+    assert {len(near) for near in found[0].channel._turn(found[0].plan, case.round).graph.near.values()} == {4}
 
 
 @pytest.mark.parametrize("kind", [ToServer, ToClients])
@@ -120,15 +120,15 @@ def test_who_leaves_where_nobody_may() -> None:
 def test_the_same_client_twice() -> None:
     case = vector(hosted=SPLITS[0])
 
-    def again(channel: Any, line: Any) -> None:
+    def again(channel: Any, plan: Any) -> None:
         with pytest.raises(BrokenProtocol, match="repeated nonce: client 2"):
-            channel.add(line, case.of(np.array([2])), np.array([2]), case.round)
+            channel.add(plan, case.of(np.array([2])), np.array([2]), case.round)
 
     assert play(case, again)[0].opened
 
 
 def test_the_same_turn_twice() -> None:
-    def back(channel: Any, line: Any) -> None:
+    def back(channel: Any, plan: Any) -> None:
         channel._turns.next(7)
         with pytest.raises(BrokenProtocol, match="repeated nonce: turn 7 after turn 7"):
             channel._turns.next(7)
@@ -142,17 +142,17 @@ def test_integers_out_of_range(dtype: str, place: int) -> None:
     fields = Answer(Field((9,), 2.0**-6, 64.0), Field((), 1.0, 2.0**10), Field((2, 2), 2.0**-20, 2.0**40))
     fields = fields if dtype == "float64" else fields._replace(m=Field((8,), 2.0**-6, 64.0))
     case = Case([[0, 1]], None, fields, dtype=dtype)
-    channel, line = case.channel(Alone()), case.line()
-    channel.prepare([line])
+    channel, plan = case.channel(Alone()), case.plan()
+    channel.prepare([plan])
     largest = [4096] * 9 + [1024] + ([2**28] * 4 + [2**31] * 4 if dtype == "float64" else [4096] * 8)
     for sign in (1, -1):
-        integers = sign * np.array(largest, line.sum.message.dtype)
-        channel.begin(line, case.round)
-        assert (channel.seal(line, integers, 1, case.round) != integers).all()
+        integers = sign * np.array(largest, plan.sum.message.dtype)
+        channel.begin(plan, case.round)
+        assert (channel.seal(plan, integers, 1, case.round) != integers).all()
         integers[place] += 2 * sign
         with pytest.raises(NumericalError, match=r"up\.[vm]|up\.count"):
-            channel.seal(line, integers, 0, case.round)
-        channel.seal(line, sign * np.array(largest, integers.dtype), 0, case.round)  # the other was never sealed
+            channel.seal(plan, integers, 0, case.round)
+        channel.seal(plan, sign * np.array(largest, integers.dtype), 0, case.round)  # the other was never sealed
 
 
 # --- one by one, bytes, rehearsals ---------------------------------------------------------------------------------
@@ -166,13 +166,13 @@ class Noted:
         self.passed: Any = None
         self.notes: list[tuple[str, str, str, int]] = []
 
-    def upload(self, line: Any, now: Any, client: int, upload: Any) -> None:
+    def upload(self, plan: Any, now: Any, client: int, upload: Any) -> None:
         self.uploads[client] = upload.copy()
 
-    def passed_on(self, line: Any, now: Any, message: Any) -> None:
+    def passed_on(self, plan: Any, now: Any, message: Any) -> None:
         self.passed = message.copy()
 
-    def note(self, line: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
+    def note(self, plan: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
         self.notes.append((sender, receiver, what, len(payload)))
 
 
@@ -184,14 +184,14 @@ def test_one_by_one(kind: Any, most: int) -> None:
     case = vector(kind=kind, protection=Protection("masked", max_dropouts=most), now=now)
 
     def on(transport: Any) -> Any:
-        channel, line = case.channel(transport), case.line()
+        channel, plan = case.channel(transport), case.plan()
         noted = channel.recorder = Noted()  # type: ignore[assignment]
-        channel.prepare([line])
-        channel.begin(line, case.round)
+        channel.prepare([plan])
+        channel.begin(plan, case.round)
         here = channel.setting.hosted[case.round.present[channel.setting.hosted]]
-        channel.add_one_by_one(line, case.of(here), here, case.round)
-        line.sum.message[-1] = 0
-        return channel.collect(line, case.round), line.reduced.copy(), noted
+        channel.add_one_by_one(plan, case.of(here), here, case.round)
+        plan.sum.message[-1] = 0
+        return channel.collect(plan, case.round), plan.reduced.copy(), noted
 
     found, expected = on_ranks(3, on), plain(case)
     for rank, (opened, reduced, noted) in enumerate(found):
@@ -210,15 +210,15 @@ def test_one_by_one(kind: Any, most: int) -> None:
 def test_bytes() -> None:
     """By hand: six clients, 50 values of 8 bytes; keys of 16, shares of 17, two of them sealed in 50."""
     server = play(vector())[0]
-    assert totals(server.channel.traffic(server.line, vector().round)) == (6 * 400, 0)
+    assert totals(server.channel.traffic(server.plan, vector().round)) == (6 * 400, 0)
     assert (server.channel.keys.up_bytes, server.channel.keys.down_bytes) == (6 * 32 + 5 * 48, 36 * 32 + 5 * 48)
     case = vector(kind=ToClients, protection=Protection("masked", max_dropouts=2), now=leaving(6, 2, [1], [4]))
     server = play(case)[0]
     deposits = 6 * (2 * 32 + 5 * 16 + 16 + 5 * 50)
-    assert totals(server.channel.traffic(server.line, case.round)) == (
+    assert totals(server.channel.traffic(server.plan, case.round)) == (
         5 * 400 + deposits + 4 * 5 * 17, 4 * 400 + 6 * 5 * 50 + 4 * 1
     )  # fmt: skip
-    sealed = play(case)[1].channel._dropouts.escrow.held
+    sealed = play(case)[1].channel._dropouts.turn_secrets.held
     assert {len(one) for shares in sealed.values() for one in shares} == {50}
 
 
@@ -228,14 +228,14 @@ def test_rehearsed(kind: Any, most: int) -> None:
     """Two of six clients are here: their sum is there all the same, and masks have cost their time."""
     case = vector(kind=kind, protection=Protection("masked", max_dropouts=most))
     here = np.array([1, 4])
-    channel = Masked(Setting(Alone(), here, 6, Cells.all(6), case.protection, True))
-    line = case.line()
-    channel.prepare([line])
-    channel.begin(line, case.round)
-    channel.add(line, case.of(here), here, case.round)
-    line.sum.message[-1] = 0
-    assert channel.collect(line, case.round)
-    reduced = np.asarray(line.sum.total(line.reduced))
+    channel = Masked(ChannelSetting(Alone(), here, 6, Cells.all(6), case.protection, True))
+    plan = case.plan()
+    channel.prepare([plan])
+    channel.begin(plan, case.round)
+    channel.add(plan, case.of(here), here, case.round)
+    plan.sum.message[-1] = 0
+    assert channel.collect(plan, case.round)
+    reduced = np.asarray(plan.sum.total(plan.reduced))
     np.testing.assert_allclose(reduced, case.answer[here].sum(0), atol=2.0**-39)
-    assert line.account.crypto_s > 0
+    assert plan.account.crypto_s > 0
     assert channel._discarded["up"][:-1].all()  # where the masks went

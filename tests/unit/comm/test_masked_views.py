@@ -9,23 +9,23 @@ import pytest
 from masking import CHANCE, Case, chi_square, leaving, placed, play, values, vector
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.masking.masked import Masked
-from mpifed.comm.streams import Pad, Stream
+from mpifed.comm.key_streams import Pad, Stream
+from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import Alone
 from mpifed.core.exchange import Field, ToClients, ToServer
 
 
 def uploads(case: Case, turns: int = 1) -> tuple[Masked, list[dict[int, Any]]]:
     """All clients of one rank: their channel, and what leaves each of them in each turn, sealed."""
-    channel, line = case.channel(Alone()), case.line()
-    channel.prepare([line])
+    channel, plan = case.channel(Alone()), case.plan()
+    channel.prepare([plan])
     assert isinstance(channel, Masked)
     found = []
     for _ in range(turns):
-        channel.begin(line, case.round)
+        channel.begin(plan, case.round)
         everybody = np.arange(case.clients)
-        integers = [line.integers(case.of(everybody), i, i).copy() for i in everybody]
-        found.append({i: channel.seal(line, integers[i], i, case.round) for i in everybody.tolist()})
+        integers = [plan.integers(case.of(everybody), i, i).copy() for i in everybody]
+        found.append({i: channel.seal(plan, integers[i], i, case.round) for i in everybody.tolist()})
     return channel, found
 
 
@@ -49,7 +49,7 @@ def test_all_but_two_collude(dtype: str) -> None:
     """With all keys but those of clients 0 and 1: their answers still look uniform, and only their sum shows."""
     case = Case([list(range(4))], values(4, 8000).astype(dtype), Field((8000,), 2.0**-10, 2.0**10), dtype=dtype)
     channel, (sealed,) = uploads(case)
-    nonce, line, pad = channel._nonce, case.line(), Pad()
+    nonce, plan, pad = channel._nonce, case.plan(), Pad()
     for honest in (0, 1):
         for other in (2, 3):
             stream = channel._streams[honest, other]
@@ -57,7 +57,7 @@ def test_all_but_two_collude(dtype: str) -> None:
             pad.add([(stream, -1)], sealed[honest], [slice(0, 8000)])
         assert chi_square(sealed[honest]) < CHANCE
     everybody = case.of(np.arange(4))
-    both = line.integers(everybody, 0, 0).copy() + line.integers(everybody, 1, 1)
+    both = plan.integers(everybody, 0, 0).copy() + plan.integers(everybody, 1, 1)
     np.testing.assert_array_equal(sealed[0] + sealed[1], both)
     assert chi_square(both) > 100  # so that the test above could fail
 
@@ -91,9 +91,9 @@ def test_what_a_single_client_fills_is_masked_for_clients_and_open_for_the_serve
     """The server hears these values anyway."""
     case = placed(ToServer)
     _, (sealed,) = uploads(case._replace(hosted=[list(range(5))]))
-    line = case.line()
-    sender, placed_at = line.sum.places[1], line.positions(line.sum.places[2], 4)
-    integers = {i: line.integers(case.of(np.arange(5)), i, i).copy() for i in range(5)}
+    plan = case.plan()
+    sender, placed_at = plan.sum.places[1], plan.positions(plan.sum.places[2], 4)
+    integers = {i: plan.integers(case.of(np.arange(5)), i, i).copy() for i in range(5)}
     assert sealed[1][sender.start] == integers[1][sender.start]
     np.testing.assert_array_equal(sealed[4][placed_at], integers[4][placed_at])
     for i, here in ((0, [0, 1, 2]), (1, [2]), (2, [0, 3]), (3, [0, 1, 2])):  # columns that somebody else has too
@@ -102,4 +102,4 @@ def test_what_a_single_client_fills_is_masked_for_clients_and_open_for_the_serve
     _, (hidden,) = uploads(case._replace(hosted=[list(range(5))], kind=ToClients))
     assert hidden[1][sender.start] != integers[1][sender.start]
     assert (hidden[4][placed_at] != integers[4][placed_at]).all()
-    assert not hidden[4][line.positions(line.sum.places[2], 0)].any()  # nothing where it has nothing
+    assert not hidden[4][plan.positions(plan.sum.places[2], 0)].any()  # nothing where it has nothing

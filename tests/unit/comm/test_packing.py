@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm.encryption.packing import Room, vectors
-from mpifed.comm.line import Line
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.encryption.packing import Packing, vectors
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, ToServer
 from mpifed.core.holdings import Cells, Holdings
@@ -16,16 +16,16 @@ from mpifed.maths.fixedpoint import grid
 BFV, THRESHOLD, PAILLIER = (8192, 2**57), (16384, 2**47), (31, 2**62 + 2**32)
 
 
-def line_of(fields: object, clients: int, columns: Cells | None = None, dtype: str = "float64") -> Line:
+def line_of(fields: object, clients: int, columns: Cells | None = None, dtype: str = "float64") -> ExchangePlan:
     exchange = ToServer("e", fields, ask=None, answer=None, absorb=None)  # type: ignore[arg-type]
     columns = columns or Cells.all(clients)
-    return Line(exchange, lambda: make_sum(exchange, clients, exact=True, dtype=dtype), columns)
+    return ExchangePlan(exchange, lambda: make_sum(exchange, clients, exact=True, dtype=dtype), columns)
 
 
-def one_vector(field: Field, room: Room, dtype: str = "float64") -> tuple:
-    line = line_of(field, room.clients, dtype=dtype)
-    (vector,) = vectors(line, Cells.all(room.clients), room)
-    return line, vector
+def one_vector(field: Field, packing: Packing, dtype: str = "float64") -> tuple:
+    plan = line_of(field, packing.clients, dtype=dtype)
+    (vector,) = vectors(plan, Cells.all(packing.clients), packing)
+    return plan, vector
 
 
 @pytest.mark.parametrize("slots, capacity", [BFV, THRESHOLD, PAILLIER])
@@ -35,9 +35,9 @@ def test_the_sum_of_extremes_comes_back_exactly(
     slots: int, capacity: int, clients: int, scale: float, bound: float
 ) -> None:
     """One and two limbs of the grid, any number of limbs in slots; each sum of slots within the capacity."""
-    room = Room(slots, capacity, clients)
-    line, vector = one_vector(Field((40,), scale=scale, bound=bound), room)
-    most = line.sum.places[0].form.largest
+    packing = Packing(slots, capacity, clients)
+    plan, vector = one_vector(Field((40,), scale=scale, bound=bound), packing)
+    most = plan.sum.places[0].form.largest
     rng = np.random.default_rng(0)
     kinds = np.concatenate([rng.integers(-m, m, (3, 40), endpoint=True) for m in most], axis=1)
     for i, m in enumerate(most):
@@ -55,25 +55,25 @@ def test_the_sum_of_extremes_comes_back_exactly(
 @settings(max_examples=60)
 @given(st.integers(10, 61), st.integers(1, 5000), st.data())
 def test_any_integers_survive_their_limbs(bits: int, clients: int, data: st.DataObject) -> None:
-    room = Room(16, 2**20 * clients, clients)
+    packing = Packing(16, 2**20 * clients, clients)
     most = 2**bits // clients
-    limbs = room.limbs(most)
-    assert max(limbs) <= room.each
-    assert len(limbs) == 1 or most > room.each
+    limbs = packing.limbs(most)
+    assert max(limbs) <= packing.each
+    assert len(limbs) == 1 or most > packing.each
     number = data.draw(st.sampled_from([most, -most]) | st.integers(-most, most))
     rest, digits = number, []
     for _ in limbs[1:]:
-        digits.append((rest + 2 ** (room.width - 1)) % 2**room.width - 2 ** (room.width - 1))
-        rest = (rest - digits[-1]) >> room.width
+        digits.append((rest + 2 ** (packing.width - 1)) % 2**packing.width - 2 ** (packing.width - 1))
+        rest = (rest - digits[-1]) >> packing.width
     digits.append(rest)
     assert all(abs(digit) <= limb for digit, limb in zip(digits, limbs, strict=True))
-    assert sum(digit << (room.width * i) for i, digit in enumerate(digits)) == number
+    assert sum(digit << (packing.width * i) for i, digit in enumerate(digits)) == number
 
 
 def test_int32_messages() -> None:
-    line, vector = one_vector(Field((5,), scale=2.0**-20, bound=1.0), Room(*BFV, 4), "float32")
+    plan, vector = one_vector(Field((5,), scale=2.0**-20, bound=1.0), Packing(*BFV, 4), "float32")
     integers = np.array([2**20, -(2**20), 1, 0, -1], dtype=np.int32)
-    assert line.sum.message.dtype == np.int32
+    assert plan.sum.message.dtype == np.int32
     ((number, slots),) = vector.pack(integers, 0)
     found = np.zeros(5, np.int32)
     vector.unpack({number: 4 * slots}, 4, found)
@@ -87,7 +87,7 @@ def test_the_largest_integer_is_what_the_grid_makes_of_the_bound() -> None:
 
 
 def test_out_of_range_names_field_and_client() -> None:
-    _, vector = one_vector(Field((3,), scale=1.0, bound=10.0), Room(*BFV, 4))
+    _, vector = one_vector(Field((3,), scale=1.0, bound=10.0), Packing(*BFV, 4))
     list(vector.pack(np.array([10, -10, 0]), 2))
     for wrong in (11, -11, -(2**63)):
         with pytest.raises(NumericalError, match=r"e: client 2 sends the integer \d+ .* outside the 10"):
@@ -95,7 +95,7 @@ def test_out_of_range_names_field_and_client() -> None:
 
 
 def test_what_no_clients_can_add_up_to_is_refused() -> None:
-    _, vector = one_vector(Field((3,), scale=1.0, bound=10.0), Room(4, 2**57, 4))
+    _, vector = one_vector(Field((3,), scale=1.0, bound=10.0), Packing(4, 2**57, 4))
     found = np.zeros(3, dtype=np.int64)
     vector.unpack({0: np.array([30, -30, 0, 0])}, 3, found)
     for slots in ([31, 0, 0, 0], [0, -31, 0, 0], [0, 0, 0, 1], [2**62, 0, 0, 0]):
@@ -104,8 +104,8 @@ def test_what_no_clients_can_add_up_to_is_refused() -> None:
 
 
 def test_a_high_limb_out_of_range_is_refused_even_where_the_whole_would_wrap() -> None:
-    room = Room(4, 2**20, 4)
-    _, vector = one_vector(Field((2,), scale=1.0, bound=2.0**40), room)
+    packing = Packing(4, 2**20, 4)
+    _, vector = one_vector(Field((2,), scale=1.0, bound=2.0**40), packing)
     assert len(vector.segments[0].limbs) == 3
     with pytest.raises(BrokenProtocol):
         vector.unpack({0: np.array([0, 0, 0, 0]), 1: np.array([2**20, 0, 0, 0])}, 1, np.zeros(2, dtype=np.int64))
@@ -124,7 +124,7 @@ def columns_of(*groups: list[int]) -> Cells:
 
 def test_large_groups_of_columns_travel_apart_and_small_ones_together() -> None:
     columns = columns_of([0, 2], [1, 3])
-    wide, narrow = Room(4, 2**57, 2), Room(100, 2**57, 2)
+    wide, narrow = Packing(4, 2**57, 2), Packing(100, 2**57, 2)
     field = Field((3, 4), columns=1)
     apart = vectors(line_of(field, 2, columns), columns, wide)
     assert [vector.senders.tolist() for vector in apart] == [[True, False], [False, True]]
@@ -137,17 +137,17 @@ def test_large_groups_of_columns_travel_apart_and_small_ones_together() -> None:
 
 def test_groups_that_overlap_in_part_send_everything() -> None:
     columns = columns_of([0, 1, 2], [2, 3])
-    (whole,) = vectors(line_of(Field((5, 4), columns=1), 2, columns), columns, Room(4, 2**57, 2))
+    (whole,) = vectors(line_of(Field((5, 4), columns=1), 2, columns), columns, Packing(4, 2**57, 2))
     assert whole.senders.all() and whole.size == 20
 
 
 def test_clients_with_the_same_columns_add_up() -> None:
     columns = Cells.of_columns(Holdings(4, np.array([0, 1, 0]), (np.array([0, 1]), np.array([2, 3]))))
-    first, second = vectors(line_of(Field((5, 4), columns=1), 3, columns), columns, Room(4, 2**57, 3))
+    first, second = vectors(line_of(Field((5, 4), columns=1), 3, columns), columns, Packing(4, 2**57, 3))
     assert first.senders.tolist() == [True, False, True]
     assert second.senders.tolist() == [False, True, False]
 
 
 def test_a_senders_large_field_is_sent_by_nobody_else() -> None:
-    (own,) = vectors(line_of(Field((50,), sender=1), 3), Cells.all(3), Room(4, 2**57, 3))
+    (own,) = vectors(line_of(Field((50,), sender=1), 3), Cells.all(3), Packing(4, 2**57, 3))
     assert own.senders.tolist() == [False, True, False]

@@ -32,7 +32,7 @@ def summed(form: Grid, groups: list[list[Any]], size: int) -> Any:
         if values:
             encoder, accumulator = Encoder(form, size), np.full(form.limbs * size, 77)
             rows, half = np.stack(values), len(values) // 2
-            encoder.add(rows[: half or None], accumulator, len(values))
+            encoder.add(rows[: half or None], accumulator, anew=True)
             if half:
                 encoder.add(rows[half:], accumulator)
             total += accumulator
@@ -140,7 +140,7 @@ def test_many_rows_in_one_call() -> None:
         values = rng.uniform(-bound, bound, (5000, 3))
         form = grid(scale, bound, len(values))
         encoder, accumulator = Encoder(form, 3), np.empty(form.limbs * 3, dtype=np.int64)
-        encoder.add(values, accumulator, len(values))
+        encoder.add(values, accumulator, anew=True)
         expected = [sum(rounded(float(v), scale) for v in column) for column in values.T]
         assert integers(form, accumulator) == expected
         np.testing.assert_array_equal(accumulator, summed(form, [list(values[::-1])], 3))
@@ -194,7 +194,7 @@ def test_sums_above_the_bound_of_one_value(form: Grid) -> None:
     found: Any = np.empty(50 * form.limbs, f"i{form.bits // 8}")
     totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9)]
     for i, total in enumerate(totals):
-        assert encoder.add_total(total, found, 30, len(totals) if i == 0 else 0)
+        assert encoder.add_total(total, found, 30, anew=i == 0)
     scale = Fraction(form.scale)
     wanted = [sum(round(Fraction(float(x)) / scale) for x in column) for column in zip(*totals, strict=True)]
     whole = found.reshape(form.limbs, 50).astype(object)
@@ -209,24 +209,24 @@ def test_what_is_outside_is_told_wherever_it_is(bad: float, dtype: str, clients:
     form = Grid(2.0**-40 if limbs == 1 else 2.0**-60, 2.0**10, limbs)
     values = np.random.default_rng(0).uniform(-(2.0**10), 2.0**10, (clients, 3001)).astype(dtype)
     encoder, sums = Encoder(form, 3001), np.empty(limbs * 3001, np.int64)
-    assert encoder.add(values, sums, clients)
+    assert encoder.add(values, sums, anew=True)
     assert encoder.add_total(values.sum(axis=0), sums, clients)
     for client, place in ((0, 0), (clients - 1, 3000), (clients // 2, 1500)):
         wrong = values.copy()
         wrong[client, place] = bad
-        assert not encoder.add(wrong, sums, clients)
+        assert not encoder.add(wrong, sums, anew=True)
         assert not encoder.add(wrong, sums)
     assert not encoder.add_total(np.full(3001, clients * 2.0**10 * 1.001, dtype), sums, clients)
 
 
 def test_in_the_place_of_other_integers() -> None:
-    """`add_alone` leaves nothing but the values."""
+    """`add` leaves nothing but the values."""
     form = grid(2.0**-40, 2.0**10, 5)
     values, sums = np.linspace(-1000, 1000, 5003), np.arange(5003)
-    assert Encoder(form, 5003).add_alone(values, sums)
+    assert Encoder(form, 5003).add(values[None], sums)
     np.testing.assert_array_equal(sums - np.arange(5003), [rounded(float(x), 2.0**-40) for x in values])
     values[17] = nan
-    assert not Encoder(form, 5003).add_alone(values, sums)
+    assert not Encoder(form, 5003).add(values[None], sums)
 
 
 @pytest.mark.parametrize("largest", [2**31, 2**50, 2**51, 2**52, 2**62])

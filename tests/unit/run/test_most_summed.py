@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jobs_in_python import checked
 
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
 from mpifed.core.exchange import Problem
 from mpifed.job.job import Job
 from mpifed.job.participation import most_summed

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.line import Line
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.round import SETUP, Round
 
 if TYPE_CHECKING:  # forecasts compute the number of neighbours here, without importing cryptography
-    from mpifed.comm.streams import Part
+    from mpifed.comm.key_streams import Part
 
 
 @lru_cache(maxsize=8)
@@ -92,16 +92,16 @@ class Common:
     of the sum.
     """
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        held = [(place, line.cells.along(place.field)) for place in line.sum.places]
+    def __init__(self, plan: ExchangePlan) -> None:
+        self._plan = plan
+        held = [(place, plan.cells.along(place.field)) for place in plan.sum.places]
         split = [(place, holdings) for place, holdings in held if holdings is not None and len(holdings.members) > 1]
         self._split = [place for place, _ in split]
-        groups = np.stack([np.zeros_like(line.cells.rows.groups), *(holdings.groups for _, holdings in split)])
+        groups = np.stack([np.zeros_like(plan.cells.rows.groups), *(holdings.groups for _, holdings in split)])
         self._groups: NDArray[np.int64] = np.unique(groups, axis=1, return_inverse=True)[1].ravel()
-        whole = [place for place in line.sum.places if place.field.sender is None and place not in self._split]
+        whole = [place for place in plan.sum.places if place.field.sender is None and place not in self._split]
         self.everybody = _joined([slice(place.start, place.stop) for place in whole])
-        self._alike = len(whole) == len(line.sum.places)
+        self._alike = len(whole) == len(plan.sum.places)
         self._own: dict[int, list[Part]] = {}
         self._both: dict[tuple[int, int], list[Part]] = {}
         self._meeting: dict[int, NDArray[np.int64]] = {}
@@ -113,7 +113,7 @@ class Common:
             return self.everybody
         parts = self._own.get(client)
         if parts is None:
-            at = [self._line.positions(place, client) for place in self._line.sum.places]
+            at = [self._plan.positions(place, client) for place in self._plan.sum.places]
             parts = self._own[client] = _joined([part for part in at if part is not None])
         return parts
 
@@ -142,7 +142,7 @@ class Common:
         if shared is None:
             shared = []
             for place in self._split:
-                ours, theirs = (self._line.positions(place, self._first[group]) for group in pair)
+                ours, theirs = (self._plan.positions(place, self._first[group]) for group in pair)
                 both = _intersection(ours, theirs)
                 if both is not None:
                     shared.append(both)
@@ -158,7 +158,7 @@ class Partner(NamedTuple):
     parts: list[Part]  # of the message
 
 
-class Plan:
+class MaskGraph:
     """Pairwise masks among the participating clients; alike on all ranks."""
 
     def __init__(self, common: Common, asked: NDArray[np.int64], k: int, places: NDArray[np.int64]) -> None:

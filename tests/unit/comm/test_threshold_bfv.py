@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from ranks import Threads, on_ranks, totals
 
-from mpifed.comm.channel import Protection, Setting
-from mpifed.comm.encryption.encrypted import Encrypted
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.channel import ChannelSetting, Protection
+from mpifed.comm.encryption.channel import Encrypted
+from mpifed.comm.encryption.decryption import DecryptionRequest
 from mpifed.comm.encryption.schemes import make_scheme
-from mpifed.comm.line import Line
-from mpifed.comm.sums import make_sum
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import Field, ToClients, ToServer
@@ -23,7 +24,7 @@ from mpifed.core.round import Round
 
 def _missing() -> str:
     if importlib.util.find_spec("openfhe") is None:
-        return "openfhe is not installed; it is only for Python 3.10 (pip install 'mpifed[threshold]')"
+        return "openfhe is not installed; it is for Python 3.10 and 3.12 (pip install 'mpifed[threshold]')"
     try:
         import openfhe  # noqa: F401
     except ImportError as error:
@@ -39,7 +40,7 @@ FIELD = Field((20,), 2.0**-40, 2.0**10)  # two limbs in slots of 48 bits
 
 @pytest.mark.skipif(not MISSING, reason="openfhe imports here")
 def test_where_the_library_does_not_import_the_error_says_where_it_does() -> None:
-    with pytest.raises(UsageError, match=r"Python 3\.10 on Linux alone.*set scheme = \"bfv\""):
+    with pytest.raises(UsageError, match=r"Python 3\.10 on Linux, and 3\.12 on Ubuntu 24\.04.*set scheme = \"bfv\""):
         make_scheme(Protection(scheme="threshold-bfv"), 3)
 
 
@@ -147,21 +148,21 @@ class Party:
         hosted, columns = np.flatnonzero(ranks == transport.rank), Cells.all(CLIENTS)
         of = kind("up", FIELD, None, None, None, **more)
         protection = Protection("encrypted", scheme="threshold-bfv")
-        self.channel = Encrypted(Setting(transport, hosted, CLIENTS, columns, protection))
-        self.line = Line(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
+        self.channel = Encrypted(ChannelSetting(transport, hosted, CLIENTS, columns, protection))
+        self.plan = ExchangePlan(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
         self.hosted, self.transport = hosted, transport
-        self.channel.prepare([self.line])
+        self.channel.prepare([self.plan])
         transport.heard = []
 
     def play(self, now: Round) -> tuple[bool, np.ndarray, list[bytes]]:
-        self.line.reduced[...] = 7
-        self.channel.begin(self.line, now)
+        self.plan.reduced[...] = 7
+        self.channel.begin(self.plan, now)
         if len(self.hosted):
             answers = np.array([np.random.default_rng(int(c)).uniform(-1024, 1024, 20) for c in self.hosted])
-            self.channel.add(self.line, answers, self.hosted, now)
-        self.line.sum.message[-1] = 0
-        heard = self.channel.collect(self.line, now)
-        return heard, self.line.reduced[:-1].copy(), self.transport.heard
+            self.channel.add(self.plan, answers, self.hosted, now)
+        self.plan.sum.message[-1] = 0
+        heard = self.channel.collect(self.plan, now)
+        return heard, self.plan.reduced[:-1].copy(), self.transport.heard
 
 
 def expected() -> np.ndarray:
@@ -187,9 +188,9 @@ def test_clients_hear_a_sum_that_the_server_cannot_open(more: Any, hearing: list
 
     def play(transport: Threads) -> tuple[Any, ...]:
         party = Party(transport, ToClients, **more)
-        sealed = party.channel._opening._parts
+        sealed = party.channel._decryption._parts
         given: list[bytes] = []
-        party.channel._opening._parts = lambda *a: (given.append(sealed(*a)), given[-1])[1]
+        party.channel._decryption._parts = lambda *a: (given.append(sealed(*a)), given[-1])[1]
         heard, reduced, _ = party.play(ALL)
         return heard, reduced, given, party.channel
 
@@ -199,8 +200,9 @@ def test_clients_hear_a_sum_that_the_server_cannot_open(more: Any, hearing: list
         assert np.array_equal(reduced, expected()) == heard
     parts_passed_on = {client: part for _, _, given, _ in found for one in given for client, part in one.items()}
     assert sorted(parts_passed_on) == [0, 1, 2]
+    channel = found[0][3]
     with pytest.raises(BrokenProtocol):
-        found[0][3]._opening._fuse(parts_passed_on)
+        channel._decryption._fuse(parts_passed_on, DecryptionRequest(b"up 1", lambda *_: None, channel.keys.timed))
 
 
 @here
@@ -237,5 +239,5 @@ def test_traffic() -> None:
     block, part = len(sent), len(scheme.part(0, scheme.load(sent)))
     assert (scheme.nbytes, scheme.part_nbytes) == (block, part)
     assert len(scheme.part(1, scheme.load(sent))) == part
-    assert totals(server.channel.traffic(server.line, ALL)) == (3 * block + 3 * part, 3 * block)
-    assert totals(client.channel.traffic(client.line, ALL)) == (3 * block + 3 * part, 3 * block + 9 * part)
+    assert totals(server.channel.traffic(server.plan, ALL)) == (3 * block + 3 * part, 3 * block)
+    assert totals(client.channel.traffic(client.plan, ALL)) == (3 * block + 3 * part, 3 * block + 9 * part)

@@ -8,28 +8,27 @@ separate parties. All parties are honest but curious, and may collude.
 
 - `ToServer`: rank 0 receives the sum. Entries that a single client fills are not masked: the sum is its value.
 - `ToClients`: each client adds another key stream, under a group key that the server does not have.
-- Where stale answers count, see `mpifed.comm.masking.sealed_total`: clients upload changes.
-- Where clients may leave within a round, see `mpifed.comm.masking.dropouts`: each also adds a self-mask.
+- Where stale answers count, see `mpifed.comm.masking.stale_totals`: clients upload changes.
+- Where clients may leave within a round, see `mpifed.comm.masking.dropout_recovery`: each also adds a self-mask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, Setting, answering, hearing
-from mpifed.comm.groups import refuse_small
+from mpifed.comm.channel import Channel, ChannelSetting, answering, hearing
+from mpifed.comm.exchange_plan import ExchangePlan, answer_of
+from mpifed.comm.key_streams import Mask, Pad, Part, Stream, Turns, nonce
 from mpifed.comm.keys import Keyring
-from mpifed.comm.line import Line, answer_of
-from mpifed.comm.masking.dropouts import Dropouts, Turn, threshold
-from mpifed.comm.masking.escrow import Drawn
-from mpifed.comm.masking.graph import Common, Plan, enough, order
-from mpifed.comm.masking.sealed_total import SealedTotal
-from mpifed.comm.streams import Mask, Pad, Part, Stream, Turns, nonce
-from mpifed.core.errors import NumericalError, TooFewClients
+from mpifed.comm.masking.dropout_recovery import Dropouts, Turn, threshold
+from mpifed.comm.masking.neighbour_graph import Common, MaskGraph, enough, order
+from mpifed.comm.masking.share_deposits import Drawn
+from mpifed.comm.masking.stale_totals import SealedTotal
+from mpifed.comm.minimum_group import refuse_small
+from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record
 from mpifed.core.round import Round
@@ -43,7 +42,7 @@ class Masked(Channel):
 
     name = "masked"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: ChannelSetting) -> None:
         """Raises UsageError when more clients may leave than their neighbours can compensate."""
         super().__init__(setting)
         self.keyring = Keyring.made_up(setting) if setting.rehearsed else Keyring(setting)
@@ -57,8 +56,8 @@ class Masked(Channel):
         self._group: Stream | None = None
         self._nonce = nonce(0)  # of the turn
         self._commons: dict[str, Common] = {}
-        self._plans: dict[str, tuple[bytes, Plan]] = {}
-        self._discarded: dict[str, NDArray[Any]] = {}
+        self._graphs: dict[str, tuple[bytes, MaskGraph]] = {}
+        self._discarded: dict[str, np.ndarray] = {}
 
     def watch_secrets(self, watch: Callable[[Drawn], None]) -> None:
         """Pass the secrets that clients draw for dropouts, in each turn, to an audit."""
@@ -72,7 +71,7 @@ class Masked(Channel):
             return n - 1 if n <= _FEW else enough(n, self._most)
         return 2 * -(-chosen // 2)
 
-    def prepare(self, lines: list[Line]) -> None:
+    def prepare(self, plans: list[ExchangePlan]) -> None:
         self.keyring.prepare(self.keys.timed)
         self._streams.clear()
         self._group, self._turns = None, Turns()
@@ -90,43 +89,45 @@ class Masked(Channel):
         for i, j in list(self._streams):
             yield self.keyring.prf(i, j).key(b"streams", 0)
 
-    def _turn(self, line: Line, now: Round) -> Turn:
-        name, asked = line.exchange.name, now.asked
-        cached = self._plans.get(name)
+    def _turn(self, plan: ExchangePlan, now: Round) -> Turn:
+        name, asked = plan.exchange.name, now.asked
+        cached = self._graphs.get(name)
         if cached is None or cached[0] != asked.tobytes():
             if name not in self._commons:
-                self._commons[name] = Common(line)
+                self._commons[name] = Common(plan)
             who = np.flatnonzero(asked)
-            plan = Plan(self._commons[name], who, self.neighbours(len(who)), order(now.seed, self.setting.clients))
-            cached = self._plans[name] = asked.tobytes(), plan
-        return Turn(line, now, cached[1], self._turns.now)
+            graph = MaskGraph(
+                self._commons[name], who, self.neighbours(len(who)), order(now.seed, self.setting.clients)
+            )
+            cached = self._graphs[name] = asked.tobytes(), graph
+        return Turn(plan, now, cached[1], self._turns.now)
 
-    def begin(self, line: Line, now: Round) -> None:
+    def begin(self, plan: ExchangePlan, now: Round) -> None:
         """Start a new turn; where clients may leave, they first share its secrets. Collective in that case."""
-        super().begin(line, now)
-        if line.memory is not None:
-            line.sum.message[:-1] = 0
-            if line.memory.sealed is None:
-                line.memory.sealed = SealedTotal(line)
+        super().begin(plan, now)
+        if plan.stale is not None:
+            plan.sum.message[:-1] = 0
+            if plan.stale.sealed is None:
+                plan.stale.sealed = SealedTotal(plan)
         self._nonce = nonce(self._turns.next())
         if self._dropouts is not None:
-            self._dropouts.deposit(self._turn(line, now), self.recorder)
+            self._dropouts.deposit(self._turn(plan, now), self.recorder)
 
-    def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+    def add(self, plan: ExchangePlan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """Add the answers, or their changes, and all masks of each client."""
-        if line.memory is None:
-            super().add(line, answer, clients, now)
+        if plan.stale is None:
+            super().add(plan, answer, clients, now)
         else:
             for i, client in enumerate(clients.tolist()):
-                numbers = line.sum.numbers(answer_of(answer, i), client)
-                line.put(line.sum.message, client, self._change(line, numbers, client))
-                line.memory.last[client] = numbers
-        with line.account.timed():
-            turn, message = self._turn(line, now), self._target(line, line.sum.message)
+                numbers = plan.sum.numbers(answer_of(answer, i), client)
+                plan.put(plan.sum.message, client, self._change(plan, numbers, client))
+                plan.stale.last[client] = numbers
+        with plan.account.timed():
+            turn, message = self._turn(plan, now), self._target(plan, plan.sum.message)
             for client in clients.tolist():
                 self._mask(turn, message, client)
 
-    def seal(self, line: Line, integers: NDArray[Any], client: int, now: Round) -> NDArray[Any]:
+    def seal(self, plan: ExchangePlan, integers: np.ndarray, client: int, now: Round) -> np.ndarray:
         """The client's integers [m] with all its masks.
 
         Raises
@@ -134,58 +135,58 @@ class Masked(Channel):
         NumericalError
             when an integer is outside its field's range: the sum could overflow.
         """
-        check_range(line, integers, client)
-        if line.memory is None:
-            sealed: NDArray[Any] = integers.copy()
+        plan.check_range(integers, client)
+        if plan.stale is None:
+            sealed: np.ndarray = integers.copy()
         else:
             sealed = np.zeros_like(integers)
-            line.put(sealed, client, self._change(line, line.pick(integers, client), client))
-        with line.account.timed():
-            self._mask(self._turn(line, now), self._target(line, sealed), client)
+            plan.put(sealed, client, self._change(plan, plan.pick(integers, client), client))
+        with plan.account.timed():
+            self._mask(self._turn(plan, now), self._target(plan, sealed), client)
         return sealed
 
     @staticmethod
-    def _change(line: Line, numbers: NDArray[Any], client: int) -> NDArray[Any]:
+    def _change(plan: ExchangePlan, numbers: np.ndarray, client: int) -> np.ndarray:
         """Change of a client's numbers since its last upload; integers may wrap around, and do so back in the sum."""
-        assert line.memory is not None
-        before = line.memory.last.get(client)
+        assert plan.stale is not None
+        before = plan.stale.last.get(client)
         return numbers if before is None else numbers - before
 
-    def gather(self, line: Line, upload: NDArray[Any], client: int) -> None:
-        line.sum.message[:-1] += upload
+    def gather(self, plan: ExchangePlan, upload: np.ndarray, client: int) -> None:
+        plan.sum.message[:-1] += upload
 
-    def resend(self, line: Line, now: Round) -> None:
+    def resend(self, plan: ExchangePlan, now: Round) -> None:
         """As `Channel.resend`: as changes from zero, masked in a turn of their own."""
-        memory = line.memory
-        assert memory is not None
-        last, memory.last = memory.last, {}
-        self.begin(line, now)
-        message = self._target(line, line.sum.message)
+        stale = plan.stale
+        assert stale is not None
+        last, stale.last = stale.last, {}
+        self.begin(plan, now)
+        message = self._target(plan, plan.sum.message)
         for client, numbers in sorted(last.items()):
-            line.put(line.sum.message, client, numbers)
-            self._mask(self._turn(line, now), message, client)
-        memory.last = last
-        self.collect(line, now)
+            plan.put(plan.sum.message, client, numbers)
+            self._mask(self._turn(plan, now), message, client)
+        stale.last = last
+        self.collect(plan, now)
 
-    def _target(self, line: Line, message: NDArray[Any]) -> NDArray[Any]:
+    def _target(self, plan: ExchangePlan, message: np.ndarray) -> np.ndarray:
         """Where masks are added: in a forecast they would never be removed, so they are computed and discarded."""
         if not self.setting.rehearsed:
             return message
-        name = line.exchange.name
+        name = plan.exchange.name
         if name not in self._discarded:
             self._discarded[name] = np.zeros_like(message)
         return self._discarded[name]
 
-    def _mask(self, turn: Turn, message: NDArray[Any], client: int) -> None:
+    def _mask(self, turn: Turn, message: np.ndarray, client: int) -> None:
         """Add all masks of a client."""
         self._turns.use(client)
         masks: dict[int, tuple[list[Part], list[Mask]]] = {}  # masks of the same parts are added together
-        for other, sign, parts in turn.plan.partners(client):
+        for other, sign, parts in turn.graph.partners(client):
             masks.setdefault(id(parts), (parts, []))[1].append((self._between(client, other), sign))
-        own = turn.plan.common.own(client)
+        own = turn.graph.common.own(client)
         if self._dropouts is not None:
             masks.setdefault(id(own), (own, []))[1].append((self._dropouts.own(client), 1))
-        if isinstance(turn.line.exchange, ToClients):
+        if isinstance(turn.plan.exchange, ToClients):
             masks.setdefault(id(own), (own, []))[1].append((self._sealing(client), 1))
         for parts, streams in masks.values():
             self.pad.add(streams, message, parts)
@@ -210,7 +211,7 @@ class Masked(Channel):
         self._group.begin(nonce(self._turns.now, client))
         return self._group
 
-    def collect(self, line: Line, now: Round) -> bool:
+    def collect(self, plan: ExchangePlan, now: Round) -> bool:
         """Reduce; on rank 0 remove the masks of clients that left; open the sum for its receivers. Collective.
 
         Raises
@@ -221,12 +222,12 @@ class Masked(Channel):
         BrokenProtocol
             on all ranks alike, when shares were changed.
         """
-        turn, message, reduced = self._turn(line, now), line.sum.message, line.reduced
+        turn, message, reduced = self._turn(plan, now), plan.sum.message, plan.reduced
         self._refuse(turn)
         if self.recorder is not None:
-            self.recorder.passed_on(line, now, message[:-1])
-        to_clients, serves = isinstance(line.exchange, ToClients), self.transport.rank == 0
-        stored: SealedTotal | None = line.memory.sealed if line.memory is not None else None
+            self.recorder.passed_on(plan, now, message[:-1])
+        to_clients, serves = isinstance(plan.exchange, ToClients), self.transport.rank == 0
+        stored: SealedTotal | None = plan.stale.sealed if plan.stale is not None else None
         if stored is not None and to_clients and serves:
             message[:-1] += stored.total[:-1]
         if to_clients and self._dropouts is None:
@@ -235,7 +236,7 @@ class Masked(Channel):
             self.transport.reduce(message, reduced if serves else None)
         if self._dropouts is not None:
             if now.present.any():
-                self._dropouts.open(turn, self._target(line, reduced), self.recorder)
+                self._dropouts.open(turn, self._target(plan, reduced), self.recorder)
             if to_clients:
                 self.transport.broadcast(reduced)
         if stored is not None and to_clients:
@@ -247,45 +248,45 @@ class Masked(Channel):
 
     def _refuse(self, turn: Turn) -> None:
         """Check participation before anything is reduced: where nobody may leave, the reduction opens the sum."""
-        line, now = turn.line, turn.now
-        refuse_small(line, self.setting.cells, self.setting.protection, now)
+        plan, now = turn.plan, turn.now
+        refuse_small(plan, self.setting.cells, self.setting.protection, now)
         left = np.flatnonzero(now.asked & ~now.present)
         if self._dropouts is not None:
             self._dropouts.refuse(turn)
         elif len(left):
             raise TooFewClients(
-                f"{line.exchange.name}: client {left[0]} left before it uploaded, and masks of others would stay in "
+                f"{plan.exchange.name}: client {left[0]} left before it uploaded, and masks of others would stay in "
                 "the sum; set [participation] max_dropouts to the number of clients that may leave"
             )
 
     def _hear(self, turn: Turn) -> bool:
         """Remove the key streams under the group key, if a client of this rank receives the sum; whether one does."""
-        if not hearing(turn.line.exchange, turn.now)[self.setting.hosted].any():
+        if not hearing(turn.plan.exchange, turn.now)[self.setting.hosted].any():
             return False
         with turn.account.timed():
-            reduced = self._target(turn.line, turn.line.reduced)
-            for client in np.flatnonzero(answering(turn.line.exchange, turn.now)).tolist():
-                self.pad.add([(self._sealing(client), -1)], reduced, turn.plan.common.own(client))
+            reduced = self._target(turn.plan, turn.plan.reduced)
+            for client in np.flatnonzero(answering(turn.plan.exchange, turn.now)).tolist():
+                self.pad.add([(self._sealing(client), -1)], reduced, turn.graph.common.own(client))
         return True
 
     def _hear_stored(self, turn: Turn, stored: SealedTotal) -> bool:
         """As `_hear`, for a sum with the stored total, which is then sealed again for the server. Collective."""
-        line, now, message = turn.line, turn.now, turn.line.sum.message
+        plan, now, message = turn.plan, turn.now, turn.plan.sum.message
         receives = self._hear(turn)
         with turn.account.timed():
-            opened = self._target(line, line.reduced)
+            opened = self._target(plan, plan.reduced)
             for unit, before in stored.known() if receives else ():
                 self.pad.add([(self._storing(unit.number, before), -1)], opened, [unit.at])
             message[:-1] = 0
-            sealers = list(stored.sealers(line, now))
+            sealers = list(stored.sealers(plan, now))
             hosted = set(self.setting.hosted.tolist())
             for unit, client in sealers:
                 if client in hosted:
-                    message[unit.at], stream = line.reduced[unit.at], self._storing(unit.number, turn.number)
-                    self.pad.add([(stream, 1)], self._target(line, message), [unit.at])
+                    message[unit.at], stream = plan.reduced[unit.at], self._storing(unit.number, turn.number)
+                    self.pad.add([(stream, 1)], self._target(plan, message), [unit.at])
                     if self.recorder is not None:
                         sealed = message[unit.at].tobytes()
-                        self.recorder.note(line, now, f"client {client}", "server", "sum so far, sealed", sealed)
+                        self.recorder.note(plan, now, f"client {client}", "server", "sum so far, sealed", sealed)
                 stored.sealed_in[unit.number] = turn.number
         total = np.empty_like(message) if self.transport.rank == 0 else None
         self.transport.reduce(message, total)
@@ -300,31 +301,12 @@ class Masked(Channel):
         stream.begin(nonce(turn, self.setting.clients + unit))
         return stream
 
-    def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, plan: ExchangePlan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes of uploads and of shares, and of shares and the sum that each client receives."""
-        up, down = super().traffic(line, now)
+        up, down = super().traffic(plan, now)
         if self._dropouts is not None:
-            more_up, more_down = self._dropouts.traffic(self._turn(line, now))
+            more_up, more_down = self._dropouts.traffic(self._turn(plan, now))
             return up + more_up, down + more_down
-        if line.memory is not None and isinstance(line.exchange, ToClients):
-            up = up + line.memory.sealed.nbytes(line, now)
+        if plan.stale is not None and isinstance(plan.exchange, ToClients):
+            up = up + plan.stale.sealed.nbytes(plan, now)
         return up, down
-
-
-def check_range(line: Line, integers: NDArray[np.signedinteger], client: int) -> None:
-    """Refuse integers [m] that are no encoding of values within their fields' bounds.
-
-    Raises
-    ------
-    NumericalError
-        naming field and client.
-    """
-    for place in line.sum.places:
-        size = (place.stop - place.start) // place.form.limbs
-        for limb, most in enumerate(place.form.largest):
-            part = integers[place.start + limb * size : place.start + (limb + 1) * size]
-            if part.max(initial=0) > most or part.min(initial=0) < -most:
-                raise NumericalError(
-                    f"{place.name}: client {client} sends an integer outside +-{most}, which its bound "
-                    f"{place.form.bound:g} and scale {place.form.scale:g} allow; it is not sealed"
-                )

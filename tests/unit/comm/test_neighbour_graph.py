@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from mpifed.comm.line import Line
-from mpifed.comm.masking.graph import Common, Plan, enough, neighbours, order
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.masking.neighbour_graph import Common, MaskGraph, enough, neighbours, order
 from mpifed.core.exchange import Field, ToServer
 from mpifed.core.holdings import Cells, Holdings
 
@@ -127,10 +127,10 @@ FIELDS = Answer(Field((4,)), Field((6, 2), columns=0), Field((3,), sender=1), Fi
 COLUMNS = Cells.of_columns(Holdings(6, np.array([0, 1, 2, 0]), (slice(0, 3), slice(2, 5), np.array([0, 5]))))
 
 
-def plan(fields: Any = FIELDS, columns: Cells = COLUMNS, k: int = 100) -> Plan:
+def graph(fields: Any = FIELDS, columns: Cells = COLUMNS, k: int = 100) -> MaskGraph:
     exchange: Any = ToServer("up", fields, None, None, None)  # type: ignore[arg-type]
-    line = Line(exchange, lambda: make_sum(exchange, 4, exact=True, dtype="float64"), columns)
-    return Plan(Common(line), np.arange(4), k, order(0, 4))
+    plan = ExchangePlan(exchange, lambda: make_sum(exchange, 4, exact=True, dtype="float64"), columns)
+    return MaskGraph(Common(plan), np.arange(4), k, order(0, 4))
 
 
 def places(parts: list[Any]) -> list[int]:
@@ -140,7 +140,7 @@ def places(parts: list[Any]) -> list[int]:
 
 def test_what_two_clients_fill() -> None:
     """The message: 4 shared, 6 x 2 placed, 3 of client 1, a count."""
-    found = plan()
+    found = graph()
     common = found.common
     assert places(common.everybody) == [0, 1, 2, 3, 19]
     assert places(common.own(0)) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 19]
@@ -155,7 +155,7 @@ def test_what_two_clients_fill() -> None:
 
 def test_partners() -> None:
     """Neighbours for what all fill, everybody with the same columns for those; the lower one adds."""
-    found = plan(k=2)
+    found = graph(k=2)
     for client in range(4):
         partners = found.partners(client)
         near, holders = found.near[client].tolist(), found.common.holders(client, found.asked).tolist()
@@ -170,7 +170,7 @@ def test_partners() -> None:
 def test_columns_that_nobody_shares() -> None:
     """Nothing is masked by pairs."""
     alone = Cells.of_columns(Holdings(6, np.arange(4), (slice(0, 1), slice(1, 3), slice(3, 4), np.array([4, 5]))))
-    found = plan(Field((6,), columns=0), alone)
+    found = graph(Field((6,), columns=0), alone)
     assert [found.partners(client) for client in range(4)] == [[]] * 4
     assert [places(found.common.own(client)) for client in range(4)] == [[0], [1, 2], [3], [4, 5]]
 
@@ -178,7 +178,7 @@ def test_columns_that_nobody_shares() -> None:
 def test_columns_that_all_hold() -> None:
     """They are like any other field, and follow the graph."""
     fields, everybody = Answer(Field((4,)), Field((6, 2), columns=0), Field((3,)), Field()), Holdings.all(4, 6)
-    found = plan(fields, Cells.of_columns(everybody), k=2)
+    found = graph(fields, Cells.of_columns(everybody), k=2)
     assert places(found.common.everybody) == list(range(20))
     assert found.common.own(2) is found.common.everybody
     assert [len(found.partners(client)) for client in range(4)] == [2] * 4

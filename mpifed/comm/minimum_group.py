@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.line import Line
-from mpifed.comm.places import Place, names_field
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.message_layout import Place, names_field
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
@@ -32,9 +32,11 @@ def fewest(place: Place, cells: Cells, present: NDArray[np.bool_]) -> int:
     return int(filled.min(initial=len(present))) if len(filled) else 0
 
 
-def small(line: Line, cells: Cells, protection: Protection, present: NDArray[np.bool_]) -> Iterator[tuple[str, int]]:
+def small(
+    plan: ExchangePlan, cells: Cells, protection: Protection, present: NDArray[np.bool_]
+) -> Iterator[tuple[str, int]]:
     """(field, clients) of each field with sums of fewer clients than `min_clients`, unless the job allows it."""
-    for place in line.sum.places:
+    for place in plan.sum.places:
         count = fewest(place, cells, present)
         if 0 < count < protection.min_clients and not any(names_field(name, place.name) for name in protection.allow):
             yield place.name, count
@@ -46,7 +48,7 @@ def _allowing(fields: Iterable[str]) -> str:
     return f"[aggregation] allow = [{names}]"
 
 
-def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> None:
+def check_groups(plans: list[ExchangePlan], cells: Cells, protection: Protection) -> None:
     """Refuse a job whose sums would be over too few clients even with full participation.
 
     Raises
@@ -55,7 +57,7 @@ def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> Non
         naming the fields.
     """
     everybody = np.ones(len(cells.rows.groups), dtype=bool)
-    too_small = {name: count for line in lines for name, count in small(line, cells, protection, everybody)}
+    too_small = {name: count for plan in plans for name, count in small(plan, cells, protection, everybody)}
     if too_small:
         listed = ", ".join(f"{name} ({count})" for name, count in too_small.items())
         raise UsageError(
@@ -65,7 +67,7 @@ def check_groups(lines: list[Line], cells: Cells, protection: Protection) -> Non
         )
 
 
-def check_rounds(lines: list[Line], cells: Cells, protection: Protection, rounds: Iterable[Round]) -> None:
+def check_rounds(plans: list[ExchangePlan], cells: Cells, protection: Protection, rounds: Iterable[Round]) -> None:
     """Refuse a job that has rounds in which a sum would be over too few participating clients.
 
     Raises
@@ -74,11 +76,11 @@ def check_rounds(lines: list[Line], cells: Cells, protection: Protection, rounds
         naming all such fields, each with its first round.
     """
     first_round: dict[str, int] = {}
-    partial = [line for line in lines if any(cells.along(place.field) is not None for place in line.sum.places)]
+    partial = [plan for plan in plans if any(cells.along(place.field) is not None for place in plan.sum.places)]
     for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
-        for line in partial:
-            returning = now.returning if line.exchange.returning else None
-            for name, _ in small(line, cells, protection, now.present if returning is None else returning):
+        for plan in partial:
+            returning = now.returning if plan.exchange.returning else None
+            for name, _ in small(plan, cells, protection, now.present if returning is None else returning):
                 first_round.setdefault(name, int(now.index))
     if first_round:
         listed = ", ".join(f"{name} (first in round {index})" for name, index in first_round.items())
@@ -89,7 +91,7 @@ def check_rounds(lines: list[Line], cells: Cells, protection: Protection, rounds
         )
 
 
-def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -> None:
+def refuse_small(plan: ExchangePlan, cells: Cells, protection: Protection, now: Round) -> None:
     """Refuse to open a sum of too few uploads. Alike on all ranks.
 
     Raises
@@ -97,7 +99,7 @@ def refuse_small(line: Line, cells: Cells, protection: Protection, now: Round) -
     TooFewClients
         naming the field.
     """
-    for name, count in small(line, cells, protection, now.present):
+    for name, count in small(plan, cells, protection, now.present):
         raise TooFewClients(
             f"{name}: round {now.index} has uploads of {counted(count, 'client')}, and [aggregation] min_clients = "
             f"{protection.min_clients}: their sum is not opened; let more clients participate in a round, or, if the "

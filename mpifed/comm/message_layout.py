@@ -5,8 +5,9 @@ The last number of the message is the system's own: how many ranks ask for the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import EllipsisType
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Placed
 from mpifed.core.holdings import Cells
-from mpifed.core.record import leaves
+from mpifed.core.record import Array, leaves
 from mpifed.maths.fixedpoint import Grid, grid
+
+Index: TypeAlias = "EllipsisType | tuple[slice | NDArray[np.int64], ...]"  # into a field's axes
 
 
 class Place:
@@ -27,7 +30,7 @@ class Place:
         self.message_dtype = "float64" if field.whole else dtype
         self.dtype = dtype if field.shape and not field.whole else "float64"
 
-    def rows(self, leaf: Any, clients: int) -> NDArray[np.floating]:
+    def rows(self, leaf: Array | Placed, clients: int) -> NDArray[np.floating]:
         """The leaf [n, ...] as [n, size] floats."""
         array = np.asarray(leaf)
         if array.shape != (clients, *self.field.shape):
@@ -37,14 +40,16 @@ class Place:
             )
         return _floats(array).reshape(clients, -1)
 
-    def whole(self, leaf: Any) -> NDArray[np.floating]:
+    def whole(self, leaf: Array | Placed) -> NDArray[np.floating]:
         """A sum of answers, of the field's shape."""
         array = np.asarray(leaf)
         if array.shape != self.field.shape:
             raise UsageError(f"{self.name}: the sum has shape {array.shape}, its field declares {self.field.shape}")
         return _floats(array)
 
-    def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
+    def parts(
+        self, leaf: Array | Placed, clients: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[np.floating], Index]]:
         """(client, values, index) of each client who fills a part of the field.
 
         `index` is into an array of the field's shape.
@@ -65,7 +70,7 @@ class Place:
                 )
             yield client, _floats(values), (slice(None),) * axis + (at,)
 
-    def parts_of(self, leaf: Any, client: int) -> Iterator[tuple[int, NDArray[np.floating], Any]]:
+    def parts_of(self, leaf: Array | Placed, client: int) -> Iterator[tuple[int, NDArray[np.floating], Index]]:
         """`parts` of the answer [1, ...] of one client, of any field."""
         if self.field.in_parts:
             yield from self.parts(leaf, np.array([client]))
@@ -89,15 +94,36 @@ class Place:
         return np.full(len(cells.rows.groups), self.field.size)
 
 
-def _floats(array: NDArray[Any]) -> NDArray[np.floating]:
+def _floats(array: np.ndarray) -> NDArray[np.floating]:
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
-class Message:
+def merged(parts: Iterable[tuple[np.ndarray, Index]]) -> Iterator[tuple[np.ndarray, Index]]:
+    """(values, index), with consecutive values for the same scattered entries summed beforehand.
+
+    Adding at an array of positions takes several times as long as adding contiguous values.
+    """
+    pending: np.ndarray | None = None
+    where: Index = ...
+    for values, at in parts:
+        scattered = at[-1] if isinstance(at, tuple) and isinstance(at[-1], np.ndarray) else None
+        if scattered is None:
+            yield values, at
+        elif pending is not None and isinstance(where, tuple) and scattered is where[-1]:
+            pending += values
+        else:
+            if pending is not None:
+                yield pending, where
+            pending, where = values.copy(), at
+    if pending is not None:
+        yield pending, where
+
+
+class FlatMessage:
     """Flat buffer of a sum, and its size."""
 
     places: list[Place]
-    message: NDArray[Any]
+    message: np.ndarray
 
     @property
     def nbytes(self) -> int:

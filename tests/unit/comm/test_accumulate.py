@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm.places import Place
-from mpifed.comm.sums import make_sum
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.message_layout import Place
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings
@@ -75,7 +75,7 @@ def test_exact_sums(groups: list[int], seed: int, dtype: str) -> None:
     for size in groups:
         part = map_leaves(lambda leaf, a=start, b=start + size: leaf[a:b], everything)
         adder = exact_sum(exchange(), clients, "float64")
-        adder.begin(size)
+        adder.begin(True)
         half = size // 2
         for a, b in ((0, half), (half, size)) if half else ((0, size),):
             adder.add(Answer(part.v[a:b], part.count[a:b], Inner(part.inner.m[a:b])), np.arange(start + a, start + b))
@@ -88,7 +88,7 @@ def test_exact_sums(groups: list[int], seed: int, dtype: str) -> None:
             # one limb: a double holds it; two limbs are added in doubles
             assert abs(Fraction(float(value)) - fraction) <= abs(fraction) * Fraction(2) ** -51
     again = exact_sum(exchange(), clients, "float64")
-    again.begin(clients)
+    again.begin(True)
     again.add(everything, np.arange(clients))
     assert again.message[:-1].tobytes() == messages[:-1].tobytes()
 
@@ -96,7 +96,7 @@ def test_exact_sums(groups: list[int], seed: int, dtype: str) -> None:
 def test_shapes_and_dtypes_of_a_total() -> None:
     for kind in (exact_sum, float_sum):
         adder = kind(exchange(), 5, "float32")
-        adder.begin(2)
+        adder.begin(True)
         adder.add(answers(2, 0, "float32"), np.array([0, 1]))
         total = adder.total(adder.message)
         assert (total.v.shape, total.v.dtype) == ((3,), np.float32)
@@ -109,7 +109,7 @@ def test_measures_are_summed_in_float64() -> None:
     measure = ToServer("m", Answer(Field((3,)), Field(), ()), None, None, None, off_clock=True)
     for kind in (exact_sum, float_sum):
         adder = kind(measure, 1, "float32")
-        adder.begin(1)
+        adder.begin(True)
         value = np.array([[1 / 3, 0, 0]])
         adder.add(Answer(value, np.array([2.0]), ()), np.array([0]))
         assert adder.total(adder.message).v[0] == pytest.approx(1 / 3, abs=2.0**-40)
@@ -118,11 +118,11 @@ def test_measures_are_summed_in_float64() -> None:
 def test_a_total_is_a_copy() -> None:
     for kind in (exact_sum, float_sum):
         adder = kind(exchange(), 5, "float64")
-        adder.begin(2)
+        adder.begin(True)
         adder.add(answers(2, 0), np.array([0, 1]))
         total = adder.total(adder.message)
         before = total.v.copy()
-        adder.begin(1)
+        adder.begin(True)
         adder.add(answers(1, 5), np.array([3]))
         np.testing.assert_array_equal(total.v, before)
 
@@ -130,7 +130,7 @@ def test_a_total_is_a_copy() -> None:
 def test_float_sums() -> None:
     adder, found = float_sum(exchange(), 5, "float64"), answers(4, 3)
     for _ in range(2):
-        adder.begin(4)
+        adder.begin(True)
         adder.add(found, np.arange(4))
         total = adder.total(adder.message)
         np.testing.assert_allclose(total.v, found.v.sum(axis=0), rtol=1e-14)
@@ -141,9 +141,9 @@ def test_float_sums() -> None:
 def test_nobody_answers() -> None:
     for kind in (exact_sum, float_sum):
         adder = kind(exchange(), 5, "float64")
-        adder.begin(2)
+        adder.begin(True)
         adder.add(answers(2, 1), np.arange(2))
-        adder.begin(0)
+        adder.begin(False)
         total = adder.total(adder.message)
         assert all(not np.any(leaf) for _, leaf in leaves(total))
 
@@ -161,7 +161,7 @@ def test_nobody_answers() -> None:
 def test_a_bad_value_names_field_and_client(bad: float, said: str) -> None:
     adder, found = exact_sum(exchange(), 5, "float64"), answers(3, 0)
     found.v[1, 2] = bad
-    adder.begin(3)
+    adder.begin(True)
     with pytest.raises(NumericalError) as caught:
         adder.add(found, np.array([3, 7, 9]))
     assert str(caught.value).startswith(f"up.v: {said}")
@@ -171,7 +171,7 @@ def test_a_bad_value_names_field_and_client(bad: float, said: str) -> None:
 def test_a_bad_value_of_a_nested_field() -> None:
     adder, found = exact_sum(exchange(), 5, "float64"), answers(3, 0)
     found.inner.m[2, 0, 0] = 2.0**41
-    adder.begin(3)
+    adder.begin(True)
     with pytest.raises(NumericalError, match=r"^up\.inner\.m: client 9 has a value of 2\.19902e\+12"):
         adder.add(found, np.array([3, 7, 9]))
 
@@ -180,7 +180,7 @@ def test_a_bad_value_of_a_nested_field() -> None:
 def test_float_sums_that_are_not_finite(bad: float) -> None:
     adder, found = float_sum(exchange(), 5, "float32"), answers(3, 0)
     found.v[1, 2] = bad
-    adder.begin(3)
+    adder.begin(True)
     adder.add(found, np.array([3, 7, 9]))
     with pytest.raises(NumericalError, match=r"^up\.v: the sum over clients 3, 7, 9 is not finite"):
         adder.check(np.array([3, 7, 9]))
@@ -189,7 +189,7 @@ def test_float_sums_that_are_not_finite(bad: float) -> None:
 def test_large_but_finite_float_sums_are_no_error() -> None:
     adder, found = float_sum(exchange(), 5, "float32"), answers(1, 0)
     found.v[0] = 1e30  # whose square is not finite in float32
-    adder.begin(1)
+    adder.begin(True)
     adder.add(found, np.array([3]))
     adder.check(np.array([3]))
     assert adder.total(adder.message).v[0] == np.float32(1e30)
@@ -198,7 +198,7 @@ def test_large_but_finite_float_sums_are_no_error() -> None:
 @pytest.mark.parametrize("kind", [exact_sum, float_sum])
 def test_an_answer_of_another_shape(kind: Any) -> None:
     adder = kind(exchange(), 5, "float64")
-    adder.begin(2)
+    adder.begin(True)
     with pytest.raises(UsageError, match=r"up\.v: the answer of 2 clients has shape \(3,\).*\(2, 3\)"):
         adder.add(answers(2, 0)._replace(v=np.zeros(3)), np.arange(2))
 
@@ -206,10 +206,10 @@ def test_an_answer_of_another_shape(kind: Any) -> None:
 def test_bounds_and_scales_of_the_job() -> None:
     fields = Answer(Field((3,)), Field(), ())
     adder = exact_sum(exchange(fields), 5, "float64", {"up.v": 8.0}, {"up.v": 0.25})
-    adder.begin(1)
+    adder.begin(True)
     adder.add(Answer(np.array([[0.3, 1.125, -8.0]]), np.array([1.0]), ()), np.array([0]))
     assert adder.total(adder.message).v.tolist() == [0.25, 1.0, -8.0]  # 1.125 is a tie: to even
-    adder.begin(1)
+    adder.begin(True)
     with pytest.raises(NumericalError, match="outside the bound 8"):
         adder.add(Answer(np.array([[8.25, 0, 0]]), np.array([1.0]), ()), np.array([0]))
 
@@ -231,7 +231,7 @@ def test_whole_numbers_lose_no_digit(exact: bool) -> None:
     up = exchange(Answer(Field((3,), 1.0, 2.0**40, whole=True), Field(), Field((2,))))
     adder = make_sum(up, 5, exact=exact, dtype="float32")
     numbers = np.array([2.0**24 + 1, 3.0, 2.0**39 - 1])
-    adder.begin(5)
+    adder.begin(True)
     adder.add(Answer(np.tile(numbers, (5, 1)), np.ones(5), np.ones((5, 2), "f4")), np.arange(5))
     np.testing.assert_array_equal(adder.total(adder.message).v, 5 * numbers)
     for chosen in ({"bounds": {"up.v": 2.0**50}}, {"scales": {"up": 2.0}}):
@@ -241,7 +241,7 @@ def test_whole_numbers_lose_no_digit(exact: bool) -> None:
 
 def test_a_field_that_is_the_whole_record() -> None:
     adder = exact_sum(exchange(Field((2,))), 5, "float64")
-    adder.begin(1)
+    adder.begin(True)
     adder.add(np.array([[1.0, 2.0]]), np.array([0]))
     assert adder.total(adder.message).tolist() == [1.0, 2.0]
     with pytest.raises(NumericalError, match=r"^up: client 0"):
@@ -262,7 +262,7 @@ def test_sums_in_32_bits(seed: int, groups: list[int]) -> None:
     total, first = np.zeros_like(adder.message), 0
     for group in groups:  # each on a rank of its own
         part = map_leaves(lambda leaf: leaf[first : first + group], found)  # noqa: B023 - called at once
-        adder.begin(group)
+        adder.begin(True)
         adder.add(part, np.arange(group))
         total += adder.message
         first += group
@@ -351,16 +351,16 @@ def test_values_of_single_clients_sum_to_the_bits_of_dense_answers(form: str) ->
     assert adder.places[0].form.limbs == limbs
     for seed in range(3):  # again and again, so that nothing is left of the last time
         each = singles(seed, bound)
-        whole.begin(5)
+        whole.begin(True)
         whole.add(dense(each), np.arange(5))
         for groups in ([[0, 1, 2, 3, 4]], [[0], [1], [2], [3], [4]], [[0, 1], [2], [3, 4]]):
-            adder.begin(5)
+            adder.begin(True)
             for who in groups:
                 adder.add(together([each[i] for i in who]), np.array(who))
             assert adder.message.tobytes() == whole.message.tobytes()
         ranks = []  # of which some have nobody
         for who in ([3], [], [0, 1, 2, 4]):
-            adder.begin(len(who))
+            adder.begin(bool(who))
             if who:
                 adder.add(together([each[i] for i in who]), np.array(who))
             ranks.append(adder.message.copy())
@@ -375,7 +375,7 @@ def test_values_of_single_clients_sum_to_the_bits_of_dense_answers(form: str) ->
 def test_values_of_single_clients_are_exact_to_the_grid() -> None:
     each = singles(0, 2.0**10)
     adder = exact_sum(exchange(single({})), 5, "float64")
-    adder.begin(5)
+    adder.begin(True)
     adder.add(together(each), np.arange(5))
     total = adder.total(adder.message)
     for at, one in zip(COLUMNS, each, strict=True):
@@ -391,7 +391,7 @@ def test_float_sums_of_values_of_single_clients() -> None:
     for groups in ([[0, 1, 2, 3, 4]], [[0], [1], [2], [3], [4]]):
         adder = float_sum(exchange(single({})), 5, "float32")
         for _ in range(2):
-            adder.begin(5)
+            adder.begin(True)
             for who in groups:
                 adder.add(together([each[i] for i in who]), np.array(who))
         total, whole = adder.total(adder.message), dense(each)
@@ -404,7 +404,7 @@ def test_float_sums_of_values_of_single_clients() -> None:
 def test_nobody_who_has_values(kind: Any) -> None:
     adder = kind(exchange(single({})), 5, "float32")
     for who in ([0, 1, 2, 3, 4], [0, 1]):
-        adder.begin(len(who))
+        adder.begin(True)
         adder.add(together([singles(2, 1.0)[i] for i in who]), np.array(who))
     total = adder.total(adder.message)
     assert not total.of_one.any()
@@ -418,10 +418,10 @@ def test_a_bad_value_of_a_single_client_names_it(form: str, bad: float, leaf: st
     adder, each = exact_sum(exchange(single(FORMS[form][0])), 5, "float32"), singles(0, 1.0)
     values = each[client].placed.values[0] if leaf == "placed" else each[client].of_one
     values[..., -1] = bad
-    adder.begin(5)
+    adder.begin(True)
     with pytest.raises(NumericalError, match=rf"^up\.{leaf}: client {client} has .*raise the bound"):
         adder.add(together(each), np.arange(5))
-    adder.begin(5)
+    adder.begin(True)
     adder.add(together(singles(0, 1.0)), np.arange(5))  # as good as new
 
 
@@ -429,7 +429,7 @@ def test_bad_values_that_nobody_asked_for_do_no_harm() -> None:
     adder, each = exact_sum(exchange(single({})), 5, "float32"), singles(0, 1.0)
     expected = each[SENDER].of_one[0].copy()
     each[0].of_one[:] = np.nan
-    adder.begin(5)
+    adder.begin(True)
     adder.add(together(each), np.arange(5))
     np.testing.assert_allclose(adder.total(adder.message).of_one, expected, rtol=0, atol=2.0**-40)
 
@@ -438,7 +438,7 @@ def test_bad_values_that_nobody_asked_for_do_no_harm() -> None:
 def test_float_sums_of_single_values_that_are_not_finite(bad: float) -> None:
     adder, each = float_sum(exchange(single({})), 5, "float32"), singles(0, 1.0)
     each[1].placed.values[0][0, 0, 0] = bad
-    adder.begin(5)
+    adder.begin(True)
     adder.add(together(each), np.arange(5))
     with pytest.raises(NumericalError, match=r"^up\.placed: the sum over clients 0, 1, 2, 3, 4 is not finite"):
         adder.check(np.arange(5))
@@ -456,7 +456,7 @@ def test_float_sums_of_single_values_that_are_not_finite(bad: float) -> None:
 )
 def test_placed_values_of_another_shape(kind: Any, shape: Any, at: Any, said: str) -> None:
     adder = kind(exchange(single({})), 5, "float64")
-    adder.begin(1)
+    adder.begin(True)
     answer = Single(Placed([np.zeros(shape)], [at], 9, axis=1), np.zeros((1, 4)), np.zeros((1, 3)))
     with pytest.raises(UsageError, match=rf"up\.placed: {said}"):
         adder.add(answer, np.array([1]))
@@ -465,7 +465,7 @@ def test_placed_values_of_another_shape(kind: Any, shape: Any, at: Any, said: st
 @pytest.mark.parametrize("kind", [exact_sum, float_sum])
 def test_a_senders_answer_of_another_shape(kind: Any) -> None:
     adder = kind(exchange(single({})), 5, "float64")
-    adder.begin(1)
+    adder.begin(True)
     answer = Single(Placed([np.zeros((2, 2, 2))], [slice(0, 2)], 9, axis=1), np.zeros((1, 5)), np.zeros((1, 3)))
     with pytest.raises(UsageError, match=r"up\.of_one: the answer of 1 clients has shape \(1, 5\)"):
         adder.add(answer, np.array([SENDER]))
@@ -500,7 +500,7 @@ def test_placed_answers_are_arrays_where_they_must_be() -> None:
 def test_a_single_number_of_one_client(kind: Any, grid: Any) -> None:
     adder = kind(exchange(Answer(Field((), sender=1, **grid), Field((), sender=0, **grid), ())), 5, "float64")
     for _ in range(2):
-        adder.begin(2)
+        adder.begin(True)
         adder.add(Answer(np.array([1.5, 2.5]), np.array([3.5, np.nan]), ()), np.array([0, 1]))
     total = adder.total(adder.message)
     assert (float(total.v), float(total.count)) == (2.5, 3.5)
@@ -514,13 +514,13 @@ def test_places_that_several_clients_fill(grid: Any) -> None:
     at = [slice(5, 20_005), scattered, scattered, slice(0, size), scattered[:7], scattered]
     values = [rng.uniform(-9, 9, np.arange(size)[one].shape).astype("f4") for one in at]
     adder = exact_sum(exchange(Answer(Field((size,), rows=0, **grid), (), ())), 6, "float32")
-    adder.begin(6)
+    adder.begin(True)
     adder.add(Answer(Placed(values, at, size), (), ()), np.arange(6))
     expected = np.zeros(size)
     for one, where in zip(values, at, strict=True):
         expected[where] += np.rint(one.astype("f8") / grid.get("scale", 2.0**-40)) * grid.get("scale", 2.0**-40)
     np.testing.assert_array_equal(adder.total(adder.message).v, expected.astype("f4"))
     floats = float_sum(exchange(Answer(Field((size,), rows=0), (), ())), 6, "float32")
-    floats.begin(6)
+    floats.begin(True)
     floats.add(Answer(Placed(values, at, size), (), ()), np.arange(6))
     np.testing.assert_allclose(floats.total(floats.message).v, expected, rtol=0, atol=1e-5)

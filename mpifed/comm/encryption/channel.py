@@ -13,19 +13,19 @@ Ciphertexts are not authenticated; what does not decrypt to a possible sum is re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, Setting, answering, hearing
-from mpifed.comm.encryption.opening import AllTogether, Note, OneKey, Opened, Opening, OpeningRequest, bundle, unbundle
-from mpifed.comm.encryption.packing import Room, Vector, vectors
-from mpifed.comm.encryption.schemes import make_scheme
-from mpifed.comm.groups import refuse_small
+from mpifed.comm.accumulate import ExactSum
+from mpifed.comm.channel import Channel, ChannelSetting, answering, hearing
+from mpifed.comm.encryption.bundles import bundle, unbundle
+from mpifed.comm.encryption.decryption import Decryption, DecryptionRequest, Note, Opened, decryption_by
+from mpifed.comm.encryption.packing import Packing, Vector, vectors
+from mpifed.comm.encryption.schemes import Ciphertext, SharedKeyScheme, ThresholdScheme, make_scheme
+from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.keys import Keyring
-from mpifed.comm.line import Line
-from mpifed.comm.sums import ExactSum
+from mpifed.comm.minimum_group import refuse_small
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import BrokenProtocol, UsageError
 from mpifed.core.exchange import ToClients
@@ -40,25 +40,25 @@ class Encrypted(Channel):
 
     name = "encrypted"
 
-    def __init__(self, setting: Setting, scheme: Any = None) -> None:
+    def __init__(self, setting: ChannelSetting, scheme: SharedKeyScheme | ThresholdScheme | None = None) -> None:
         """`scheme` overrides the one that the setting names."""
         super().__init__(setting)
         self.scheme = scheme or make_scheme(setting.protection, setting.clients)
-        self.room = Room(self.scheme.slots, self.scheme.capacity, setting.clients)
+        self.packing = Packing(self.scheme.slots, self.scheme.capacity, setting.clients)
         self.budget: int | None = None  # bits of noise budget that the self-test left
         self._homes = np.full(setting.clients, -1)  # [N] rank of each client; -1 where no rank hosts it
-        self._opening: Opening
+        self._decryption: Decryption
         self._keyring: Keyring
         self._vectors: dict[str, list[Vector]] = {}
         self._sums = 0  # decrypted so far; alike on all ranks
-        self._totals: dict[int, Any] = {}  # sums of this rank's ciphertexts in the current exchange, by number
+        self._totals: dict[int, Ciphertext] = {}  # sums of this rank's ciphertexts in the current exchange, by number
 
     @property
     def security(self) -> str:
         """Security level of the encryption, in words."""
         return str(self.scheme.security)
 
-    def prepare(self, lines: list[Line]) -> None:
+    def prepare(self, plans: list[ExchangePlan]) -> None:
         """Generate keys, and test adding and decrypting as many ciphertexts as the job will. Collective.
 
         Raises
@@ -66,7 +66,7 @@ class Encrypted(Channel):
         BrokenProtocol
             when the sum of all clients' largest integers is not decrypted correctly.
         """
-        if not all(isinstance(line.sum, ExactSum) for line in lines):
+        if not all(isinstance(plan.sum, ExactSum) for plan in plans):
             raise UsageError('[aggregation] security = "encrypted" adds integers; set arithmetic = "exact"')
         gathered = self.transport.gather(self.setting.hosted)
         for rank, clients in enumerate(gathered or []):
@@ -75,10 +75,9 @@ class Encrypted(Channel):
         keyring = Keyring.made_up(self.setting) if self.setting.rehearsed else Keyring(self.setting)
         keyring.prepare(self.keys.timed)
         self._keyring = keyring
-        opening: Any = AllTogether if hasattr(self.scheme, "fuse") else OneKey
-        self._opening = opening(self.setting, self.scheme, self._homes)
-        self._opening.prepare(keyring, self._note(None, None), self.keys.timed)
-        up, down = self._opening.setup_bytes
+        self._decryption = decryption_by(self.scheme, self.setting, self._homes)
+        self._decryption.prepare(keyring, self._note(None, None), self.keys.timed)
+        up, down = self._decryption.setup_bytes
         self.keys.up_bytes = keyring.setup_up_bytes + up
         self.keys.down_bytes = keyring.setup_down_bytes + down
         self._try()
@@ -90,8 +89,8 @@ class Encrypted(Channel):
 
     def _try(self) -> None:
         """The self-test: the largest integers, positive and negative, and random ones, of all clients."""
-        most, rng = self.room.each, np.random.default_rng(0)
-        values = rng.integers(-most, most, (_TRIED, self.room.slots), endpoint=True)
+        most, rng = self.packing.each, np.random.default_rng(0)
+        values = rng.integers(-most, most, (_TRIED, self.packing.slots), endpoint=True)
         values[:, 0::4], values[:, 1::4] = most, -most
         kinds = np.arange(self.setting.clients) % _TRIED
         mine = kinds if self.setting.rehearsed else kinds[self.setting.hosted]
@@ -106,66 +105,66 @@ class Encrypted(Channel):
         able = set(self._homes[self._homes >= 0].tolist())
         what = f"the self-test of the encryption, the sum of {self.setting.clients} clients' largest integers"
         try:
-            opened = self._opening.open(folded, able, OpeningRequest(b"self-test", _unnoted, self.keys.timed))
+            opened = self._decryption.open(folded, able, DecryptionRequest(b"self-test", _unnoted, self.keys.timed))
         except BrokenProtocol as error:
             raise BrokenProtocol(f"{what}, does not decrypt: {error}; {_REMEDY}") from error
         expected = (values * np.bincount(kinds, minlength=_TRIED)[:, None]).sum(axis=0)
         if opened is not None and not np.array_equal(opened[0], expected):
             wrong = int((opened[0] != expected).sum())
-            raise BrokenProtocol(f"{what}, decrypts to other values in {wrong} of {self.room.slots} slots; {_REMEDY}")
-        self.budget = getattr(self.scheme, "budget", None)
+            raise BrokenProtocol(f"{what}, decrypts to other values in {wrong} of {len(expected)} slots; {_REMEDY}")
+        self.budget = self.scheme.budget
 
-    def vectors(self, line: Line) -> list[Vector]:
+    def vectors(self, plan: ExchangePlan) -> list[Vector]:
         """Parts of an exchange's message that are encrypted together; they follow from the job alone."""
-        cached = self._vectors.get(line.exchange.name)
+        cached = self._vectors.get(plan.exchange.name)
         if cached is None:
-            cached = self._vectors[line.exchange.name] = vectors(line, self.setting.cells, self.room)
+            cached = self._vectors[plan.exchange.name] = vectors(plan, self.setting.cells, self.packing)
         return cached
 
-    def begin(self, line: Line, now: Round) -> None:
+    def begin(self, plan: ExchangePlan, now: Round) -> None:
         """Start a new sum; with stale answers, the server stores each client's last upload."""
         self._totals = {}
-        if line.memory is not None:
-            line.memory.answered |= answering(line.exchange, now)
-            if line.memory.sealed is None:
-                line.memory.sealed = {}
+        if plan.stale is not None:
+            plan.stale.answered |= answering(plan.exchange, now)
+            if plan.stale.sealed is None:
+                plan.stale.sealed = {}
 
-    def add(self, line: Line, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
-        self.add_one_by_one(line, answer, clients, now)
+    def add(self, plan: ExchangePlan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+        self.add_one_by_one(plan, answer, clients, now)
 
-    def seal(self, line: Line, integers: NDArray[np.signedinteger], client: int, now: Round) -> Bytes:
+    def seal(self, plan: ExchangePlan, integers: NDArray[np.signedinteger], client: int, now: Round) -> Bytes:
         """The client's ciphertexts as a message; NumericalError when an integer is out of range."""
-        with line.account.timed():
-            parts = [vector.pack(integers, client) for vector in self.vectors(line) if vector.senders[client]]
+        with plan.account.timed():
+            parts = [vector.pack(integers, client) for vector in self.vectors(plan) if vector.senders[client]]
             return bundle({number: self.scheme.encrypt(slots) for part in parts for number, slots in part})
 
-    def sent(self, line: Line, upload: Bytes, client: int) -> Bytes:
+    def sent(self, plan: ExchangePlan, upload: Bytes, client: int) -> Bytes:
         return upload
 
-    def gather(self, line: Line, upload: Bytes, client: int) -> None:
+    def gather(self, plan: ExchangePlan, upload: Bytes, client: int) -> None:
         """Add a client's ciphertexts, or store them instead of its last ones; needs only the public key."""
-        if line.memory is not None:
-            line.memory.sealed[client] = upload
+        if plan.stale is not None:
+            plan.stale.sealed[client] = upload
         else:
-            self._sum(line, upload)
+            self._sum(plan, upload)
 
-    def _sum(self, line: Line, upload: Bytes) -> None:
-        with line.account.timed():
+    def _sum(self, plan: ExchangePlan, upload: Bytes) -> None:
+        with plan.account.timed():
             for number, block in unbundle(upload).items():
                 more = self.scheme.load(block)
                 present = number in self._totals
                 self._totals[number] = self.scheme.add(self._totals[number], more) if present else more
 
-    def resend(self, line: Line, now: Round) -> None:
+    def resend(self, plan: ExchangePlan, now: Round) -> None:
         """As `Channel.resend`, under new keys; the sum is decrypted when it is next received."""
-        assert line.memory is not None
-        self.begin(line, now)
-        for client, numbers in sorted(line.memory.last.items()):
-            message = np.zeros_like(line.sum.message[:-1])
-            line.put(message, client, numbers)
-            self.gather(line, self.seal(line, message, client, now), client)
+        assert plan.stale is not None
+        self.begin(plan, now)
+        for client, numbers in sorted(plan.stale.last.items()):
+            message = np.zeros_like(plan.sum.message[:-1])
+            plan.put(message, client, numbers)
+            self.gather(plan, self.seal(plan, message, client, now), client)
 
-    def collect(self, line: Line, now: Round) -> bool:
+    def collect(self, plan: ExchangePlan, now: Round) -> bool:
         """Add over ranks, and decrypt the sum for its receivers. Collective.
 
         Raises
@@ -175,46 +174,46 @@ class Encrypted(Channel):
         BrokenProtocol
             when ciphertexts are missing or damaged, or do not decrypt to a sum of integers within the bounds.
         """
-        refuse_small(line, self.setting.cells, self.setting.protection, now)
+        refuse_small(plan, self.setting.cells, self.setting.protection, now)
         serves = self.transport.rank == 0
-        self.transport.reduce(line.sum.message[-1:], line.reduced[-1:] if serves else None)
-        answered = answering(line.exchange, now)
-        if line.memory is not None:
-            answered = line.memory.answered
-            for _, upload in sorted(line.memory.sealed.items()):
-                self._sum(line, upload)
+        self.transport.reduce(plan.sum.message[-1:], plan.reduced[-1:] if serves else None)
+        answered = answering(plan.exchange, now)
+        if plan.stale is not None:
+            answered = plan.stale.answered
+            for _, upload in sorted(plan.stale.sealed.items()):
+                self._sum(plan, upload)
         absent = self.setting.rehearsed and not (now.staying & (self._homes >= 0)).any()  # not simulated
         if not answered.any() or absent:  # nothing was encrypted: the sum of no uploads is 0
-            line.reduced[:-1] = 0
+            plan.reduced[:-1] = 0
             return True
-        self._opening.able(now)
-        with line.account.timed():
+        self._decryption.able(now)
+        with plan.account.timed():
             message = bundle({number: self.scheme.save(total) for number, total in sorted(self._totals.items())})
             self._totals = {}
         if self.recorder is not None:
-            self.recorder.passed_on(line, now, message)
-        folded = self.transport.fold(message, line.account.timed()(self._fold))
-        to_server = not isinstance(line.exchange, ToClients)
-        ranks, opener = self._hearing(line, now)
+            self.recorder.passed_on(plan, now, message)
+        folded = self.transport.fold(message, plan.account.timed()(self._fold))
+        to_server = not isinstance(plan.exchange, ToClients)
+        ranks, opener = self._hearing(plan, now)
         if not ranks:
             return False
-        note = self._note(line, now)
+        note = self._note(plan, now)
         self._sums += 1
-        context = f"{line.exchange.name} {self._sums}".encode()
-        wanted = self._wanted(line, now, answered) if not to_server else None
-        opened = self._opening.open(folded, ranks, OpeningRequest(context, note, line.account.timed, wanted))
+        context = f"{plan.exchange.name} {self._sums}".encode()
+        wanted = self._wanted(plan, now, answered) if not to_server else None
+        opened = self._decryption.open(folded, ranks, DecryptionRequest(context, note, plan.account.timed, wanted))
         if opened is not None:
-            with line.account.timed():
-                self._unpack(line, answered, opened, wanted)
+            with plan.account.timed():
+                self._unpack(plan, answered, opened, wanted)
         if not to_server:
             return opened is not None
         if ranks != {0}:
-            opened_here = line.reduced[:-1].copy() if opened is not None else None
+            opened_here = plan.reduced[:-1].copy() if opened is not None else None
             for opened_sum in self.transport.gather(opened_here) or []:
                 if opened_sum is not None:
-                    line.reduced[:-1] = opened_sum
+                    plan.reduced[:-1] = opened_sum
         if opened is not None and opener != "server":
-            note(opener, "server", "opened sum", line.reduced[:-1].tobytes())
+            note(opener, "server", "opened sum", plan.reduced[:-1].tobytes())
         return serves
 
     def _fold(self, message: Bytes, other: Bytes) -> Bytes:
@@ -228,63 +227,65 @@ class Encrypted(Channel):
                 totals[number] = block
         return bundle(totals)
 
-    def _hearing(self, line: Line, now: Round) -> tuple[set[int], str]:
+    def _hearing(self, plan: ExchangePlan, now: Round) -> tuple[set[int], str]:
         """The ranks on which the sum is decrypted, and the name of the party that decrypts it."""
-        if not isinstance(line.exchange, ToClients):
-            rank, opener = self._opening.for_server(now)
+        if not isinstance(plan.exchange, ToClients):
+            rank, opener = self._decryption.for_server(now)
             return {rank}, opener
-        receiving = hearing(line.exchange, now) & (self._homes >= 0)
+        receiving = hearing(plan.exchange, now) & (self._homes >= 0)
         return set(self._homes[receiving].tolist()), "clients"
 
-    def _wanted(self, line: Line, now: Round, answered: NDArray[np.bool_]) -> frozenset[int]:
+    def _wanted(self, plan: ExchangePlan, now: Round, answered: NDArray[np.bool_]) -> frozenset[int]:
         """Numbers of the ciphertexts that this rank's clients receive; `answered` [N]: clients in the sum."""
         here = np.zeros_like(answered)
-        here[self.setting.hosted] = hearing(line.exchange, now)[self.setting.hosted]
-        ranges = [v.numbers for v in self.vectors(line) if (v.hearers & here).any() and (v.senders & answered).any()]
+        here[self.setting.hosted] = hearing(plan.exchange, now)[self.setting.hosted]
+        ranges = [v.numbers for v in self.vectors(plan) if (v.hearers & here).any() and (v.senders & answered).any()]
         return frozenset(number for numbers in ranges for number in numbers)
 
-    def _unpack(self, line: Line, answered: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None) -> None:
-        """Write the decrypted sum into `line.reduced`; `answered` [N]: clients in the sum."""
-        message, counted = np.zeros_like(line.reduced[:-1]), answered & (self._homes >= 0)
-        for vector in self.vectors(line):
+    def _unpack(
+        self, plan: ExchangePlan, answered: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None
+    ) -> None:
+        """Write the decrypted sum into `plan.reduced`; `answered` [N]: clients in the sum."""
+        message, counted = np.zeros_like(plan.reduced[:-1]), answered & (self._homes >= 0)
+        for vector in self.vectors(plan):
             answers = int((vector.senders & counted).sum())
             if not answers or (wanted is not None and not wanted.issuperset(vector.numbers)):
                 continue
             missing = [number for number in vector.numbers if number not in opened]
             if missing:
-                raise BrokenProtocol(f"{line.exchange.name}: ciphertexts {missing} of the sum are missing; refused")
+                raise BrokenProtocol(f"{plan.exchange.name}: ciphertexts {missing} of the sum are missing; refused")
             vector.unpack({number: opened.pop(number) for number in vector.numbers}, answers, message)
         if opened:
             raise BrokenProtocol(
-                f"{line.exchange.name}: ciphertexts {list(opened)} are of no client in the sum; refused"
+                f"{plan.exchange.name}: ciphertexts {list(opened)} are of no client in the sum; refused"
             )
-        line.reduced[:-1] = message
+        plan.reduced[:-1] = message
 
-    def traffic(self, line: Line, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, plan: ExchangePlan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes of each client's ciphertexts and partial decryptions, and of what it receives."""
-        uploading, receiving = answering(line.exchange, now), hearing(line.exchange, now)
-        counted = uploading if line.memory is None else uploading | line.memory.answered
+        uploading, receiving = answering(plan.exchange, now), hearing(plan.exchange, now)
+        counted = uploading if plan.stale is None else uploading | plan.stale.answered
         up, received, blocks = np.zeros((3, self.setting.clients), dtype=np.int64)
-        for vector in self.vectors(line):
+        for vector in self.vectors(plan):
             size = len(vector.numbers)
             up += size * (vector.senders & uploading)
             if (vector.senders & counted).any():
                 blocks += size
                 received += size * (vector.hearers & receiving)
         up *= int(self.scheme.nbytes)
-        to_clients = isinstance(line.exchange, ToClients)
+        to_clients = isinstance(plan.exchange, ToClients)
         if now.void or (to_clients and not receiving.any()):
             return up, np.zeros_like(up)
-        more, down = self._opening.traffic(int(blocks[0]), received, now)
-        if not to_clients and isinstance(self._opening, OneKey):
-            more[np.flatnonzero(now.staying)[:1]] += line.sum.nbytes
+        more, down = self._decryption.traffic(int(blocks[0]), received, now)
+        if not to_clients and self._decryption.by_a_client:
+            more[np.flatnonzero(now.staying)[:1]] += plan.sum.nbytes
         return up + more, down
 
-    def _note(self, line: Line | None, now: Round | None) -> Note:
+    def _note(self, plan: ExchangePlan | None, now: Round | None) -> Note:
         recorder = self.recorder
         if recorder is None:
             return _unnoted
-        return lambda sender, receiver, what, payload: recorder.note(line, now, sender, receiver, what, payload)
+        return lambda sender, receiver, what, payload: recorder.note(plan, now, sender, receiver, what, payload)
 
 
 def _unnoted(sender: str, receiver: str, what: str, payload: bytes) -> None:
@@ -295,14 +296,3 @@ _REMEDY = (
     'set another [encryption] scheme, or [aggregation] security = "masked"; and report it, with the versions of '
     "libraries"
 )
-
-
-def randomness(scheme: Any, message: Bytes) -> Iterator[list[bytes]]:
-    """Parts of each ciphertext of an upload that depend only on its randomness; for the audit."""
-    yield from (list(scheme.randomness(block)) for block in unbundle(message).values())
-
-
-def words(scheme: Any, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
-    """(integers, modulus) of the ciphertexts of an upload, or of a rank's message; for the audit."""
-    for block in unbundle(message).values():
-        yield from scheme.words(block)

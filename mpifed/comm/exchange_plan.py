@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.accounts import Account, Spent
-from mpifed.comm.places import Place
-from mpifed.comm.sums import ExactSum
+from mpifed.comm.accumulate import ExactSum
+from mpifed.comm.broadcast import Broadcast
+from mpifed.comm.cost_accounts import CostAccount, Spent
+from mpifed.comm.message_layout import Place
+from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange, Placed
 from mpifed.core.holdings import Cells, size
-from mpifed.core.record import Layout, Record, map_leaves
+from mpifed.core.record import Array, Record, map_leaves
 
 
-class Memory:
+class StaleAnswers:
     """Last answers of this rank's clients, where later sums still include them; a channel may store more."""
 
     def __init__(self, clients: int) -> None:
-        self.last: dict[int, NDArray[Any]] = {}  # by client of this rank: the integers at its own positions
+        self.last: dict[int, np.ndarray] = {}  # by client of this rank: the integers at its own positions
         self.answered = np.zeros(clients, dtype=bool)  # [N] whether each client ever has; alike on all ranks
         self.sealed: Any = None  # what the server stores, in the channel's own form
 
 
-class Line:
-    """What an exchange reuses whenever it runs: its sums, and the buffer of its broadcast."""
+class ExchangePlan:
+    """What an exchange reuses whenever it runs: its sums, and its broadcast."""
 
-    def __init__(self, exchange: Exchange, make: Any, cells: Cells, memory: Memory | None = None) -> None:
-        """`make` returns a new sum of the exchange's fields; `memory` is given for an exchange with stale answers."""
-        self.exchange, self._make, self.cells, self.memory = exchange, make, cells, memory
-        self.sum: Any = make()  # ExactSum or FloatSum
+    def __init__(
+        self, exchange: Exchange, make: Callable[[], Any], cells: Cells, stale: StaleAnswers | None = None
+    ) -> None:
+        """`make` returns a new sum of the exchange's fields; `stale` is given for an exchange with stale answers."""
+        self.exchange, self._make, self.cells, self.stale = exchange, make, cells, stale
+        self.sum: Any = make()  # ExactSum, FloatSum or DeviceSum; some methods are of two of them
         self.reduced = np.empty_like(self.sum.message)  # the opened sum, where this rank may use it
-        self.layout: Layout | None = None
-        self.buffer: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self.broadcast = Broadcast()
         self.sent = self.sum.nbytes_of(partial(Place.sizes, cells=cells))  # [N] bytes that each client uploads
         self.received = self.sum.nbytes_of(partial(Place.received, cells=cells))  # [N] of the sum that each receives
         self.values = sum(place.field.size for place in self.sum.places)
         self.values_sent = sum(place.sizes(cells) for place in self.sum.places)  # [N] values that each client uploads
         self.values_received = sum(place.received(cells) for place in self.sum.places)  # [N] receives
-        self.account, self.spent = Account(), Spent()
+        self.account, self.spent = CostAccount(), Spent()
         self.counted_for: bytes | None = None  # the participation for which `spent` holds
         self._alone: ExactSum | None = None
         self._positions: dict[tuple[str, int], slice | NDArray[np.int64]] = {}
@@ -60,7 +64,7 @@ class Line:
         NumericalError
             when a value is not a number or outside its field's bound.
         """
-        self.alone.begin(1)
+        self.alone.begin(True)
         self.alone.add(answer_of(answer, i), np.array([client]))
         message: NDArray[np.signedinteger] = self.alone.message[:-1]
         return message
@@ -84,11 +88,11 @@ class Line:
         by_field = [self.positions(place, client) for place in self.sum.places]
         return [at for at in by_field if at is not None]
 
-    def pick(self, message: NDArray[Any], client: int) -> NDArray[Any]:
+    def pick(self, message: np.ndarray, client: int) -> np.ndarray:
         """The entries of a message [m] that a client fills."""
         return np.concatenate([message[:0], *(message[at] for at in self.own(client))])
 
-    def put(self, message: NDArray[Any], client: int, numbers: NDArray[Any]) -> None:
+    def put(self, message: np.ndarray, client: int, numbers: np.ndarray) -> None:
         """Add `numbers` at the positions of a message [m] that a client fills."""
         start = 0
         for at in self.own(client):
@@ -96,12 +100,30 @@ class Line:
             message[at] += numbers[start:stop]
             start = stop
 
+    def check_range(self, integers: NDArray[np.signedinteger], client: int) -> None:
+        """Refuse integers [m] that are no encoding of values within their fields' bounds.
+
+        Raises
+        ------
+        NumericalError
+            naming field and client.
+        """
+        for place in self.sum.places:
+            size = (place.stop - place.start) // place.form.limbs
+            for limb, most in enumerate(place.form.largest):
+                part = integers[place.start + limb * size : place.start + (limb + 1) * size]
+                if part.max(initial=0) > most or part.min(initial=0) < -most:
+                    raise NumericalError(
+                        f"{place.name}: client {client} sends an integer outside +-{most}, which its bound "
+                        f"{place.form.bound:g} and scale {place.form.scale:g} allow; it is not sealed"
+                    )
+
     def add_last(self) -> None:
         """Set the message to the sum of the last answers of all clients of this rank."""
-        assert self.memory is not None
+        assert self.stale is not None
         self.sum.message[:-1] = 0
-        for client in sorted(self.memory.last):
-            self.put(self.sum.message, client, self.memory.last[client])
+        for client in sorted(self.stale.last):
+            self.put(self.sum.message, client, self.stale.last[client])
 
 
 def places(place: Place, at: slice | NDArray[np.int64]) -> slice | NDArray[np.int64]:
@@ -116,7 +138,7 @@ def places(place: Place, at: slice | NDArray[np.int64]) -> slice | NDArray[np.in
 def answer_of(answer: Record, i: int) -> Record:
     """The answer [1, ...] of the `i`-th client, out of the answers [n, ...] of several."""
 
-    def row(leaf: Any) -> Any:
+    def row(leaf: Array | Placed) -> Array | Placed:
         if isinstance(leaf, Placed):
             return Placed(leaf.values[i : i + 1], leaf.at[i : i + 1], leaf.size, leaf.axis)
         return leaf[i : i + 1]

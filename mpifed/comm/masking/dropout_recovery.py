@@ -15,28 +15,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.accounts import Account
-from mpifed.comm.channel import Recorder, Setting
+from mpifed.comm.channel import ChannelSetting, Recorder
+from mpifed.comm.cost_accounts import CostAccount
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.key_streams import Pad, Stream
 from mpifed.comm.keys import Keyring
-from mpifed.comm.line import Line
-from mpifed.comm.masking.escrow import (
+from mpifed.comm.masking.neighbour_graph import MaskGraph
+from mpifed.comm.masking.secret_sharing import SECRET_BYTES, SHARE_BYTES, rebuild, split
+from mpifed.comm.masking.share_deposits import (
     SEALED_BYTES,
     Deposit,
     Drawn,
-    Escrow,
     RevealedShare,
+    TurnSecrets,
     deposit_bytes,
     open_keys,
     open_seed,
 )  # fmt: skip
-from mpifed.comm.masking.graph import Plan
-from mpifed.comm.masking.shares import SECRET_BYTES, SHARE_BYTES, rebuild, split
-from mpifed.comm.streams import Pad, Stream
 from mpifed.core.errors import BrokenProtocol, MpifedError, TooFewClients, UsageError
 from mpifed.core.round import Round
 
@@ -61,30 +61,30 @@ def threshold(neighbours: int, most: int) -> int:
 class Turn(NamedTuple):
     """A single run of an exchange."""
 
-    line: Line
+    plan: ExchangePlan
     now: Round
-    plan: Plan
+    graph: MaskGraph
     number: int
 
     @property
-    def account(self) -> Account:
-        return self.line.account
+    def account(self) -> CostAccount:
+        return self.plan.account
 
 
 class Dropouts:
     """The clients' part and, on rank 0, the server's, where up to `most` clients may leave within a turn."""
 
-    def __init__(self, setting: Setting, keyring: Keyring, pad: Pad) -> None:
+    def __init__(self, setting: ChannelSetting, keyring: Keyring, pad: Pad) -> None:
         self.setting, self.transport, self.keyring = setting, setting.transport, keyring
         self.most = setting.protection.max_dropouts
-        self.escrow = Escrow(keyring, 0)  # of the turn
+        self.turn_secrets = TurnSecrets(keyring, 0)  # of the turn
         self.watch: Callable[[Drawn], None] | None = None  # receives all secrets, in an audit
         self._pad = pad
         self._deposits: dict[int, Deposit] = {}  # of the turn, by client; on rank 0
 
     def threshold(self, turn: Turn, client: int) -> int:
         """Number of shares that reconstruct the secrets of a participating client."""
-        return threshold(len(turn.plan.near[client]), self.most)
+        return threshold(len(turn.graph.near[client]), self.most)
 
     def deposit(self, turn: Turn, recorder: Recorder | None) -> None:
         """Participating clients share their secrets. Collective.
@@ -94,53 +94,57 @@ class Dropouts:
         TooFewClients
             on all ranks alike, when so few participate that nobody may leave.
         """
-        least = min((len(near) for near in turn.plan.near.values()), default=0)
-        if least < 2 * self.most + 1 and len(turn.plan.asked):
+        least = min((len(near) for near in turn.graph.near.values()), default=0)
+        if least < 2 * self.most + 1 and len(turn.graph.asked):
             raise TooFewClients(
-                f"{turn.line.exchange.name}: round {turn.now.index} asks {len(turn.plan.asked)} clients, and for "
+                f"{turn.plan.exchange.name}: round {turn.now.index} asks {len(turn.graph.asked)} clients, and for "
                 f"[participation] max_dropouts = {self.most} it takes {2 * self.most + 2}: lower max_dropouts, or let "
                 "more clients participate"
             )
-        self.escrow = Escrow(self.keyring, turn.number, self.watch)
+        self.turn_secrets = TurnSecrets(self.keyring, turn.number, self.watch)
         with turn.account.timed():
             deposits = [self._deposit_of(turn, client) for client in self._hosted(turn.now.asked)]
         if recorder is not None:
             for deposit in deposits:
                 what = "deposit and sealed shares"
-                recorder.note(turn.line, turn.now, f"client {deposit.client}", "server", what, deposit.payload)
+                recorder.note(turn.plan, turn.now, f"client {deposit.client}", "server", what, deposit.payload)
         gathered = self.transport.gather(deposits) or []
         self._deposits = {deposit.client: deposit for deposit in chain(*gathered)}
         # in a deployment each client receives only what its own neighbours have sealed for it
-        self.escrow.held = self.transport.share({client: deposit.shares for client, deposit in self._deposits.items()})
+        self.turn_secrets.held = self.transport.share(
+            {client: deposit.shares for client, deposit in self._deposits.items()}
+        )
 
     def _hosted(self, chosen: NDArray[np.bool_]) -> list[int]:
         clients: list[int] = self.setting.hosted[chosen[self.setting.hosted]].tolist()
         return clients
 
     def _deposit_of(self, turn: Turn, client: int) -> Deposit:
-        partners = [partner.client for partner in turn.plan.partners(client)]
-        return self.escrow.deposit(client, turn.plan.near[client].tolist(), partners, self.threshold(turn, client))
+        partners = [partner.client for partner in turn.graph.partners(client)]
+        return self.turn_secrets.deposit(
+            client, turn.graph.near[client].tolist(), partners, self.threshold(turn, client)
+        )
 
     def own(self, client: int) -> Stream:
         """The self-mask of a client."""
-        return Stream(self.escrow.seeds[client])
+        return Stream(self.turn_secrets.seeds[client])
 
     def between(self, client: int, other: int) -> Stream:
         """The pairwise mask of two clients in this turn."""
-        return Stream(self.escrow.message_key(client, other))
+        return Stream(self.turn_secrets.message_key(client, other))
 
     def refuse(self, turn: Turn) -> None:
         """Refuse to open the sum when too many clients have left to reconstruct every secret. Alike on all ranks."""
-        for client in turn.plan.asked.tolist():
-            staying, least = int(turn.now.staying[turn.plan.near[client]].sum()), self.threshold(turn, client)
+        for client in turn.graph.asked.tolist():
+            staying, least = int(turn.now.staying[turn.graph.near[client]].sum()), self.threshold(turn, client)
             if staying < least:
                 raise TooFewClients(
-                    f"{turn.line.exchange.name}: in round {turn.now.index} {staying} clients are left who hold shares "
+                    f"{turn.plan.exchange.name}: in round {turn.now.index} {staying} clients are left who hold shares "
                     f"of client {client}, and it takes {least}: more than [participation] max_dropouts = {self.most} "
                     "have left, and the sum is not opened"
                 )
 
-    def open(self, turn: Turn, reduced: NDArray[Any], recorder: Recorder | None) -> None:
+    def open(self, turn: Turn, reduced: np.ndarray, recorder: Recorder | None) -> None:
         """Remaining clients reveal their shares; rank 0 removes the reconstructed masks from `reduced`. Collective.
 
         Raises
@@ -155,7 +159,7 @@ class Dropouts:
                 revealed = self._reveal(turn, recorder)
         except BrokenProtocol as error:
             failure = error
-        self.escrow.seeds.clear()  # from here on, single uploads cannot be unmasked, only the sum
+        self.turn_secrets.seeds.clear()  # from here on, single uploads cannot be unmasked, only the sum
         gathered = self.transport.gather(revealed)
         if gathered is not None and all(shares is not None for shares in gathered):
             try:
@@ -163,31 +167,31 @@ class Dropouts:
                     if self.setting.rehearsed:
                         self._rehearse(turn, reduced)
                     else:
-                        self._unmask(turn, reduced, list(chain(*gathered)))
+                        self._unmask(turn, reduced, [share for shares in gathered for share in shares or []])
             except (BrokenProtocol, TooFewClients) as error:
                 failure = error
         self.transport.agree(failure)
 
     def _reveal(self, turn: Turn, recorder: Recorder | None) -> list[RevealedShare]:
         """The shares that this rank's clients reveal."""
-        near, revealed = turn.plan.near, []
+        near, revealed = turn.graph.near, []
         for holder in self._hosted(turn.now.staying):
             for giver in near[holder].tolist():
-                if giver not in self.escrow.held:
+                if giver not in self.turn_secrets.held:
                     continue  # not simulated, in a forecast; otherwise rank 0 finds shares missing
                 number = int(np.searchsorted(near[giver], holder)) + 1
-                revealed.append(self.escrow.reveal(holder, giver, number, bool(turn.now.present[giver])))
+                revealed.append(self.turn_secrets.reveal(holder, giver, number, bool(turn.now.present[giver])))
                 if recorder is not None:
                     what = f"share of the {'seed' if turn.now.present[giver] else 'key'} of client {giver}"
-                    recorder.note(turn.line, turn.now, f"client {holder}", "server", what, revealed[-1].share)
+                    recorder.note(turn.plan, turn.now, f"client {holder}", "server", what, revealed[-1].share)
         return revealed
 
-    def _unmask(self, turn: Turn, reduced: NDArray[Any], revealed: list[RevealedShare]) -> None:
+    def _unmask(self, turn: Turn, reduced: np.ndarray, revealed: list[RevealedShare]) -> None:
         """Remove the self-masks of clients that uploaded, and the uncancelled pairwise masks of those that left."""
-        shares: dict[int, dict[int, bytes]] = {client: {} for client in turn.plan.asked.tolist()}
+        shares: dict[int, dict[int, bytes]] = {client: {} for client in turn.graph.asked.tolist()}
         for share in revealed:
             shares[share.giver][share.number] = share.share
-        present, plan = turn.now.present, turn.plan
+        present, graph = turn.now.present, turn.graph
         for client, client_shares in shares.items():
             if client not in self._deposits:
                 raise TooFewClients(
@@ -195,28 +199,28 @@ class Dropouts:
                 )
             secrets = self._deposits[client], client_shares, self.threshold(turn, client), turn.number
             if present[client]:
-                self._pad.add([(Stream(open_seed(*secrets)), -1)], reduced, plan.common.own(client))
+                self._pad.add([(Stream(open_seed(*secrets)), -1)], reduced, graph.common.own(client))
                 continue
-            for (other, sign, parts), key in zip(plan.partners(client), open_keys(*secrets), strict=True):
+            for (other, sign, parts), key in zip(graph.partners(client), open_keys(*secrets), strict=True):
                 if present[other]:  # and has added the mask with the opposite sign
                     self._pad.add([(Stream(key), sign)], reduced, parts)
 
-    def _rehearse(self, turn: Turn, reduced: NDArray[Any]) -> None:
+    def _rehearse(self, turn: Turn, reduced: np.ndarray) -> None:
         """The same computation on made-up shares, since clients of other ranks are not simulated."""
         shares: dict[tuple[int, int], dict[int, bytes]] = {}  # split once: the server only reconstructs
-        for client in turn.plan.asked.tolist():
-            near, least = len(turn.plan.near[client]), self.threshold(turn, client)
+        for client in turn.graph.asked.tolist():
+            near, least = len(turn.graph.near[client]), self.threshold(turn, client)
             if (near, least) not in shares:
                 shares[near, least] = dict(enumerate(split(bytes(SECRET_BYTES), near, least), 1))
             secret = rebuild(shares[near, least], least)
-            self._pad.add([(Stream(secret), -1)], reduced, turn.plan.common.own(client))
+            self._pad.add([(Stream(secret), -1)], reduced, turn.graph.common.own(client))
 
     def traffic(self, turn: Turn) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes of deposits and shares that each client uploads and receives, as in a deployment."""
         up, down = np.zeros((2, self.setting.clients), dtype=np.int64)
-        for client in turn.plan.asked.tolist():
-            near = len(turn.plan.near[client])
-            up[client] = deposit_bytes(len(turn.plan.partners(client)), near)
+        for client in turn.graph.asked.tolist():
+            near = len(turn.graph.near[client])
+            up[client] = deposit_bytes(len(turn.graph.partners(client)), near)
             down[client] = near * SEALED_BYTES
             if turn.now.staying[client]:
                 up[client] += near * SHARE_BYTES

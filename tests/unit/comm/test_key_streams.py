@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.comm.streams import Pad, Prf, Stream, Turns, nonce
+from mpifed.comm.key_streams import Pad, Prf, Stream, Turns, nonce
 from mpifed.core.errors import BrokenProtocol
 
 # NIST SP 800-38A, F.5: counter block, plaintext

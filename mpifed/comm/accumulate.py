@@ -1,23 +1,33 @@
 """Sums of answers: integers on each field's grid, the same in every channel, or floats.
 
 A sum has a single flat buffer for all fields of its exchange, so that an exchange needs a single reduction; for floats,
-long fields are reduced separately. See `mpifed.comm.places`.
+long fields are reduced separately. See `mpifed.comm.message_layout`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.places import Message, Place, client_out_of_bounds, listed, places_of, total_out_of_bounds
+from mpifed.comm.allreduce import Reduction
+from mpifed.comm.message_layout import (
+    FlatMessage,
+    Index,
+    Place,
+    client_out_of_bounds,
+    listed,
+    merged,
+    places_of,
+    total_out_of_bounds,
+)  # fmt: skip
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NumericalError
-from mpifed.core.exchange import Exchange
-from mpifed.core.record import LONG, Record, bare_leaves, map_leaves
+from mpifed.core.exchange import Exchange, Placed
+from mpifed.core.record import LONG, Array, Record, bare_leaves, map_leaves
 from mpifed.maths.fixedpoint import Encoder, decode, outside
 
 
@@ -25,7 +35,7 @@ class Sum(Protocol):
     """Sum of an exchange's answers on this rank, ready to be reduced over ranks."""
 
     places: list[Place]
-    message: NDArray[Any]  # what the ranks reduce
+    message: np.ndarray  # what the ranks reduce
 
     @property
     def nbytes(self) -> int:
@@ -34,61 +44,40 @@ class Sum(Protocol):
     def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
         """[N] bytes that each client uploads or receives, where `values` gives the number of values of a field."""
 
-    def begin(self, clients: int) -> None:
-        """Start a new sum, of the answers of `clients` clients."""
+    def begin(self, adds: bool) -> None:
+        """Start a new sum; `adds`: whether answers will be added, the first of which overwrites the last sum."""
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add the answers [n, ...] of `clients` [n]."""
 
-    def numbers(self, answer: Record, client: int) -> NDArray[Any]:
+    def numbers(self, answer: Record, client: int) -> np.ndarray:
         """The answer [1, ...] of a client as it is added to its positions in the message, field by field."""
 
     def check(self, clients: NDArray[np.int64]) -> None:
         """NumericalError if the sum of the answers of `clients` is not finite; before it is reduced."""
 
-    def reduce(self, transport: Transport, everywhere: bool) -> NDArray[Any] | None:
+    def reduce(self, transport: Transport, everywhere: bool) -> np.ndarray | None:
         """The message summed over all ranks, on ranks that receive it; `message` is overwritten. Collective."""
 
-    def total(self, message: NDArray[Any]) -> Record:
+    def total(self, message: np.ndarray) -> Record:
         """The sum, decoded from a reduced message."""
 
 
-def _merged(parts: Iterable[tuple[NDArray[Any], Any]]) -> Iterator[tuple[NDArray[Any], Any]]:
-    """(values, index), with consecutive values for the same scattered entries summed beforehand.
-
-    Adding at an array of positions takes several times as long as adding contiguous values.
-    """
-    pending: NDArray[Any] | None = None
-    where: Any = None
-    for values, at in parts:
-        scattered = at[-1] if isinstance(at, tuple) and isinstance(at[-1], np.ndarray) else None
-        if scattered is None:
-            yield values, at
-        elif pending is not None and scattered is where[-1]:
-            pending += values
-        else:
-            if pending is not None:
-                yield pending, where
-            pending, where = values.copy(), at
-    if pending is not None:
-        yield pending, where
-
-
-class ExactSum(Message):
+class ExactSum(FlatMessage):
     """Integers on each field's grid: the same bits in any order of addition and on any number of ranks."""
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
         self._fields, self.places = fields, places
         self._encoders = [Encoder(place.form, place.field.size) for place in self.places]
-        self._clients, self._begun = 0, False
+        self._anew = False  # whether the next answers overwrite the accumulators
         self.message = np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}")
         self._accumulators = [self.message[place.start : place.stop] for place in places]
         self._parts: dict[tuple[str, int], tuple[Encoder, NDArray[np.signedinteger]]] = {}
 
-    def begin(self, clients: int) -> None:
-        self._clients, self._begun = clients, False
+    def begin(self, adds: bool) -> None:
+        self._anew = adds
         for place, accumulator in zip(self.places, self._accumulators, strict=True):
-            if not clients or place.field.in_parts:
+            if not adds or place.field.in_parts:
                 accumulator.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
@@ -105,10 +94,10 @@ class ExactSum(Message):
                 self._put(place, accumulator, leaf, clients)
                 continue
             rows = place.rows(leaf, len(clients))
-            if not encoder.add(rows, accumulator, 0 if self._begun else self._clients):
+            if not encoder.add(rows, accumulator, self._anew):
                 i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound))
                 raise client_out_of_bounds(place, int(clients[i]), rows[i])
-        self._begun = True
+        self._anew = False
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
         """Round the sum of the answers of `clients` to the grid, and add it, as a single addition.
@@ -121,27 +110,29 @@ class ExactSum(Message):
         parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(total), strict=True)
         for place, encoder, accumulator, leaf in parts:
             whole = place.whole(leaf)
-            first_of = 0 if self._begun else self._clients
-            if not encoder.add_total(whole.reshape(-1), accumulator, len(clients), first_of):
+            if not encoder.add_total(whole.reshape(-1), accumulator, len(clients), self._anew):
                 raise total_out_of_bounds(place, clients, float(np.abs(whole).max()))
-        self._begun = True
+        self._anew = False
 
-    def _put(self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Any, clients: NDArray[np.int64]) -> None:
+    def _put(
+        self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Array | Placed, clients: NDArray[np.int64]
+    ) -> None:
         """Add the clients' parts of a field."""
         whole = accumulator.reshape(place.form.limbs, *place.field.shape)
-        for coded, at in _merged(self._scattered(place, whole, place.parts(leaf, clients))):
+        for coded, at in merged(self._scattered(place, whole, place.parts(leaf, clients))):
             for limb, part in enumerate(coded):
                 whole[limb, ...][at] += part  # [limb, ...] is a view even where the field is a scalar
 
     def _scattered(
-        self, place: Place, whole: NDArray[np.signedinteger], parts: Iterator[tuple[int, NDArray[np.floating], Any]]
-    ) -> Iterator[tuple[NDArray[np.signedinteger], Any]]:
+        self, place: Place, whole: NDArray[np.signedinteger], parts: Iterator[tuple[int, NDArray[np.floating], Index]]
+    ) -> Iterator[tuple[NDArray[np.signedinteger], Index]]:
         """(integers [limbs, ...], index) of each client with scattered entries; contiguous ones are added here."""
         for client, values, at in parts:
-            target = whole[0, ...][at] if place.form.limbs == 1 and isinstance(at, tuple) else None
-            if target is not None and isinstance(at[-1], slice) and target.flags.c_contiguous:
+            alone = place.form.limbs == 1 and isinstance(at, tuple) and isinstance(at[-1], slice)
+            target = whole[0, ...][at] if alone else None
+            if target is not None and target.flags.c_contiguous:
                 encoder, _ = self._encoder(place, values.size)
-                if not encoder.add_alone(values.reshape(-1), target.reshape(-1)):
+                if not encoder.add(values.reshape(1, -1), target.reshape(-1)):
                     raise client_out_of_bounds(place, client, values)
             else:
                 yield self._coded(place, client, values), at
@@ -156,7 +147,7 @@ class ExactSum(Message):
     def _coded(self, place: Place, client: int, values: NDArray[np.floating]) -> NDArray[np.signedinteger]:
         """[limbs, ...] values of a client on the grid; overwritten by the next call of the same size."""
         encoder, coded = self._encoder(place, values.size)
-        if not encoder.add(values.reshape(1, -1), coded, 1):
+        if not encoder.add(values.reshape(1, -1), coded, anew=True):
             raise client_out_of_bounds(place, client, values)
         return coded.reshape(place.form.limbs, *values.shape)
 
@@ -189,7 +180,7 @@ class ExactSum(Message):
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
 
-class FloatSum(Message):
+class FloatSum(FlatMessage):
     """Floating-point sums: faster, but their bits depend on the number of ranks.
 
     Long fields are reduced separately, in the arrays of the algorithm, without a copy into the message.
@@ -204,7 +195,7 @@ class FloatSum(Message):
         self._short = [slice(*ends) for ends in zip(stops[::2], stops[1::2], strict=True) if ends[0] < ends[1]]
         self._fused: dict[str, NDArray[np.floating]] = {}  # sums of long fields, used instead of the message
 
-    def begin(self, clients: int) -> None:
+    def begin(self, adds: bool) -> None:
         self._fused.clear()
         self.message.fill(0)
 
@@ -213,7 +204,7 @@ class FloatSum(Message):
             part = self.message[place.start : place.stop]
             if place.field.in_parts:
                 whole = part.reshape(place.field.shape)
-                for values, at in _merged((values, at) for _, values, at in place.parts(leaf, clients)):
+                for values, at in merged((values, at) for _, values, at in place.parts(leaf, clients)):
                     whole[at] += values
             else:
                 for row in place.rows(leaf, len(clients)):
@@ -270,15 +261,17 @@ class FloatSum(Message):
         return fused.astype(place.dtype, copy=False)
 
 
-def reduce_in_place(transport: Any, arrays: Iterable[Any], everywhere: bool, way: Any = None) -> bool:
+def reduce_in_place(
+    transport: Transport, arrays: Iterable[Array], everywhere: bool, algorithm: Reduction | None = None
+) -> bool:
     """Replace each array by its sum over all ranks; whether this rank has the sum. Collective.
 
-    `way`: the reduction algorithm, see `mpifed.comm.reductions`; by default the transport chooses it.
+    `algorithm`: of the reduction, see `mpifed.comm.allreduce`; by default the transport chooses it.
     """
     if transport.size == 1:
         return True
-    way = way or transport
-    add = way.reduce_all if everywhere else way.reduce
+    by = algorithm or transport
+    add = by.reduce_all if everywhere else by.reduce
     for array in arrays:
         add(array, array)
     return everywhere or transport.rank == 0

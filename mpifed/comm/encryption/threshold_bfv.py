@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.comm.channel import Protection
+from mpifed.comm.encryption.schemes import Ciphertext, LibraryObject, ThresholdScheme
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 _PLAIN = 281474975662081  # a prime, and 1 modulo twice the ring's dimension
 _MOST_CLIENTS = 1024  # each adds noise of up to half of the modulus / 2^60
 
 
-class ThresholdBfv:
+class ThresholdBfv(ThresholdScheme):
     """Threshold BFV: the joint public key on every rank, key shares only on their clients' ranks."""
 
     name = "threshold-bfv"
@@ -52,10 +53,14 @@ class ThresholdBfv:
         assert (_PLAIN - 1) % (2 * self.slots) == 0, self.slots
         bits = round(np.log2(float(self._context.GetModulus())))
         self.security = f"128 bits (BFV with noise flooding, ring of dimension {self.slots}, modulus of {bits} bits)"
-        self._public: Any = None
-        self._shares: dict[int, Any] = {}
+        self._public: LibraryObject = None
+        self._shares: dict[int, LibraryObject] = {}
         self._first: int | None = None  # the first client, if this rank hosts it
         self.nbytes, self.part_nbytes = self._sizes(clients)
+
+    @classmethod
+    def of(cls, protection: Protection, clients: int) -> ThresholdBfv:
+        return cls(clients)
 
     def _sizes(self, clients: int) -> tuple[int, int]:
         """Bytes of a ciphertext and of a partial decryption; alike on all ranks, measured with temporary keys.
@@ -85,10 +90,10 @@ class ThresholdBfv:
     def encrypt(self, values: NDArray[np.int64]) -> bytes:
         return self._bytes(self._context.Encrypt(self._public, self._context.MakePackedPlaintext(values.tolist())))
 
-    def load(self, block: bytes) -> Any:
+    def load(self, block: bytes) -> Ciphertext:
         return self._read("Ciphertext", block)
 
-    def add(self, total: Any, more: Any) -> Any:
+    def add(self, total: Ciphertext, more: Ciphertext) -> Ciphertext:
         """The sum, in place of `total`."""
         try:
             self._context.EvalAddInPlace(total, more)
@@ -98,10 +103,10 @@ class ThresholdBfv:
             ) from error
         return total
 
-    def save(self, total: Any) -> bytes:
+    def save(self, total: Ciphertext) -> bytes:
         return self._bytes(total)
 
-    def part(self, client: int, total: Any) -> bytes:
+    def part(self, client: int, total: Ciphertext) -> bytes:
         lead = client == self._first
         opener = self._context.MultipartyDecryptLead if lead else self._context.MultipartyDecryptMain
         return self._bytes(opener([total], self._shares[client])[0])
@@ -132,24 +137,25 @@ class ThresholdBfv:
     def secrets(self) -> Iterator[bytes]:
         yield from map(self._bytes, self._shares.values())
 
-    def _bytes(self, element: Any) -> bytes:
+    def _bytes(self, element: LibraryObject) -> bytes:
         return bytes(self._fhe.Serialize(element, self._fhe.BINARY))
 
-    def _read(self, kind: str, data: bytes) -> Any:
+    def _read(self, kind: str, data: bytes) -> LibraryObject:
         try:
             return getattr(self._fhe, f"Deserialize{kind}String")(data, self._fhe.BINARY)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise BrokenProtocol(f"a {kind} of {len(data)} bytes does not load ({error}); it was altered") from error
 
 
-def _library() -> Any:
+def _library() -> LibraryObject:
     try:
         import openfhe
     except ImportError as error:
         raise UsageError(
             '[encryption] scheme = "threshold-bfv": the library openfhe cannot be loaded on Python '
-            f"{sys.version_info.major}.{sys.version_info.minor} ({error}). Its wheels import on Python 3.10 on Linux "
-            "alone: there, pip install 'mpifed[threshold]'; elsewhere set scheme = \"bfv\", where any client can "
+            f"{sys.version_info.major}.{sys.version_info.minor} ({error}). Its wheels are for Python 3.10 on "
+            "Linux, and 3.12 on Ubuntu 24.04 and others with glibc 2.38 and libstdc++ of GCC 13: there, pip install "
+            "'mpifed[threshold]'; elsewhere set scheme = \"bfv\", where any client can "
             'decrypt a sum with the key that the clients share, or [aggregation] security = "masked"'
         ) from error
     return openfhe

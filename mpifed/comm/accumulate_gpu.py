@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.places import Place, out_of_bounds, total_out_of_bounds
-from mpifed.comm.sums import ExactSum, FloatSum, Sum, reduce_in_place
+from mpifed.comm.accumulate import ExactSum, FloatSum, Sum, reduce_in_place
+from mpifed.comm.message_layout import Index, Place, out_of_bounds, total_out_of_bounds
 from mpifed.core.device import Device, any_on_device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Placed
@@ -39,9 +39,9 @@ class DeviceSum:
             host_sum.message.dtype
         )  # the last number as in the message
         self._worst = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)
-        self._clients = 0
+        self._adds = False
         self._pending = False  # whether the device's buffer holds values not yet copied
-        self._clients_there: tuple[bytes, Array] = b"", None  # as bytes, on the device
+        self._clients_there: tuple[bytes, Array] = b"", np.zeros(0, np.int64)  # as bytes, on the device
         self._blocks: dict[int, NDArray[np.int64]] = {}  # clients of each block, by its first
 
     @property
@@ -51,9 +51,9 @@ class DeviceSum:
     def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
         return self._host_sum.nbytes_of(values)
 
-    def begin(self, clients: int) -> None:
-        self._host_sum.begin(0)
-        self._clients, self._pending = clients, False
+    def begin(self, adds: bool) -> None:
+        self._host_sum.begin(False)
+        self._adds, self._pending = adds, False
         self._blocks.clear()
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
@@ -95,9 +95,9 @@ class DeviceSum:
         """Whether all arrays of an answer are on the host; then those of later answers are too."""
         if any_on_device(record):
             return False
-        if self._clients:
-            self._host_sum.begin(self._clients)
-            self._clients = 0
+        if self._adds:
+            self._host_sum.begin(True)
+            self._adds = False
         return True
 
     def _clear_once(self) -> None:
@@ -110,7 +110,7 @@ class DeviceSum:
         size = place.field.size
         return [self._sums[start : start + size] for start in range(place.start, place.stop, size)] if size else []
 
-    def _rows(self, place: Place, leaf: Any, clients: int) -> Array:
+    def _rows(self, place: Place, leaf: Array, clients: int) -> Array:
         """The leaf [n, ...] as contiguous [n, size] floats on the device."""
         if leaf.shape != (clients, *place.field.shape):
             raise UsageError(
@@ -119,9 +119,10 @@ class DeviceSum:
             )
         array = self._device.record(leaf)
         array = array if array.dtype.kind == "f" else array.astype(np.float64)
-        return namespace(array).ascontiguousarray(array.reshape(clients, -1))
+        rows: Array = namespace(array).ascontiguousarray(array.reshape(clients, -1))
+        return rows
 
-    def _put(self, place: Place, leaf: Any, clients: NDArray[np.int64], worst: Array) -> None:
+    def _put(self, place: Place, leaf: Array | Placed, clients: NDArray[np.int64], worst: Array) -> None:
         """Add the clients' parts of a field."""
         wholes = [limb.reshape(place.field.shape) for limb in self._limbs(place)]
         for i, values, at in self._parts(place, leaf, clients):
@@ -138,7 +139,9 @@ class DeviceSum:
                     target = whole[at]
                     target += part
 
-    def _parts(self, place: Place, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Any]]:
+    def _parts(
+        self, place: Place, leaf: Array | Placed, clients: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Array, Index]]:
         """(position in `clients`, values, index into the field) of each client who fills a part of the field."""
         if not isinstance(leaf, Placed):
             rows = self._rows(place, leaf, len(clients))
@@ -147,11 +150,12 @@ class DeviceSum:
             return
         moved = leaf.moved(self._device.record)
         for i, (_, values, at) in enumerate(place.parts(moved, clients)):
+            assert isinstance(at, tuple)
             yield i, namespace(values).ascontiguousarray(values), tuple(index(values, axis) for axis in at)
 
     def set_fused(self, total: Record) -> None:
         """Take a sum of answers as the whole sum of this rank."""
-        self._host_sum.begin(0)
+        self._host_sum.begin(False)
         if not any_on_device(total):
             assert isinstance(self._host_sum, FloatSum)
             self._host_sum.set_fused(total)
@@ -161,7 +165,7 @@ class DeviceSum:
             flat = leaf.reshape(-1) if any_on_device(leaf) else self._device.record(np.reshape(leaf, -1))
             self._sums[place.start : place.stop] = flat
 
-    def numbers(self, answer: Record, client: int) -> NDArray[Any]:
+    def numbers(self, answer: Record, client: int) -> np.ndarray:
         return self._host_sum.numbers(answer, client)
 
     def check(self, clients: NDArray[np.int64]) -> None:
@@ -192,7 +196,7 @@ class DeviceSum:
                     raise total_out_of_bounds(place, block, largest)
                 raise out_of_bounds(place, int(client) - 1, largest)
 
-    def reduce(self, transport: Any, everywhere: bool) -> NDArray[Any] | None:
+    def reduce(self, transport: Any, everywhere: bool) -> np.ndarray | None:
         """As `Sum.reduce`; from device memory where MPI is CUDA-aware."""
         if not self.aware:
             return self._host_sum.reduce(transport, everywhere)
@@ -208,10 +212,10 @@ class DeviceSum:
         self._sums.get(out=self.message)
         return self.message
 
-    def total(self, message: NDArray[Any]) -> Record:
+    def total(self, message: np.ndarray) -> Record:
         return self._host_sum.total(message)
 
 
-def on_device(host_sum: Any, device: Device) -> Sum:
+def on_device(host_sum: ExactSum | FloatSum, device: Device) -> Sum:
     """The sum for answers on that device: `host_sum` itself where it is the CPU."""
     return host_sum if device.on_host else DeviceSum(host_sum, device)

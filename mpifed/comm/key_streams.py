@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -39,7 +39,7 @@ class Stream:
     __slots__ = ("begin", "into")
 
     def __init__(self, key: bytes, nonce: bytes = bytes(16)) -> None:
-        context: Any = Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor()
+        context = Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor()
         self.begin: Callable[[bytes], None] = context.reset_nonce  # of a nonce
         self.into: Callable[[memoryview, memoryview], int] = context.update_into  # (zeros, output of the same length)
 
@@ -91,7 +91,7 @@ class Prf:
     """Pseudorandom function of a pair's secret [32]: the key of a label and turn is AES-256 of both."""
 
     def __init__(self, secret: bytes) -> None:
-        self._context: Any = Cipher(algorithms.AES256(secret), modes.ECB()).encryptor()
+        self._context = Cipher(algorithms.AES256(secret), modes.ECB()).encryptor()
 
     def __repr__(self) -> str:
         return "Prf()"

@@ -29,7 +29,7 @@ class Spent(NamedTuple):
     added: int = 0  # values that the server sums
 
 
-class Account:
+class CostAccount:
     """Accumulated cost of an exchange."""
 
     up_bytes: int
@@ -67,7 +67,7 @@ class Account:
 
 
 def gathered(
-    transport: Transport, accounts: Mapping[str, Account], before: Mapping[str, Mapping[str, float]]
+    transport: Transport, accounts: Mapping[str, CostAccount], before: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
     """The accounts, by name, combined over all ranks and added to `before`; complete on rank 0 only. Collective."""
     rows = transport.gather([[getattr(account, name) for name in _PER_RANK] for account in accounts.values()])

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from masking import Case, check_alike, errors_of, leaving, play, vector
 
-from mpifed.comm.channel import Protection, Setting
+from mpifed.comm.channel import ChannelSetting, Protection
 from mpifed.comm.keys import Keyring
-from mpifed.comm.masking.dropouts import Dropouts, threshold
-from mpifed.comm.masking.escrow import Escrow, open_keys, open_seed
-from mpifed.comm.masking.masked import Masked
+from mpifed.comm.masking.channel import Masked
+from mpifed.comm.masking.dropout_recovery import Dropouts, threshold
+from mpifed.comm.masking.share_deposits import TurnSecrets, open_keys, open_seed
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import ToClients, ToServer
@@ -31,7 +31,7 @@ TWO = Protection("masked", max_dropouts=2)
 def test_without_those_who_leave(kind: Any, before: list[int], after: list[int], hosted: list[list[int]]) -> None:
     case = vector(kind=kind, hosted=hosted, protection=TWO, now=leaving(6, 2, before, after))
     found = check_alike(case, turns=2)
-    assert all(heard.channel._dropouts.escrow.seeds == {} for heard in found)
+    assert all(heard.channel._dropouts.turn_secrets.seeds == {} for heard in found)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -52,18 +52,18 @@ def test_sparse_graphs_with_some_asked(seed: int, kind: Any) -> None:
 def test_who_has_left_comes_back() -> None:
     """Turn after turn others leave, under the same keys."""
     case = vector(protection=TWO)
-    channel, line = case._replace(hosted=[list(range(6))]).channel(Alone()), case.line()
-    channel.prepare([line])
+    channel, plan = case._replace(hosted=[list(range(6))]).channel(Alone()), case.plan()
+    channel.prepare([plan])
     opened = set()
     for gone in ([], [1], [2, 3], [1, 5], []):
         now = leaving(6, 2, gone)
-        channel.begin(line, now)
+        channel.begin(plan, now)
         here = np.flatnonzero(now.present)
-        channel.add(line, case.of(here), here, now)
-        line.sum.message[-1] = 0
-        assert channel.collect(line, now)
-        np.testing.assert_allclose(line.sum.total(line.reduced), case.answer[here].sum(0), atol=2.0**-38)
-        opened.add(line.sum.message[:-1].tobytes())
+        channel.add(plan, case.of(here), here, now)
+        plan.sum.message[-1] = 0
+        assert channel.collect(plan, now)
+        np.testing.assert_allclose(plan.sum.total(plan.reduced), case.answer[here].sum(0), atol=2.0**-38)
+        opened.add(plan.sum.message[:-1].tobytes())
     assert len(opened) == 5
 
 
@@ -71,12 +71,12 @@ def test_the_answer_of_one_who_left_before_it_was_in_stays_hidden() -> None:
     """Its pair masks are opened, its own mask is not: nobody hands over that share as well."""
     case = vector(hosted=[list(range(6))], protection=TWO, now=leaving(6, 2, [4]))
     channel = play(case)[0].channel
-    escrow = channel._dropouts.escrow
+    secrets = channel._dropouts.turn_secrets
     with pytest.raises(BrokenProtocol, match="client 0 is asked for its shares of both secrets of client 4"):
-        escrow.reveal(0, 4, 1, answered=True)
+        secrets.reveal(0, 4, 1, answered=True)
     with pytest.raises(BrokenProtocol, match="client 5 is asked for its shares of both secrets of client 3"):
-        escrow.reveal(5, 3, 5, answered=False)
-    assert escrow.reveal(0, 4, 1, answered=False) == escrow.reveal(0, 4, 1, answered=False)
+        secrets.reveal(5, 3, 5, answered=False)
+    assert secrets.reveal(0, 4, 1, answered=False) == secrets.reveal(0, 4, 1, answered=False)
 
 
 # --- shares that are changed, missing, or too few ------------------------------------------------------------------
@@ -85,11 +85,11 @@ def test_the_answer_of_one_who_left_before_it_was_in_stays_hidden() -> None:
 @pytest.mark.parametrize("kind", [ToServer, ToClients])
 @pytest.mark.parametrize("gone", [[], [1]])
 def test_a_sealed_share_changed_on_its_way(kind: Any, gone: list[int]) -> None:
-    def change(channel: Any, line: Any) -> None:
+    def change(channel: Any, plan: Any) -> None:
         if channel.transport.rank == 2:
-            shares = channel._dropouts.escrow.held
+            shares = channel._dropouts.turn_secrets.held
             changed = [one[:9] + bytes([one[9] ^ 4]) + one[10:] for one in shares[1]]
-            channel._dropouts.escrow.held = shares | {1: changed}
+            channel._dropouts.turn_secrets.held = shares | {1: changed}
 
     for error in errors_of(vector(kind=kind, protection=TWO, now=leaving(6, 2, gone)), change):
         assert isinstance(error, BrokenProtocol)
@@ -109,7 +109,7 @@ def test_a_share_changed_as_it_is_handed_over(kind: Any, gone: list[int]) -> Non
 def changing(change: Any, giver: int = 1) -> Any:
     """Rank 1 hands over something else of client `giver`'s: what `change` makes of it, or nothing."""
 
-    def meddle(channel: Any, line: Any) -> None:
+    def meddle(channel: Any, plan: Any) -> None:
         reveal = channel._dropouts._reveal
 
         def changed(*arguments: Any) -> Any:
@@ -139,7 +139,7 @@ def test_enough_shares_are_enough() -> None:
 
 
 def test_nothing_deposited() -> None:
-    def forget(channel: Any, line: Any) -> None:
+    def forget(channel: Any, plan: Any) -> None:
         channel._dropouts._deposits.pop(3, None)
 
     for error in errors_of(vector(protection=TWO), forget):
@@ -152,7 +152,7 @@ def test_more_have_left_than_may() -> None:
     now = leaving(6, 4, [0, 1], [2, 3])
     handed = []
 
-    def watch(channel: Any, line: Any) -> None:
+    def watch(channel: Any, plan: Any) -> None:
         channel._dropouts._reveal = lambda *_: handed.append(1)
 
     for error in errors_of(vector(protection=TWO, now=now), watch):
@@ -178,9 +178,9 @@ def test_a_majority_stays(neighbours: int, most: int) -> None:
 def test_a_job_that_cannot_be() -> None:
     for clients, protection in ((5, TWO), (40, Protection("masked", max_dropouts=3, neighbours=6))):
         with pytest.raises(UsageError, match=r"\[participation\] max_dropouts"):
-            Masked(Setting(Alone(), np.arange(clients), clients, Cells.all(clients), protection))
-    Masked(Setting(Alone(), np.arange(6), 6, Cells.all(6), TWO))
-    Masked(Setting(Alone(), np.arange(40), 40, Cells.all(40), protection._replace(neighbours=8)))
+            Masked(ChannelSetting(Alone(), np.arange(clients), clients, Cells.all(clients), protection))
+    Masked(ChannelSetting(Alone(), np.arange(6), 6, Cells.all(6), TWO))
+    Masked(ChannelSetting(Alone(), np.arange(40), 40, Cells.all(40), protection._replace(neighbours=8)))
 
 
 def test_a_round_that_asks_too_few() -> None:
@@ -193,14 +193,14 @@ def test_a_round_that_asks_too_few() -> None:
 # --- one client's secrets ------------------------------------------------------------------------------------------
 
 
-def escrow(turn: int = 5) -> Escrow:
-    ring = Keyring(Setting(Alone(), np.arange(6), 6, Cells.all(6)))
+def secrets(turn: int = 5) -> TurnSecrets:
+    ring = Keyring(ChannelSetting(Alone(), np.arange(6), 6, Cells.all(6)))
     ring.prepare()
-    return Escrow(ring, turn)
+    return TurnSecrets(ring, turn)
 
 
 def test_what_a_deposit_opens_to() -> None:
-    kept = escrow()
+    kept = secrets()
     others = [1, 2, 3, 4, 5]
     deposit = kept.deposit(0, others, others, 3)
     seed, keys = kept.seeds[0], [kept.message_key(other, 0) for other in others]
@@ -226,8 +226,8 @@ def test_what_a_deposit_opens_to() -> None:
 
 def test_every_turn_has_its_own_keys_and_seeds() -> None:
     """What is opened in one turn is of no use in another."""
-    first = escrow(5)
-    second = Escrow(first.keyring, 6)
+    first = secrets(5)
+    second = TurnSecrets(first.keyring, 6)
     for kept in (first, second):
         kept.deposit(0, [1, 2, 3], [1, 2, 3], 2)
     assert first.message_key(0, 1) == first.message_key(1, 0)
@@ -237,12 +237,12 @@ def test_every_turn_has_its_own_keys_and_seeds() -> None:
 
 def test_shares_open_for_their_holder_alone() -> None:
     """And in their turn alone."""
-    kept = escrow()
+    kept = secrets()
     kept.held = {0: kept.deposit(0, [1, 2, 3], [1, 2, 3], 2).shares}
     kept.reveal(2, 0, 2, True)
     with pytest.raises(BrokenProtocol, match="does not open"):
         kept.reveal(3, 0, 2, True)
-    later = Escrow(kept.keyring, 6)
+    later = TurnSecrets(kept.keyring, 6)
     later.held = kept.held
     with pytest.raises(BrokenProtocol, match="does not open"):
         later.reveal(2, 0, 2, True)
@@ -251,7 +251,7 @@ def test_shares_open_for_their_holder_alone() -> None:
 def test_the_server_takes_masks_out_of_what_it_received_alone() -> None:
     """Its own clients' secrets are not what it uses: without what was gathered there is no sum."""
 
-    def empty(channel: Any, line: Any) -> None:
+    def empty(channel: Any, plan: Any) -> None:
         unmask = channel._dropouts._unmask
         channel._dropouts._unmask = lambda turn, reduced, revealed: unmask(turn, reduced, [])
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from mpifed.comm.accumulate import make_sum
 from mpifed.comm.channel import Protection
-from mpifed.comm.groups import check_groups, fewest, refuse_small, small
-from mpifed.comm.line import Line
-from mpifed.comm.sums import make_sum
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.minimum_group import check_groups, fewest, refuse_small, small
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Field, ToServer
 from mpifed.core.holdings import Cells, Holdings
@@ -50,9 +50,9 @@ def exchange(name: str = "up") -> Any:
     return ToServer(name, fields, None, None, None)  # type: ignore[arg-type]
 
 
-def line(columns: Cells, name: str = "up") -> Line:
+def plan(columns: Cells, name: str = "up") -> ExchangePlan:
     one = exchange(name)
-    return Line(one, partial(make_sum, one, CLIENTS, exact=True, dtype="float64"), columns)
+    return ExchangePlan(one, partial(make_sum, one, CLIENTS, exact=True, dtype="float64"), columns)
 
 
 def holdings(seed: int) -> tuple[Cells, list[set[int]]]:
@@ -93,7 +93,7 @@ NAMES = {
 def test_fewest_is_what_counting_finds(seed: int) -> None:
     columns, held = holdings(seed)
     present = np.random.default_rng(seed + 1000).random(CLIENTS) < 0.6
-    places = line(columns).sum.places
+    places = plan(columns).sum.places
     assert [place.name for place in places] == list(NAMES)
     for place in places:
         assert fewest(place, columns, present) == counted(NAMES[place.name], held, present), (place.name, present)
@@ -106,35 +106,35 @@ def test_small_names_what_would_show_too_few(seed: int, least: int) -> None:
     present = np.random.default_rng(seed + 2000).random(CLIENTS) < 0.6
     counts = {name: counted(kind, held, present) for name, kind in NAMES.items()}
     expected = {name: count for name, count in counts.items() if 0 < count < least}
-    found = dict(small(line(columns), columns, Protection("masked", least), present))
+    found = dict(small(plan(columns), columns, Protection("masked", least), present))
     assert found == expected
     for allowed in ("up", "up.parts", "up.parts.columns", "up.part", "up.of_one", "u", "down"):
         covered = {name for name in NAMES if name == allowed or name.startswith(allowed + ".")}
-        left = dict(small(line(columns), columns, Protection("masked", least, (allowed,)), present))
+        left = dict(small(plan(columns), columns, Protection("masked", least, (allowed,)), present))
         assert left == {name: count for name, count in expected.items() if name not in covered}
 
 
 def test_everybody_holds_everything() -> None:
     columns = Cells.of_columns(Holdings.all(CLIENTS, FEATURES))
     present = np.ones(CLIENTS, dtype=bool)
-    found = [fewest(place, columns, present) for place in line(columns).sum.places]
+    found = [fewest(place, columns, present) for place in plan(columns).sum.places]
     assert found == [CLIENTS, CLIENTS, CLIENTS, 1]
 
 
 def test_nobody_present_shows_nobody() -> None:
     columns, _ = holdings(0)
     nobody = np.zeros(CLIENTS, dtype=bool)
-    assert [fewest(place, columns, nobody) for place in line(columns).sum.places] == [0, 0, 0, 0]
-    assert not list(small(line(columns), columns, Protection("masked", 5), nobody))
+    assert [fewest(place, columns, nobody) for place in plan(columns).sum.places] == [0, 0, 0, 0]
+    assert not list(small(plan(columns), columns, Protection("masked", 5), nobody))
 
 
 OWN = Cells.of_columns(Holdings(FEATURES, np.array([0, 0, 1, 1, 2, 1]), (slice(0, 4), slice(4, 8), np.array([8]))))
 
 
 def test_a_job_with_groups_too_small_is_refused_with_the_line_that_mends_it() -> None:
-    lines = [line(OWN), line(OWN, "down")]
+    plans = [plan(OWN), plan(OWN, "down")]
     with pytest.raises(UsageError) as caught:
-        check_groups(lines, OWN, Protection("masked"))
+        check_groups(plans, OWN, Protection("masked"))
     text = str(caught.value)
     for name in ("up", "down"):
         for field in ("parts.columns", "parts.across", "of_one"):
@@ -143,17 +143,17 @@ def test_a_job_with_groups_too_small_is_refused_with_the_line_that_mends_it() ->
     (pasted,) = re.findall(r"\[aggregation\] (allow = \[.*\])", text)
     allow = tuple(tomllib.loads(pasted)["allow"])
     assert allow == ("up", "down")
-    check_groups(lines, OWN, Protection("masked", allow=allow))
+    check_groups(plans, OWN, Protection("masked", allow=allow))
     for dropped in allow:
         with pytest.raises(UsageError, match=rf"{dropped}\.parts"):
-            check_groups(lines, OWN, Protection("masked", allow=tuple(name for name in allow if name != dropped)))
-    check_groups(lines, OWN, Protection("masked", min_clients=1))
+            check_groups(plans, OWN, Protection("masked", allow=tuple(name for name in allow if name != dropped)))
+    check_groups(plans, OWN, Protection("masked", min_clients=1))
 
 
 def test_narrower_names_do_as_well() -> None:
-    check_groups([line(OWN)], OWN, Protection("masked", allow=("up.parts", "up.of_one")))
+    check_groups([plan(OWN)], OWN, Protection("masked", allow=("up.parts", "up.of_one")))
     with pytest.raises(UsageError) as caught:
-        check_groups([line(OWN)], OWN, Protection("masked", allow=("up.parts.columns", "up.of_one")))
+        check_groups([plan(OWN)], OWN, Protection("masked", allow=("up.parts.columns", "up.of_one")))
     assert re.findall(r"up\.\S+ \(\d\)", str(caught.value)) == ["up.parts.across (1)"]
 
 
@@ -161,7 +161,7 @@ def test_more_clients_may_be_asked_for() -> None:
     """Groups of 2, 3 and 1."""
     for least, said in ((2, {1}), (3, {1}), (7, {1, CLIENTS})):
         with pytest.raises(UsageError) as caught:
-            check_groups([line(OWN)], OWN, Protection("masked", least))
+            check_groups([plan(OWN)], OWN, Protection("masked", least))
         assert {int(count) for count in re.findall(r"\((\d)\)", str(caught.value))} == said
         assert f"min_clients = {least}" in str(caught.value)
 
@@ -175,9 +175,9 @@ def now(present: Any, halves: Any = None, most: int = 0) -> Round:
 
 def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
     columns, settings = Cells.of_columns(Holdings.all(CLIENTS, FEATURES)), Protection("masked", 3, ("up.of_one",))
-    refuse_small(line(columns), columns, settings, now([1, 1, 0, 0, 1, 0]))
+    refuse_small(plan(columns), columns, settings, now([1, 1, 0, 0, 1, 0]))
     with pytest.raises(TooFewClients, match=r"up\.everybody: round 5 .* 2 client.*min_clients = 3") as caught:
-        refuse_small(line(columns), columns, settings, now([1, 0, 0, 0, 1, 0]))
+        refuse_small(plan(columns), columns, settings, now([1, 0, 0, 0, 1, 0]))
     assert caught.value.agreed
     assert caught.value.exit_code == 1
 
@@ -186,6 +186,6 @@ def test_answers_count_and_not_those_who_hear() -> None:
     """Of four who are asked, one leaves before its answer, two after theirs."""
     columns, present = Cells.of_columns(Holdings.all(CLIENTS, FEATURES)), [1, 1, 1, 1, 0, 0]
     halves = [0, 1, 1, 2, 2, 2]
-    refuse_small(line(columns), columns, Protection("masked", 3, ("up.of_one",)), now(present, halves, 3))
+    refuse_small(plan(columns), columns, Protection("masked", 3, ("up.of_one",)), now(present, halves, 3))
     with pytest.raises(TooFewClients, match="uploads of 3 client"):
-        refuse_small(line(columns), columns, Protection("masked", 4, ("up.of_one",)), now(present, halves, 3))
+        refuse_small(plan(columns), columns, Protection("masked", 4, ("up.of_one",)), now(present, halves, 3))

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from mpifed.comm.key_streams import KEY_BYTES
 from mpifed.comm.keys import PROTOCOL, TAG_BYTES, Keyring, derive, seal, unseal
-from mpifed.comm.masking.shares import SECRET_BYTES, SHARE_BYTES, check, commitment, rebuild, split
-from mpifed.comm.streams import KEY_BYTES
+from mpifed.comm.masking.secret_sharing import SECRET_BYTES, SHARE_BYTES, check, commitment, rebuild, split
 from mpifed.core.errors import BrokenProtocol
 
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES  # of the two shares for a neighbour
@@ -65,7 +65,7 @@ def _context(what: bytes, turn: int, client: int) -> bytes:
     return PROTOCOL + b", " + what + b" of client %d in turn %d" % (client, turn)
 
 
-class Escrow:
+class TurnSecrets:
     """Secrets of this rank's clients in a turn, and the shares that they hold."""
 
     def __init__(self, keyring: Keyring, turn: int, watch: Callable[[Drawn], None] | None = None) -> None:
@@ -75,7 +75,7 @@ class Escrow:
         self._revealed: dict[tuple[int, int], bool] = {}  # by holder and giver, whether the giver had uploaded
 
     def __repr__(self) -> str:
-        return f"Escrow(turn {self.turn})"
+        return f"TurnSecrets(turn {self.turn})"
 
     def deposit(self, client: int, neighbours: list[int], partners: list[int], least: int) -> Deposit:
         """Draw and share the client's two secrets, with threshold `least`, and seal its keys under the second."""

@@ -10,14 +10,14 @@ turn the server adds it to the masked changes, and the receivers of the sum also
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import hearing
-from mpifed.comm.line import Line, places
-from mpifed.comm.streams import Part
+from mpifed.comm.exchange_plan import ExchangePlan, places
+from mpifed.comm.key_streams import Part
 from mpifed.core.round import Round
 
 
@@ -30,37 +30,37 @@ class Unit(NamedTuple):
 
 
 class SealedTotal:
-    """Sealed total of a `Memory`: on rank 0 the integers, on all ranks the turn in which each unit was sealed."""
+    """Sealed total of a `StaleAnswers`: on rank 0 the integers, on all ranks the turn in which each unit was sealed."""
 
-    def __init__(self, line: Line) -> None:
-        everybody = np.ones(len(line.cells.rows.groups), dtype=bool)
+    def __init__(self, plan: ExchangePlan) -> None:
+        everybody = np.ones(len(plan.cells.rows.groups), dtype=bool)
         units: list[tuple[NDArray[np.bool_], Part]] = []
-        for place in line.sum.places:
-            held = line.cells.along(place.field)
+        for place in plan.sum.places:
+            held = plan.cells.along(place.field)
             if held is None:
                 units.append((everybody, slice(place.start, place.stop)))
             else:
                 units += [(holders, places(place, at)) for holders, at in held.shared]
         self.units = [Unit(number, *unit) for number, unit in enumerate(units)]
-        self.total: NDArray[Any] = np.zeros_like(line.sum.message)  # sealed, or open where the server receives it
+        self.total: np.ndarray = np.zeros_like(plan.sum.message)  # sealed, or open where the server receives it
         self.sealed_in = np.zeros(len(self.units), dtype=np.int64)  # turn; 0 where nothing is stored yet
 
     def known(self) -> Iterator[tuple[Unit, int]]:
         """(unit, turn in which it was sealed) of each unit that is stored."""
         return ((unit, turn) for unit, turn in zip(self.units, self.sealed_in.tolist(), strict=True) if turn)
 
-    def sealers(self, line: Line, now: Round) -> Iterator[tuple[Unit, int]]:
+    def sealers(self, plan: ExchangePlan, now: Round) -> Iterator[tuple[Unit, int]]:
         """(unit, the client that seals it) of each unit whose sum a client receives."""
-        receiving = hearing(line.exchange, now)
+        receiving = hearing(plan.exchange, now)
         for unit in self.units:
             who = np.flatnonzero(unit.holders & receiving)
             if len(who):
                 yield unit, int(who[0])
 
-    def nbytes(self, line: Line, now: Round) -> NDArray[np.int64]:
+    def nbytes(self, plan: ExchangePlan, now: Round) -> NDArray[np.int64]:
         """[N] bytes of sealed totals that each client uploads."""
-        uploaded = np.zeros(len(line.cells.rows.groups), dtype=np.int64)
-        for unit, client in self.sealers(line, now):
+        uploaded = np.zeros(len(plan.cells.rows.groups), dtype=np.int64)
+        for unit, client in self.sealers(plan, now):
             length = unit.at.stop - unit.at.start if isinstance(unit.at, slice) else len(unit.at)
-            uploaded[client] += length * line.sum.message.itemsize
+            uploaded[client] += length * plan.sum.message.itemsize
         return uploaded
