@@ -25,7 +25,8 @@ from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Exchange, States, ToClients, play
+from mpifed.core.exchange import Exchange, ServerRecord, States, ToClients, play
+from mpifed.core.protocols import PrivacySettings
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
 from mpifed.core.state_check import Specs, check_renewed, check_started
@@ -33,7 +34,6 @@ from mpifed.forecast.cost import Cost
 from mpifed.forecast.extrapolated import Part, extrapolate, narrowed, shortened
 from mpifed.forecast.sampled_encryption import SampledEncryption
 from mpifed.forecast.synthetic_shards import Scenario
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.config import Job
 from mpifed.run.measure import measure
 from mpifed.run.participation import first_rounds, next_round
@@ -73,7 +73,7 @@ class _Rehearsal(Aggregator):
         """Seconds that skipped cryptography would have taken."""
         return self._sampled.skipped_s if self._sampled else 0.0
 
-    def tell(self, exchange: Exchange, question: Record | None) -> Record:
+    def tell(self, exchange: Exchange, question: ServerRecord) -> ServerRecord:
         """Keep the broadcast."""
         self.broadcasts[exchange.name] = question
         return super().tell(exchange, question)
@@ -159,7 +159,7 @@ def agreement_s() -> float:
     return min(times)
 
 
-def load_libraries(privacy: Privacy | None) -> None:
+def load_libraries(privacy: PrivacySettings | None) -> None:
     """Load the libraries of a private round, which would take longer than the round itself."""
     if privacy is not None and privacy.noise == "secure":
         secret_rng(0)

@@ -13,6 +13,7 @@ from mpifed.algorithms.functions import constrains, squares_alone, wrong_functio
 from mpifed.algorithms.horizontal import model_template
 from mpifed.comm.encryption import schemes
 from mpifed.core.algorithm import Algorithm
+from mpifed.core.protocols import PrivacySettings
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.methods import unconstrained
@@ -81,7 +82,7 @@ def _wrong_channel(job: Job) -> Iterator[str]:
         )
 
 
-def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
+def _wrong_privacy(privacy: PrivacySettings) -> Iterator[str]:
     if privacy.clip is None:
         yield (
             "[privacy] clip: missing; without a bound on what one record or client adds no noise protects it; give "
@@ -110,21 +111,22 @@ def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
 def wrong_fit(job: Job, algorithm: Algorithm) -> list[str]:
     """Errors in the combination of a job with its algorithm and data, one message each."""
     problem, name = algorithm.problem, job.algorithm["name"]
-    private = problem.privacy is not None
+    privacy = problem.privacy
+    private = privacy is not None
     if private and not algorithm.accounts():
         return [
             f'[algorithm] name = "{name}": does not say what it releases, so nobody could account for it; [privacy] '
             f"goes with {', '.join(_private_algorithms()) or 'an algorithm of your own that has `released`'}"
         ]
     settled = algorithm
-    if private and problem.privacy.noise_multiplier is None:
+    if privacy is not None and privacy.noise_multiplier is None:
         settled = with_noise(algorithm, 1.0)  # the checks do not depend on its value
     wrong = [*wrong_functions(problem), *settled.check()]
-    if private and not wrong:
-        wrong += _wrong_sampling(problem.privacy, bool((settled.released(0).rate < 1).any()))
+    if privacy is not None and not wrong:
+        wrong += _wrong_sampling(privacy, bool((settled.released(0).rate < 1).any()))
         wrong += _wrong_secret(job, settled) if is_secret(job, settled) else []
-    if private:
-        wrong += _wrong_delta(problem.privacy, problem.samples, problem.clients)
+    if privacy is not None:
+        wrong += _wrong_delta(privacy, problem.samples, problem.clients)
     if constrains(problem) and not algorithm.constrained:
         wrong.append(unconstrained(name))
     if not algorithm.regularized:
@@ -196,6 +198,7 @@ def _too_few(job: Job, present: int) -> Iterator[str]:
 def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
     """The algorithm with this noise multiplier."""
     problem = algorithm.problem
+    assert isinstance(problem.privacy, Privacy)  # as the job has it
     privacy = dataclasses.replace(problem.privacy, noise_multiplier=multiplier)
     return dataclasses.replace(algorithm, problem=dataclasses.replace(problem, privacy=privacy))
 
@@ -204,7 +207,7 @@ def _private_algorithms() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if algorithm.accounts()]
 
 
-def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:
+def _wrong_sampling(privacy: PrivacySettings, amplified: bool) -> list[str]:
     """Combinations without a privacy proof when records or clients are sampled, beyond those that never have one."""
     without_sampling = wrong_combination(privacy, amplified=False)
     return [message for message in wrong_combination(privacy, amplified) if message not in without_sampling]
@@ -233,7 +236,7 @@ def _wrong_secret(job: Job, algorithm: Algorithm) -> Iterator[str]:
         )
 
 
-def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
+def _wrong_delta(privacy: PrivacySettings, samples: int, clients: int) -> Iterator[str]:
     """A delta so large that a whole record or client could be published."""
     count, what = (clients, "clients") if privacy.level == "client" else (samples, "samples")
     if privacy.delta >= 1 / count:

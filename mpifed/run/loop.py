@@ -14,10 +14,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.certificate import known
+from mpifed.algorithms.private import settings
 from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import DataError, NotCertified
-from mpifed.core.exchange import Measure, play
+from mpifed.core.exchange import Measure, ServerRecord, play
 from mpifed.core.round import SETUP, Round
 from mpifed.core.state_check import check_renewed
 from mpifed.run import ends, environment, goals
@@ -245,7 +246,7 @@ class _Run:
         """Check that checkpoints can hold the states after the first round: the server's, and those of a block."""
         clients, name = self.clients.settled(), self.job.algorithm["name"]
         number = next(iter(clients.changed), None)
-        state = (None, None, 0)
+        state: tuple[ServerRecord, ServerRecord, int] = (None, None, 0)
         if number is not None:
             state = clients.peek(number), clients.begun(number), self.ready.aggregator.blocks.size(number)
         check_renewed(name, self.server, self.ready.specs, *state)
@@ -413,7 +414,7 @@ class _Run:
         algorithm, ledger = self.ready.algorithm, None
         if self.job.privacy is not None:
             if self.header is None and not resumed:
-                write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
+                write_header(self.out, Header(self.settings, settings(algorithm.problem).multiplier))
             ledger = Ledger(self.out, self.job, algorithm, self.progress if resumed else None)
         results = Results(self.job, algorithm, self.out, self.reporter, ledger, self.identity)
         results.device = self.ready.aggregator.device

@@ -11,7 +11,7 @@ from typing import Any
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Columns, Measure, Problem, States, Summation, play
+from mpifed.core.exchange import Columns, Measure, Problem, ServerRecord, States, Summation, play
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
@@ -51,7 +51,7 @@ def measure(
         if measurement.certificate and not (certify and (measurement.first is None or first is not None)):
             columns |= dict.fromkeys(measurement.certificate)
             continue
-        state = measurement.start(server) if summation.serves else None
+        state: ServerRecord = measurement.start(server) if summation.serves else None
         clients: States = ClientStates(len(roster), partial(_begun, measurement, roster, states), room)
         for _ in range(measurement.turns):
             state, clients = play(measurement.exchanges, state, clients, now, summation)

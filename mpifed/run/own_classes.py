@@ -23,13 +23,13 @@ from mpifed.comm.transport import Transport
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
+from mpifed.core.protocols import Model
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.checks.examined import Broken, Examined, belongs_to_mpifed
 from mpifed.maths.checks.objectives import Task, examine_objective, examine_term
 from mpifed.maths.checks.points import SAMPLES
 from mpifed.maths.checks.regularizers import examine_regularizer
-from mpifed.maths.objectives import Objective
 from mpifed.maths.sparse import DeviceRows
 from mpifed.run.config import Job
 from mpifed.run.together import together
@@ -93,7 +93,7 @@ def _tries(blocks: Roster) -> bool:
     return len(blocks) > 0 and int(blocks.first[0]) == 0
 
 
-def _tried(parts: list[Own], objective: Objective, task: Task, device: Device) -> list[str]:
+def _tried(parts: list[Own], objective: Model, task: Task, device: Device) -> list[str]:
     """Notes on what could not be tested; UsageError with all errors."""
     wrong, notes, placed = [], [], _placed(device)
     with _restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
@@ -160,11 +160,12 @@ def _task(job: Job, problem: Problem, blocks: Roster) -> Task:
     secret |= block.shards[0].samples == 0
     rows = np.arange(SAMPLES) % max(1, block.shards[0].samples)  # repeated where there are fewer
     if secret or problem.split != "rows":
-        X = _random_rows(SAMPLES, problem.features, sparse, rng)
+        X: Any = _random_rows(SAMPLES, problem.features, sparse, rng)
         targets = rng.uniform(0.05, 0.95, SAMPLES).astype(kind) if secret else block.shards[0].y[rows]
     else:
         batch = block.take(rows[None])
-        X, targets = batch.X, batch.y[0]
+        targets = batch.y[0]
+        X = batch.X
         X = tuple(x.astype("f8") for x in X) if sparse else X.astype("f8")
     lead = (1,) if problem.split == "rows" else ()
     return Task(
