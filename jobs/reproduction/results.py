@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.core.errors import FINISHED
 from mpifed.run.best import job_of
 from mpifed.run.history import read_history, read_json
-from mpifed.run.sweep import FINISHED
 
 Floats = NDArray[np.float64]
 Rounds = NDArray[np.int64]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from mpifed.core.errors import FINISHED
 from mpifed.run.best import FAILED, toml_text
 from mpifed.run.command import How, run_command
 from mpifed.run.config import read_table
 from mpifed.run.history import read_json
-from mpifed.run.sweep import FINISHED
 
 GRID_SEED = 1001  # of every search, and of nothing that is reported
 
