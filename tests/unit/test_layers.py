@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,27 @@ def test_imports_run_one_way(path: Path) -> None:
     for name in imported(path):
         if name.split(".")[0] == "mpifed" and name != "mpifed":
             assert any(name == a or name.startswith(a + ".") for a in allowed), f"{path} imports {name}"
+
+
+# names of classes that others of the package still share
+SHARED = {
+    "Account", "Constraint", "Cost", "Entry", "Finding", "Head", "Joint", "Line", "Message", "Part", "Partition",
+    "Plan", "Point", "Result", "Run", "Setting", "Shard", "Table", "Verdict",
+}  # fmt: skip
+
+
+def test_no_two_classes_share_a_name() -> None:
+    trees = (ast.walk(ast.parse((PACKAGE / path).read_text())) for path in FILES)
+    names = Counter(node.name for tree in trees for node in tree if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1} <= SHARED
+
+
+@pytest.mark.parametrize("package", ["core", "maths", "algorithms"])
+def test_imports_have_no_circle(package: str) -> None:
+    """Those within functions and for types count, too."""
+    own = {".".join(("mpifed", *path.with_suffix("").parts)): path for path in FILES if path.parts[0] == package}
+    graph = {name: {other for other in imported(path) if other in own} for name, path in own.items()}
+    assert list(TopologicalSorter(graph).static_order())
 
 
 def test_every_package_has_its_place() -> None:
