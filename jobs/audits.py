@@ -17,7 +17,10 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
-import tomllib
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 JOBS = Path(__file__).parent
 MARK = "# Audit: "

@@ -110,7 +110,9 @@ def multipliers(at: Point) -> Floats:
 
 def nonnegative(A: Floats, b: Floats) -> Floats:
     """x >= 0 [M] of least ||A x - b||, and of those of least norm: every set of numbers above zero is tried."""
-    R = np.linalg.qr(np.column_stack([A, b]), mode="r")  # the same lengths and angles in M + 1 dimensions
+    R: Floats = np.asarray(
+        np.linalg.qr(np.column_stack([A, b]), mode="r")
+    )  # the same lengths and angles in M + 1 dimensions
     A, b = R[:, :-1], R[:, -1]
     best, ranked = np.zeros(A.shape[1]), (np.inf, np.inf)
     for positive in subsets(A.shape[1]):
@@ -159,7 +161,8 @@ def shortest_step(at: Point) -> float | None:
     lengths = np.linalg.norm(at.gradient[1:], axis=1)
     unit = np.where(lengths > 0, lengths, 1.0)
     e, mu = at.excess / unit, at.curvature[1:] / unit
-    G = np.linalg.qr((at.gradient[1:] / unit[:, None]).T, mode="r").T  # [M, at most M]
+    R: Floats = np.asarray(np.linalg.qr((at.gradient[1:] / unit[:, None]).T, mode="r"))
+    G = R.T  # [M, at most M]
     found = []
     for equal in subsets(len(e)):
         inverse = np.linalg.pinv(G[equal], rcond=RANK)
@@ -202,7 +205,7 @@ def lower_bound(at: Point) -> float | None:
         return float(at.value[0] - lengths[0] ** 2 / (2 * at.curvature[0]))
     unit = np.where(lengths > 0, lengths, 1.0)[1:] / (lengths[0] or 1.0)  # of x = nu * unit
     columns = np.column_stack([at.gradient[0], (at.gradient[1:] / unit[:, None]).T])
-    R = np.linalg.qr(columns, mode="r")
+    R: Floats = np.asarray(np.linalg.qr(columns, mode="r"))
     e, mu, size = at.excess / unit, at.curvature[1:] / unit, lengths[0] or 1.0
 
     def negative(x: Floats) -> tuple[float, Floats]:

@@ -118,7 +118,7 @@ def compared(ours: Columns, theirs: Columns, tolerance: float) -> list[tuple[str
     for name, here in ours.items():
         there = theirs.get(name, math.nan)
         if name == "feasible_direction":
-            same = name in theirs and _agree(*steps, 1e-3, tolerance)
+            same = name in theirs and _agree(steps[0], steps[1], 1e-3, tolerance)
         elif name == "duality_gap" and (here is None) != (there is None):
             same = max(steps) <= 1e-3 * tolerance  # limits that are met, or not, by a rounding error
         elif name == "lower_bound" and here == math.inf:

@@ -19,7 +19,12 @@ from scipy.optimize import minimize
 
 from jobs.constraints.certificate import Point, certificate
 from jobs.constraints.functions import OF_LOSS, convex, curvatures, forward
-from jobs.constraints.rows import Floats, Rows, read_rows, tomllib
+from jobs.constraints.rows import Floats, Rows, read_rows
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 JOBS = Path(__file__).parent
 SHARPNESS = {"digit-groups": 1e4, "neyman-pearson": 100.0}

@@ -51,7 +51,8 @@ class Rows:
 def read_job(run: Path) -> dict[str, Any]:
     """The job of a run folder, with all defaults written out."""
     with (run / "job.toml").open("rb") as file:
-        return tomllib.load(file)
+        job: dict[str, Any] = tomllib.load(file)
+    return job
 
 
 def read_model(path: Path) -> Model:
@@ -107,12 +108,12 @@ def first_iterate(job: dict[str, Any], features: int, outputs: int) -> Model:
     objective, dtype = job["model"], job["compute"]["dtype"]
     if objective["name"] != "mlp":
         one_score = objective["name"] in ("logistic", "least-squares", "hinge", "squared-hinge")
-        model = {"first": np.zeros((features, 1 if one_score else outputs))}
-        return model | ({"head.bias": np.zeros(model["first"].shape[1])} if objective.get("bias") else {})
+        zeros: dict[str, Floats] = {"first": np.zeros((features, 1 if one_score else outputs))}
+        return zeros | ({"head.bias": np.zeros(zeros["first"].shape[1])} if objective.get("bias") else {})
     word = int.from_bytes(hashlib.blake2b(b"model", digest_size=8).digest(), "little")
     key, counter = (np.array(words, np.uint64) for words in ([job["seed"], word], [0, NOBODY, NOBODY, 0]))
     rng, hidden = np.random.Generator(np.random.Philox(key=key, counter=counter)), objective["hidden"]
-    model = {}
+    model: dict[str, Floats] = {}
     for name, shape in (("first", (features, hidden)), ("head.second", (hidden, outputs))):
         limit = np.sqrt(6 / sum(shape))
         model[name] = rng.uniform(-limit, limit, shape).astype(dtype).astype(np.float64)

@@ -22,7 +22,7 @@ class Huber(Linear):  # the fields, and `l2`, are the keys of [model] in the job
         return Parameters(first=np.zeros((features, 1), dtype), head=())
 
     def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:  # scores [..., s, 1], y [..., s] -> [..., s]
-        residual = np.abs(scores[..., 0] - y)
+        residual: Array = np.abs(scores[..., 0] - y)
         return np.where(residual <= self.delta, residual**2 / 2, self.delta * (residual - self.delta / 2))
 
     def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:  # of the weighted sum of losses

@@ -70,11 +70,11 @@ def _line(axes: Axes, curve: Curve, measure: str, axis: str, number: int) -> Non
     values = (curve.relative if measure == "loss" else curve.accuracy).mean(axis=0)
     at = curve.time(axis)
     first = 0 if axis == "rounds" else 1  # the axis of time is logarithmic
-    style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS)]}
+    colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS)]
     if measure == "loss":
         values = np.maximum(values, LEAST)
         axes.set_yscale("log")
-    axes.plot(at[first:], values[first:], label=TITLES[curve.method], linewidth=1.2, **style)
+    axes.plot(at[first:], values[first:], label=TITLES[curve.method], linewidth=1.2, color=colour, linestyle=dashes)
 
 
 def _costs(data: str, curves: Curves) -> Figure:

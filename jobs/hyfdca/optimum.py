@@ -83,7 +83,8 @@ def _by_liblinear(X: Any, y: Any, scale: float) -> Floats:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the gap tells
         machine.fit(X, y)
-    return machine.coef_[0] * (1 if machine.classes_[1] == 1 else -1)
+    w: Floats = machine.coef_[0] * (1 if machine.classes_[1] == 1 else -1)
+    return w
 
 
 def _primal(margins: Floats, w: Floats, penalty: float) -> float:

@@ -35,7 +35,7 @@ CRITERIA = {"objective": 2.0, "test_accuracy": 1.0, "simulated_s": 1.0}  # and t
 RATES = [
     {"initial": a, "exponent": 0.5, "offset": b} for a, b in ((1.0, 1.0), (10.0, 1.0), (100.0, 10.0), (1000.0, 100.0))
 ]
-AVERAGED = {"client_optimizer.learning_rate": RATES, "algorithm.local_steps": [3, 10, 50]}
+AVERAGED: Mapping[str, Sequence[Any]] = {"client_optimizer.learning_rate": RATES, "algorithm.local_steps": [3, 10, 50]}
 SEARCHED: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "hyfdca": {"algorithm.inner": [1, 3, 10, 30, 100, 300, 1000]},
     "fedavg": AVERAGED,

@@ -12,9 +12,9 @@ V. Franc, S. Sonnenburg: "Optimized Cutting Plane Algorithm for Support Vector M
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -58,10 +58,10 @@ class Planes(NamedTuple):
     heights: Array  # [K] float64 c
     gram: Array  # [K, K] float64 v_k.v_l
     weights: Array  # [K] float64 beta
-    count: Array  # [] int64
+    count: np.int64  # type: ignore[assignment]  # no tuple's `count` is called
 
 
-class Server(NamedTuple):
+class BundleServer(NamedTuple):
     """The server's state."""
 
     best: Array  # [p] float64
@@ -71,36 +71,39 @@ class Server(NamedTuple):
     planes: Planes
 
 
-class Clients(NamedTuple):
+class BundleClients(NamedTuple):
     """State of the clients; arrays over a client's rows are padded with zeros to the width S of the block."""
 
     best: Array  # [n, S] scores at the best point
     ahead: Array  # [n, S] scores at the planes' minimizer
 
 
-class Point(NamedTuple):
+class PointBroadcast(NamedTuple):
     """Broadcast: the point at which the clients compute scores."""
 
     w: Array  # [p] to each client its own columns
 
 
-class Part(NamedTuple):
+class PartBroadcast(NamedTuple):
     """Broadcast: how far along the line the server moved the best point."""
 
     part: Array  # [] float64
 
 
-class Losses(NamedTuple):
+class SearchUpload(NamedTuple):
     """A client's upload of the line search, each sample counted once."""
 
-    change: Any  # [n, J] the sum of the losses at `PARTS` of the way, less that at the best point
+    change: Array  # [n, J] the sum of the losses at `PARTS` of the way, less that at the best point
 
 
-class Plane(NamedTuple):
+class PlaneUpload(NamedTuple):
     """A client's upload of a cutting plane."""
 
-    pulled: Any  # Placed [n, p] X'u
-    height: Any  # [n] the sum of -l*(-u), each sample counted once
+    pulled: Array  # Placed [n, p] X'u
+    height: Array  # [n] the sum of -l*(-u), each sample counted once
+
+
+Asks: TypeAlias = Callable[[BundleServer, Round], PointBroadcast | tuple[()]]
 
 
 @dataclass(frozen=True)
@@ -138,15 +141,17 @@ class Bundle(Grid):
             "products", ByRows(on_grid(problem, (problem.samples,), largest_score(problem), rows=0)), self.ask,
             self.answer_products, self.hear_products, told_by_columns=("w",),
         )  # fmt: skip
+        ask: Asks = self.ask if self.whole else ask_nothing
         search = ToServer(
-            "search", Losses(Field((len(PARTS),), 2.0**-30, rows * 2**10, degree=2)),
-            self.ask if self.whole else ask_nothing,
+            "search", SearchUpload(Field((len(PARTS),), 2.0**-30, rows * 2**10, degree=2)),
+            ask,
             self.answer_search, self.absorb_search, told_by_columns=("w",) if self.whole else (),
         )  # fmt: skip
         summed = on_grid(problem, (problem.features,), largest_pulled(problem), columns=0)
+        height = Field((), 2.0**-30, rows * 2**10, degree=2)
         planes = ToServer(
-            "planes", Plane(summed, Field((), 2.0**-30, rows * 2**10, degree=2)), self.ask_plane, self.answer_plane,
-            self.absorb_plane, private=self.primal == "sealed",
+            "planes", PlaneUpload(summed, height), self.ask_plane, self.answer_plane, self.absorb_plane,
+            private=self.primal == "sealed",
         )  # fmt: skip
         return (search, planes) if self.whole else (products, search, planes)
 
@@ -154,34 +159,36 @@ class Bundle(Grid):
         """Requires a loss with a conjugate, and l2 above 0."""
         return check_duals(self.problem)
 
-    def start_server(self, now: Round) -> Server:
+    def start_server(self, now: Round) -> BundleServer:
         """w = 0 without planes; the bound is 0, since no loss is negative."""
         p, K = self.problem.features, self.planes
         empty = Planes(np.zeros((K, p), self.problem.dtype), np.zeros(K), np.zeros((K, K)), np.zeros(K), np.int64(0))
-        return Server(np.zeros(p), np.zeros(p), np.float64(0.0), np.float64(0.0), empty)
+        return BundleServer(np.zeros(p), np.zeros(p), np.float64(0.0), np.float64(0.0), empty)
 
-    def start_clients(self, block: Block, now: Round) -> Clients:
+    def start_clients(self, block: Block, now: Round) -> BundleClients:
         shape = len(block.clients), int(block.counts.max())
-        return Clients(np.zeros(shape, block.dtype), np.zeros(shape, block.dtype))
+        return BundleClients(np.zeros(shape, block.dtype), np.zeros(shape, block.dtype))
 
-    def ask(self, server: Server, now: Round) -> Point:
+    def ask(self, server: BundleServer, now: Round) -> PointBroadcast:
         """Broadcasts the minimizer of the planes."""
-        return Point(server.ahead.astype(self.problem.dtype))
+        return PointBroadcast(server.ahead.astype(self.problem.dtype))
 
-    def answer_products(self, clients: Clients, question: Point, block: Block, now: Round) -> tuple[Clients, ByRows]:
+    def answer_products(
+        self, clients: BundleClients, broadcast: PointBroadcast, block: Block, now: Round
+    ) -> tuple[BundleClients, ByRows]:
         """Partial scores at the minimizer of the planes, from the client's own columns."""
-        return clients, ByRows(placed_by_rows(self.problem, self._scores(question, block), block))
+        return clients, ByRows(placed_by_rows(self.problem, self._scores(broadcast, block), block))
 
-    def hear_products(self, clients: Clients, total: ByRows, block: Block, now: Round) -> Clients:
+    def hear_products(self, clients: BundleClients, total: ByRows, block: Block, now: Round) -> BundleClients:
         """Stores x.w of the client's samples, summed over the holders."""
         return clients._replace(ahead=padded(told_rows(total.value, block), clients.best.shape[1]))
 
     def answer_search(
-        self, clients: Clients, question: Point | tuple[()], block: Block, now: Round
-    ) -> tuple[Clients, Losses]:
+        self, clients: BundleClients, broadcast: PointBroadcast | tuple[()], block: Block, now: Round
+    ) -> tuple[BundleClients, SearchUpload]:
         """Losses at `PARTS` of the way from the best point to the planes' minimizer, less those at the best point."""
-        if isinstance(question, Point):
-            clients = clients._replace(ahead=padded(self._scores(question, block), clients.best.shape[1]))
+        if isinstance(broadcast, PointBroadcast):
+            clients = clients._replace(ahead=padded(self._scores(broadcast, block), clients.best.shape[1]))
         xp, sums = block.xp, []
         for i, shard in enumerate(block.shards):
             once, rows = index(shard.y, counted(self.problem, shard.client)), slice(0, shard.samples)
@@ -193,23 +200,25 @@ class Bundle(Grid):
                 change -= start
                 changes.append(change.sum(dtype=np.float64))
             sums.append(xp.stack(changes))
-        return clients, Losses(xp.stack(sums))
+        return clients, SearchUpload(xp.stack(sums))
 
-    def absorb_search(self, server: Server, total: Losses, now: Round) -> Server:
+    def absorb_search(self, server: BundleServer, total: SearchUpload, now: Round) -> BundleServer:
         """Moves to the best of the points tried, by the objective there less that at the best point so far."""
         penalty, way = float(self.problem.objective.l2), server.ahead - server.best
         squares = 2 * PARTS * float(server.best @ way) + PARTS**2 * float(way @ way)
         part = PARTS[np.argmin(total.change / self.problem.samples + penalty * squares)]
         return server._replace(best=server.best + part * way, part=np.float64(part))
 
-    def ask_plane(self, server: Server, now: Round) -> Part:
+    def ask_plane(self, server: BundleServer, now: Round) -> PartBroadcast:
         """Broadcasts how far the best point has moved."""
-        return Part(server.part)
+        return PartBroadcast(server.part)
 
-    def answer_plane(self, clients: Clients, question: Part, block: Block, now: Round) -> tuple[Clients, Plane]:
+    def answer_plane(
+        self, clients: BundleClients, broadcast: PartBroadcast, block: Block, now: Round
+    ) -> tuple[BundleClients, PlaneUpload]:
         """X'u, for u at the point `mix` of the way from the best point to the planes' minimizer."""
-        number, dual = clients.best.dtype.type, self.problem.objective.dual
-        best = clients.best + number(question.part) * (clients.ahead - clients.best)
+        number, dual = clients.best.dtype.type, self.problem.dual
+        best = clients.best + number(broadcast.part) * (clients.ahead - clients.best)
         touched = best + number(self.mix) * (clients.ahead - best)
         sums, heights = [], []
         for i, shard in enumerate(block.shards):
@@ -218,9 +227,9 @@ class Bundle(Grid):
             sums.append(pulled(shard, u, block.dtype))
             heights.append(-dual.conjugate(u[once], shard.y[once]).sum(dtype=np.float64))
         placed = placed_by_columns(self.problem, sums, block)
-        return clients._replace(best=best), Plane(placed, block.xp.stack(heights))
+        return clients._replace(best=best), PlaneUpload(placed, block.xp.stack(heights))
 
-    def absorb_plane(self, server: Server, total: Plane, now: Round) -> Server:
+    def absorb_plane(self, server: BundleServer, total: PlaneUpload, now: Round) -> BundleServer:
         """Adds the plane, then minimizes planes plus penalty and updates the bound."""
         N, double = self.problem.samples, 2 * float(self.problem.objective.l2)
         slope, height = total.pulled.astype(np.float64) / N, float(total.height) / N
@@ -235,10 +244,10 @@ class Bundle(Grid):
         planes = planes._replace(weights=np.append(weights, np.zeros(len(planes.weights) - k)))
         return server._replace(ahead=ahead, planes=planes, bound=np.maximum(server.bound, bound))
 
-    def model(self, server: Server) -> Parameters:
+    def model(self, server: BundleServer) -> Parameters:
         return Parameters(server.best.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
 
-    def report(self, server: Server) -> dict[str, float]:
+    def report(self, server: BundleServer) -> dict[str, float]:
         """The dual value: the largest lower bound so far."""
         return {"dual": float(server.bound)}
 
@@ -254,8 +263,8 @@ class Bundle(Grid):
         """HyFDCA's trust model, for the audit's report."""
         return trust_of_duals(self.problem, "X'u of planes", self.primal == "clear", plain)
 
-    def _scores(self, question: Point, block: Block) -> list[Array]:
-        return [partial_scores(shard, own_part(question.w, shard), block.dtype) for shard in block.shards]
+    def _scores(self, broadcast: PointBroadcast, block: Block) -> list[Array]:
+        return [partial_scores(shard, own_part(broadcast.w, shard), block.dtype) for shard in block.shards]
 
     def _loss(self, scores: Array, y: Array) -> Array:
         losses: Array = self.problem.objective.loss((), scores[:, None], y)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from mpifed.algorithms.functions import Levels, Tally, levels, objective_term, sampled, smooth_value, terms
-from mpifed.core.exchange import Problem
+from mpifed.core.exchange import FirstNumbers, Problem
+from mpifed.core.protocols import MeanTerm
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
 from mpifed.maths import certificates
-from mpifed.maths.certificates import FirstIterate, Floats, Point
+from mpifed.maths.certificates import CertifiedPoint, FirstIterate, Floats
 from mpifed.maths.objectives import Parameters, concave, penalized, penalty_gradient, squares
-from mpifed.maths.terms import Norm, Term
+from mpifed.maths.terms import Norm
 
 CERTIFICATE = certificates.Certificate._fields
 CONTRADICTION = 0.1  # of `feasible_direction`: below, what meets the limits is ten model lengths away, if anywhere
@@ -32,7 +32,7 @@ def certificate_columns(problem: Problem) -> tuple[str, ...]:
     return (*CERTIFICATE, "lower_bound", "duality_gap", *of_each, *(["feasible_direction"] if of_each else []))
 
 
-def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> Point:
+def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> CertifiedPoint:
     """Values and gradients of the smooth functions at a model.
 
     Parameters
@@ -45,10 +45,10 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     stacked = np.concatenate([np.asarray(leaf).reshape(len(functions), -1) for leaf in bare_leaves(gradient)], axis=1)
     with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
         rows = iter(stacked / np.array(counts)[:, None])
-    wide: Parameters = map_leaves(lambda leaf: leaf.astype(np.float64), model)
+    wide = map_leaves(lambda leaf: leaf.astype(np.float64), model)
     w = flat(wide)
 
-    def slope(term: Term, added: Array | float) -> Array:
+    def slope(term: MeanTerm, added: Array | float) -> Array:
         value = next(rows) + added if term.sampled else np.zeros_like(w)
         part = term.server(model)
         return value if part is None else value + flat(part[1])
@@ -57,13 +57,13 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     others = [slope(constraint.term, 0.0) for constraint in problem.constraints]
     measured: Levels = levels(problem, model, total)
     limits = np.array([constraint.limit for constraint in problem.constraints])
-    return Point(
+    return CertifiedPoint(
         smooth_value(problem, model, total), first, measured.value - limits,
         np.array(others).reshape(len(others), len(w)), limits, measured.spread,
     )  # fmt: skip
 
 
-def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> dict[str, Any]:
+def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> FirstNumbers:
     """Numbers of the first model that later certificates need, as JSON values; None where not finite."""
     point = point_at(problem, model, total, gradient)
     if not _finite(point):
@@ -78,7 +78,7 @@ def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: R
 
 
 def report_certificate(
-    problem: Problem, model: Parameters, total: Tally, gradient: Record, first: Mapping[str, Any]
+    problem: Problem, model: Parameters, total: Tally, gradient: Record, first: FirstNumbers
 ) -> dict[str, float | None]:
     """Columns of the history: the KKT residual and its parts, multipliers, and what follows from convexity.
 
@@ -118,11 +118,11 @@ def report_certificate(
     return columns
 
 
-def _finite(point: Point) -> bool:
+def _finite(point: CertifiedPoint) -> bool:
     return all(np.isfinite(part).all() for part in point)
 
 
-def _all_terms(problem: Problem) -> list[Term]:
+def _all_terms(problem: Problem) -> list[MeanTerm]:
     return [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
 
 
@@ -150,7 +150,9 @@ def strong_convexity(problem: Problem, model: Parameters) -> Floats:
     return moduli
 
 
-def _with_regularizer(problem: Problem, model: Parameters, point: Point, nu: Floats, start: float) -> float | None:
+def _with_regularizer(
+    problem: Problem, model: Parameters, point: CertifiedPoint, nu: Floats, start: float
+) -> float | None:
     """The stationarity of F + h, in float64; None without h."""
     regularizer = problem.regularizer
     if regularizer is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -30,21 +30,21 @@ from mpifed.maths.ranges import Repeats, Size
 ROWS = 256  # of one client in memory at once; fixed, because it decides the bits of what the client sends
 
 
-class Server(NamedTuple):
+class CoCoAServer(NamedTuple):
     """The server's state."""
 
     w: Array  # [p] float64, X'alpha / (lambda N) of the changes received so far
 
 
 @in_memory("alpha")
-class Clients(NamedTuple):
+class CoCoAClients(NamedTuple):
     """State of the clients, which never leaves them."""
 
     alpha: Array  # [n, S], zeros beyond the client's rows
 
 
 @in_memory("w")
-class Question(NamedTuple):
+class CoCoABroadcast(NamedTuple):
     """Broadcast of a round."""
 
     w: Array  # [p]
@@ -98,32 +98,34 @@ class CoCoA(Grid):
         drawn = wrong_draw("local_epochs", self.local_epochs * int(self.problem.counts.max()))
         return check_rows(self.problem, 1) + check_duals(self.problem) + drawn
 
-    def start_server(self, now: Round) -> Server:
-        return Server(np.zeros(self.problem.features))
+    def start_server(self, now: Round) -> CoCoAServer:
+        return CoCoAServer(np.zeros(self.problem.features))
 
-    def start_clients(self, block: Block, now: Round) -> Clients:
-        return Clients(np.zeros((len(block.clients), int(block.counts.max())), block.dtype))
+    def start_clients(self, block: Block, now: Round) -> CoCoAClients:
+        return CoCoAClients(np.zeros((len(block.clients), int(block.counts.max())), block.dtype))
 
-    def model(self, server: Server) -> Parameters:
+    def model(self, server: CoCoAServer) -> Parameters:
         return Parameters(server.w.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
 
-    def ask(self, server: Server, now: Round) -> Question:
+    def ask(self, server: CoCoAServer, now: Round) -> CoCoABroadcast:
         sigma = self.gamma * int(now.asked.sum()) if self.sigma is None else self.sigma
-        return Question(server.w.astype(self.problem.dtype), np.float64(sigma))
+        return CoCoABroadcast(server.w.astype(self.problem.dtype), np.float64(sigma))
 
-    def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Change]:
+    def answer(
+        self, clients: CoCoAClients, broadcast: CoCoABroadcast, block: Block, now: Round
+    ) -> tuple[CoCoAClients, Change]:
         """Algorithm 1: approximately solves the local problem by passes over the rows, and scales the step by gamma."""
         block = block.host
         alphas = list[Array]()
         changes = np.empty((len(block.clients), self.problem.features), block.dtype)
         for i, alpha in enumerate(unpadded(clients.alpha, block)):
-            new, pulled = self._pass(alpha, question, block.only(np.array([i])), now)
+            new, pulled = self._pass(alpha, broadcast, block.only(np.array([i])), now)
             alphas.append(new)
             np.multiply(pulled, self.gamma / lambda_n(self.problem), out=changes[i], casting="same_kind")
-        return Clients(padded(alphas, clients.alpha.shape[1])), Change(changes)
+        return CoCoAClients(padded(alphas, clients.alpha.shape[1])), Change(changes)
 
-    def absorb(self, server: Server, total: Change, now: Round) -> Server:
-        return Server(server.w + total.w)
+    def absorb(self, server: CoCoAServer, total: Change, now: Round) -> CoCoAServer:
+        return CoCoAServer(server.w + total.w)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
         """X'd, d being the change of alpha."""
@@ -131,15 +133,15 @@ class CoCoA(Grid):
         if received.answered_by(self.answer):
             yield DualSum(received.answer.w[received.columns], change=True)
 
-    def _pass(self, alpha: Array, question: Question, alone: Block, now: Round) -> tuple[Array, Array]:
+    def _pass(self, alpha: Array, broadcast: CoCoABroadcast, alone: Block, now: Round) -> tuple[Array, Array]:
         """(alpha [s], X'(change) [p] before gamma) of one client.
 
         The scores that a step sees are those of w + sigma' X'(change so far) / (lambda N).
         """
-        size, dual = alone.shards[0].samples, self.problem.objective.dual
+        size, dual = alone.shards[0].samples, self.problem.dual
         rows = alone.draw(now, "local passes", self.local_epochs * size)[0]
-        new, w, pulled = alpha.copy(), question.w.copy(), np.zeros_like(question.w)
-        scale = float(question.sigma) / lambda_n(self.problem)
+        new, w, pulled = alpha.copy(), broadcast.w.copy(), np.zeros_like(broadcast.w)
+        scale = float(broadcast.sigma) / lambda_n(self.problem)
         for epoch in range(0, len(rows), size):  # no row twice in one call of `ascend`
             for start in range(epoch, epoch + size, ROWS):
                 at = rows[start : min(start + ROWS, epoch + size)]
@@ -153,5 +155,5 @@ class CoCoA(Grid):
         return new, pulled
 
 
-def _duals(clients: Any, for_duals: Record, block: Block) -> Sequence[Array]:
+def _duals(clients: CoCoAClients, for_duals: Record, block: Block) -> Sequence[Array]:
     return unpadded(clients.alpha, block)

@@ -39,7 +39,7 @@ from mpifed.algorithms.private import (
 from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
 from mpifed.core.exchange import ToServer
-from mpifed.core.record import Array, Record, added, beside, map_leaves, zeros
+from mpifed.core.record import ABSENT, Array, added, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient, penalized
@@ -48,19 +48,19 @@ from mpifed.maths.privacy.release import Release
 from mpifed.maths.ranges import Count, Repeats, Weight
 
 
-class Server(NamedTuple):
+class FedAvgServer(NamedTuple):
     """The server's state."""
 
     model: Parameters
-    steps: Array  # [] int64, rounds done
-    velocity: Record  # of the model's shapes: v; () without momentum
+    steps: np.int64  # rounds done
+    velocity: Parameters  # v; ABSENT without momentum
 
 
-class Question(NamedTuple):
+class FedAvgBroadcast(NamedTuple):
     """Broadcast of a round."""
 
     model: Parameters
-    step: Array  # [] float64, this round's learning rate
+    step: np.float64  # this round's learning rate
 
 
 @dataclass(frozen=True)
@@ -117,36 +117,37 @@ class FedAvg(Rows):
         wrong = check_rows(self.problem, 1 if self.local_epochs else self.batch_size) + self.local.check()
         return wrong + self.server_optimizer.wrong("server_optimizer")
 
-    def start_server(self, now: Round) -> Server:
+    def start_server(self, now: Round) -> FedAvgServer:
         model = start_model(self.problem, now)
-        return Server(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ())
+        return FedAvgServer(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ABSENT)
 
-    def ask(self, server: Server, now: Round) -> Question:
+    def ask(self, server: FedAvgServer, now: Round) -> FedAvgBroadcast:
         step = self.client_optimizer.at(int(server.steps) + 1)
         refuse_large(self.problem, self._share(step), self.local.count, server.model)
-        return Question(server.model, np.float64(step))
+        return FedAvgBroadcast(server.model, np.float64(step))
 
-    def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
+    def answer(
+        self, clients: tuple[()], broadcast: FedAvgBroadcast, block: Block, now: Round
+    ) -> tuple[tuple[()], Weighted]:
         """Each client's change of the model after its local steps, weighted by its number of rows."""
-        step, mu = float(question.step), self.proximity
-        push = map_leaves(lambda w: w * w.dtype.type(step * mu), question.model) if mu else None
+        step, mu = float(broadcast.step), self.proximity
+        push = map_leaves(lambda w: w * w.dtype.type(step * mu), broadcast.model) if mu else None
         share = self._share(step)
-        change = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
+        change = self.local.run(Descent(broadcast.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, change, weight, block, now)
         return clients, weighted(self.problem, leaving, weight)
 
-    def fused(self, question: Question, block: Block, now: Round) -> Weighted:
+    def fused(self, broadcast: FedAvgBroadcast, block: Block, now: Round) -> Weighted:
         """The weighted sum of all clients' changes after one step, from products over many minibatches at once."""
-        step, objective, weight = float(question.step), self.problem.objective, self.problem.weights[block.clients]
+        step, objective, weight = float(broadcast.step), self.problem.objective, self.problem.weights[block.clients]
         decay = self.client_optimizer.weight_decay
 
         def change(part: Block) -> Parameters:
             batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
             each = np.repeat(self.problem.weights[part.clients], self.batch_size)[None] * (-step / self.batch_size)
-            mean_gradient = gradient(objective, question.model, batch.X, batch.y, beside(batch.y, each))
-            first: Parameters = map_leaves(lambda leaf: leaf[0], mean_gradient)
-            return first
+            mean_gradient = gradient(objective, broadcast.model, batch.X, batch.y, beside(batch.y, each))
+            return map_leaves(lambda leaf: leaf[0], mean_gradient)
 
         def public(leaf: Array, w: Array, counts: bool) -> Array:
             if objective.l2 and counts:
@@ -158,10 +159,10 @@ class FedAvg(Rows):
             return leaf
 
         changes = added(change(part) for part in block.parts(self.batch_size))
-        parts = penalized(objective, question.model)
-        return Weighted(map_leaves(public, changes, question.model, parts), weight.sum())
+        parts = penalized(objective, broadcast.model)
+        return Weighted(map_leaves(public, changes, broadcast.model, parts), weight.sum())
 
-    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
+    def absorb(self, server: FedAvgServer, total: Weighted, now: Round) -> FedAvgServer:
         """Adds the mean change, or the velocity updated with it; then applies the regularizer's prox."""
         t, optimizer = int(server.steps) + 1, self.server_optimizer
         step, rate, momentum = self.client_optimizer.at(t), optimizer.at(t), optimizer.momentum
@@ -177,7 +178,7 @@ class FedAvg(Rows):
             model = self.problem.regularizer.prox(model, rate * self.local.count * step)
             if momentum:
                 velocity = map_leaves(lambda new, old: (new - old) / new.dtype.type(rate), model, server.model)
-        return Server(model, server.steps + 1, velocity)
+        return FedAvgServer(model, server.steps + 1, velocity)
 
     def released(self, index: int) -> Release:
         return released(

@@ -22,7 +22,7 @@ from mpifed.algorithms.horizontal import (
     start_model,
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
-from mpifed.algorithms.optimality import Clients, measure_of_optimality
+from mpifed.algorithms.optimality import FedPDMClients, FedPDMServer, measure_of_optimality
 from mpifed.algorithms.private import (
     Share,
     known,
@@ -30,6 +30,7 @@ from mpifed.algorithms.private import (
     protected,
     refuse_large,
     released,
+    settings,
     upload_fields,
     upload_share,
     weighted,
@@ -49,18 +50,11 @@ from mpifed.maths.privacy.sensitivity import upload_hidden
 from mpifed.maths.ranges import Count, Repeats, Size, Weight
 
 
-class Server(NamedTuple):
-    """The server's state."""
-
-    model: Parameters  # x_0
-    steps: Array  # [] int64, rounds done
-
-
-class Question(NamedTuple):
+class FedPDMBroadcast(NamedTuple):
     """Broadcast of a round."""
 
     model: Parameters
-    step: Array  # [] float64, of a local step
+    step: np.float64  # of a local step
 
 
 @dataclass(frozen=True)
@@ -163,24 +157,26 @@ class FedPDM(Rows):
             )
         return wrong
 
-    def start_server(self, now: Round) -> Server:
-        return Server(start_model(self.problem, now), np.int64(0))
+    def start_server(self, now: Round) -> FedPDMServer:
+        return FedPDMServer(start_model(self.problem, now), np.int64(0))
 
-    def start_clients(self, block: Block, now: Round) -> Clients:
+    def start_clients(self, block: Block, now: Round) -> FedPDMClients:
         """x_i at the initial model, lambda_i = 0."""
         model, n = start_model(self.problem, now), len(block.clients)
         models = map_leaves(lambda leaf: np.repeat(leaf[None], n, axis=0), model)
         dtype = working_dtype(self.problem) if self.dual == "hidden" else self.problem.dtype
-        return Clients(models, map_leaves(lambda leaf: np.zeros(leaf.shape, dtype), models))
+        return FedPDMClients(models, map_leaves(lambda leaf: np.zeros(leaf.shape, dtype), models))
 
-    def ask(self, server: Server, now: Round) -> Question:
+    def ask(self, server: FedPDMServer, now: Round) -> FedPDMBroadcast:
         """x_0 and the step size of local steps."""
         refuse_large(self.problem, self._share(int(server.steps)), self.local_steps, server.model)
-        return Question(server.model, np.float64(self._step(int(server.steps) + 1)))
+        return FedPDMBroadcast(server.model, np.float64(self._step(int(server.steps) + 1)))
 
-    def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Weighted]:
+    def answer(
+        self, clients: FedPDMClients, broadcast: FedPDMBroadcast, block: Block, now: Round
+    ) -> tuple[FedPDMClients, Weighted]:
         """(10): local steps, the update of lambda_i, and the upload y_i - x_0."""
-        step, rho, start = float(question.step), self.rho, question.model
+        step, rho, start = float(broadcast.step), self.rho, broadcast.model
 
         def pushed(dual: Array, w: Array) -> Array:
             push = dual * dual.dtype.type(step)
@@ -196,15 +192,15 @@ class FedPDM(Rows):
         dual_input = known(self.problem, share, leaving, weight) if self.dual == "public" else upload
         dual = map_leaves(partial(_ascended, rho), clients.dual, dual_input)  # (10c)
         models = map_leaves(lambda m, w: (m + w).astype(w.dtype, copy=False), moved, start)
-        return Clients(models, dual), weighted(self.problem, leaving, weight)
+        return FedPDMClients(models, dual), weighted(self.problem, leaving, weight)
 
-    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
+    def absorb(self, server: FedPDMServer, total: Weighted, now: Round) -> FedPDMServer:
         """(13): the prox of h at the mean of what was uploaded, with step 1 / rho."""
         mean = mean_released(self.problem, self._share(int(now.index)), total, now)
         model = map_leaves(operator.add, server.model, mean)
         if self.problem.regularizer is not None:
             model = self.problem.regularizer.prox(model, 1 / self.rho)
-        return Server(model, server.steps + 1)
+        return FedPDMServer(model, server.steps + 1)
 
     def released(self, index: int) -> Release:
         return released(self.problem, self._share(index), self.local_steps, self.batch_size)
@@ -246,7 +242,7 @@ class FedPDM(Rows):
     @cache  # noqa: B019  (one algorithm per run)
     def _hidden(self, rounds: int) -> Array:
         """[rounds] how far a single record, of whichever round, can move the upload of each round."""
-        privacy = self.problem.privacy
+        privacy = settings(self.problem)
         sizes = [self._step(t) for t in range(1, rounds + 1)]
         uploads = upload_hidden(
             sizes, self.rho, self.local_steps, privacy.bound, self.batch_size, privacy.adjacency, privacy.sampling,

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
 
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, map_leaves, namespace
+from mpifed.core.protocols import Features, MeanTerm
+from mpifed.core.record import ABSENT, Array, Record, map_leaves, namespace
 from mpifed.maths.objectives import Parameters, concave, penalty
 from mpifed.maths.terms import Loss, Norm, Term
 
@@ -37,15 +38,14 @@ class Constraint:
 class Function(NamedTuple):
     """F - aim, of which every minibatch gives an unbiased estimate."""
 
-    term: Term
+    term: MeanTerm
     aim: float
     penalty: float  # the factor of ||w||^2 that belongs to it
 
 
-def objective_term(problem: Problem) -> Term:
+def objective_term(problem: Problem) -> MeanTerm:
     """The term whose mean is minimized, without the penalty."""
-    term: Term = Loss() if problem.minimize is None else problem.minimize
-    return term
+    return Loss() if problem.minimize is None else problem.minimize
 
 
 def sampled(problem: Problem) -> tuple[Function, ...]:
@@ -106,7 +106,7 @@ class Statistics(NamedTuple):
     """Estimates of the K functions and their gradients from a minibatch, weighted over its samples."""
 
     gradient: Parameters  # leaves [..., K, ...]
-    level: Array  # [..., K] float64 of F - aim; () without constraints
+    level: Array  # [..., K] float64 of F - aim; ABSENT without constraints
 
 
 class Slopes(NamedTuple):
@@ -114,7 +114,7 @@ class Slopes(NamedTuple):
 
     scores: tuple[Array, ...]  # K times [..., s, h]
     head: Record  # leaves [..., K, ...]
-    level: Array  # [..., K] float64, or ()
+    level: Array  # [..., K] float64, or ABSENT
 
 
 def slopes(
@@ -145,12 +145,18 @@ def slopes(
         if problem.constraints:
             levels.append(xp.sum(each * (slope.loss - function.aim), axis=-1, dtype=np.float64))
     stacked = map_leaves(lambda *parts: _stack(parts, y.ndim - 1), *[slope.head for slope in derivatives])
-    level = xp.stack(levels, axis=-1) if levels else ()
+    level = xp.stack(levels, axis=-1) if levels else ABSENT
     return Slopes(tuple(slope.scores for slope in derivatives), stacked, level)
 
 
 def statistics(
-    problem: Problem, functions: Sequence[Function], model: Parameters, X: Any, y: Array, weights: Array, shares: Array
+    problem: Problem,
+    functions: Sequence[Function],
+    model: Parameters,
+    X: Features,
+    y: Array,
+    weights: Array,
+    shares: Array,
 ) -> Statistics:
     """Weighted sums over the samples of each client, from all features: y, weights [n, s] give leaves [n, K, ...]."""
     derivatives = slopes(problem, functions, model.head, problem.objective.scores(model.first, X), y, weights, shares)
@@ -170,12 +176,12 @@ class Tally(NamedTuple):
 
     total: Array  # [..., T] of the term over its counted samples
     square: Array  # [..., T] of its square
-    count: Array  # [..., T]
+    count: Array  # type: ignore[assignment]  # [..., T]; no tuple's `count` is called
 
 
-def terms(problem: Problem) -> tuple[Term, ...]:
+def terms(problem: Problem) -> tuple[MeanTerm, ...]:
     """[T] the terms that are evaluated: the mean loss over all samples, and every term of a sampled function."""
-    measured: list[Term] = [Loss()]
+    measured: list[MeanTerm] = [Loss()]
     measured += [function.term for function in sampled(problem) if function.term not in measured]
     return tuple(dict.fromkeys(measured))
 
@@ -237,6 +243,6 @@ def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str
     return columns | {f"margin_{m}": float(value) for m, value in enumerate(constraint_levels.margin, 1)}
 
 
-def _server_value(term: Term, model: Parameters) -> float:
+def _server_value(term: MeanTerm, model: Parameters) -> float:
     part = term.server(model)
     return 0.0 if part is None else float(part[0])

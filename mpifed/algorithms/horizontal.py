@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -14,8 +14,8 @@ from mpifed.algorithms.functions import Tally, report_levels, sampled, slopes, t
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Columns, Field, Measure, Problem, ToServer, fields_like
-from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToServer, fields_like
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import Parameters
 
@@ -25,7 +25,7 @@ CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a c
 class Weighted(NamedTuple):
     """A client's part of a mean over samples: clients upload sums and weights, which `mean` divides."""
 
-    value: Record  # leaves [n, ...], already times the weight
+    value: Any  # a record of the algorithm's own class, leaves [n, ...], already times the weight
     weight: Array  # [n] its number of rows relative to the mean client: `problem.weights[block.clients]`
 
 
@@ -47,7 +47,7 @@ def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bou
     return Weighted(fields_like(like, scale * heaviest, bound * heaviest), Field((), 2.0**-40, heaviest, degree=0))
 
 
-def mean(total: Weighted) -> Record:
+def mean(total: Weighted) -> Any:  # of the class of `total.value`
     """The mean over the samples of the participating clients."""
     return map_leaves(lambda leaf: leaf / leaf.dtype.type(total.weight), total.value)
 
@@ -62,7 +62,7 @@ def start_model(problem: Problem, now: Round) -> Parameters:
 def model_template(problem: Problem) -> Parameters:
     """A model in the right shapes, for the fields of an exchange: zeros that take no memory."""
     model = start_model(problem, Round(SETUP, 0, np.ones(problem.clients, dtype=bool)))
-    template: Parameters = map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
+    template = map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
     return template
 
 
@@ -91,10 +91,12 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
 class Counts(NamedTuple):
     """A client's upload in the set-up."""
 
-    counted: Any  # [n, K]
+    counted: Array  # [n, K]
 
 
-def count_samples(problem: Problem, absorb: Any, sender: int | None = None) -> ToServer:
+def count_samples(
+    problem: Problem, absorb: Callable[[AnyRecord, Array], AnyRecord], sender: int | None = None
+) -> ToServer:
     """The set-up exchange by which the server learns the shares of the functions' samples.
 
     Parameters
@@ -104,14 +106,14 @@ def count_samples(problem: Problem, absorb: Any, sender: int | None = None) -> T
     """
     functions, most = sampled(problem), power_of_two(float(problem.counts.max()))
 
-    def answer(clients: Record, question: Record, block: Block, now: Round) -> tuple[Record, Counts]:
+    def answer(clients: Record, broadcast: Record, block: Block, now: Round) -> tuple[Record, Counts]:
         counts = np.empty((len(block.clients), len(functions)))
         for shard, row in zip(block.shards, counts, strict=True):
             masks = [function.term.counted(shard.y) for function in functions]
             row[:] = [shard.samples if mask is None else int(mask.sum()) for mask in masks]
         return clients, Counts(counts)
 
-    def shares(server: Any, total: Counts, now: Round) -> Any:
+    def shares(server: AnyRecord, total: Counts, now: Round) -> AnyRecord:
         empty = [function.term for function, count in zip(functions, total.counted, strict=True) if not count]
         if empty:
             raise DataError(f"{empty[0]}: none of the {problem.samples} samples counts; choose classes that are there")
@@ -137,11 +139,11 @@ def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tall
 class Evaluation(NamedTuple):
     """A client's sums over all its evaluated rows."""
 
-    tally: Record  # Tally [n, T]
-    gradient: Record  # leaves [n, K, ...] over the counted rows; () without a certificate
+    tally: Tally  # [n, T]
+    gradient: Parameters  # leaves [n, K, ...] over the counted rows; ABSENT without a certificate
 
 
-def reported_levels(algorithm: Algorithm, server: Any, evaluation: Evaluation, first: Mapping[str, Any]) -> Columns:
+def reported_levels(algorithm: Algorithm, server: Record, evaluation: Evaluation, first: FirstNumbers) -> Columns:
     """Columns of the history: losses, objective, constraints, and the algorithm's own."""
     measured = report_levels(algorithm.problem, algorithm.model(server), evaluation.tally)
     return {
@@ -151,13 +153,11 @@ def reported_levels(algorithm: Algorithm, server: Any, evaluation: Evaluation, f
     }
 
 
-def reported_certificate(
-    algorithm: Algorithm, server: Any, evaluation: Evaluation, first: Mapping[str, Any]
-) -> Columns:
+def reported_certificate(algorithm: Algorithm, server: Record, evaluation: Evaluation, first: FirstNumbers) -> Columns:
     return report_certificate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient, first)
 
 
-def numbers_of_first(algorithm: Algorithm, server: Any, evaluation: Evaluation) -> dict[str, Any]:
+def numbers_of_first(algorithm: Algorithm, server: Record, evaluation: Evaluation) -> FirstNumbers:
     """Numbers of the first model that certificates need."""
     return first_iterate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient)
 
@@ -177,7 +177,7 @@ def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
 
 def _over_all_rows(problem: Problem, name: str, gradients: bool) -> ToServer:
     rows = int(problem.counts.max())
-    fields = Evaluation(tally_fields(problem, rows), ())
+    fields = Evaluation(tally_fields(problem, rows), ABSENT)
     if gradients:
         like, functions = model_template(problem), len(sampled(problem))
         stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), like)
@@ -206,18 +206,18 @@ def _evaluate(
         if chosen is not None:
             start, stop = np.searchsorted(chosen, problem.offsets[client : client + 2])
             rows = chosen[start:stop] - problem.offsets[client]
-        total: Evaluation | None = None
+        total: list[Evaluation] = []
         for start in range(0, max(len(rows), 1), CHUNK):
             batch = alone.take(rows[None, start : start + CHUNK])
             ones = xp.ones(batch.y.shape)
             scores = objective.scores(model.first, batch.X)
-            chunk = Evaluation(tally(problem, model.head, scores, batch.y, ones), ())
+            chunk = Evaluation(tally(problem, model.head, scores, batch.y, ones), ABSENT)
             if gradients:  # of sums over the counted rows, as if all counted
                 down = slopes(problem, functions, model.head, scores, batch.y, ones, np.ones(len(functions)))
                 pulled = xp.stack([objective.pull(batch.X, by_scores) for by_scores in down.scores], axis=1)
                 chunk = chunk._replace(gradient=map_leaves(_widened, Parameters(pulled, down.head)))
-            total = chunk if total is None else map_leaves(operator.add, total, chunk)
-        sums.append(total)
+            total = [chunk if not total else map_leaves(operator.add, total[0], chunk)]
+        sums += total
     return clients, map_leaves(lambda *parts: xp.concatenate(parts), sums[0], *sums[1:])
 
 

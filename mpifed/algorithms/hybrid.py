@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from mpifed.algorithms.horizontal import power_of_two
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Field, Placed, Problem
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, index, namespace
+from mpifed.core.record import Array, Record, index, namespace
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.shards.layout import span
@@ -37,7 +37,8 @@ def own_columns(shard: ClientData) -> Array | slice:
 
 def own_part(values: Array, shard: ClientData) -> Array:
     """[p_i, ...] the client's columns of `values` [p, ...]."""
-    return values[index(values, own_columns(shard))]
+    own: Array = values[index(values, own_columns(shard))]
+    return own
 
 
 def partial_scores(shard: ClientData, w: Array, dtype: str) -> Array:
@@ -93,10 +94,10 @@ def by_first(problem: Problem, values: Sequence[Array], block: Block) -> list[Ar
 class ByRows(NamedTuple):
     """One number for each sample, summed over its holders."""
 
-    value: Any  # Placed [n, N]
+    value: Array  # Placed [n, N]
 
 
-def ask_nothing(server: Any, now: Round) -> tuple[()]:
+def ask_nothing(server: Record, now: Round) -> tuple[()]:
     """An empty broadcast."""
     return ()
 
@@ -222,9 +223,18 @@ def lambda_n(problem: Problem) -> float:
     return float(2 * problem.objective.l2 * problem.samples)
 
 
-def on_grid(problem: Problem, shape: tuple[int, ...], largest: float, **axis: Any) -> Field:
+def on_grid(
+    problem: Problem,
+    shape: tuple[int, ...],
+    largest: float,
+    *,
+    rows: int | None = None,
+    columns: int | None = None,
+    degree: int = 1,
+) -> Field:
     """A field of values up to `largest`, as fine as the sum over all clients leaves room for in one integer."""
-    return Field(shape, largest * max(2.0**-48, power_of_two(problem.clients) * 2.0**-55), largest, **axis)
+    scale = largest * max(2.0**-48, power_of_two(problem.clients) * 2.0**-55)
+    return Field(shape, scale, largest, rows=rows, columns=columns, degree=degree)
 
 
 def largest_score(problem: Problem) -> float:
@@ -234,7 +244,7 @@ def largest_score(problem: Problem) -> float:
 
 def bend(problem: Problem) -> float | None:
     """The second derivative of l*, where alpha has no bound; None where it has one, as the loss's slopes have."""
-    first, second, third = problem.objective.dual.conjugate(np.array([1.0, 2.0, 3.0]), np.ones(3)).tolist()
+    first, second, third = problem.dual.conjugate(np.array([1.0, 2.0, 3.0]), np.ones(3)).tolist()
     return third - 2 * second + first if np.isfinite(third) else None
 
 

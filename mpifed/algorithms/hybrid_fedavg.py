@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -29,14 +29,14 @@ from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
 
 
-class Server(NamedTuple):
+class HybridFedAvgServer(NamedTuple):
     """The server's state."""
 
     model: Parameters  # w, which overlaps average
     steps: Array  # [] int64, rounds done
 
 
-class Question(NamedTuple):
+class HybridFedAvgBroadcast(NamedTuple):
     """Broadcast of a round."""
 
     model: Parameters  # of `first`, to each client its own columns
@@ -46,7 +46,7 @@ class Question(NamedTuple):
 class Changes(NamedTuple):
     """A client's upload."""
 
-    first: Any  # Placed [n, p, h], in its columns; times its rows relative to the mean client's
+    first: Array  # Placed [n, p, h], in its columns; times its rows relative to the mean client's
 
 
 @dataclass(frozen=True)
@@ -98,30 +98,32 @@ class HybridFedAvg(Grid):
         """The batch must fit the data, and the model must be linear without intercepts."""
         return check_own_scores(self.problem, self.local)
 
-    def start_server(self, now: Round) -> Server:
-        return Server(start_model(self.problem, now), np.int64(0))
+    def start_server(self, now: Round) -> HybridFedAvgServer:
+        return HybridFedAvgServer(start_model(self.problem, now), np.int64(0))
 
-    def ask(self, server: Server, now: Round) -> Question:
-        return Question(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
+    def ask(self, server: HybridFedAvgServer, now: Round) -> HybridFedAvgBroadcast:
+        return HybridFedAvgBroadcast(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
-    def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Changes]:
+    def answer(
+        self, clients: tuple[()], broadcast: HybridFedAvgBroadcast, block: Block, now: Round
+    ) -> tuple[tuple[()], Changes]:
         """Each client's change of its columns after its local steps, weighted by its number of rows."""
-        step, values = float(question.step), []
+        step, values = float(broadcast.step), []
         keep = self.local.keeps(step)
         for i, shard in enumerate(block.shards):
-            model = Parameters(own_part(question.model.first, shard), ())
+            model = Parameters(own_part(broadcast.model.first, shard), ())
             change = moved(self.local, Descent(model, step, keep), block.only(np.array([i])), now)
             values.append(change * change.dtype.type(self.problem.weights[shard.client]))
         return clients, Changes(placed_by_columns(self.problem, values, block))
 
-    def absorb(self, server: Server, total: Changes, now: Round) -> Server:
+    def absorb(self, server: HybridFedAvgServer, total: Changes, now: Round) -> HybridFedAvgServer:
         """Adds to each column the mean change over the samples of the participating clients who hold it."""
         weight = at_holders(column_holdings(self.problem), np.where(now.present, self.problem.weights, 0.0))
         held, first = weight > 0, server.model.first.copy()
         first[held] += total.first[held] / weight[held, None].astype(first.dtype)
-        return Server(Parameters(first, ()), server.steps + 1)
+        return HybridFedAvgServer(Parameters(first, ()), server.steps + 1)
 
-    def model(self, server: Server) -> Parameters:
+    def model(self, server: HybridFedAvgServer) -> Parameters:
         """w; with "feature-blocks" divided by the mean number of holders of a sample."""
         first = server.model.first
         if self.combine == "feature-blocks" and self.blocks != 1:

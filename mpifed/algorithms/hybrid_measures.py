@@ -10,6 +10,7 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.algorithms.hybrid import (
+    ask_nothing,
     counted,
     lambda_n,
     own_part,
@@ -23,15 +24,15 @@ from mpifed.algorithms.hybrid import (
 )
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Columns, Exchange, Field, Measure, Problem, ToClients, ToServer
-from mpifed.core.record import Array, Record, index
+from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToClients, ToServer
+from mpifed.core.record import ABSENT, Array, Record, index
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.maths.certificates import dual_value
 from mpifed.maths.objectives import Parameters, penalty
 
 # (the algorithm's client states, `for_duals` of the broadcast, their block) -> n arrays [s_i], whose sum over a
-# sample's holders is its alpha
+# sample's holders is its alpha; their classes are the algorithm's own
 Duals: TypeAlias = Callable[[Any, Any, Block], Sequence[Array]]
 
 
@@ -46,37 +47,37 @@ class MeasuredModel(NamedTuple):
 class Products(NamedTuple):
     """A client's part of the scores and of alpha, summed over the holders of a sample."""
 
-    scores: Any  # Placed [n, N, h]
-    alpha: Any  # Placed [n, N], or ()
+    scores: Array  # Placed [n, N, h]
+    alpha: Array  # Placed [n, N], or ABSENT
 
 
-class Sums(NamedTuple):
+class CellsLosses(NamedTuple):
     """A client's upload of losses, each sample counted once."""
 
-    loss: Any  # [n] sum over the samples
-    conjugate: Any  # [n] sum of l*(-alpha), or ()
+    loss: Array  # [n] sum over the samples
+    conjugate: Array  # [n] sum of l*(-alpha), or ABSENT
 
 
-class Primal(NamedTuple):
+class CellsPrimal(NamedTuple):
     """A client's upload of X'alpha."""
 
-    pulled: Any  # Placed [n, p] X'alpha
+    pulled: Array  # Placed [n, p] X'alpha
 
 
-class Rows(NamedTuple):
+class CellsClients(NamedTuple):
     """State of the clients while they are evaluated."""
 
     states: Record  # the algorithm's own states
     scores: Array  # [n, S, h] float64
-    alpha: Array  # [n, S] float64; or ()
+    alpha: Array  # [n, S] float64; or ABSENT
 
 
-class Model(NamedTuple):
+class CellsEvaluation(NamedTuple):
     """State of the server during an evaluation."""
 
     question: MeasuredModel
-    sums: Record  # Sums
-    primal: Record  # Primal, or ()
+    sums: CellsLosses
+    primal: CellsPrimal  # ABSENT without a dual value
 
 
 class Grid(Algorithm):
@@ -112,36 +113,36 @@ def measures_of_cells(
     rows, width = power_of_two(float(problem.counts.max())), int(problem.counts.max())
     sums = Field((), 2.0**-30, rows * 2**10, degree=2)
     scores = Field((problem.samples, outputs), 2.0**-32, 2.0**17, rows=0)
-    alpha = Field((problem.samples,), 2.0**-36, 2.0**12, rows=0) if duals is not None else ()
+    alpha = Field((problem.samples,), 2.0**-36, 2.0**12, rows=0) if duals is not None else ABSENT
     summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, columns=0)
 
-    def start(server: Any) -> Model:
+    def start(server: Record) -> CellsEvaluation:
         model = algorithm.model(server)
-        return Model(MeasuredModel(model.first.astype(np.float64), model.head, for_duals(server)), (), ())
+        return CellsEvaluation(
+            MeasuredModel(model.first.astype(np.float64), model.head, for_duals(server)), ABSENT, ABSENT
+        )
 
-    def start_clients(block: Block, states: Record) -> Rows:
+    def start_clients(block: Block, states: Record) -> CellsClients:
         zeros = np.zeros((len(block.clients), width, outputs))
-        return Rows(states, zeros, zeros[..., 0] if duals is not None else ())
+        return CellsClients(states, zeros, zeros[..., 0] if duals is not None else ABSENT)
 
-    exchanges: tuple[Exchange, ...] = (
+    exchanges = (
         ToClients(
-            "all-products", Products(scores, alpha), lambda server, now: server.question,
+            "all-products", Products(scores, alpha), _ask_model,
             partial(_all_products, problem, duals), partial(_hear_products, problem), told_by_columns=("first",),
             off_clock=True,
         ),
         ToServer(
-            "all-losses", Sums(sums, sums if duals is not None else ()), lambda server, now: server.question.head,
-            partial(_all_losses, problem), lambda server, total, now: server._replace(sums=total), off_clock=True,
+            "all-losses", CellsLosses(sums, sums if duals is not None else ABSENT), _ask_head,
+            partial(_all_losses, problem), _hear_losses, off_clock=True,
         ),
     )  # fmt: skip
-    if duals is not None:
-        exchanges += (
-            ToServer(
-                "all-primal", Primal(summed), lambda server, now: (), partial(_all_primal, problem),
-                lambda server, total, now: server._replace(primal=total), off_clock=True, private=private,
-            ),
-        )  # fmt: skip
-    return (Measure(exchanges, start, partial(_reported, algorithm), start_clients),)
+    primal = ToServer(
+        "all-primal", CellsPrimal(summed), ask_nothing, partial(_all_primal, problem), _hear_primal, off_clock=True,
+        private=private,
+    )  # fmt: skip
+    all_exchanges = exchanges if duals is None else (*exchanges, primal)
+    return (Measure(all_exchanges, start, partial(_reported, algorithm), start_clients),)
 
 
 def measured_products(received: Received) -> Iterator[InnerProducts]:
@@ -151,50 +152,71 @@ def measured_products(received: Received) -> Iterator[InnerProducts]:
         yield InnerProducts(received.rows, weights, received.answer.scores[received.rows])
 
 
+def _ask_model(server: CellsEvaluation, now: Round) -> MeasuredModel:
+    return server.question
+
+
+def _ask_head(server: CellsEvaluation, now: Round) -> Record:
+    head: Record = server.question.head
+    return head
+
+
+def _hear_losses(server: CellsEvaluation, total: CellsLosses, now: Round) -> CellsEvaluation:
+    return server._replace(sums=total)
+
+
+def _hear_primal(server: CellsEvaluation, total: CellsPrimal, now: Round) -> CellsEvaluation:
+    return server._replace(primal=total)
+
+
 def _all_products(
-    problem: Problem, duals: Duals | None, clients: Rows, question: MeasuredModel, block: Block, now: Round
-) -> tuple[Rows, Products]:
-    scores = [partial_scores(shard, own_part(question.first, shard), block.dtype) for shard in block.shards]
-    alpha: Any = ()
+    problem: Problem, duals: Duals | None, clients: CellsClients, broadcast: MeasuredModel, block: Block, now: Round
+) -> tuple[CellsClients, Products]:
+    scores = [partial_scores(shard, own_part(broadcast.first, shard), block.dtype) for shard in block.shards]
+    alpha: Array = ABSENT
     if duals is not None:
-        shares = [share.astype(np.float64) for share in duals(clients.states, question.for_duals, block)]
+        shares = [share.astype(np.float64) for share in duals(clients.states, broadcast.for_duals, block)]
         alpha = placed_by_rows(problem, shares, block)
     return clients, Products(placed_by_rows(problem, scores, block), alpha)
 
 
-def _hear_products(problem: Problem, clients: Rows, total: Products, block: Block, now: Round) -> Rows:
+def _hear_products(problem: Problem, clients: CellsClients, total: Products, block: Block, now: Round) -> CellsClients:
     width = clients.scores.shape[1]
     measured = clients._replace(scores=padded(told_rows(total.scores, block), width))
     if not len(clients.alpha):
         return measured
-    dual = problem.objective.dual
+    dual = problem.dual
     alpha = zip(told_rows(total.alpha, block), block.shards, strict=True)
     return measured._replace(alpha=padded((dual.feasible(values, shard.y) for values, shard in alpha), width))
 
 
-def _all_losses(problem: Problem, clients: Rows, question: Record, block: Block, now: Round) -> tuple[Rows, Sums]:
+def _all_losses(
+    problem: Problem, clients: CellsClients, broadcast: Record, block: Block, now: Round
+) -> tuple[CellsClients, CellsLosses]:
     xp, losses, conjugates = block.xp, [], []
     for i, shard in enumerate(block.shards):
         once, rows, y = index(shard.y, counted(problem, shard.client)), slice(0, shard.samples), shard.y
-        losses.append(problem.objective.loss(question, clients.scores[i, rows], y)[once].sum())
+        losses.append(problem.objective.loss(broadcast, clients.scores[i, rows], y)[once].sum())
         if len(clients.alpha):
-            conjugates.append(problem.objective.dual.conjugate(clients.alpha[i, rows], y)[once].sum())
-    return clients, Sums(xp.stack(losses), xp.stack(conjugates) if conjugates else ())
+            conjugates.append(problem.dual.conjugate(clients.alpha[i, rows], y)[once].sum())
+    return clients, CellsLosses(xp.stack(losses), xp.stack(conjugates) if conjugates else ABSENT)
 
 
-def _all_primal(problem: Problem, clients: Rows, question: tuple[()], block: Block, now: Round) -> tuple[Rows, Primal]:
+def _all_primal(
+    problem: Problem, clients: CellsClients, broadcast: tuple[()], block: Block, now: Round
+) -> tuple[CellsClients, CellsPrimal]:
     pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
     sums = [pulled(shard, alpha, block.dtype) for shard, alpha in pairs]
-    return clients, Primal(placed_by_columns(problem, sums, block))
+    return clients, CellsPrimal(placed_by_columns(problem, sums, block))
 
 
-def _reported(algorithm: Algorithm, server: Any, measured: Model, first: Any) -> Columns:
+def _reported(algorithm: Algorithm, server: Record, measured: CellsEvaluation, first: FirstNumbers) -> Columns:
     problem, total, primal = algorithm.problem, measured.sums, measured.primal
     model = Parameters(measured.question.first, measured.question.head)
     loss = float(total.loss) / problem.samples
     columns: dict[str, float] = {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
     columns |= algorithm.report(server)
-    if isinstance(primal, Primal):
+    if len(primal):
         w = primal.pulled.astype(np.float64) / lambda_n(problem)
         columns["dual"] = dual_value(problem.objective.l2, w, float(total.conjugate), problem.samples)
     if "dual" in columns:

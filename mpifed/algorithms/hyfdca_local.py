@@ -33,21 +33,21 @@ from mpifed.algorithms.hyfdca_rules import (
 )
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, beside, in_memory, index, map_leaves, namespace
+from mpifed.core.record import ABSENT, Array, beside, in_memory, index, map_leaves, namespace
 from mpifed.core.round import Round
 
 
-class Question(NamedTuple):
+class HyFDCABroadcast(NamedTuple):
     """Broadcast of the first exchange of a round, as far as the rule needs it."""
 
     w: Array  # [p] to each client its own columns
-    sigma: Array  # [] float64
-    number: Array  # [] float64: line-search: how much of the last direction to go; accelerated: beta
-    gamma: Array  # [] float64
+    sigma: np.float64
+    number: np.float64  # line-search: how much of the last direction to go; accelerated: beta
+    gamma: np.float64
 
 
 @in_memory("sigma_gamma")
-class Clients(NamedTuple):
+class HyFDCAClients(NamedTuple):
     """State of the clients; arrays over a client's rows are padded with zeros to the width S of the block."""
 
     alpha: Array  # [n, S] of its samples
@@ -55,7 +55,7 @@ class Clients(NamedTuple):
     norms: Array  # [n, S] ||x||^2; () where the rule needs none
     sent: Array  # [n, S] the sum of the steps it has sent; () where all clients take part
     other: Array  # [n, S] line-search: the direction; accelerated: alpha of the round before; else ()
-    sigma_gamma: Array  # [n, 2] float64 sigma and gamma, of the round's question
+    sigma_gamma: Array  # [n, 2] float64 sigma and gamma, of the round's broadcast
     losses: Array  # [n] float64 the sum of the losses at the w of the round; () unless they decide which w is returned
     turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ()
 
@@ -71,40 +71,40 @@ class Local:
     keeps_steps: bool
     losses_too: bool
 
-    def start(self, block: Block) -> Clients:
+    def start(self, block: Block) -> HyFDCAClients:
         """alpha = 0, which is feasible for every loss."""
         n = len(block.clients)
 
         def zeros(needed: bool = True) -> Array:
-            return np.zeros((n, int(block.counts.max())), block.dtype) if needed else ()
+            return np.zeros((n, int(block.counts.max())), block.dtype) if needed else ABSENT
 
         together = self.rule in TOGETHER
-        return Clients(
+        return HyFDCAClients(
             alpha=zeros(),
             scores=zeros(self.problem.split != "rows"),
             norms=zeros(self.rule in OWN_NORMS),
             sent=zeros(self.keeps_steps),
             other=zeros(together),
             sigma_gamma=np.zeros((n, 2)),
-            losses=np.zeros(n) if self.losses_too else (),
-            turned=np.zeros(n) if self.rule == "accelerated" else (),
+            losses=np.zeros(n) if self.losses_too else ABSENT,
+            turned=np.zeros(n) if self.rule == "accelerated" else ABSENT,
         )
 
-    def begun(self, clients: Clients, question: Question) -> Clients:
+    def begun(self, clients: HyFDCAClients, broadcast: HyFDCABroadcast) -> HyFDCAClients:
         """The states at the beginning of a round: moved by the last direction's best part, or extrapolated."""
         n, alpha, number = len(clients.alpha), clients.alpha, clients.alpha.dtype.type
-        clients = clients._replace(sigma_gamma=np.tile([question.sigma, question.gamma], (n, 1)))
+        clients = clients._replace(sigma_gamma=np.tile([broadcast.sigma, broadcast.gamma], (n, 1)))
         if self.rule == "line-search":
-            moved = number(question.number) * clients.other
+            moved = number(broadcast.number) * clients.other
             moved += alpha
             return clients._replace(alpha=moved)
         if self.rule == "accelerated":
-            return clients._replace(alpha=alpha + number(question.number) * (alpha - clients.other), other=alpha)
+            return clients._replace(alpha=alpha + number(broadcast.number) * (alpha - clients.other), other=alpha)
         return clients
 
-    def scores(self, question: Question, block: Block) -> list[Array]:
+    def scores(self, broadcast: HyFDCABroadcast, block: Block) -> list[Array]:
         """n arrays [s_i] x.w in the client's columns."""
-        return [partial_scores(shard, own_part(question.w, shard), block.dtype) for shard in block.shards]
+        return [partial_scores(shard, own_part(broadcast.w, shard), block.dtype) for shard in block.shards]
 
     def losses(self, scores: Sequence[Array], block: Block) -> Array:
         """[n] sums of the losses at these scores, each sample counted once; clipped to what can be uploaded."""
@@ -121,7 +121,7 @@ class Local:
         return not self.keeps_steps and self.draws == "rows"
 
     def steps(
-        self, clients: Clients, scores: Sequence[Array], block: Block, now: Round, shared: bool = False
+        self, clients: HyFDCAClients, scores: Sequence[Array], block: Block, now: Round, shared: bool = False
     ) -> list[Array]:
         """n arrays [s_i] of dual steps; `shared`: divided by the number of the sample's holders."""
 
@@ -134,15 +134,15 @@ class Local:
 
         return once_a_group(block, self.alike, step)
 
-    def _step(self, clients: Clients, i: int, m: Array, shard: ClientData, now: Round) -> Array:
+    def _step(self, clients: HyFDCAClients, i: int, m: Array, shard: ClientData, now: Round) -> Array:
         """The dual step of the i-th client of a block, for x.w = m [s_i]."""
-        dual, (sigma, gamma) = self.problem.objective.dual, clients.sigma_gamma[i].tolist()
+        dual, (sigma, gamma) = self.problem.dual, clients.sigma_gamma[i].tolist()
         alpha, y = clients.alpha[i, : shard.samples], shard.y
         norms = clients.norms[i, : shard.samples] if len(clients.norms) else None
         at = self._drawn(shard, sigma, now)
         if at is None:
             return local_step(dual, self.rule, alpha, m, y, self._curvature(norms, sigma), gamma)
-        steps, at = namespace(alpha).zeros_like(alpha), index(alpha, at)
+        steps, at = namespace(alpha).zeros_like(alpha), beside(alpha, at)
         curvature = self._curvature(None if norms is None else norms[at], sigma)
         steps[at] = local_step(dual, self.rule, alpha[at], m[at], y[at], curvature, gamma)
         return steps
@@ -151,7 +151,8 @@ class Local:
         if norms is None:
             return sigma / lambda_n(self.problem)
         factor = 1 / lambda_n(self.problem) * (self.problem.samples if self.rule == "theory" else 1)
-        return norms * norms.dtype.type(factor)
+        curvature: Array = norms * norms.dtype.type(factor)
+        return curvature
 
     def _drawn(self, shard: ClientData, sigma: float, now: Round) -> Array | None:
         """D: positions of the samples that move in this round; None: all of them."""
@@ -161,7 +162,8 @@ class Local:
         if self.draws == "rows":
             return drawn_among(now, shard.rows, problem.samples, count)
         draws = self.inner or max(1, round(count * shard.samples / int(problem.counts.sum())))
-        return now.draw("rows", np.array([shard.client]), np.array([shard.samples]), draws)[0]
+        drawn: Array = now.draw("rows", np.array([shard.client]), np.array([shard.samples]), draws)[0]
+        return drawn
 
     def count(self, sigma: float) -> int | None:
         """How many distinct samples move in a round, over all clients; None: all of them."""
@@ -171,9 +173,9 @@ class Local:
             return None
         return stable_samples(lambda_n(self.problem), self.problem.samples, sigma, bend(self.problem))
 
-    def moved(self, clients: Clients, steps: Sequence[Array], block: Block) -> Clients:
+    def moved(self, clients: HyFDCAClients, steps: Sequence[Array], block: Block) -> HyFDCAClients:
         """alpha after the steps of all holders, projected back to the domain, which rounding may leave."""
-        dual, width = self.problem.objective.dual, clients.alpha.shape[1]
+        dual, width = self.problem.dual, clients.alpha.shape[1]
         before = unpadded(clients.alpha, block)
         alpha = once_a_group(block, self.alike, lambda i: dual.feasible(before[i] + steps[i], block.shards[i].y))
         if self.rule == "line-search":
@@ -182,7 +184,7 @@ class Local:
             clients = clients._replace(turned=self._turned(clients, before, alpha, block))
         return clients._replace(alpha=padded(alpha, width))
 
-    def _turned(self, clients: Clients, start: list[Array], end: list[Array], block: Block) -> Array:
+    def _turned(self, clients: HyFDCAClients, start: list[Array], end: list[Array], block: Block) -> Array:
         """[n] (extrapolated - new).(new - old), each sample counted once; positive where the step turns back."""
         sums = []
         for i, (shard, old) in enumerate(zip(block.shards, unpadded(clients.other, block), strict=True)):
@@ -190,15 +192,14 @@ class Local:
             sums.append(each[index(each, counted(self.problem, shard.client))].sum(dtype=np.float64))
         return namespace(clients.alpha).stack(sums)
 
-    def along(self, clients: Clients, block: Block) -> Along:
+    def along(self, clients: HyFDCAClients, block: Block) -> Along:
         """The conjugates along the direction."""
         sums = []
         for i, shard in enumerate(block.shards):
             once, rows = index(clients.alpha, counted(self.problem, shard.client)), slice(0, shard.samples)
             alpha, direction = clients.alpha[i, rows][once], clients.other[i, rows][once]
-            sums.append(along_direction(self.problem.objective.dual, alpha, direction, shard.y[once]))
-        summed: Along = map_leaves(lambda *parts: block.xp.stack(parts), *sums)
-        return summed
+            sums.append(along_direction(self.problem.dual, alpha, direction, shard.y[once]))
+        return map_leaves(lambda *parts: block.xp.stack(parts), *sums)
 
 
 @lru_cache(maxsize=1024)

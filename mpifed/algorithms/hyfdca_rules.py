@@ -18,11 +18,12 @@ accelerated   as `damped` with sigma >= lambda_max(XX'), from an extrapolated po
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from mpifed.core.record import Array, namespace
+from mpifed.core.protocols import Dual
+from mpifed.core.record import ABSENT, Array, namespace
 from mpifed.core.round import Round
 from mpifed.maths.duals import values_along
 
@@ -71,7 +72,7 @@ def drawn_among(now: Round, rows: Array, samples: int, count: int) -> Array:
 
 
 def local_step(
-    dual: Any, rule: Rule, alpha: Array, scores: Array, y: Array, curvature: Array | float, gamma: float
+    dual: Dual, rule: Rule, alpha: Array, scores: Array, y: Array, curvature: Array | float, gamma: float
 ) -> Array:
     """[s] steps of the dual variables. Algorithm 5, and for rule `theory` Algorithm 3, both as corrected.
 
@@ -99,18 +100,18 @@ def local_step(
 class Along(NamedTuple):
     """sum -l*(-(alpha + s d)) as a function of s, as sums over the samples that a client counts."""
 
-    linear: Any  # [n] and
-    quadratic: Any  # [n], where it is s linear - s^2 / 2 quadratic and a constant; else ()
-    values: Any  # [n, J] at the parts `PARTS`, less that at 0; else ()
+    linear: Array  # [n] and
+    quadratic: Array  # [n], where it is s linear - s^2 / 2 quadratic and a constant; else ABSENT
+    values: Array  # [n, J] at the parts `PARTS`, less that at 0; else ABSENT
 
 
-def along_direction(dual: Any, alpha: Array, direction: Array, y: Array) -> Along:
+def along_direction(dual: Dual, alpha: Array, direction: Array, y: Array) -> Along:
     """`Along` of samples [s]; leaves have no leading axis."""
     if dual.quadratic:
         linear, quadratic = dual.coefficients(alpha, direction, y)
-        return Along(linear, quadratic, ())
+        return Along(linear, quadratic, ABSENT)
     values = values_along(dual, alpha, direction, y, PARTS)
-    return Along((), (), values - values[:1])
+    return Along(ABSENT, ABSENT, values - values[:1])
 
 
 def best_part(total: Along, slope: float, curve: float) -> float:
@@ -124,7 +125,7 @@ def best_part(total: Along, slope: float, curve: float) -> float:
     slope : w.X'd
     curve : ||X'd||^2 / (lambda N)
     """
-    if isinstance(total.values, tuple):
+    if not len(total.values):
         rise, bend = float(total.linear) - slope, float(total.quadratic) + curve
         return float(np.clip(rise / bend, 0.0, 1.0)) if bend > 0 else float(rise > 0)
     return float(PARTS[np.argmax(total.values - PARTS * slope - PARTS**2 / 2 * curve)])
@@ -137,8 +138,21 @@ class Momentum(NamedTuple):
     """State of the accelerated rule. Server only."""
 
     before: Array  # [p] float64, the w of the round before
-    theta: Array  # [] of FISTA's sequence, in which (1 + sqrt(1 + 4 theta^2)) / 2 comes next
-    beta: Array  # [] how far the next point is extrapolated
+    theta: np.float64  # of FISTA's sequence, in which (1 + sqrt(1 + 4 theta^2)) / 2 comes next
+    beta: np.float64  # how far the next point is extrapolated
+
+
+class HyFDCAServer(NamedTuple):
+    """The server's state."""
+
+    w: Array  # [p] float64 X'alpha / (lambda N), of the clients' last answers
+    returned: Array  # [p] float64 the model; ABSENT where that is w
+    least: np.float64  # P of it, infinite before a loss was received; ABSENT where no loss is
+    rounds: np.int64  # done
+    sigma: np.float64  # lambda_max(XX') or the job's sigma; 0 where it is not needed
+    part: np.float64  # of the last direction, which the clients have still to go; ABSENT but for line-search
+    momentum: Momentum  # ABSENT but for accelerated
+    power: Array  # [p] float64 vector of the power iteration
 
 
 def momentum(before: Array, theta: float) -> Momentum:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpifed.algorithms.horizontal import power_of_two
 from mpifed.algorithms.hybrid import (
     ByRows,
+    ask_nothing,
     inner_products,
     own_part,
     padded,
@@ -21,6 +22,8 @@ from mpifed.algorithms.hybrid import (
     told_rows,
     unpadded,
 )
+from mpifed.algorithms.hyfdca_local import HyFDCAClients
+from mpifed.algorithms.hyfdca_rules import HyFDCAServer
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Problem, ToClients, ToServer
 from mpifed.core.record import Array
@@ -35,7 +38,7 @@ SAFETY = 1.1  # as it comes up to the eigenvalue from below
 class ByColumns(NamedTuple):
     """One number for each feature."""
 
-    value: Any  # Placed [n, p], or a question [p]
+    value: Array  # Placed [n, p], or a broadcast [p]
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,11 @@ class Norms:
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         field = Field((self.problem.samples,), 2.0**-32, 2.0**16, rows=0, degree=0)
-        return (ToClients("norms", ByRows(field), lambda server, now: (), self.answer, self.hear),)
+        return (ToClients("norms", ByRows(field), ask_nothing, self.answer, self.hear),)
 
-    def answer(self, clients: Any, question: tuple[()], block: Block, now: Round) -> tuple[Any, ByRows]:
+    def answer(
+        self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
+    ) -> tuple[HyFDCAClients, ByRows]:
         """||x_k,i||^2 of each client's part of its samples."""
         norms = []
         for shard in block.shards:
@@ -59,7 +64,7 @@ class Norms:
             norms.append(squares)
         return clients, ByRows(placed_by_rows(self.problem, norms, block))
 
-    def hear(self, clients: Any, total: ByRows, block: Block, now: Round) -> Any:
+    def hear(self, clients: HyFDCAClients, total: ByRows, block: Block, now: Round) -> HyFDCAClients:
         """Stores ||x_i||^2 of whole samples."""
         norms = (values.astype(block.dtype) for values in told_rows(total.value, block))
         return clients._replace(norms=padded(norms, clients.norms.shape[1]))
@@ -86,7 +91,7 @@ class Power:
             "power-products", ByRows(by_rows), self.ask, self.answer_products, self.hear, told_by_columns=("value",)
         )
         primal = ToServer(
-            "power-primal", ByColumns(by_columns), lambda server, now: (), self.answer, self.absorb,
+            "power-primal", ByColumns(by_columns), ask_nothing, self.answer, self.absorb,
             private=self.private,
         )  # fmt: skip
         return (products, primal) * TURNS
@@ -97,26 +102,30 @@ class Power:
         if received.answered_by(cls.answer_products):
             yield inner_products(received, received.question.value)
 
-    def ask(self, server: Any, now: Round) -> ByColumns:
+    def ask(self, server: HyFDCAServer, now: Round) -> ByColumns:
         v = server.power / max(float(np.linalg.norm(server.power)), 1e-300)
         return ByColumns(v.astype(self.problem.dtype))
 
-    def answer_products(self, clients: Any, question: ByColumns, block: Block, now: Round) -> tuple[Any, ByRows]:
+    def answer_products(
+        self, clients: HyFDCAClients, broadcast: ByColumns, block: Block, now: Round
+    ) -> tuple[HyFDCAClients, ByRows]:
         """The client's partial products X_k v."""
-        scores = [partial_scores(shard, own_part(question.value, shard), block.dtype) for shard in block.shards]
+        scores = [partial_scores(shard, own_part(broadcast.value, shard), block.dtype) for shard in block.shards]
         return clients, ByRows(placed_by_rows(self.problem, scores, block))
 
-    def hear(self, clients: Any, total: ByRows, block: Block, now: Round) -> Any:
+    def hear(self, clients: HyFDCAClients, total: ByRows, block: Block, now: Round) -> HyFDCAClients:
         return clients._replace(alpha=padded(told_rows(total.value, block), clients.alpha.shape[1]))
 
-    def answer(self, clients: Any, question: tuple[()], block: Block, now: Round) -> tuple[Any, ByColumns]:
+    def answer(
+        self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
+    ) -> tuple[HyFDCAClients, ByColumns]:
         pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
         sums = [pulled(shard, values, block.dtype) for shard, values in pairs]
         return clients._replace(alpha=block.xp.zeros_like(clients.alpha)), ByColumns(
             placed_by_columns(self.problem, sums, block)
         )
 
-    def absorb(self, server: Any, total: ByColumns, now: Round) -> Any:
+    def absorb(self, server: HyFDCAServer, total: ByColumns, now: Round) -> HyFDCAServer:
         """||X'Xv|| for ||v|| = 1 is never above the eigenvalue."""
         v: Array = total.value.astype(np.float64)
         return server._replace(power=v, sigma=np.float64(SAFETY * np.linalg.norm(v)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats, Weight
 
 
-class Server(NamedTuple):
+class HyFEMServer(NamedTuple):
     """The server's state."""
 
     model: Parameters  # w_0
@@ -37,23 +37,23 @@ class Server(NamedTuple):
     known: Array  # [N] bool, whose w_k the server has ever received
 
 
-class Clients(NamedTuple):
+class HyFEMClients(NamedTuple):
     """State of the clients: w_k, padded with zeros to the largest number of columns in the block."""
 
     first: Array  # [n, P, h]
 
 
-class Question(NamedTuple):
+class HyFEMBroadcast(NamedTuple):
     """Broadcast of a round."""
 
     model: Parameters  # of `first`, to each client its own columns
     step: Array  # [] float64, this round's learning rate
 
 
-class Answer(NamedTuple):
+class HyFEMUpload(NamedTuple):
     """A client's upload."""
 
-    first: Any  # Placed [n, p, h], w_k in its columns
+    first: Array  # Placed [n, p, h], w_k in its columns
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class HyFEM(Grid):
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """One exchange: the server receives the sum of all clients' w_k, each in its own columns."""
-        fields, by_columns = Answer(Field(model_template(self.problem).first.shape, columns=0)), ("model.first",)
+        fields, by_columns = HyFEMUpload(Field(model_template(self.problem).first.shape, columns=0)), ("model.first",)
         stale = "models"
         return (
             ToServer("models", fields, self.ask, self.answer, self.absorb, told_by_columns=by_columns, stale=stale),
@@ -100,7 +100,7 @@ class HyFEM(Grid):
     def check(self) -> list[str]:
         """The batch must fit the data, the model must be linear without intercepts, and local steps must be stable."""
         wrong, step = check_own_scores(self.problem, self.local), self.client_optimizer.at(1)
-        keep: Any = self.local.keeps(step, self.mu).first
+        keep = float(self.local.keeps(step, self.mu).first)
         if abs(keep) >= 1 and self.mu:
             wrong.append(
                 f"[algorithm] mu = {self.mu:g}: with a step of {step:g} a local step multiplies w_k - w_0 by "
@@ -108,37 +108,41 @@ class HyFEM(Grid):
             )
         return wrong
 
-    def start_server(self, now: Round) -> Server:
+    def start_server(self, now: Round) -> HyFEMServer:
         """The initial model; no w_k is known yet."""
-        return Server(start_model(self.problem, now), np.int64(0), np.zeros(self.problem.clients, dtype=bool))
+        return HyFEMServer(start_model(self.problem, now), np.int64(0), np.zeros(self.problem.clients, dtype=bool))
 
-    def start_clients(self, block: Block, now: Round) -> Clients:
+    def start_clients(self, block: Block, now: Round) -> HyFEMClients:
         """w_k at the initial model, in the client's columns."""
         first = start_model(self.problem, now).first
         widest = max(shard.features for shard in block.shards)
-        return Clients(padded([own_part(first, shard) for shard in block.shards], widest))
+        return HyFEMClients(padded([own_part(first, shard) for shard in block.shards], widest))
 
-    def ask(self, server: Server, now: Round) -> Question:
-        return Question(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
+    def ask(self, server: HyFEMServer, now: Round) -> HyFEMBroadcast:
+        return HyFEMBroadcast(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
-    def answer(self, clients: Clients, question: Question, block: Block, now: Round) -> tuple[Clients, Answer]:
-        step, values = float(question.step), []
+    def answer(
+        self, clients: HyFEMClients, broadcast: HyFEMBroadcast, block: Block, now: Round
+    ) -> tuple[HyFEMClients, HyFEMUpload]:
+        step, values = float(broadcast.step), []
         keep = self.local.keeps(step, self.mu)
         for i, shard in enumerate(block.shards):
-            common = own_part(question.model.first, shard)
+            common = own_part(broadcast.model.first, shard)
             start = Parameters(clients.first[i, None, : shard.features], ())
             push = Parameters(common * common.dtype.type(step * self.mu), ()) if self.mu else None
             descent = Descent(Parameters(common, ()), step, keep, push, start)
             values.append(moved(self.local, descent, block.only(np.array([i])), now) + common)
-        return Clients(padded(values, clients.first.shape[1])), Answer(placed_by_columns(self.problem, values, block))
+        return HyFEMClients(padded(values, clients.first.shape[1])), HyFEMUpload(
+            placed_by_columns(self.problem, values, block)
+        )
 
-    def absorb(self, server: Server, total: Answer, now: Round) -> Server:
+    def absorb(self, server: HyFEMServer, total: HyFEMUpload, now: Round) -> HyFEMServer:
         """In each column the mean over its holders of the last w_k known; a column without a known w_k is unchanged."""
         known = server.known | now.present
         count, first = column_holdings(self.problem).held_by(known), server.model.first.copy()
         held = count > 0
         first[held] = total.first[held] / count[held, None].astype(first.dtype)
-        return Server(Parameters(first, ()), server.steps + 1, known)
+        return HyFEMServer(Parameters(first, ()), server.steps + 1, known)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
         """In a client's first round, when w_k is still the initial model, the mean gradient in its columns."""

@@ -16,20 +16,20 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpifed.algorithms.horizontal import model_template
-from mpifed.algorithms.private import noisy_gradient, privacy_of, working_dtype, wrong_privacy
+from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, added, bare_leaves, beside, map_leaves, namespace
+from mpifed.core.protocols import Features
+from mpifed.core.record import Array, added, bare_leaves, beside, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient, penalized
 from mpifed.maths.optimizers import SGD
-from mpifed.maths.privacy.settings import Privacy
 
 TILE = 32  # rows, of which a batch of random size is made
 MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
@@ -39,7 +39,7 @@ ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no
 class Minibatch(NamedTuple):
     """Rows of each of n clients, for one local step."""
 
-    X: Any  # [n, s, p]
+    X: Features  # [n, s, p]
     y: Array  # [n, s]
     weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1, or 0
 
@@ -50,8 +50,8 @@ class Descent(NamedTuple):
     model: Parameters  # common to all, leaves without the leading axis
     step: float
     keep: Parameters  # a number for each leaf, see `LocalSteps.keeps`
-    push: Record | None = None  # leaves [n, ...], or common to all like those of a model
-    starts: Record | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
+    push: Parameters | None = None  # leaves [n, ...], or common to all like those of a model
+    starts: Parameters | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
     tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
 
     def of(self, dtype: str) -> Descent:
@@ -59,10 +59,11 @@ class Descent(NamedTuple):
         if self.model.first.dtype == dtype:
             return self
 
-        def wide(record: Record | None) -> Any:
-            return None if record is None else map_leaves(lambda leaf: leaf.astype(dtype, copy=False), record)
+        def wide(record: Parameters) -> Parameters:
+            return map_leaves(lambda leaf: leaf.astype(dtype, copy=False), record)
 
-        return self._replace(model=wide(self.model), push=wide(self.push), starts=wide(self.starts))
+        push, starts = (None if record is None else wide(record) for record in (self.push, self.starts))
+        return self._replace(model=wide(self.model), push=push, starts=starts)
 
 
 def wrong_draw(key: str, rows: int) -> list[str]:
@@ -110,7 +111,7 @@ class LocalSteps:
         """`keep` of each leaf of the model: 1 - step (pull + 2 l2 + weight decay), without l2 for intercepts."""
         objective = self.problem.objective
         double, decay = 2 * float(objective.l2), self.optimizer.weight_decay if self.optimizer is not None else 0.0
-        factors: Parameters = map_leaves(
+        factors = map_leaves(
             lambda counts: 1 - step * (pull + (double if counts else 0.0) + decay),
             penalized(objective, model_template(self.problem)),
         )
@@ -179,7 +180,7 @@ class LocalSteps:
         """Rows computed together where the batch size is random; a function of the settings alone."""
         return TILE * min(-(-self.batch // TILE), ROWS // TILE)
 
-    def _tiled(self, rows: Any, drawn: Any) -> tuple[Any, Any]:
+    def _tiled(self, rows: Array, drawn: Array) -> tuple[Array, Array]:
         """Rows [n, s] and which of them count [n, s], padded to whole tiles."""
         more = (0, 0), (0, -rows.shape[1] % self._tile)
         return np.pad(rows, more), np.pad(drawn, more)
@@ -192,7 +193,7 @@ class LocalSteps:
         and may decide where each row's gradient points. So where the number of rows depends on the draw, products are
         of tiles of one size, in which a row's place does not matter.
         """
-        privacy: Privacy = self.problem.privacy
+        privacy = settings(self.problem)
         objective = self.problem.objective
         if privacy.sampling == "fixed":
             at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
@@ -204,10 +205,10 @@ class LocalSteps:
             X, y = rows.rows(start, start + tile)
             return clipped_gradient(objective, at, X, y, batch.weights[:, start : start + tile], privacy.bound)
 
-        total: Parameters = added(of_tile(start) for start in range(0, batch.y.shape[1], tile))
+        total = added(of_tile(start) for start in range(0, batch.y.shape[1], tile))
         return total
 
-    def _alike(self, batch: Any) -> Minibatch:
+    def _alike(self, batch: Batch) -> Minibatch:
         """A minibatch in which all rows have the same weight."""
         xp, privacy, shape = namespace(batch.y), privacy_of(self.problem), batch.y.shape
         clipped = privacy is not None and privacy.level == "sample"
@@ -234,7 +235,7 @@ class LocalSteps:
             joined = namespace(all_[0]).concatenate(all_)
             return joined[beside(joined, order)]
 
-        change: Parameters = map_leaves(together, *[moved for _, moved in parts])
+        change = map_leaves(together, *[moved for _, moved in parts])
         return change
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
@@ -245,7 +246,7 @@ class LocalSteps:
             descent if self.single_step else descent.of(working_dtype(self.problem))
         )
         # None: at the model, which needs no copy for each
-        x: Any = None if starts is None else map_leaves(lambda leaf: leaf.copy(), starts)
+        x = None if starts is None else map_leaves(lambda leaf: leaf.copy(), starts)
         ended = block.xp.zeros(len(block.clients), dtype=bool)
         for r, batch in enumerate(self.minibatches(block, now)):
             at = model if x is None else x
@@ -255,7 +256,7 @@ class LocalSteps:
             if x is None:
                 moved = map_leaves(_shrunk, down, model, keep)
                 if self.single_step:
-                    return moved  # type: ignore[no-any-return]
+                    return moved
                 new = map_leaves(operator.add, moved, model)
             elif tolerance:
                 new = map_leaves(lambda w, d, part: d + w * w.dtype.type(part), x, down, keep)
@@ -266,16 +267,19 @@ class LocalSteps:
             x = new
             if tolerance and bool(ended.all()):
                 break
-        return map_leaves(_subtract, x, model)  # type: ignore[no-any-return]
+        assert x is not None  # there is a minibatch
+        return map_leaves(_subtract, x, model)
 
     def _with_momentum(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """`_run` with momentum: v <- momentum v + u, u being the change by a plain step."""
         assert self.optimizer is not None and not descent.tolerance
         momentum, nesterov = self.optimizer.momentum, self.optimizer.nesterov
-        x, velocity = descent.model if descent.starts is None else descent.starts, None
+        x = descent.model if descent.starts is None else descent.starts
+        velocity: Parameters | None = None
 
         def faster(v: Array, u: Array) -> Array:
-            return v * v.dtype.type(momentum) + u  # type: ignore[no-any-return]
+            sped: Array = v * v.dtype.type(momentum) + u
+            return sped
 
         for r, batch in enumerate(self.minibatches(block, now)):
             move = self._down(x, batch, descent.step, block, now, r)
@@ -284,13 +288,13 @@ class LocalSteps:
             move = map_leaves(lambda u, w, keep: u + w * w.dtype.type(keep - 1), move, x, descent.keep)
             velocity = move if velocity is None else map_leaves(faster, velocity, move)
             x = map_leaves(operator.add, map_leaves(faster, velocity, move) if nesterov else velocity, x)
-        return map_leaves(operator.sub, x, descent.model)  # type: ignore[no-any-return]
+        return map_leaves(operator.sub, x, descent.model)
 
     def _down(self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int) -> Parameters:
         """[n, ...]: -step (mean gradient + concave), clipped and with noise as the job says."""
         problem, privacy = self.problem, privacy_of(self.problem)
         if privacy is None or privacy.level == "client":
-            down = gradient(problem.objective, at, batch.X, batch.y, batch.weights * -step)
+            down: Parameters = gradient(problem.objective, at, batch.X, batch.y, batch.weights * -step)
         else:
             gain = -step / self.batch
             total = self._clipped(at, batch)
@@ -316,8 +320,7 @@ def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
         lambda keep, counts: max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2)) if counts else abs(keep),
         keeps, penalized(problem.objective, keeps),
     )  # fmt: skip
-    largest: float = max(bare_leaves(kinds))
-    return largest
+    return max(map(float, bare_leaves(kinds)))
 
 
 def _add(out: Array, other: Array) -> Array:

@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import operator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpifed.algorithms.horizontal import CHUNK, model_template, power_of_two
 from mpifed.core.block import Block
-from mpifed.core.exchange import Columns, Field, Measure, Problem, ToServer, fields_like
+from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToServer, fields_like
+from mpifed.core.protocols import Model
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, gradient, penalty_gradient, squares
 
 
-class Clients(NamedTuple):
+class FedPDMServer(NamedTuple):
+    """The server's state."""
+
+    model: Parameters  # x_0
+    steps: np.int64  # rounds done
+
+
+class FedPDMClients(NamedTuple):
     """State of the clients, unchanged while they are absent; leaves [n, ...]."""
 
     model: Parameters  # x_i
     dual: Parameters  # lambda_i, of the constraint x_i = x_0
 
 
-class Sums(NamedTuple):
+class OptimalityUpload(NamedTuple):
     """A client's upload for (21)."""
 
     squares: Array  # [n] of the derivatives by x_i and lambda_i
@@ -37,7 +45,9 @@ class Sums(NamedTuple):
 def measure_of_optimality(problem: Problem, rho: float) -> Measure:
     """The column `optimality`, (21) with clients weighted by their rows; over all rows, in float64."""
     fine = 2.0**-40 * max(1.0, power_of_two(problem.clients) * 2.0**-13)  # so that the sum of all has room
-    fields = Sums(Field((), fine, 2.0**40, degree=2), fields_like(model_template(problem), 2.0**-40, 2.0**30))
+    fields = OptimalityUpload(
+        Field((), fine, 2.0**40, degree=2), fields_like(model_template(problem), 2.0**-40, 2.0**30)
+    )
     exchange = ToServer(
         "optimality",
         fields,
@@ -49,7 +59,7 @@ def measure_of_optimality(problem: Problem, rho: float) -> Measure:
     )
     return Measure(
         (exchange,),
-        start=lambda server: server.model,
+        start=_model,
         report=partial(_report, problem, rho),
         start_clients=lambda block, clients: clients,
         certificate=("optimality",),
@@ -57,8 +67,8 @@ def measure_of_optimality(problem: Problem, rho: float) -> Measure:
 
 
 def _answer(
-    problem: Problem, rho: float, clients: Clients, start: Parameters, block: Block, now: Round
-) -> tuple[Clients, Sums]:
+    problem: Problem, rho: float, clients: FedPDMClients, start: Parameters, block: Block, now: Round
+) -> tuple[FedPDMClients, OptimalityUpload]:
     """The terms of (21) of a single client, the only one of the block."""
     client = map_leaves(lambda leaf: leaf[0].astype(np.float64), clients)
     share = float(block.counts[0] / problem.counts.sum())
@@ -66,10 +76,14 @@ def _answer(
     slope = _slope(problem.objective, client.model, block)
     down = map_leaves(lambda g, dual, d: g - dual + rho * d, slope, client.dual, gap)
     pull = map_leaves(lambda dual, d: share * (dual - rho * d)[None], client.dual, gap)
-    return clients, Sums(np.array([share**2 * (squares(down) + squares(gap))]), pull)
+    return clients, OptimalityUpload(np.array([share**2 * (squares(down) + squares(gap))]), pull)
 
 
-def _report(problem: Problem, rho: float, server: Any, sums: Sums, first: Any) -> Columns:
+def _model(server: FedPDMServer) -> Parameters:
+    return server.model
+
+
+def _report(problem: Problem, rho: float, server: FedPDMServer, sums: OptimalityUpload, first: FirstNumbers) -> Columns:
     start = map_leaves(lambda leaf: leaf.astype(np.float64), server.model)
     moved = map_leaves(lambda w, g: w - g / rho, start, sums.pull)
     if problem.regularizer is not None:
@@ -77,13 +91,13 @@ def _report(problem: Problem, rho: float, server: Any, sums: Sums, first: Any) -
     return {"optimality": float(sums.squares) + rho**2 * squares(map_leaves(operator.sub, start, moved))}
 
 
-def _slope(objective: Any, model: Parameters, block: Block) -> Parameters:
+def _slope(objective: Model, model: Parameters, block: Block) -> Parameters:
     """The gradient of one client's mean loss and penalties over all its rows, at its own model, in float64."""
-    total: Any = None
+    total: Parameters | None = None
     for _, batch in block.everything(CHUNK):
         ones = block.xp.ones(batch.y.shape)
         chunk = map_leaves(lambda leaf: leaf[0].astype(np.float64), gradient(objective, model, batch.X, batch.y, ones))
         total = chunk if total is None else map_leaves(operator.add, total, chunk)
     rows = int(block.counts[0])
-    slope: Parameters = map_leaves(lambda g, p: g / rows + p, total, penalty_gradient(objective, model))
-    return slope
+    assert total is not None  # every client has rows
+    return map_leaves(lambda g, p: g / rows + p, total, penalty_gradient(objective, model))

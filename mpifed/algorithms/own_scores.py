@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.hybrid import check_cells
@@ -16,6 +17,7 @@ from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
 from mpifed.core.holdings import Holdings
+from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array, beside, index, leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Linear, Parameters
@@ -65,7 +67,8 @@ def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Arra
     steps x <- keep x + push are taken at once.
     """
     if not alone.sparse:
-        return local.run(descent, alone, now).first[0]
+        result: Array = local.run(descent, alone, now).first[0]
+        return result
     (shard,), (there,) = alone.shards, alone.host.shards
     slices = local.slices(shard.samples)
     drawn, touched = np.zeros(shard.samples, bool), np.zeros(shard.features, bool)
@@ -77,13 +80,13 @@ def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Arra
     )
     assert start is not None
     at = index(start, columns)
-    change = (start if starts is None else starts[0]).copy()
-    keep: Any = descent.keep.first
+    change: Array = (start if starts is None else starts[0]).copy()
+    keep = float(descent.keep.first)
     change *= change.dtype.type(keep ** len(slices))
     if push is not None:
         change += push * push.dtype.type(sum(keep**r for r in range(len(slices))))
     change -= start
-    shard_near: Any = _Near(shard, columns)  # has all that local steps read of a shard
+    shard_near: Any = _Near(shard, columns)  # no whole `Shard`: it has what local steps read of sparse rows
     near = descent._replace(
         model=Parameters(start[at], ()),
         push=None if push is None else Parameters(push[at], ()),
@@ -105,6 +108,6 @@ class _Near:
         self.client, self.samples, self.features = shard.client, shard.samples, len(at)
         self.y = shard.y
 
-    def take_sparse(self, at: Array, dtype: Any) -> Any:
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> CsrRows:
         """The rows `at` [b] as a CSR matrix [b, p]."""
         return renumbered(self._shard.take_sparse(at, dtype), self._place, self.features)

@@ -25,7 +25,8 @@ from mpifed.algorithms.horizontal import Weighted, mean, model_template, power_o
 from mpifed.core.block import Block
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Problem
-from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, namespace
+from mpifed.core.protocols import Parameters, PrivacySettings
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, record_factors
@@ -33,7 +34,6 @@ from mpifed.maths.kernels import with_noise
 from mpifed.maths.privacy.mechanism import Mechanism, Noise, mechanism, release
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload
-from mpifed.maths.privacy.settings import Privacy
 
 Floats = NDArray[np.float64]
 SERVER = np.array([-1])  # whose noise the server's is
@@ -51,16 +51,21 @@ class Share(NamedTuple):
     growth: float = 1.0  # by how much all local steps together may enlarge an error made in one of them
 
 
-def privacy_of(problem: Problem) -> Privacy | None:
+def privacy_of(problem: Problem) -> PrivacySettings | None:
     """The job's `[privacy]` settings; None without."""
-    privacy: Privacy | None = problem.privacy
-    return privacy
+    return problem.privacy
+
+
+def settings(problem: Problem) -> PrivacySettings:
+    """The `[privacy]` settings of a job that has some."""
+    assert problem.privacy is not None
+    return problem.privacy
 
 
 @lru_cache(maxsize=8)
 def mechanism_of(problem: Problem, steps: int, batch: int) -> Mechanism:
     """The mechanism of a private job whose rounds have `steps` local steps on `batch` records each."""
-    privacy: Privacy = problem.privacy
+    privacy = settings(problem)
     rows = batch if privacy.on_gradients else steps * batch
     if privacy.sampling == "poisson":
         rows = int(problem.counts.max())  # all of them, by chance
@@ -121,15 +126,15 @@ def upload_share(
 
 
 def noisy_gradient(
-    problem: Problem, total: Record, gain: float, batch: int, r: int, block: Block, now: Round
-) -> Record:
+    problem: Problem, total: Parameters, gain: float, batch: int, r: int, block: Block, now: Round
+) -> Parameters:
     """gain times each client's sum of clipped gradients as the client releases it in local step r.
 
     Parameters
     ----------
     total : leaves [n, ...] float64
     """
-    privacy: Privacy = problem.privacy
+    privacy = settings(problem)
     how, reach, purpose = mechanism_of(problem, 1, batch), privacy.reach, f"gradient {r}"
     if not privacy.on_grid:
         spread = np.full(len(block.clients), abs(gain) * privacy.multiplier * reach)
@@ -198,11 +203,12 @@ def present_weight(problem: Problem, total: Weighted) -> float:
     return float(total.weight)
 
 
-def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -> Record:
+def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -> Parameters:
     """The mean of the uploads, plus the server's noise where trust is "central"."""
     privacy, value = privacy_of(problem), total.value
     if privacy is None or privacy.trust == "local":
-        return mean(total)
+        change: Parameters = mean(total)
+        return change
     weight, unit = present_weight(problem, total), _unit(problem, share) * heaviest(problem)
     value, central = map_leaves(lambda leaf: np.asarray(leaf)[None], value), privacy.trust == "central"
     if privacy.on_grid:
@@ -211,12 +217,13 @@ def mean_released(problem: Problem, share: Share, total: Weighted, now: Round) -
         value = _on_grid(how, "server", value, factor, sigma, SERVER, now, unit, problem.dtype)
     elif central:
         value = _in_floats("server", value, np.array([privacy.multiplier * unit]), SERVER, now)
-    return mean(Weighted(map_leaves(lambda leaf: leaf[0], value), weight))
+    change = mean(Weighted(map_leaves(lambda leaf: leaf[0], value), np.array(weight)))
+    return change
 
 
 def released(problem: Problem, share: Share, steps: int, batch: int) -> Release:
     """What a round releases, for `steps` gradients over `batch` records of each participating client."""
-    privacy, clients, how = problem.privacy, problem.clients, _how(share)
+    privacy, clients, how = settings(problem), problem.clients, _how(share)
     fraction = np.minimum(1.0, batch / problem.counts)
     z, ones, none = privacy.multiplier, np.ones(clients), np.full(clients, np.nan)
     multiplier = how.equivalent_multiplier if privacy.on_grid else lambda distance: z / distance
@@ -302,7 +309,7 @@ def _how(share: Share) -> Mechanism:
 
 def _unit(problem: Problem, share: Share) -> float:
     """The sensitivity to which the noise on an upload is calibrated."""
-    privacy: Privacy = problem.privacy
+    privacy = settings(problem)
     return share.paper if privacy.accounting == "paper" else share.sensitivity
 
 
@@ -319,9 +326,9 @@ def _times(record: Record, factors: Floats) -> Record:
 
 
 def _on_grid(
-    how: Mechanism, purpose: str, record: Record, each: Floats, sigma: float, clients: NDArray[np.int64], now: Round,
+    how: Mechanism, purpose: str, record: AnyRecord, each: Floats, sigma: float, clients: NDArray[np.int64], now: Round,
     gain: float | None, dtype: str,
-) -> Record:  # fmt: skip
+) -> AnyRecord:  # fmt: skip
     """Each client's part of `record`, leaves [n, ...], times `each` [n], released; see `mechanism.release`."""
     xp = namespace(bare_leaves(record)[0])
     record = map_leaves(xp.ascontiguousarray, record)
@@ -340,7 +347,7 @@ def _on_grid(
     return noisy
 
 
-def _in_floats(purpose: str, record: Record, spread: Floats, clients: NDArray[np.int64], now: Round) -> Record:
+def _in_floats(purpose: str, record: AnyRecord, spread: Floats, clients: NDArray[np.int64], now: Round) -> AnyRecord:
     """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; gives no privacy guarantee.
 
     Noise is drawn in memory, the same for every device.

@@ -8,24 +8,24 @@ on gradients or uploads, the result is noisy. Records have no axis of clients.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.private import Share, privacy_of
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.protocols import Model
+from mpifed.core.record import AnyRecord, Array, Record, map_leaves
 from mpifed.core.reveals import AddedNoise, MeanGradient, Received
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
 
-def wide(record: Record) -> Any:
+def wide(record: AnyRecord) -> AnyRecord:
     return map_leaves(lambda leaf: np.asarray(leaf, dtype=np.float64), record)
 
 
 def of_step(
-    objective: Any, model: Parameters, moved: Parameters, step: float, drift: Record | None = None
+    objective: Model, model: Parameters, moved: Parameters, step: float, drift: Record | None = None
 ) -> Parameters:
     """The mean gradient, without penalties, behind *one* local step from `model`.
 
@@ -35,29 +35,27 @@ def of_step(
     Parameters
     ----------
     moved : an upload divided by its weight; of FedPDM, what `fedpdm_moved` makes of it
-    step : the step size that came with the question
+    step : the step size that came with the broadcast
     drift : c_i - c of SCAFFOLD, or lambda_i of FedPDM, both zero in a client's first round
     """
 
     def gradient(change: Array, of_penalty: Array, *drift: Array) -> Array:
         return (drift[0] if drift else 0.0) - change / step - of_penalty
 
-    records = [wide(moved), penalty_gradient(objective, wide(model))] + ([] if drift is None else [wide(drift)])
-    mean: Parameters = map_leaves(gradient, *records)
-    return mean
+    drifts = [] if drift is None else [wide(drift)]
+    return map_leaves(gradient, wide(moved), penalty_gradient(objective, wide(model)), *drifts)
 
 
-def of_statistics(gradient: Record, weight: float, function: int = 0) -> Parameters:
+def of_statistics(gradient: Parameters, weight: float, function: int = 0) -> Parameters:
     """The mean gradient of one of the K functions, from an upload of SSCA with leaves [K, ...]; it has no penalty.
 
     With recursive variance reduction it is a difference of two gradients on the same rows: of one row still a matrix
     of rank one, whose row `reconstruction.direction` finds.
     """
-    mean: Parameters = map_leaves(lambda leaf: leaf[function] / weight, wide(gradient))
-    return mean
+    return map_leaves(lambda leaf: leaf[function] / weight, wide(gradient))
 
 
-def scaffold_control(control: Record, common: Record, moved: Record, step: float, steps: int = 1) -> Record:
+def scaffold_control(control: AnyRecord, common: AnyRecord, moved: AnyRecord, step: float, steps: int = 1) -> AnyRecord:
     """A client's control variate c_i after a round, for anybody who knew it before: it starts at zero.
 
     So a server that has received every upload of the client, and knows the c of each round, knows it.
@@ -65,12 +63,12 @@ def scaffold_control(control: Record, common: Record, moved: Record, step: float
     return map_leaves(lambda c_i, c, d: c_i - c - d / (steps * step), wide(control), wide(common), wide(moved))
 
 
-def fedpdm_moved(value: Record, dual: Record, rho: float) -> Record:
+def fedpdm_moved(value: AnyRecord, dual: AnyRecord, rho: float) -> AnyRecord:
     """x_i - x_0 from an upload y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, divided by its weight."""
     return map_leaves(lambda y, dual: (y + dual / rho) / 2, wide(value), wide(dual))
 
 
-def fedpdm_dual(dual: Record, value: Record, rho: float) -> Record:
+def fedpdm_dual(dual: AnyRecord, value: AnyRecord, rho: float) -> AnyRecord:
     """A client's lambda_i after a round, for anybody who knew it before: it starts at zero."""
     return map_leaves(lambda dual, y: (dual - rho * y) / 2, wide(dual), wide(value))
 
@@ -82,10 +80,11 @@ def weight_of(problem: Problem, received: Received) -> float:
     return float(received.answer.weight)
 
 
-def unweighted(problem: Problem, received: Received) -> Any:
+def unweighted(problem: Problem, received: Received) -> Parameters:
     """The value of a `Weighted` upload or sum, divided by its weight."""
     weight = weight_of(problem, received)
-    return map_leaves(lambda leaf: leaf / weight, wide(received.answer.value))
+    value: Parameters = received.answer.value
+    return map_leaves(lambda leaf: leaf / weight, wide(value))
 
 
 def gradient_of_steps(

@@ -46,7 +46,7 @@ from mpifed.maths.privacy.release import Release
 from mpifed.maths.ranges import Count, Repeats
 
 
-class Server(NamedTuple):
+class ScaffoldServer(NamedTuple):
     """The server's state."""
 
     model: Parameters
@@ -54,7 +54,7 @@ class Server(NamedTuple):
     steps: Array  # [] int64, rounds done
 
 
-class Question(NamedTuple):
+class ScaffoldBroadcast(NamedTuple):
     """Broadcast of a round."""
 
     model: Parameters
@@ -106,33 +106,35 @@ class Scaffold(Rows):
             )
         return wrong
 
-    def start_server(self, now: Round) -> Server:
+    def start_server(self, now: Round) -> ScaffoldServer:
         model = start_model(self.problem, now)
-        return Server(model, zeros(model), np.int64(0))
+        return ScaffoldServer(model, zeros(model), np.int64(0))
 
     def start_clients(self, block: Block, now: Round) -> Parameters:
         """c_i = 0."""
         model, n = model_template(self.problem), len(block.clients)
-        controls: Parameters = map_leaves(lambda leaf: np.zeros((n, *leaf.shape), leaf.dtype), model)
+        controls = map_leaves(lambda leaf: np.zeros((n, *leaf.shape), leaf.dtype), model)
         return controls
 
-    def ask(self, server: Server, now: Round) -> Question:
+    def ask(self, server: ScaffoldServer, now: Round) -> ScaffoldBroadcast:
         step = self.client_optimizer.at(int(server.steps) + 1)
         refuse_large(self.problem, self._share(step), self.local_steps, server.model)
-        return Question(server.model, server.control, np.float64(step))
+        return ScaffoldBroadcast(server.model, server.control, np.float64(step))
 
-    def answer(self, clients: Parameters, question: Question, block: Block, now: Round) -> tuple[Parameters, Weighted]:
+    def answer(
+        self, clients: Parameters, broadcast: ScaffoldBroadcast, block: Block, now: Round
+    ) -> tuple[Parameters, Weighted]:
         """Each client's change of the model after its local steps, weighted by its number of rows."""
-        step = float(question.step)
+        step = float(broadcast.step)
 
         def towards(control: Array, common: Array) -> Array:
             push = control - common
             push *= push.dtype.type(step)
             return push  # type: ignore[no-any-return]
 
-        push = map_leaves(towards, clients, question.control)
+        push = map_leaves(towards, clients, broadcast.control)
         share = self._share(step)
-        moved = self.local.run(Descent(question.model, step, self._keep(step), push), block, now)
+        moved = self.local.run(Descent(broadcast.model, step, self._keep(step), push), block, now)
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, moved, weight, block, now)
 
@@ -142,10 +144,10 @@ class Scaffold(Rows):
             new -= common
             return new  # type: ignore[no-any-return]
 
-        clients = map_leaves(renewed, clients, question.control, known(self.problem, share, leaving, weight))
+        clients = map_leaves(renewed, clients, broadcast.control, known(self.problem, share, leaving, weight))
         return clients, weighted(self.problem, leaving, weight)
 
-    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
+    def absorb(self, server: ScaffoldServer, total: Weighted, now: Round) -> ScaffoldServer:
         """Adds the mean change to the model, and the mean change of all clients' c_i to c."""
         step = self.client_optimizer.at(int(server.steps) + 1)
         change = mean_released(self.problem, self._share(step), total, now)
@@ -159,7 +161,7 @@ class Scaffold(Rows):
         model = map_leaves(lambda w, d: w + w.dtype.type(rate) * d, server.model, change)
         if self.problem.regularizer is not None:
             model = self.problem.regularizer.prox(model, rate * self.local_steps * step)
-        return Server(model, control, server.steps + 1)
+        return ScaffoldServer(model, control, server.steps + 1)
 
     def released(self, index: int) -> Release:
         return released(

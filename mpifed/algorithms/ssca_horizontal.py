@@ -1,11 +1,11 @@
-"""Mini-batch SSCA for horizontally split data: Algorithms 1 and 2, see `mpifed.algorithms.ssca`."""
+"""Mini-batch SSCA for horizontally split data: Algorithms 1 and 2, see `mpifed.algorithms.ssca_server`."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +22,12 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.algorithms.local import wrong_draw
 from mpifed.algorithms.revealed import of_statistics, weight_of
-from mpifed.algorithms.ssca import SSCA, Server
+from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
 from mpifed.algorithms.ssca_subproblem import solve
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import ToServer
-from mpifed.core.record import Array, Record, added, beside, in_memory, map_leaves, namespace, on_host
+from mpifed.core.protocols import Features
+from mpifed.core.record import ABSENT, Array, added, beside, in_memory, map_leaves, namespace, on_host
 from mpifed.core.reveals import MeanGradient, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, penalized
@@ -34,36 +35,36 @@ from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at
 
 
 @in_memory("shares", "keep")
-class Question(NamedTuple):
+class SSCABroadcast(NamedTuple):
     """Broadcast of a round."""
 
     model: Parameters  # w_t
-    previous: Record  # w_{t-1}, where gradients are variance-reduced; else ()
-    shares: Array  # [K], or ()
-    keep: Array  # [] float64, 1 - rho_t, where gradients are variance-reduced; else ()
+    previous: Parameters  # w_{t-1}, where gradients are variance-reduced; else ABSENT
+    shares: Array  # [K], or ABSENT
+    keep: np.float64  # 1 - rho_t, where gradients are variance-reduced; else ABSENT
 
 
 @in_memory("shares", "cost")
-class LocalQuestion(NamedTuple):
+class LocalStepsBroadcast(NamedTuple):
     """Broadcast of a round with several local steps."""
 
     model: Parameters  # w_t
     surrogate: Surrogate  # of round t - 1
-    shares: Array  # [K], or ()
-    step: Array  # [] int64, t
+    shares: Array  # [K], or ABSENT
+    step: np.int64  # t
     cost: Array  # [M] float64, c
 
 
-class LocalAnswer(NamedTuple):
+class LocalStepsUpload(NamedTuple):
     """A client's upload after several local steps."""
 
     change: Parameters  # of its model
-    linear: Record  # leaves [K, ...] of its surrogates
-    constant: Array  # [K]; () without constraints
+    linear: Parameters  # leaves [K, ...] of its surrogates
+    constant: Array  # [K]; ABSENT without constraints
 
 
 @dataclass(frozen=True)
-class SSCAHorizontal(SSCA, Rows):
+class SSCAHorizontal(SSCABase, Rows):
     """Algorithms 1 and 2: in every round each client draws `batch_size` rows and uploads the sums of their gradients.
 
     With all clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present.
@@ -86,11 +87,11 @@ class SSCAHorizontal(SSCA, Rows):
         """One exchange: the server receives weighted sums of minibatch gradients, or of changes and surrogates."""
         template, functions = model_template(self.problem), len(self.functions)
         stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template)
-        level = np.empty(functions) if self.problem.constraints else ()
+        level = np.empty(functions) if self.problem.constraints else ABSENT
         fields = weighted_fields(self.problem, Statistics(stacked, level))
         if self.local_steps == 1:
             return (ToServer("gradients", fields, self.ask, self.answer, self.absorb, fused=self.fused),)
-        local = weighted_fields(self.problem, LocalAnswer(template, stacked, level))
+        local = weighted_fields(self.problem, LocalStepsUpload(template, stacked, level))
         return (ToServer("local-steps", local, self.ask_local, self.answer_local, self.absorb_local, one_by_one=True),)
 
     @property
@@ -98,7 +99,7 @@ class SSCAHorizontal(SSCA, Rows):
         """Counts the samples of each function, where any averages over a subset."""
         if not counts_some(self.problem):
             return ()
-        return (count_samples(self.problem, lambda server, shares: server._replace(shares=shares)),)
+        return (count_samples(self.problem, self.with_shares),)
 
     def check(self) -> list[str]:
         """Split, batch size and local steps must fit the data and each other."""
@@ -119,49 +120,49 @@ class SSCAHorizontal(SSCA, Rows):
             )
         return wrong
 
-    def start_server(self, now: Round) -> Server:
+    def start_server(self, now: Round) -> SSCAServer:
         """Step 1: any w_1, and empty surrogates."""
         return self.begin(start_model(self.problem, now))
 
-    def ask(self, server: Server, now: Round) -> Question:
+    def ask(self, server: SSCAServer, now: Round) -> SSCABroadcast:
         """Step 3: w_t."""
         if not self.recursive:
-            return Question(server.model, (), server.shares, ())
-        return Question(server.model, server.previous, server.shares, self.keep(server))
+            return SSCABroadcast(server.model, ABSENT, server.shares, ABSENT)
+        return SSCABroadcast(server.model, server.previous, server.shares, self.keep(server))
 
-    def answer(self, clients: tuple[()], question: Question, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
+    def answer(
+        self, clients: tuple[()], broadcast: SSCABroadcast, block: Block, now: Round
+    ) -> tuple[tuple[()], Weighted]:
         """Step 4: the mean gradients over each client's minibatch, weighted by its rows."""
         weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch_size))
         each = beside(batch.y, np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1))
-        return clients, Weighted(self._statistics(question, batch.X, batch.y, each), weight)
+        return clients, Weighted(self._statistics(broadcast, batch.X, batch.y, each), weight)
 
-    def fused(self, question: Question, block: Block, now: Round) -> Weighted:
+    def fused(self, broadcast: SSCABroadcast, block: Block, now: Round) -> Weighted:
         """The weighted sum of the clients' uploads, from products over many clients' minibatches at once."""
 
         def sums_of(part: Block) -> Statistics:
             batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
             each = self.problem.weights[part.clients].repeat(self.batch_size)
             each /= self.batch_size
-            sums: Statistics = self._statistics(question, batch.X, batch.y, beside(batch.y, each[None]))
-            return sums
+            return self._statistics(broadcast, batch.X, batch.y, beside(batch.y, each[None]))
 
         total = added(sums_of(part) for part in block.parts(self.batch_size))
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
-    def _statistics(self, question: Question, X: Any, y: Array, each: Array) -> Statistics:
+    def _statistics(self, broadcast: SSCABroadcast, X: Features, y: Array, each: Array) -> Statistics:
         """[n, K, ...] at w_t, less what is to be forgotten of those at w_{t-1} where they are variance-reduced."""
 
         def at(model: Parameters, each: Array) -> Statistics:
-            return statistics(self.problem, self.functions, model, X, y, each, question.shares)
+            return statistics(self.problem, self.functions, model, X, y, each, broadcast.shares)
 
-        now = at(question.model, each)
-        if not self.recursive or not question.keep:
+        now = at(broadcast.model, each)
+        if not self.recursive or not broadcast.keep:
             return now
-        before: Statistics = map_leaves(operator.add, now, at(question.previous, each * -float(question.keep)))
-        return before
+        return map_leaves(operator.add, now, at(broadcast.previous, each * -float(broadcast.keep)))
 
-    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
+    def absorb(self, server: SSCAServer, total: Weighted, now: Round) -> SSCAServer:
         """Step 5: the surrogates (3), (10), the convex problem, the step (5)."""
         return self.advance(server, total.value, float(total.weight))
 
@@ -173,50 +174,51 @@ class SSCAHorizontal(SSCA, Rows):
 
     # --- several local steps ----------------------------------------------------------------------------------------
 
-    def ask_local(self, server: Server, now: Round) -> LocalQuestion:
+    def ask_local(self, server: SSCAServer, now: Round) -> LocalStepsBroadcast:
         """w_t and the surrogates, from which every client can solve the convex problem by itself."""
         cost = self.cost(server, self.quadratics(server.surrogate).curvatures) if server.steps else server.slack
-        return LocalQuestion(server.model, server.surrogate, server.shares, server.steps + 1, cost)
+        return LocalStepsBroadcast(server.model, server.surrogate, server.shares, server.steps + 1, cost)
 
     def answer_local(
-        self, clients: tuple[()], question: LocalQuestion, block: Block, now: Round
+        self, clients: tuple[()], broadcast: LocalStepsBroadcast, block: Block, now: Round
     ) -> tuple[tuple[()], Weighted]:
         """E steps of the block's only client, weighted by its rows."""
         weight = self.problem.weights[block.clients]
         rows = block.draw(now, "minibatch", self.local_steps * self.batch_size).reshape(
             self.local_steps, 1, self.batch_size
         )
-        model, surrogate = self._local(question, (block.take(at) for at in rows))
-        change = map_leaves(operator.sub, model, question.model)
-        upload = LocalAnswer(change, surrogate.linear, surrogate.constant if self.problem.constraints else ())
+        model, surrogate = self._local(broadcast, (block.take(at) for at in rows))
+        change = map_leaves(operator.sub, model, broadcast.model)
+        upload = LocalStepsUpload(change, surrogate.linear, surrogate.constant if self.problem.constraints else ABSENT)
 
         def weighted(leaf: Array) -> Array:
-            return (leaf * leaf.dtype.type(weight[0]))[None]
+            scaled: Array = leaf * leaf.dtype.type(weight[0])
+            return scaled[None]
 
         return clients, Weighted(map_leaves(weighted, upload), weight)
 
-    def _local(self, question: LocalQuestion, batches: Iterable[Batch]) -> tuple[Parameters, Surrogate]:
+    def _local(self, broadcast: LocalStepsBroadcast, batches: Iterable[Batch]) -> tuple[Parameters, Surrogate]:
         """The model of one client after its steps, and the surrogates of its own functions."""
-        t, anchor, model = int(question.step), question.model, question.model
+        t, anchor, model = int(broadcast.step), broadcast.model, broadcast.model
         rho, gamma = self.rho.at(t), self.gamma.at(t)
-        tracked = moving = question.surrogate
+        tracked = moving = broadcast.surrogate
         still = not moving.weight  # the surrogates are empty: only track, and stay
-        slope, level = ((), ()) if still else self._at_anchor(moving, anchor)
+        slope, level = (ABSENT, ABSENT) if still else self._at_anchor(moving, anchor)
         for batch in batches:
-            here = self._seen(model, batch, question.shares)
+            here = self._seen(model, batch, broadcast.shares)
             tracked = self.tracked(tracked, rho, here.gradient, here.level, model)
             if still:
                 continue
-            there = here if model is anchor else self._seen(anchor, batch, question.shares)
+            there = here if model is anchor else self._seen(anchor, batch, broadcast.shares)
             corrected = Statistics(
                 map_leaves(lambda g, a, b: g + (a - b), slope, here.gradient, there.gradient),
-                level + here.level - there.level if len(level) else (),
+                level + here.level - there.level if len(level) else ABSENT,
             )
             moving = self.tracked(moving, rho, corrected.gradient, corrected.level, model)
-            model = move(moving, solve(moving, self.quadratics(moving), question.cost).factors, gamma, model)
+            model = move(moving, solve(moving, self.quadratics(moving), broadcast.cost).factors, gamma, model)
         return model, tracked
 
-    def _at_anchor(self, surrogate: Surrogate, anchor: Parameters) -> tuple[Record, Array]:
+    def _at_anchor(self, surrogate: Surrogate, anchor: Parameters) -> tuple[Parameters, Array]:
         """Gradients and values of the surrogates at w_t, without the penalties, which `track` adds."""
         there = float(surrogate.weight)
         curvature = self.tau if self.start == "paper" else self.tau * there
@@ -231,7 +233,7 @@ class SSCAHorizontal(SSCA, Rows):
         parts = penalized(self.problem.objective, anchor)
         slope = map_leaves(less, slope_at(surrogate, curvature, anchor), anchor, parts)
         if not self.problem.constraints:
-            return slope, ()
+            return slope, ABSENT
         level = level_at(surrogate, curvature, anchor)
         if self.start == "paper":
             level = level - np.array([function.aim for function in self.functions]) * (1 - there)
@@ -241,13 +243,13 @@ class SSCAHorizontal(SSCA, Rows):
         """[K, ...] estimates of the functions from one client's minibatch."""
         each = namespace(batch.y).full(batch.y.shape, 1 / self.batch_size)
         sums = statistics(self.problem, self.functions, model, batch.X, batch.y, each, shares)
-        first: Statistics = map_leaves(lambda leaf: leaf[0], sums)
-        level = on_host(first.level) if len(first.level) else ()  # convex problems are solved in memory
+        first = map_leaves(lambda leaf: leaf[0], sums)
+        level = on_host(first.level) if len(first.level) else ABSENT  # convex problems are solved in memory
         return self.with_server_parts(model, first._replace(level=level), 1.0)
 
-    def absorb_local(self, server: Server, total: Weighted, now: Round) -> Server:
+    def absorb_local(self, server: SSCAServer, total: Weighted, now: Round) -> SSCAServer:
         """Averages the models and the surrogates."""
-        means: LocalAnswer = mean(total)
+        means: LocalStepsUpload = mean(total)
         t = int(server.steps) + 1
         weight = 1 - (1 - self.rho.at(t)) ** self.local_steps * (1 - server.surrogate.weight)
         constant = means.constant.astype(np.float64) if self.problem.constraints else server.surrogate.constant

@@ -1,4 +1,4 @@
-"""Mini-batch SSCA for vertically split data: Algorithms 3 and 4, see `mpifed.algorithms.ssca`."""
+"""Mini-batch SSCA for vertically split data: Algorithms 3 and 4, see `mpifed.algorithms.ssca_server`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from mpifed.algorithms.functions import counts_some
 from mpifed.algorithms.horizontal import count_samples, start_model
-from mpifed.algorithms.ssca import SSCA, Server
-from mpifed.algorithms.vertical import Columns, Gathered, Pass, Question, check_columns, draw_rows
+from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
+from mpifed.algorithms.vertical import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
 from mpifed.core.exchange import Exchange, ToServer
+from mpifed.core.record import ABSENT
 from mpifed.core.round import Round
 
 
 @dataclass(frozen=True)
-class SSCAVertical(SSCA, Columns):
+class SSCAVertical(SSCABase, Columns):
     """Algorithms 3 and 4: the server draws `batch_size` rows; clients sum scores and upload gradients of their columns.
 
     All clients have the labels, or `label_holder` alone has them. `head_client` (the holder, or client 0) sends the
@@ -32,7 +33,7 @@ class SSCAVertical(SSCA, Columns):
         """Counts the samples of each function, where any averages over a subset."""
         if not counts_some(self.problem):
             return ()
-        return (count_samples(self.problem, lambda server, shares: server._replace(shares=shares), sender=self.sender),)
+        return (count_samples(self.problem, self.with_shares, sender=self.sender),)
 
     def check(self) -> list[str]:
         """Split and batch size must fit the data."""
@@ -41,17 +42,17 @@ class SSCAVertical(SSCA, Columns):
             wrong.append(f"[algorithm] local_steps = {self.local_steps}: is for data split by rows; leave it out")
         return wrong
 
-    def start_server(self, now: Round) -> Server:
+    def start_server(self, now: Round) -> SSCAServer:
         """Step 1: any w_1, and empty surrogates."""
         return self.begin(start_model(self.problem, now))
 
-    def ask(self, server: Server, now: Round) -> Question:
+    def ask(self, server: SSCAServer, now: Round) -> PassBroadcast:
         """Step 3: row indices and w_t."""
         rows = draw_rows(self.problem, now, self.batch_size)
         if not self.recursive:
-            return Question(rows, server.model, (), server.shares, (), ())
-        return Question(rows, server.model, server.previous, server.shares, self.keep(server), ())
+            return PassBroadcast(rows, server.model, ABSENT, server.shares, ABSENT, ABSENT)
+        return PassBroadcast(rows, server.model, server.previous, server.shares, self.keep(server), ABSENT)
 
-    def absorb(self, server: Server, total: Gathered, now: Round) -> Server:
+    def absorb(self, server: SSCAServer, total: PassUpload, now: Round) -> SSCAServer:
         """Step 7: the surrogates (13), (20), the convex problem, the step (5)."""
         return self.advance(server, total.statistics, 1.0)

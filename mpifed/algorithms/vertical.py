@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,21 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, Measure, Placed, Problem, ToClients, ToServer, fields_like
-from mpifed.core.record import Array, Record, in_memory, index, map_leaves, namespace
+from mpifed.core.exchange import Columns as History
+from mpifed.core.exchange import (
+    Exchange,
+    Field,
+    FirstNumbers,
+    Measure,
+    Placed,
+    Problem,
+    ToClients,
+    ToServer,
+    fields_like,
+    fields_of,
+)
+from mpifed.core.protocols import Features
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, in_memory, index, map_leaves, namespace
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -51,44 +64,45 @@ from mpifed.shards.layout import span
 
 
 @in_memory("rows", "shares", "keep", "count")
-class Question(NamedTuple):
+class PassBroadcast(NamedTuple):
     """Broadcast of a pass; each client receives its own columns of the models' `first`."""
 
     rows: Array  # [b] row indices
     model: Parameters
-    previous: Record  # the model before, where gradients are variance-reduced; else ()
-    shares: Array  # [K] counted samples relative to all, or ()
-    keep: Array  # [] float64, how much of the gradients at `previous` is taken off; or ()
-    count: Array  # [] how many of the rows count, in an evaluation; else ()
+    previous: Parameters  # the model before, where gradients are variance-reduced; else ABSENT
+    shares: Array  # [K] counted samples relative to all, or ABSENT
+    keep: np.float64  # [], how much of the gradients at `previous` is taken off; or ABSENT
+    # [] how many of the rows count, in an evaluation, else ABSENT; no tuple's `count` is called
+    count: np.int64  # type: ignore[assignment]
 
 
-class Scores(NamedTuple):
+class PartialScores(NamedTuple):
     """A client's partial scores."""
 
     partial: Array  # [n, V, b, h] at the V models
 
 
-class Told(NamedTuple):
+class ScoreSlopes(NamedTuple):
     """The derivatives that the label holder sends to the other clients."""
 
     slopes: Array  # [n, K, b, h]
 
 
-class Gathered(NamedTuple):
+class PassUpload(NamedTuple):
     """What the server receives: each number from a single client."""
 
     statistics: Statistics  # leaves [n, K, ...]; `gradient.first` placed by columns
-    tally: Record  # Tally [n, T], in an evaluation; else ()
+    tally: Tally  # [n, T], in an evaluation; else ABSENT
 
 
-class Memory(NamedTuple):
+class PassClients(NamedTuple):
     """State of the clients within a pass; the same for all, but for the labels."""
 
-    question: Question  # without `first`: leaves [n, ...]
+    question: PassBroadcast  # without `first`: leaves [n, ...]
     slopes: Array  # [n, K, b, h]
     head: Record  # leaves [n, K, ...]
-    level: Array  # [n, K]; () without constraints
-    tally: Record  # Tally [n, T]; ()
+    level: Array  # [n, K]; ABSENT without constraints
+    tally: Tally  # [n, T]; ABSENT but in an evaluation
 
 
 @dataclass(frozen=True)
@@ -110,116 +124,113 @@ class Pass:
     gradients: bool = True
 
     def exchanges(
-        self, ask: Callable[[Any, Round], Question], absorb: Callable[[Any, Gathered, Round], Any]
+        self,
+        ask: Callable[[AnyRecord, Round], PassBroadcast],
+        absorb: Callable[[AnyRecord, PassUpload, Round], AnyRecord],
     ) -> tuple[Exchange, ...]:
         """The exchanges of the pass; `ask` and `absorb` are the server's."""
         problem, functions = self.problem, sampled(self.problem)
         template = model_template(problem)
         scores = template.first.shape[1]
         partial = Field((self.points, self.size, scores))
-        exchanges: list[Exchange] = [
-            ToClients(
-                f"{self.name}scores", Scores(partial), ask, self.partial_scores, self.hear_scores,
-                told_by_columns=("model.first", "previous.first"), off_clock=self.measures, hearer=self.holder,
-                alike=True,
-            )
-        ]  # fmt: skip
-        if self.holder is not None and self.gradients:
-            derivatives = Told(Field((len(functions), self.size, scores), sender=self.holder))
-            exchanges.append(
-                ToClients(
-                    f"{self.name}slopes", derivatives, self.ask_nothing, self.tell_slopes, self.hear_slopes,
-                    off_clock=self.measures,
-                )
-            )  # fmt: skip
-        exchanges.append(
-            ToServer(
-                f"{self.name}gradients" if self.gradients else f"{self.name}losses",
-                self._fields(template), self.ask_nothing, self.gather, absorb, off_clock=self.measures,
-            )
+        first = ToClients(
+            f"{self.name}scores", PartialScores(partial), ask, self.partial_scores, self.hear_scores,
+            told_by_columns=("model.first", "previous.first"), off_clock=self.measures, hearer=self.holder, alike=True,
         )  # fmt: skip
-        return tuple(exchanges)
+        last = ToServer(
+            f"{self.name}gradients" if self.gradients else f"{self.name}losses",
+            self._fields(template), self.ask_nothing, self.gather, absorb, off_clock=self.measures,
+        )  # fmt: skip
+        if self.holder is None or not self.gradients:
+            return (first, last)
+        derivatives = ScoreSlopes(Field((len(functions), self.size, scores), sender=self.holder))
+        slopes_told = ToClients(
+            f"{self.name}slopes", derivatives, self.ask_nothing, self.tell_slopes, self.hear_slopes,
+            off_clock=self.measures,
+        )  # fmt: skip
+        return (first, slopes_told, last)
 
-    def _fields(self, template: Parameters) -> Gathered:
-        """The fields of `Gathered`: each number comes from a single client."""
+    def _fields(self, template: Parameters) -> PassUpload:
+        """The fields of `PassUpload`: each number comes from a single client."""
         scale, bound = (2.0**-30, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
         functions, sender = len(sampled(self.problem)), self.head_client
-        gradient: Record = ()
+        gradient: Parameters = ABSENT
         if self.gradients:
             head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
             first = Field((functions, *template.first.shape), scale, bound, columns=1)
             gradient = Parameters(first, fields_like(head, scale, bound, sender=sender))
-        level = Field((functions,), scale, bound, sender=sender, degree=2) if self._levels else ()
-        return Gathered(
-            Statistics(gradient, level), tally_fields(self.problem, self.size, sender) if self.measures else ()
+        level = Field((functions,), scale, bound, sender=sender, degree=2) if self._levels else ABSENT
+        return PassUpload(
+            Statistics(gradient, level), tally_fields(self.problem, self.size, sender) if self.measures else ABSENT
         )
 
     @property
     def _levels(self) -> bool:
         return bool(self.problem.constraints) and not self.measures
 
-    def ask_nothing(self, server: Any, now: Round) -> tuple[()]:
+    def ask_nothing(self, server: Record, now: Round) -> tuple[()]:
         return ()
 
-    def partial_scores(self, clients: Record, question: Question, block: Block, now: Round) -> tuple[Memory, Scores]:
+    def partial_scores(
+        self, clients: Record, broadcast: PassBroadcast, block: Block, now: Round
+    ) -> tuple[PassClients, PartialScores]:
         """Step 4: each client's partial scores of the rows, from its own columns."""
-        models = [question.model, question.previous][: self.points]
+        models = [broadcast.model, broadcast.previous][: self.points]
         xp, width = block.xp, models[0].first.shape[1]
         partial = xp.empty((len(block.clients), self.points, self.size, width), models[0].first.dtype)
         for i, shard in enumerate(block.shards):
             weights = [model.first[index(model.first, span(shard.columns))] for model in models]
-            X = block.only(np.array([i])).take(question.rows[None]).X
+            X = block.only(np.array([i])).take(broadcast.rows[None]).X
             w = weights[0] if len(weights) == 1 else xp.concatenate(weights, axis=1)
             scores = self.problem.objective.scores(w, X)[0]
             partial[i] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
-        return self._memory(question, block), Scores(partial)
+        return self._memory(broadcast, block), PartialScores(partial)
 
-    def _memory(self, question: Question, block: Block) -> Memory:
+    def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
         """The state at the beginning of a pass: the broadcast, and room for scores' derivatives."""
         xp, clients = block.xp, len(block.clients)
-        functions, dtype = len(sampled(self.problem)), question.model.first.dtype
-        width, head = question.model.first.shape[1], question.model.head
-        bare = question._replace(
-            model=question.model._replace(first=()),
-            previous=question.previous._replace(first=()) if len(question.previous) else (),
+        functions, dtype = len(sampled(self.problem)), broadcast.model.first.dtype
+        width, head = broadcast.model.first.shape[1], broadcast.model.head
+        bare = broadcast._replace(
+            model=broadcast.model._replace(first=ABSENT),
+            previous=broadcast.previous._replace(first=ABSENT) if len(broadcast.previous) else ABSENT,
         )
-        sums: Record = ()
+        sums: Tally = ABSENT
         if self.measures:
             sums = map_leaves(lambda field: xp.zeros(field.shape), tally_fields(self.problem, 1))
-        of_each = Memory(
+        of_each = PassClients(
             question=bare,
             slopes=xp.zeros((functions if self.gradients else 0, self.size, width), dtype),
-            head=map_leaves(lambda leaf: xp.zeros((functions, *leaf.shape), dtype), head) if self.gradients else (),
-            level=xp.zeros(functions) if self._levels else (),
+            head=map_leaves(lambda leaf: xp.zeros((functions, *leaf.shape), dtype), head) if self.gradients else ABSENT,
+            level=xp.zeros(functions) if self._levels else ABSENT,
             tally=sums,
         )
-        memory: Memory = _for_each(of_each, clients)
-        return memory
+        return _for_each(of_each, clients)
 
-    def hear_scores(self, clients: Memory, total: Scores, block: Block, now: Round) -> Memory:
+    def hear_scores(self, clients: PassClients, total: PartialScores, block: Block, now: Round) -> PassClients:
         """Derivatives of the loss, by the holders of labels; they are the same for all, and computed once."""
-        question: Question = map_leaves(lambda leaf: leaf[0], clients.question)
+        broadcast = map_leaves(lambda leaf: leaf[0], clients.question)
         xp, y = block.xp, block.shards[0].y
-        y = y[index(y, question.rows)]
+        y = y[index(y, broadcast.rows)]
         weights = xp.full(self.size, 1 / self.size)
         if self.measures:
-            weights = (xp.arange(self.size) < int(question.count)).astype(np.float64)
+            weights = (xp.arange(self.size) < int(broadcast.count)).astype(np.float64)
         memory = clients
         if self.measures:
-            sums: Tally = tally(self.problem, question.model.head, total.partial[0], y, weights)
+            sums = tally(self.problem, broadcast.model.head, total.partial[0], y, weights)
             memory = memory._replace(tally=_for_each(sums, len(block.clients)))
         if not self.gradients:
             return memory
-        down = self._slopes(question.model.head, total.partial[0], y, weights, question.shares)
+        down = self._slopes(broadcast.model.head, total.partial[0], y, weights, broadcast.shares)
         stacked = Slopes((xp.stack(down.scores),), down.head, down.level)
-        if self.points == 2 and question.keep:
+        if self.points == 2 and broadcast.keep:
             before = self._slopes(
-                question.previous.head, total.partial[1], y, weights * -float(question.keep), question.shares
+                broadcast.previous.head, total.partial[1], y, weights * -float(broadcast.keep), broadcast.shares
             )
             stacked = Slopes(
                 (stacked.scores[0] + xp.stack(before.scores),),
                 map_leaves(operator.add, down.head, before.head),
-                down.level + before.level if len(down.level) else (),
+                down.level + before.level if len(down.level) else ABSENT,
             )
         n = len(block.clients)
         memory = memory._replace(slopes=_for_each(stacked.scores[0], n), head=_for_each(stacked.head, n))
@@ -231,17 +242,20 @@ class Pass:
             self.problem, functions, head, scores, y, weights, shares if len(shares) else np.ones(len(functions))
         )
 
-    def tell_slopes(self, clients: Memory, question: tuple[()], block: Block, now: Round) -> tuple[Memory, Told]:
+    def tell_slopes(
+        self, clients: PassClients, broadcast: tuple[()], block: Block, now: Round
+    ) -> tuple[PassClients, ScoreSlopes]:
         """The label holder's derivatives."""
-        return clients, Told(clients.slopes)
+        return clients, ScoreSlopes(clients.slopes)
 
-    def hear_slopes(self, clients: Memory, total: Told, block: Block, now: Round) -> Memory:
+    def hear_slopes(self, clients: PassClients, total: ScoreSlopes, block: Block, now: Round) -> PassClients:
         """Stores the label holder's derivatives at the other clients."""
         return clients._replace(slopes=_for_each(total.slopes, len(block.clients)))
 
-    def gather(self, clients: Memory, question: tuple[()], block: Block, now: Round) -> tuple[tuple[()], Gathered]:
+    def gather(self, clients: Record, broadcast: tuple[()], block: Block, now: Round) -> tuple[tuple[()], PassUpload]:
         """Steps 5 and 6: each client's gradient in its columns, and the head's from a single client. (16), (17)"""
-        gradient: Record = ()
+        assert isinstance(clients, PassClients)
+        gradient: Parameters = ABSENT
         if self.gradients:
             values = [
                 self._pull(clients.slopes[i], block.only(np.array([i])).take(clients.question.rows[i][None]).X)
@@ -249,33 +263,34 @@ class Pass:
             ]
             places = [span(shard.columns) for shard in block.shards]
             gradient = Parameters(Placed(values, places, self.problem.features, axis=1), clients.head)
-        return (), Gathered(Statistics(gradient, clients.level), clients.tally)
+        return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
 
     @classmethod
     def reveals(cls, received: Received) -> Iterator[Revealed]:
         """Partial scores at one or two models; the label holder's derivatives; and the gradients computed from them."""
-        question, answer, columns = received.question, received.answer, received.columns
+        broadcast, answer, columns = received.question, received.answer, received.columns
         if received.answered_by(cls.partial_scores):
-            models = [model for model in (question.model, question.previous) if len(model)]
+            models = [model for model in (broadcast.model, broadcast.previous) if len(model)]
             for model, partial in zip(models, answer.partial, strict=True):
-                yield InnerProducts(question.rows, model.first[columns], partial)
+                yield InnerProducts(broadcast.rows, model.first[columns], partial)
         elif received.answered_by(cls.tell_slopes):
-            if received.exchange.fields.slopes.sender in received.clients:
-                yield ScoreDerivatives(question.rows, answer.slopes[0])
+            if fields_of(received.exchange)["slopes"].sender in received.clients:
+                yield ScoreDerivatives(broadcast.rows, answer.slopes[0])
         elif received.answered_by(cls.gather) and not received.exchange.off_clock:
-            mean: Parameters = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
-            model, mean = (record._replace(first=record.first[columns]) for record in (question.model, mean))
-            yield MeanGradient(model, mean, len(question.rows), parts=True)
+            mean = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
+            model, mean = (record._replace(first=record.first[columns]) for record in (broadcast.model, mean))
+            yield MeanGradient(model, mean, len(broadcast.rows), parts=True)
 
-    def _pull(self, derivatives: Array, X: Any) -> Array:
+    def _pull(self, derivatives: Array, X: Features) -> Array:
         """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
         functions, size, width = derivatives.shape
         beside = derivatives[0] if functions == 1 else derivatives.swapaxes(0, 1).reshape(size, functions * width)
         pulled = self.problem.objective.pull(X, beside[None])[0]
-        return pulled.reshape(-1, functions, width).swapaxes(0, 1)
+        by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)
+        return by_function
 
 
-def _for_each(record: Record, clients: int) -> Record:
+def _for_each(record: AnyRecord, clients: int) -> AnyRecord:
     """`record` broadcast to a leading axis of clients, without copies."""
     return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf, (clients, *leaf.shape)), record)
 
@@ -308,7 +323,8 @@ class Columns(Algorithm):
 
 def draw_rows(problem: Problem, now: Round, batch: int) -> Array:
     """[batch] indices of the rows of a round, drawn by the server."""
-    return now.draw("minibatch", np.array([0]), np.array([problem.samples]), batch)[0]
+    rows: Array = now.draw("minibatch", np.array([0]), np.array([problem.samples]), batch)[0]
+    return rows
 
 
 def check_columns(problem: Problem, batch: int, holder: int | None, head_client: int | None) -> list[str]:
@@ -332,11 +348,11 @@ def check_columns(problem: Problem, batch: int, holder: int | None, head_client:
     return wrong
 
 
-class Sums(NamedTuple):
+class EvaluationServer(NamedTuple):
     """State of the server during an evaluation."""
 
     model: Parameters
-    turn: Array  # [] int64
+    turn: np.int64  # []
     evaluation: Evaluation
 
 
@@ -348,30 +364,35 @@ def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: i
     size = min(CHUNK, len(measured))
     turns = -(-len(measured) // size)
 
-    def ask(sums: Sums, now: Round) -> Question:
+    def ask(sums: EvaluationServer, now: Round) -> PassBroadcast:
         start = int(sums.turn) * size
         rows = measured[np.minimum(np.arange(start, start + size), len(measured) - 1)]
         count = np.int64(min(size, len(measured) - start))
-        return Question(rows, sums.model, (), (), (), count)
+        return PassBroadcast(rows, sums.model, ABSENT, ABSENT, ABSENT, count)
 
-    def absorb(sums: Sums, total: Gathered, now: Round) -> Sums:
+    def absorb(sums: EvaluationServer, total: PassUpload, now: Round) -> EvaluationServer:
         evaluation = Evaluation(total.tally, total.statistics.gradient)
         if sums.turn:
             evaluation = map_leaves(operator.add, sums.evaluation, evaluation)
-        return Sums(sums.model, sums.turn + 1, evaluation)
+        return EvaluationServer(sums.model, sums.turn + 1, evaluation)
 
-    def measure(gradients: bool, reported: Any, columns: tuple[str, ...] = (), first: Any = None) -> Measure:
+    def measure(
+        gradients: bool,
+        reported: Callable[[Algorithm, Record, Evaluation, FirstNumbers], History],
+        columns: tuple[str, ...] = (),
+        first: Callable[[Record, EvaluationServer], FirstNumbers] | None = None,
+    ) -> Measure:
         rows_pass = Pass(
             problem, size, holder, head_client, 1, "certificate-" if gradients else "all-", True, gradients
         )
-        exchanges = rows_pass.exchanges(ask, absorb)
+        exchanges, nothing = rows_pass.exchanges(ask, absorb), Evaluation(ABSENT, ABSENT)
         return Measure(
-            exchanges, lambda server: Sums(algorithm.model(server), np.int64(0), Evaluation((), ())),
+            exchanges, lambda server: EvaluationServer(algorithm.model(server), np.int64(0), nothing),
             lambda server, sums, known: reported(algorithm, server, sums.evaluation, known), turns=turns,
             certificate=columns, first=first,
         )  # fmt: skip
 
-    def first(server: Any, sums: Sums) -> dict[str, Any]:
+    def first(server: Record, sums: EvaluationServer) -> FirstNumbers:
         return numbers_of_first(algorithm, server, sums.evaluation)
 
     certificate = measure(True, reported_certificate, certificate_columns(problem), first)

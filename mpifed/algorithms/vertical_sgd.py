@@ -13,21 +13,21 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.algorithms.horizontal import start_model
-from mpifed.algorithms.vertical import Columns, Gathered, Pass, Question, check_columns, draw_rows
+from mpifed.algorithms.vertical import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import Array, Record, map_leaves, zeros
+from mpifed.core.record import ABSENT, Array, map_leaves, zeros
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, penalized
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count
 
 
-class Server(NamedTuple):
+class VerticalSGDServer(NamedTuple):
     """The server's state."""
 
     model: Parameters
-    steps: Array  # [] int64, rounds done
-    velocity: Record  # of the model's shapes; () without momentum
+    steps: np.int64  # rounds done
+    velocity: Parameters  # ABSENT without momentum
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,16 @@ class VerticalSGD(Columns):
         wrong = check_columns(self.problem, self.batch_size, self.label_holder, self.head_client)
         return wrong + self.server_optimizer.wrong("server_optimizer")
 
-    def start_server(self, now: Round) -> Server:
+    def start_server(self, now: Round) -> VerticalSGDServer:
         model = start_model(self.problem, now)
-        return Server(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ())
+        return VerticalSGDServer(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ABSENT)
 
-    def ask(self, server: Server, now: Round) -> Question:
-        return Question(draw_rows(self.problem, now, self.batch_size), server.model, (), (), (), ())
+    def ask(self, server: VerticalSGDServer, now: Round) -> PassBroadcast:
+        return PassBroadcast(
+            draw_rows(self.problem, now, self.batch_size), server.model, ABSENT, ABSENT, ABSENT, ABSENT
+        )
 
-    def absorb(self, server: Server, total: Gathered, now: Round) -> Server:
+    def absorb(self, server: VerticalSGDServer, total: PassUpload, now: Round) -> VerticalSGDServer:
         """Takes a step along the gradient of the mean loss and the penalty."""
         optimizer = self.server_optimizer
         step, momentum = optimizer.at(int(server.steps) + 1), optimizer.momentum
@@ -72,11 +74,12 @@ class VerticalSGD(Columns):
         )
 
         def moved(w: Array, slope: Array, decay: float) -> Array:
-            return w * w.dtype.type(1 - step * decay) - slope[0] * w.dtype.type(step)
+            new: Array = w * w.dtype.type(1 - step * decay) - slope[0] * w.dtype.type(step)
+            return new
 
         gradient = total.statistics.gradient
         if not momentum:
-            return Server(map_leaves(moved, server.model, gradient, decays), server.steps + 1, ())
+            return VerticalSGDServer(map_leaves(moved, server.model, gradient, decays), server.steps + 1, ABSENT)
         slope = map_leaves(lambda g, w, decay: g[0] + w * w.dtype.type(decay), gradient, server.model, decays)
         velocity = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, server.velocity, slope)
         if optimizer.nesterov:
@@ -84,4 +87,4 @@ class VerticalSGD(Columns):
         else:
             slope = velocity
         model = map_leaves(lambda w, d: w - d * w.dtype.type(step), server.model, slope)
-        return Server(model, server.steps + 1, velocity)
+        return VerticalSGDServer(model, server.steps + 1, velocity)

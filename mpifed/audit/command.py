@@ -202,5 +202,5 @@ def _model(stage: Stage, run_dir: Path | None) -> Parameters:
         raise DataError(f"{run_dir}/model.h5: holds {', '.join(values)}, expected {', '.join(sorted(names))}")
     if not all(np.isfinite(array).all() for array in values.values()):
         raise DataError(f"{run_dir}/model.h5: has parameters that are not finite; an audit needs a finite model")
-    model: Parameters = filled(last, values)
+    model = filled(last, values)
     return model

@@ -21,8 +21,8 @@ from mpifed.audit.counts import Side, paper_count, pool_of, received_numbers, ro
 from mpifed.audit.jacobian import MOST, Bench
 from mpifed.audit.stage import Scene, Stage, rehearse
 from mpifed.comm.channel import answering
-from mpifed.core.exchange import Exchange, ToServer
-from mpifed.core.record import bare_leaves, leaves
+from mpifed.core.exchange import Exchange, ToServer, fields_of
+from mpifed.core.record import leaves
 from mpifed.core.round import SETUP
 
 DETERMINED, OPEN, UNDERDETERMINED = "determined", "not excluded", "underdetermined"
@@ -155,13 +155,15 @@ def _of_client(stage: Stage, bench: Bench, scene: Scene, exchange: Exchange, cli
     numbers = received_numbers(stage, exchange, [side.client for side in others], client) if others else 0
     if not numbers:
         return
-    if any(field.rows is not None for field in bare_leaves(exchange.fields)):
+    if any(field.rows is not None for field in fields_of(exchange).values()):
         others = [side for side in others if received_numbers(stage, exchange, [side.client], client)]
-    senders = {leaf.sender for leaf in bare_leaves(exchange.fields)}
+    senders = {field.sender for field in fields_of(exchange).values()}
     about = f"all but client {client}"
     if client in senders:
         return  # the client has sent it itself
-    whom = f"values of client {min(senders)}" if None not in senders else sum_of(stage, exchange, len(others) + 1)
+    alone = [sender for sender in senders if sender is not None]
+    all_alone = len(alone) == len(senders)
+    whom = f"values of client {min(alone)}" if all_alone else sum_of(stage, exchange, len(others) + 1)
     yield _condition(
         stage, bench, exchange, now.index, f"client {client}", whom, others, [side.client for side in others],
         numbers, about=about,

@@ -9,8 +9,8 @@ import numpy as np
 
 from mpifed.audit.jacobian import Private
 from mpifed.audit.stage import Stage
-from mpifed.core.exchange import Exchange, Field, ToServer
-from mpifed.core.record import bare_leaves, leaves
+from mpifed.core.exchange import Exchange, Field, ToServer, fields_of
+from mpifed.core.record import leaves
 
 
 class Side(NamedTuple):
@@ -72,7 +72,7 @@ def single(stage: Stage, exchange: Exchange) -> bool:
         held = stage.cells.along(field)
         return field.sender is not None or (held is not None and bool((held.holders <= 1).all()))
 
-    return all(of_one_client(field) for field in bare_leaves(exchange.fields))
+    return all(of_one_client(field) for field in fields_of(exchange).values())
 
 
 def sum_of(stage: Stage, exchange: Exchange, clients: int) -> str:
@@ -82,8 +82,7 @@ def sum_of(stage: Stage, exchange: Exchange, clients: int) -> str:
 
 def sizes(stage: Stage, exchange: Exchange, client: int) -> Iterator[int]:
     """Numbers that a client sends, by field."""
-    fields: list[Field] = list(bare_leaves(exchange.fields))
-    for field in fields:
+    for field in fields_of(exchange).values():
         held = stage.cells.along(field)
         if held is not None:
             yield field.size // held.length * int(held.widths[client])
@@ -94,7 +93,7 @@ def sizes(stage: Stage, exchange: Exchange, client: int) -> Iterator[int]:
 def received_numbers(stage: Stage, exchange: Exchange, clients: list[int], hearer: int | None = None) -> int:
     """Numbers in the sum of these clients' uploads; in fields by rows, a client receives only its own rows."""
     total = 0
-    for field in bare_leaves(exchange.fields):
+    for field in fields_of(exchange).values():
         held = stage.cells.along(field)
         if held is None:
             total += field.size

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.stage import Scene, Stage, dense_rows
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, States, ToClients, play
+from mpifed.core.exchange import Exchange, ServerRecord, States, ToClients, play
 from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, take
 from mpifed.core.round import Round
 from mpifed.job.job import Job
@@ -69,11 +69,11 @@ class _Replay:
     def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
         return work(*given)
 
-    def tell(self, exchange: Exchange, question: Record | None) -> Record:
+    def tell(self, exchange: Exchange, question: ServerRecord) -> ServerRecord:
         """The broadcast, perturbed if it is private."""
         return question if self._ask is None else self._ask(question)
 
-    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
         """The sum of uploads in floats."""
         clients, answers, total = list(clients), dict[int, Floats](), None
         for i, block in enumerate(self.blocks):
@@ -99,7 +99,8 @@ class _Replay:
 def _sent(field: Any, leaf: Any, client: int) -> Array:
     """Contribution of a client, of `leaf` [1, ...], to a field."""
     values = np.asarray(leaf)[0]
-    return values * 0 if field.sender not in (None, client) else values
+    sent: Array = values * 0 if field.sender not in (None, client) else values
+    return sent
 
 
 def _flat(record: Record) -> Floats:

@@ -12,15 +12,16 @@ from functools import partial
 
 import numpy as np
 
+from mpifed.algorithms.private import settings
 from mpifed.audit.attacks.bits import LEVEL, Hits, Singles, share
 from mpifed.audit.attempt import BITS, Attempt, Floats, none
 from mpifed.audit.plays import Play
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, Reader
 from mpifed.audit.stage import Stage
 from mpifed.core.exchange import Exchange
+from mpifed.core.protocols import PrivacySettings
 from mpifed.core.record import bare_leaves, leaves
 from mpifed.core.reveals import AddedNoise
-from mpifed.maths.privacy.settings import Privacy
 
 MODEL = "the model after the first round"
 
@@ -48,7 +49,7 @@ Released = tuple[Singles, Arithmetic]
 def on_noise(reader: Reader) -> Iterator[Attempt]:
     """Attack on single uploads with local noise, or else on the first model."""
     stage = reader.stage
-    privacy: Privacy | None = stage.algorithm.problem.privacy
+    privacy = stage.algorithm.problem.privacy
     local = privacy is not None and privacy.trust == "local"
     who, seen = ("server", EACH if stage.transcript.channel == "plain" else SEALED) if local else ("anybody", MODEL)
     if privacy is None or not privacy.multiplier:
@@ -71,7 +72,7 @@ def _noisy(reader: Reader) -> Exchange | None:
     )
 
 
-def _unknown(reader: Reader, exchange: Exchange | None, privacy: Privacy) -> str:
+def _unknown(reader: Reader, exchange: Exchange | None, privacy: PrivacySettings) -> str:
     """Why the attack does not apply, in words; "" if it applies."""
     stage = reader.stage
     if exchange is None:
@@ -121,13 +122,13 @@ def _first_model(reader: Reader, exchange: Exchange) -> Iterator[Released]:
         return
     first, noise = played[0]
     total = float(problem.clients_per_round or len(weights))
-    if not problem.privacy.by_coins:
+    if not settings(problem).by_coins:
         total = float(weights[list(first.uploads)].sum())
     deviation = noise.deviation * float(weights.max())
-    if problem.privacy.trust == "central":
+    if settings(problem).trust == "central":
         arithmetic = Arithmetic(deviation, total=total)
     else:  # noise of a single client
-        scale = 0.0 if problem.privacy.whole else reader.scales(exchange)[0]
+        scale = 0.0 if settings(problem).whole else reader.scales(exchange)[0]
         arithmetic = Arithmetic(deviation / total, total, scale, total)
     last = {f"model.{name}": leaf for name, leaf in leaves(stage.algorithm.model(stage.server))}
     after = played[1][0].question if len(played) > 1 else last
@@ -139,4 +140,4 @@ def _first_model(reader: Reader, exchange: Exchange) -> Iterator[Released]:
 def _weights(stage: Stage) -> Floats:
     """[N] weights of clients in the mean."""
     problem = stage.algorithm.problem
-    return np.ones(problem.clients) if problem.privacy.level == "client" else np.asarray(problem.weights, np.float64)
+    return np.ones(problem.clients) if settings(problem).level == "client" else np.asarray(problem.weights, np.float64)

@@ -13,7 +13,7 @@ from mpifed.audit.stage import Stage
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import Record, leaves, map_leaves
+from mpifed.core.record import AnyRecord, Record, leaves, map_leaves
 from mpifed.job.participation import most_summed
 from mpifed.run.transcript import RecordedMessage, client_of
 
@@ -52,7 +52,7 @@ def complete(template: Record, values: dict[str, NDArray[Any]]) -> bool:
     return all(name in values for name, _ in leaves(template))
 
 
-def filled(template: Record, values: dict[str, NDArray[Any]]) -> Record:
+def filled(template: AnyRecord, values: dict[str, NDArray[Any]]) -> AnyRecord:
     """A record with the structure of `template` and the leaves of `values`, by name."""
     names = iter([name for name, _ in leaves(template)])
     return map_leaves(lambda _: values[next(names)], template)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.plays import Play, integers, line_of, plays
 from mpifed.audit.stage import Stage
-from mpifed.core.exchange import Exchange, ToClients
-from mpifed.core.record import leaves
+from mpifed.core.exchange import Exchange, ToClients, fields_of
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import RecordedMessage
 
@@ -40,7 +39,7 @@ def single(stage: Stage, messages: tuple[RecordedMessage, ...], plain: Stage) ->
 
 
 def _declared(stage: Stage, exchange: Exchange, opened: list[Play]) -> Iterator[str]:
-    for name, field in leaves(exchange.fields):
+    for name, field in fields_of(exchange).items():
         whole = f"{exchange.name}.{name}".rstrip(".")
         held = stage.cells.along(field)
         if field.sender is not None:

@@ -20,7 +20,7 @@ from mpifed.comm.transport import Alone
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Exchange, Measure, States, ToClients, ToServer, play
+from mpifed.core.exchange import Exchange, Measure, ServerRecord, States, ToClients, ToServer, play
 from mpifed.core.holdings import Cells
 from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
@@ -113,7 +113,7 @@ class Stage:
     blocks: list[Block]
     transcript: Transcript
     scenes: list[Scene] = field(default_factory=list)  # before each round that was not void
-    server: Record = None  # at the end
+    server: ServerRecord = None  # at the end
     entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
     test: Block | None = None
     replayed: bool = True  # whether the audited messages are of the rows of this run

@@ -138,7 +138,8 @@ def _like(leaf: Any, like: Any) -> Array | None:
     if values.dtype.kind != "f" or not shape:
         return None
     if values.size == np.prod(shape):
-        return values.reshape(shape).astype(np.float64)
+        result: Array | None = values.reshape(shape).astype(np.float64)
+        return result
     return values[0].astype(np.float64) if values.shape[1:] == shape and len(values) else None
 
 

@@ -34,14 +34,14 @@ class DeviceSum:
         self._behind = -(-host_sum.message.nbytes // _WORD) * _WORD  # where the results of the bound checks begin
         nbytes = self._behind + _CHECK * len(host_sum.places)
         self._staged: NDArray[np.uint8] = device.pinned(nbytes, np.uint8)
-        self._buffer = device.record(np.zeros(nbytes, np.uint8))
-        self._sums = self._buffer[: host_sum.message.nbytes].view(
+        self._buffer: Any = device.record(np.zeros(nbytes, np.uint8))  # NumPy's or CuPy's: here `get` is called
+        self._sums: Any = self._buffer[: host_sum.message.nbytes].view(
             host_sum.message.dtype
         )  # the last number as in the message
-        self._worst = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)
+        self._worst: Any = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)
         self._adds = False
         self._pending = False  # whether the device's buffer holds values not yet copied
-        self._clients_there: tuple[bytes, Array] = b"", np.zeros(0, np.int64)  # as bytes, on the device
+        self._clients_there: tuple[bytes, Array] = b"", self._sums[:0]  # as bytes, on the device
         self._blocks: dict[int, NDArray[np.int64]] = {}  # clients of each block, by its first
 
     @property
@@ -122,7 +122,7 @@ class DeviceSum:
         rows: Array = namespace(array).ascontiguousarray(array.reshape(clients, -1))
         return rows
 
-    def _put(self, place: Place, leaf: Array | Placed, clients: NDArray[np.int64], worst: Array) -> None:
+    def _put(self, place: Place, leaf: Array, clients: NDArray[np.int64], worst: Array) -> None:
         """Add the clients' parts of a field."""
         wholes = [limb.reshape(place.field.shape) for limb in self._limbs(place)]
         for i, values, at in self._parts(place, leaf, clients):
@@ -139,9 +139,7 @@ class DeviceSum:
                     target = whole[at]
                     target += part
 
-    def _parts(
-        self, place: Place, leaf: Array | Placed, clients: NDArray[np.int64]
-    ) -> Iterator[tuple[int, Array, Index]]:
+    def _parts(self, place: Place, leaf: Array, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Index]]:
         """(position in `clients`, values, index into the field) of each client who fills a part of the field."""
         if not isinstance(leaf, Placed):
             rows = self._rows(place, leaf, len(clients))
@@ -200,13 +198,13 @@ class DeviceSum:
         """As `Sum.reduce`; from device memory where MPI is CUDA-aware."""
         if not self.aware:
             return self._host_sum.reduce(transport, everywhere)
-        xp = namespace(self._sums)
         if self._pending:
             self._sums[-1:] = self._device.record(self.message[-1:])
             self._pending = False
         else:
             self._sums[:] = self._device.record(self.message)
-        xp.cuda.get_current_stream().synchronize()  # MPI does not wait for kernels
+        cuda: Any = namespace(self._sums)
+        cuda.cuda.get_current_stream().synchronize()  # MPI does not wait for kernels
         if not reduce_in_place(transport, [self._sums], everywhere, transport.direct):
             return None
         self._sums.get(out=self.message)

@@ -22,7 +22,7 @@ from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, States, ToClients
+from mpifed.core.exchange import Exchange, ServerRecord, States, ToClients
 from mpifed.core.holdings import Cells
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
@@ -219,7 +219,7 @@ class Aggregator:
         self._plan(exchange).account.server_s += time.perf_counter() - start
         return result
 
-    def tell(self, exchange: Exchange, question: Record | None) -> Record:
+    def tell(self, exchange: Exchange, question: ServerRecord) -> ServerRecord:
         """Broadcast the server's question and order; the views returned hold until its next broadcast."""
         if self.transport.size == 1:
             return question
@@ -228,7 +228,7 @@ class Aggregator:
         plan.account.tell_s += seconds
         return question
 
-    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
         """Answers of the participating clients, summed over all ranks; no sum where too many have left. Collective."""
         plan, channel = self._plan(exchange), self._channel(exchange)
         if channel.recorder is not None:

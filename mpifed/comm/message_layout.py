@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Exchange, Field, Placed
+from mpifed.core.exchange import Exchange, Field, Placed, fields_of
 from mpifed.core.holdings import Cells
-from mpifed.core.record import Array, leaves
-from mpifed.maths.fixedpoint import Grid, grid
+from mpifed.core.record import Array
+from mpifed.maths.fixedpoint import SumGrid, grid
 
 Index: TypeAlias = "EllipsisType | tuple[slice | NDArray[np.int64], ...]"  # into a field's axes
 
@@ -24,7 +24,7 @@ Index: TypeAlias = "EllipsisType | tuple[slice | NDArray[np.int64], ...]"  # int
 class Place:
     """Place of a field in the message, which is in `message_dtype` for float sums; the field's sum is in `dtype`."""
 
-    def __init__(self, name: str, field: Field, form: Grid, start: int, dtype: str) -> None:
+    def __init__(self, name: str, field: Field, form: SumGrid, start: int, dtype: str) -> None:
         self.name, self.field, self.form, self.start = name, field, form, start
         self.stop = start + form.limbs * field.size
         self.message_dtype = "float64" if field.whole else dtype
@@ -150,8 +150,8 @@ def places_of(
         when a field's bound and scale fit no grid, or are not the job's to choose.
     """
     fields: list[tuple[str, Field]] = []
-    forms: list[Grid] = []
-    for leaf, field in leaves(exchange.fields):
+    forms: list[SumGrid] = []
+    for leaf, field in fields_of(exchange).items():
         name = f"{exchange.name}.{leaf}".rstrip(".")
         if field.whole and (named(bounds, name) or named(scales, name)):
             raise UsageError(
@@ -161,7 +161,7 @@ def places_of(
         factor = target_scale**field.degree
         bound, scale = named(bounds, name) or factor * field.bound, named(scales, name) or factor * field.scale
         try:
-            forms.append(grid(scale, bound, clients, dtype) if exact else Grid(scale, bound, 1))
+            forms.append(grid(scale, bound, clients, dtype) if exact else SumGrid(scale, bound, 1))
         except ValueError as error:
             raise UsageError(
                 f"[aggregation] {name}: {error}; lower the bound or raise the scale of this field"

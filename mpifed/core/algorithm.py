@@ -1,4 +1,8 @@
-"""The base class of all algorithms: everything that a run, an audit or a forecast reads of one, with its default."""
+"""The base class of all algorithms: everything that a run, an audit or a forecast reads of one, with its default.
+
+The classes of states, of models and of what is released are each algorithm's own, and `Any` here: an author names the
+own class in their place.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any, ClassVar
 from mpifed.core.block import Block
 from mpifed.core.contract import nearest_name
 from mpifed.core.exchange import Exchange, Measure, Problem, ToClients, ToServer
+from mpifed.core.record import Record
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 
@@ -87,7 +92,7 @@ class Algorithm(ABC):
         """What is summed over all rows at evaluated rounds, outside the measured time; () without such columns."""
 
     @abstractmethod
-    def start_server(self, now: Round) -> Any:
+    def start_server(self, now: Round) -> Record:
         """The server's state before round 0; on the server, once.
 
         A NamedTuple whose fields are NumPy arrays or scalars of numbers, or again such records. What must survive a
@@ -95,7 +100,7 @@ class Algorithm(ABC):
         `mpifed.maths.objectives.Parameters`, unless `model()` says otherwise.
         """
 
-    def start_clients(self, block: Block, now: Round) -> Any:
+    def start_clients(self, block: Block, now: Round) -> Record:
         """The states of the block's n clients before they first take part; () when they keep nothing.
 
         A NamedTuple of arrays [n, ...], in NumPy or, with `block.xp`, where the block is. `answer`, or the `absorb` of

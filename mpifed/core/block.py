@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from mpifed.core.record import Array, index, namespace
+from mpifed.core.protocols import CsrRows, Features, Piece
+from mpifed.core.record import Array, ArrayModule, beside, index, namespace
 from mpifed.core.round import Round
 
 _ROWS = 1024  # of one product: more leave the cache, fewer make poor products
@@ -52,17 +53,17 @@ class ClientData(Protocol):
     def take(self, at: Array, out: Array) -> None:
         """Put the rows `at` [b] into `out` [b, p]."""
 
-    def take_sparse(self, at: Array, dtype: Any) -> Any:
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> CsrRows:
         """The rows `at` [b] as a CSR matrix [b, p]."""
 
-    def pieces(self, dtype: Any) -> Iterable[tuple[slice, Any]]:
+    def pieces(self, dtype: DTypeLike) -> Iterable[tuple[slice, Piece]]:
         """(own rows, X [b, p], dense or CSR) for all rows in order, in pieces that the shard's shape alone decides."""
 
 
 class Batch(NamedTuple):
     """The same number of rows of each of n clients."""
 
-    X: Any  # [n, s, p], or a tuple of n CSR matrices [s, p]
+    X: Features  # [n, s, p], or a tuple of n CSR matrices [s, p]
     y: Array  # [n, s]
 
     def rows(self, start: int, stop: int) -> Batch:
@@ -104,7 +105,7 @@ class Block:
         return self.shards[0].sparse
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> ArrayModule:
         """The module of its arrays: numpy, or cupy where the block is on a device."""
         return namespace(self.shards[0].y)
 
@@ -162,7 +163,7 @@ class Block:
         check_rows(at, self.counts)
         xp, y = self.xp, self.xp.empty(at.shape, self.shards[0].y.dtype)
         if self.sparse:
-            for i, rows in enumerate(index(self.shards[0].y, at)):
+            for i, rows in enumerate(beside(self.shards[0].y, at)):
                 y[i] = self.shards[i].y[rows]
             pairs = zip(self.shards, at, strict=True)
             return Batch(tuple(shard.take_sparse(rows, self.dtype) for shard, rows in pairs), y)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.core.block import Block
 from mpifed.core.exchange import Placed
-from mpifed.core.record import Record, bare_leaves, beside, map_leaves, namespace, on_host
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, map_leaves, namespace, on_host
 
 
 class Device(Protocol):
@@ -24,13 +25,13 @@ class Device(Protocol):
     def block(self, block: Block) -> Block:
         """The same clients, their rows on the device."""
 
-    def record(self, record: Record) -> Record:
+    def record(self, record: AnyRecord) -> AnyRecord:
         """The record on the device, but for fields that stay in host memory (`record.in_memory`)."""
 
-    def states(self, states: Record) -> Record:
+    def states(self, states: AnyRecord) -> AnyRecord:
         """Client states as they are kept between exchanges: there, if there is room for all of them."""
 
-    def pinned(self, size: int, dtype: Any) -> Any:
+    def pinned(self, size: int, dtype: DTypeLike) -> Array:
         """[size] zeros in memory, from and to which copies are fast."""
 
 
@@ -43,29 +44,29 @@ class Host:
     def block(self, block: Block) -> Block:
         return block
 
-    def record(self, record: Record) -> Record:
+    def record(self, record: AnyRecord) -> AnyRecord:
         return record
 
-    def states(self, states: Record) -> Record:
+    def states(self, states: AnyRecord) -> AnyRecord:
         return states
 
-    def pinned(self, size: int, dtype: Any) -> Any:
+    def pinned(self, size: int, dtype: DTypeLike) -> Array:
         return np.zeros(size, dtype)
 
 
-def beside_record(like: Any, record: Record) -> Record:
+def beside_record(like: Array, record: AnyRecord) -> AnyRecord:
     """A record's arrays where the array `like` is, but for single numbers and what its class keeps `in_memory`."""
     if not isinstance(record, tuple):
-        return beside(like, record) if getattr(record, "ndim", 0) else record
+        return cast(AnyRecord, beside(like, record)) if getattr(record, "ndim", 0) else record
     in_memory = getattr(type(record), "in_memory", ())
     values = [
         value if name in in_memory else beside_record(like, value)
         for name, value in zip(getattr(record, "_fields", ()), record, strict=True)
     ]
-    return type(record)(*values) if record else record
+    return cast(Callable[..., AnyRecord], type(record))(*values) if record else record  # as in `map_leaves`
 
 
-def host_record(record: Record) -> Record:
+def host_record(record: AnyRecord) -> AnyRecord:
     return map_leaves(_moved, record)
 
 
@@ -74,5 +75,5 @@ def any_on_device(record: Record) -> bool:
     return any(namespace(array) is not np for array in arrays)
 
 
-def _moved(leaf: Any) -> Any:
+def _moved(leaf: Array) -> Array:
     return leaf.moved(on_host) if isinstance(leaf, Placed) else on_host(leaf)

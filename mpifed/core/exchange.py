@@ -7,23 +7,47 @@ or in floats, in the clear or not), where clients live and how many ranks there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
+from typing_extensions import TypeVar
 
 from mpifed.core.block import Block
 from mpifed.core.holdings import Cells, Holdings
-from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.protocols import Dual, Limited, MeanTerm, Model, PrivacySettings, Proximal
+from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
 from mpifed.core.round import Round
 
 Columns: TypeAlias = dict[str, float | None]  # of one row of the history
-States: TypeAlias = Any  # a client-state record for each block of this rank: a list, or mpifed.core.states.ClientStates
+FirstNumbers: TypeAlias = dict[str, Any]  # numbers of the first iterate, in terms of JSON: any that JSON knows
+
+# The classes of an exchange's records, which mypy takes from its functions: what `ask` gives, `answer` must take, and
+# so on. They are covariant, so that an exchange of any records is a `ToServer`, as methods that give exchanges say. Who
+# plays it calls its functions with what others of them gave.
+Server = TypeVar("Server", bound=Record, default=Record, covariant=True)
+Clients = TypeVar("Clients", bound=Record, default=Record, covariant=True)
+Broadcast = TypeVar("Broadcast", bound=Record, default=Record, covariant=True)
+Upload = TypeVar("Upload", bound=Record, default=Record, covariant=True)
+Outcome = TypeVar("Outcome", bound=Record, default=Record, covariant=True)
 
 
-class Field:
+# a client-state record for each block of this rank: a list, or a class of `mpifed.core.states`, of which each caller of
+# `play` gets back what it gave
+States: TypeAlias = Any
+ServerRecord: TypeAlias = Any  # a record, or None on ranks that do not have it, which they know
+
+
+if TYPE_CHECKING:  # stands in place of an array in a record, whose class says arrays
+    _InPlaceOfArray = Array
+else:
+    _InPlaceOfArray = object
+
+
+class Field(_InPlaceOfArray):
     """One summed quantity: its shape, and the grid on which it is added exactly.
 
     Where clients have parts of it only, the field says so, and only these are sent. A value that one client alone
@@ -80,12 +104,19 @@ class Field:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
-def fields_like(record: Record, scale: float = 2.0**-40, bound: float = 2.0**10, sender: int | None = None) -> Record:
+def fields_like(
+    record: AnyRecord, scale: float = 2.0**-40, bound: float = 2.0**10, sender: int | None = None
+) -> AnyRecord:
     """A field in the shape of each leaf of `record`."""
     return map_leaves(lambda leaf: Field(np.shape(leaf), scale, bound, sender=sender), record)
 
 
-class Placed:
+def fields_of(exchange: Exchange) -> dict[str, Field]:
+    """By dotted name, the fields of an exchange."""
+    return {name: cast(Field, field) for name, field in leaves(exchange.fields)}  # no array, though its class says so
+
+
+class Placed(_InPlaceOfArray):
     """The answers of n clients to a field with `columns` or `rows`: each fills its own places along that axis.
 
     (A class of its own and no NamedTuple, because it stands at the leaf of a record.)
@@ -101,27 +132,32 @@ class Placed:
     def __init__(self, values: Sequence[Array], at: Sequence[Array | slice], size: int, axis: int = 0) -> None:
         self.values = values  # n arrays [..., p_i, ...]
         self.at = at
-        self.size, self.axis = size, axis
+        self._size, self.axis = size, axis
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def size(self) -> int:
+        """The length of the whole axis."""
+        return self._size
 
     def moved(self, move: Callable[[Array], Array]) -> Placed:
         """The same with `move` applied to each client's values."""
         return Placed([move(values) for values in self.values], self.at, self.size, self.axis)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:  # type: ignore[override]
         """[n, ...] with zeros in all other places."""
         shape = list(self.values[0].shape)
         shape[self.axis] = self.size
-        whole = np.zeros((len(self), *shape), dtype or self.values[0].dtype)
+        whole: Array = np.zeros((len(self), *shape), dtype or self.values[0].dtype)
         for out, values, at in zip(whole, self.values, self.at, strict=True):
             out[(slice(None),) * self.axis + (at,)] = values
         return whole
 
 
 @dataclass(frozen=True)
-class ToServer:
+class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     """An exchange whose sum the server receives.
 
     `fused`, where an algorithm has it, gives the sum of the answers of all the clients of a block at once, from
@@ -133,14 +169,14 @@ class ToServer:
     """
 
     name: str  # what accounts of bytes and `[aggregation]` bounds, scales and allow call it
-    fields: Record  # a record of `Field`, in the form of one client's upload; see `fields_like`, `weighted_fields`
+    fields: Upload  # a record of `Field`, in the form of one client's upload; see `fields_like`, `weighted_fields`
     # (server, now) -> what is broadcast, a record of arrays; on the server
-    ask: Callable[[Any, Round], Record]
-    # (clients, question, block, now) -> (clients, upload), arrays [n, ...] in the form of `fields`; where a block is
-    answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]
+    ask: Callable[[Server, Round], Broadcast]
+    # (clients, broadcast, block, now) -> (clients, upload), arrays [n, ...] in the form of `fields`; where a block is
+    answer: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]]
     # (server, total, now) -> server; `total` is the sum in the form of `fields`; on the server
-    absorb: Callable[[Any, Record, Round], Any]
-    fused: Callable[[Record, Block, Round], Record] | None = None  # (question, block, now) -> sum over its clients
+    absorb: Callable[[Server, Upload, Round], Server]
+    fused: Callable[[Broadcast, Block, Round], Upload] | None = None  # (broadcast, block, now) -> sum over its clients
     told_by_columns: tuple[str, ...] = ()  # leaves of the broadcast of which a client is sent its own columns, axis 0
     off_clock: bool = False  # run to measure: in float64, and in no account of bytes
     one_by_one: bool = False  # `answer` is called with one client after the other, since uploads are large
@@ -152,7 +188,7 @@ class ToServer:
 
 
 @dataclass(frozen=True)
-class ToClients:
+class ToClients(Generic[Server, Clients, Broadcast, Upload]):
     """An exchange whose sum the participating clients receive, and the server does not use.
 
     `stale` as in `ToServer`; the server keeps that sum in the form in which it travels. If `silent`, nobody answers,
@@ -160,11 +196,11 @@ class ToClients:
     """
 
     name: str  # as in `ToServer`
-    fields: Record  # as in `ToServer`
-    ask: Callable[[Any, Round], Record]  # as in `ToServer`
-    answer: Callable[[Any, Record, Block, Round], tuple[Any, Record]]  # as in `ToServer`
+    fields: Upload  # as in `ToServer`
+    ask: Callable[[Server, Round], Broadcast]  # as in `ToServer`
+    answer: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]]  # as in `ToServer`
     # (clients, total, block, now) -> clients; `total` is the sum in the form of `fields`; where a block is
-    absorb: Callable[[Any, Record, Block, Round], Any]
+    absorb: Callable[[Clients, Upload, Block, Round], Clients]
     told_by_columns: tuple[str, ...] = ()  # as in `ToServer`
     off_clock: bool = False  # as in `ToServer`
     one_by_one: bool = False  # as in `ToServer`
@@ -180,12 +216,12 @@ class ToClients:
 Exchange: TypeAlias = ToServer | ToClients
 
 
-def _nothing(block: Block, clients: Record) -> tuple[()]:
+def _nothing(block: Block, clients: object) -> tuple[()]:
     return ()
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measure(Generic[Server, Outcome]):
     """Exchanges outside the measured time, run `turns` times, whose outcome becomes columns of the history.
 
     They have client states of their own, which may begin with what the algorithm's clients keep, and change nothing
@@ -193,33 +229,33 @@ class Measure:
     """
 
     exchanges: tuple[Exchange, ...]
-    start: Callable[[Any], Any]  # (server) -> what the exchanges take as the server's state
+    start: Callable[[Server], Record]  # (server) -> what the exchanges take as the server's state
     # (server, that state at the end, what `first` has given of the first iterate) -> columns
-    report: Callable[[Any, Any, Mapping[str, Any]], Columns]
+    report: Callable[[Server, Outcome, FirstNumbers], Columns]
     start_clients: Callable[[Block, Record], Record] = _nothing  # (block, the algorithm's states) -> the measure's
     turns: int = 1
     certificate: tuple[str, ...] = ()  # the columns of a certificate, which is made when the job asks for one
-    # (server, state at the end) -> numbers of the first iterate, in terms of JSON: every checkpoint holds them
-    first: Callable[[Any, Any], dict[str, Any]] | None = None
+    # (server, state at the end) -> numbers of the first iterate: every checkpoint holds them
+    first: Callable[[Server, Outcome], FirstNumbers] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """The public facts of the task: the objective, and the size of each client's data."""
 
-    objective: Any  # mpifed.maths.objectives.Objective
+    objective: Model  # mpifed.maths.objectives.Objective
     split: str  # "rows", "columns" or "grid"
     counts: Array  # [N] rows of each client
     samples: int  # distinct rows of all clients
     features: int  # p, of all clients
     outputs: int  # classes, or 1 for a regression
     dtype: str = "float32"  # of models and of local arithmetic
-    minimize: Any = None  # mpifed.maths.terms.Term whose mean is minimized, beside the objective's penalty
-    constraints: tuple[Any, ...] = ()  # mpifed.algorithms.functions.Constraint: terms and their limits
+    minimize: MeanTerm | None = None  # mpifed.maths.terms.Term whose mean is minimized, beside the objective's penalty
+    constraints: tuple[Limited, ...] = ()  # mpifed.algorithms.functions.Constraint: terms and their limits
     measured_rows: int | None = None  # how many rows are drawn to be measured; all when absent
-    regularizer: Any = None  # mpifed.maths.regularizers.Regularizer, added to what is minimized
+    regularizer: Proximal | None = None  # mpifed.maths.regularizers.Regularizer, added to what is minimized
     clients_per_round: int | None = None  # on average, where each comes by chance; all when absent
-    privacy: Any = None  # mpifed.maths.privacy.settings.Privacy, its noise multiplier settled
+    privacy: PrivacySettings | None = None  # mpifed.maths.privacy.settings.Privacy, its noise multiplier settled
     rows: Holdings | None = None  # who holds which; of every run
     columns: Holdings | None = None  # who holds which; of every run
     target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
@@ -228,6 +264,12 @@ class Problem:
     def clients(self) -> int:
         """N, the number of all clients."""
         return len(self.counts)
+
+    @property
+    def dual(self) -> Dual:
+        """The dual of the loss, for algorithms that check that there is one."""
+        assert self.objective.dual is not None  # `Algorithm.check` says so
+        return self.objective.dual
 
     @property
     def cells(self) -> Cells:
@@ -243,7 +285,8 @@ class Problem:
     @cached_property
     def weights(self) -> Array:
         """[N] number of rows of each client relative to the mean: 1 everywhere when shards are equal."""
-        return self.counts * (self.clients / self.counts.sum())
+        weights: Array = self.counts * (self.clients / self.counts.sum())
+        return weights
 
 
 class Summation(Protocol):
@@ -257,22 +300,22 @@ class Summation(Protocol):
     def halted(self) -> bool:
         """Whether the server has said that the run ends here."""
 
-    def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
+    def serve(self, exchange: Exchange, work: Callable[..., Record], *given: object) -> ServerRecord:
         """The result of the server's part of an exchange; None where this rank is not the server."""
 
-    def tell(self, exchange: Exchange, question: Record | None) -> Record:
+    def tell(self, exchange: Exchange, question: ServerRecord) -> ServerRecord:
         """The server's question, broadcast to every rank."""
 
-    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
         """(client states, sum of the participating clients' answers); the sum only on ranks that may receive it."""
 
-    def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
+    def hear(self, exchange: ToClients, clients: States, total: ServerRecord, now: Round) -> States:
         """The states of the participating clients after each block has absorbed the sum."""
 
 
 def play(
-    exchanges: Sequence[ToServer | ToClients], server: Record, clients: States, now: Round, summation: Summation
-) -> tuple[Record, States]:
+    exchanges: Sequence[Exchange], server: ServerRecord, clients: States, now: Round, summation: Summation
+) -> tuple[ServerRecord, States]:
     """One round: every exchange in turn.
 
     Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _EXPECTED = {  # by pydantic's type of the error, with what it knows of the limit
@@ -33,7 +33,7 @@ _EXPECTED = {  # by pydantic's type of the error, with what it knows of the limi
 _PLACES = ("first", "second", "third", "fourth")
 
 
-def expected(error: Mapping[str, Any]) -> str:
+def expected(error: Mapping[str, Any]) -> str:  # what pydantic's JSON has
     """What an entry of `ValidationError.errors()` says was expected; the text of an error raised by mpifed as it is."""
     text, known = _EXPECTED.get(error["type"]), error.get("ctx") or {}
     if text is None:
@@ -45,9 +45,9 @@ def expected(error: Mapping[str, Any]) -> str:
     return f"expected {text.format(**{**known, 'expected': str(known.get('expected', '')).replace(chr(39), chr(34))})}"
 
 
-def value_of_list(place: list[Any]) -> tuple[list[Any], str]:
+def value_of_list(place: Sequence[int | str]) -> tuple[list[int | str], str]:
     """(the place without a position at its end, that position in words): "rho", 0 -> "rho", ", first value"."""
     if not place or not isinstance(place[-1], int):
-        return place, ""
+        return list(place), ""
     at = place[-1]
-    return place[:-1], f", {_PLACES[at]} value" if at < len(_PLACES) else f", value {at + 1}"
+    return list(place[:-1]), f", {_PLACES[at]} value" if at < len(_PLACES) else f", value {at + 1}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,13 +122,20 @@ class Holdings:
         return [(held[self.groups, at[0]], at) for at in parts if held[:, at[0]].any()]
 
 
+class InParts(Protocol):
+    """A field of an exchange, `mpifed.core.exchange.Field`."""
+
+    rows: int | None
+    columns: int | None
+
+
 class Cells(NamedTuple):
     """Which client holds which rows and which columns."""
 
     rows: Holdings
     columns: Holdings
 
-    def along(self, field: Any) -> Holdings | None:
+    def along(self, field: InParts) -> Holdings | None:
         """The holdings of the axis along which clients fill a field in parts; None where each fills all of it."""
         if field.columns is not None:
             return self.columns

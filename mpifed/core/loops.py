@@ -21,7 +21,7 @@ _FLOATS = (_F4, _F8)
 _RAW = {np.dtype("u1"): "B", _F4: "f", _F8: "d"}
 
 
-def _loaded() -> Any:
+def _loaded() -> Any:  # a module in C, or None
     """The compiled module; None where there is none, or it was built from other sources."""
     try:
         from mpifed.core import _loops

@@ -10,13 +10,19 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
-Array: TypeAlias = Any  # numpy.ndarray, or a cupy.ndarray of the same interface
-Record: TypeAlias = Any  # a NamedTuple of arrays and records, an array, or ()
+# of any shape and dtype, which comments give; also a cupy.ndarray, whose interface is the same
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+# a NamedTuple of arrays and records, an array, a NumPy scalar, or (); `leaves` refuses plain tuples
+Record: TypeAlias = "Array | np.generic | tuple[Record, ...]"
 
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+ABSENT: Any = ()  # in place of an array or record that is not needed: which are, the settings say, not the types
 
 Class = TypeVar("Class", bound=type)
 
@@ -31,34 +37,48 @@ def in_memory(*fields: str) -> Callable[[Class], Class]:
     return mark
 
 
-def namespace(array: Array) -> Any:
+class ArrayModule(Protocol):
+    """What numpy and cupy have in common: functions that give arrays, and what is named here."""
+
+    def __getattr__(self, name: str) -> Callable[..., Array]: ...
+
+    def __hash__(self) -> int: ...
+
+    def finfo(self, dtype: DTypeLike) -> np.finfo[Any]: ...  # of any float
+
+    def promote_types(self, first: DTypeLike, second: DTypeLike) -> np.dtype[Any]: ...  # of any kind
+
+
+def namespace(array: object) -> ArrayModule:
     """The module whose functions work on `array`: numpy, or cupy for arrays on a device."""
     if type(array).__module__.startswith("cupy"):
         import cupy
 
-        return cupy
-    return np
+        return cast(ArrayModule, cupy)
+    return cast(ArrayModule, np)  # mypy looks for each of its names
 
 
-def beside(like: Array, values: Any, dtype: Any = None) -> Array:
+def beside(like: Record, values: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """`values` where `like` is, in memory or on the device; copied only if they are elsewhere, or of another dtype."""
     return namespace(like).asarray(values, dtype=dtype)
 
 
-def index(like: Array, at: Any) -> Any:
+def index(like: Array, at: slice | Array) -> slice | Array:
     """The positions `at`, a slice or an array, as `like` can be indexed with."""
     return at if isinstance(at, slice) else beside(like, at)
 
 
 def on_host(array: Array) -> Array:
     """`array` in memory: a copy of what is on a device, else itself."""
-    return array if namespace(array) is np else array.get()
+    if (xp := namespace(array)) is np:
+        return array
+    return xp.asnumpy(array)
 
 
-def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:
     """The (dotted name, leaf) pairs of a record, depth first."""
     if not isinstance(record, tuple):
-        yield name, record
+        yield name, _leaf(record)
         return
     if record and not hasattr(record, "_fields"):
         raise TypeError(f"{name or 'record'}: a plain tuple has no field names; use a NamedTuple")
@@ -66,34 +86,40 @@ def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{name}.{field}" if name else field)
 
 
-def bare_leaves(record: Record) -> list[Any]:
+def _leaf(leaf: Array | np.generic) -> Array:
+    """A scalar has the interface of an array without axes."""
+    return cast(Array, leaf)
+
+
+def bare_leaves(record: Record) -> list[Array]:
     """The leaves of a record, depth first; quicker than with their names."""
     if not isinstance(record, tuple):
-        return [record]
+        return [_leaf(record)]
     if record and not hasattr(record, "_fields"):
         raise TypeError("a plain tuple has no field names; use a NamedTuple")
     return [leaf for part in record for leaf in bare_leaves(part)]
 
 
-def map_leaves(function: Callable[..., Any], record: Record, *others: Record) -> Record:
+def map_leaves(function: Callable[..., object], record: AnyRecord, *others: Record) -> AnyRecord:
     """A record of the same structure whose leaves are ``function(leaf, *leaves of the others)``."""
+    # mypy cannot follow that the class of a tuple, or of an array, goes through the recursion
     if not isinstance(record, tuple):
-        return function(record, *others)
+        return cast(AnyRecord, function(record, *others))
     values = [map_leaves(function, *parts) for parts in zip(record, *others, strict=True)]
-    return type(record)(*values) if record else record
+    return cast(Callable[..., AnyRecord], type(record))(*values) if record else record
 
 
-def added(records: Iterable[Record]) -> Record:
+def added(records: Iterable[AnyRecord]) -> AnyRecord:
     """The sum of records of one structure, in the arrays of the first; of one at least."""
     return reduce(partial(map_leaves, operator.iadd), records)
 
 
-def take(record: Record, who: Array) -> Record:
+def take(record: AnyRecord, who: Array) -> AnyRecord:
     """The entries `who`, in ascending order, of every leaf's leading axis."""
     return map_leaves(lambda leaf: leaf if len(who) == len(leaf) else leaf[beside(leaf, who)], record)
 
 
-def put(record: Record, who: Array, values: Record) -> Record:
+def put(record: AnyRecord, who: Array, values: AnyRecord) -> AnyRecord:
     """`record` with its entries `who` along the leading axis, in ascending order, replaced by `values`."""
 
     def replaced(leaf: Array, new: Array) -> Array:
@@ -106,7 +132,7 @@ def put(record: Record, who: Array, values: Record) -> Record:
     return map_leaves(replaced, record, values)
 
 
-def put_in_place(record: Record, who: Array, values: Record) -> Record:
+def put_in_place(record: AnyRecord, who: Array, values: AnyRecord) -> AnyRecord:
     """The same as `put`, in the arrays of `record` wherever they can be written to."""
 
     def replaced(leaf: Array, new: Array) -> Array:
@@ -119,9 +145,8 @@ def put_in_place(record: Record, who: Array, values: Record) -> Record:
 
 def _writable(leaf: Array) -> bool:
     """Whether it can be written to; CuPy does not keep from writing to what was broadcast, where rows share memory."""
-    flags: Any = leaf.flags
     if namespace(leaf) is np:
-        return bool(flags.writeable)
+        return bool(leaf.flags.writeable)
     return not any(stride == 0 and size > 1 for stride, size in zip(leaf.strides, leaf.shape, strict=True))
 
 
@@ -131,19 +156,20 @@ def flat(record: Record) -> Array:
     return namespace(parts[0]).concatenate(parts)
 
 
-def unflat(values: Array, like: Record) -> Record:
+def unflat(values: Array, like: AnyRecord) -> AnyRecord:
     """The record of which `values` [d] are the leaves one after the other, in the shapes of those of `like`."""
     start = 0
 
-    def part(leaf: Array) -> Array:
+    def next_part(leaf: Array) -> Array:
         nonlocal start
         start += leaf.size
-        return values[start - leaf.size : start].reshape(leaf.shape)
+        part: Array = values[start - leaf.size : start].reshape(leaf.shape)
+        return part
 
-    return map_leaves(part, like)
+    return map_leaves(next_part, like)
 
 
-def zeros(like: Record) -> Record:
+def zeros(like: AnyRecord) -> AnyRecord:
     """Zeros in the shapes and dtypes of `like`."""
     return map_leaves(lambda leaf: namespace(leaf).zeros_like(leaf), like)
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.exchange import Exchange
+from mpifed.core.protocols import Parameters
 from mpifed.core.record import Array, Record
 
 
@@ -21,19 +22,20 @@ class Received(NamedTuple):
 
     exchange: Exchange
     round: int
-    question: Record  # of this exchange, or where it asks nothing, of the last one of the round that asks something
-    answer: Record  # of one client, without the axis of clients; or the sum
+    # records of the exchange's own classes, known to who asks `answered_by`
+    question: Any  # of this exchange, or where it asks nothing, of the last one of the round that asks something
+    answer: Any  # of one client, without the axis of clients; or the sum
     clients: tuple[int, ...]  # whose answers are in it
     rows: Array  # indices among all rows of those that any of these clients holds
     columns: Array  # which it is about: those that each of these clients holds, or all where they put them together
     sealed: bool  # whether it is only read as if it were numbers: it should be random ones
 
-    def answered_by(self, method: Callable[..., Any]) -> bool:
+    def answered_by(self, method: Callable[..., object]) -> bool:
         """Whether this method, or function, answers the exchange, whatever the exchange is called."""
         return function_of(self.exchange.answer) is function_of(method)
 
 
-def function_of(method: Callable[..., Any]) -> Any:
+def function_of(method: Callable[..., object]) -> object:
     """The function behind a method, a partial function or a decorated one."""
     method = inspect.unwrap(method.func if isinstance(method, partial) else method)
     return getattr(method, "__func__", method)
@@ -45,8 +47,8 @@ class MeanGradient(NamedTuple):
     The rows of a minibatch of one, or of few, follow from it.
     """
 
-    model: Record  # where it was taken, in `Received.columns`: Parameters(first, head)
-    gradient: Record  # in the shapes of `model`; where clients add the gradient of a penalty, take that off
+    model: Parameters  # where it was taken, in `Received.columns`
+    gradient: Parameters  # in the shapes of `model`; where clients add the gradient of a penalty, take that off
     batch: int  # rows of one client that are in it; needed where draws are secret, else the auditor counts them
     first: bool = False  # whether it is that only in a client's first round: what clients keep is known only then
     parts: bool = False  # whether each client sends its own columns' part of the gradient of whole rows

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator, Philox
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mpifed.core.loops import first_distinct
+from mpifed.core.record import Array
 
 SETUP = -1  # the index of the exchanges before round 0
 _WORD = 2**64 - 1
@@ -40,7 +41,7 @@ class _Stream:
         word = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
         self.philox = Philox(key=np.array([seed & _WORD, word], dtype=np.uint64))
         self.generator = Generator(self.philox)
-        self._state: Any = self.philox.state  # with an empty buffer
+        self._state: Any = self.philox.state  # with an empty buffer; a dictionary of NumPy's, without a type
 
     def at(self, counter: tuple[int, int, int, int]) -> Philox:
         """The generator, set to `counter`."""
@@ -87,6 +88,7 @@ def _own_words() -> Callable[[int], NDArray[np.uint64]]:
     """
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+    # of cryptography, whose types want a writable buffer of Python's own
     stream: Any = Cipher(algorithms.AES128(os.urandom(16)), modes.CTR(bytes(16))).encryptor()
     zeros = memoryview(bytes(8 * _PIECE))
 
@@ -109,9 +111,10 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def below(chances: Any) -> Any:
+def below(chances: ArrayLike) -> Array:
     """`chances` rounded down to multiples of 2^-53: the probability with which a generator's number is below them."""
-    return np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
+    rounded: Array = np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
+    return rounded
 
 
 class Leaving(NamedTuple):

@@ -46,7 +46,7 @@ def check_renewed(
     place = f'[algorithm] name = "{name}"'
     if clients is not None:
         where = f"{place}: a client's state after a round"
-        check_state(clients, where, check_state(begun, where, clients=count), count)
+        check_state(clients, where, check_state(() if begun is None else begun, where, clients=count), count)
     if server is not None:
         check_state(server, f"{place}: the server's state after a round", before)
 
@@ -87,7 +87,7 @@ def check_state(state: Record, where: str, before: Specs | None = None, clients:
     return specs
 
 
-def _leaves(state: Record, name: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(state: Record, name: str = "") -> Iterator[tuple[str, Any]]:  # what a user's class gives
     """As `mpifed.core.record.leaves`; a tuple without field names, which that refuses, is a leaf."""
     if isinstance(state, tuple) and state:
         if not hasattr(state, "_fields"):
@@ -99,7 +99,7 @@ def _leaves(state: Record, name: str = "") -> Iterator[tuple[str, Any]]:
     yield from leaves(state, name)
 
 
-def _instead(leaf: Any) -> str:
+def _instead(leaf: object) -> str:
     """What to write in place of a leaf that is not an array."""
     for kind, text in _INSTEAD.items():
         if isinstance(leaf, kind):

@@ -12,11 +12,12 @@ import tempfile
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mpifed.core.errors import DataError
+from mpifed.core.exchange import States
 from mpifed.core.record import Array, Layout, Record, bare_leaves, leaves, map_leaves, on_host
 
 
@@ -33,7 +34,7 @@ class Scratch:
     def __init__(self) -> None:
         self._file: int | None = None
         self._slots: dict[int, tuple[int, Layout]] = {}  # where each record lies
-        self._layouts: dict[Any, Layout] = {}  # of records of the same shapes
+        self._layouts: dict[object, Layout] = {}  # of records of the same shapes
         self._end = 0
 
     def __contains__(self, i: int) -> bool:
@@ -52,7 +53,7 @@ class Scratch:
             self._end += layout.nbytes
         buffer: Array = np.empty(layout.nbytes, dtype=np.uint8)
         layout.pack(record, buffer)
-        view, at = memoryview(buffer), slot[0]
+        view, at = buffer.data, slot[0]
         try:
             if self._file is None:
                 with tempfile.TemporaryFile(prefix="mpifed-states-") as file:
@@ -72,7 +73,7 @@ class Scratch:
         assert self._file is not None
         at, layout = self._slots[i]
         buffer: Array = np.empty(layout.nbytes, dtype=np.uint8)
-        view = memoryview(buffer)
+        view = buffer.data
         while view:
             got = os.preadv(self._file, [view], at)
             if not got:
@@ -212,7 +213,7 @@ class Tentative:
         return self._states
 
 
-def writable(states: Any, turn: object | None) -> Any:
+def writable(states: States, turn: object | None) -> States:
     """States that an exchange may renew one by one: a copy of a list; else themselves, or in place of them such as can
     be given up, where the round may turn out void (then `turn` is whatever is the same object in all of its exchanges).
     """

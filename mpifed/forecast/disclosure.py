@@ -12,9 +12,8 @@ from mpifed.comm.channel import Protection
 from mpifed.comm.message_layout import Place
 from mpifed.comm.minimum_group import fewest
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Exchange, ToClients
+from mpifed.core.exchange import Exchange, ToClients, fields_of
 from mpifed.core.holdings import Cells, Holdings
-from mpifed.core.record import bare_leaves
 from mpifed.core.tables import Table
 from mpifed.privacy.protection import one_key
 
@@ -132,7 +131,7 @@ def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list
 
 
 def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
-    fields = [field for exchange in algorithm.exchanges for field in bare_leaves(exchange.fields)]
+    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
     if any(field.in_parts for field in fields):
         yield "a value marked with a client, or of columns or rows with a single holder, is that client's own"
     yield "plain hides nothing: in a deployment the server would see every client's own upload"
@@ -158,7 +157,7 @@ def _in_clear(algorithm: Algorithm, measured: bool) -> list[str]:
 
 def _of_shared(algorithm: Algorithm, view: View) -> list[str]:
     """What holders of the same rows or columns learn about each other, and the server about who holds what."""
-    fields = [field for exchange in algorithm.exchanges for field in bare_leaves(exchange.fields)]
+    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
     lines = []
     if any(field.rows is not None for field in fields):
         lines.append("the server knows the indices of the samples that each client holds, but not whose they are")

@@ -89,7 +89,8 @@ def _width(scenario: Scenario) -> Reducible | None:
         return None
 
     def of(count: int) -> Scenario:
-        objective = dataclasses.replace(problem.objective, hidden=count)
+        objective: Any = problem.objective  # a dataclass with that field, as it has hidden units
+        objective = dataclasses.replace(objective, hidden=count)
         return _with(scenario, problem=dataclasses.replace(problem, objective=objective))
 
     return Reducible("hidden units", hidden, of)

@@ -26,7 +26,8 @@ from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Exchange, States, ToClients, play
+from mpifed.core.exchange import Exchange, ServerRecord, States, ToClients, play
+from mpifed.core.protocols import PrivacySettings
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
 from mpifed.core.state_check import Specs, check_renewed, check_started
@@ -36,7 +37,6 @@ from mpifed.forecast.sampled_encryption import SampledEncryption
 from mpifed.forecast.synthetic_shards import Scenario
 from mpifed.job.job import Job
 from mpifed.job.participation import first_rounds, next_round
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import aggregation_settings, all_exchanges, measures_of
 from mpifed.shards import store
@@ -74,7 +74,7 @@ class _Rehearsal(Aggregator):
         """Seconds that skipped cryptography would have taken."""
         return self._sampled.skipped_s if self._sampled else 0.0
 
-    def tell(self, exchange: Exchange, question: Record | None) -> Record:
+    def tell(self, exchange: Exchange, question: ServerRecord) -> ServerRecord:
         """Keep the broadcast."""
         self.broadcasts[exchange.name] = question
         return super().tell(exchange, question)
@@ -160,7 +160,7 @@ def agreement_s() -> float:
     return min(times)
 
 
-def load_libraries(privacy: Privacy | None) -> None:
+def load_libraries(privacy: PrivacySettings | None) -> None:
     """Load the libraries of a private round, which would take longer than the round itself."""
     if privacy is not None and privacy.noise == "secure":
         secret_rng(0)

@@ -12,6 +12,7 @@ from mpifed.algorithms.functions import constrains, squares_alone, wrong_functio
 from mpifed.algorithms.horizontal import model_template
 from mpifed.comm.encryption import schemes
 from mpifed.core.algorithm import Algorithm
+from mpifed.core.protocols import PrivacySettings
 from mpifed.job.components import with_intercepts
 from mpifed.job.methods import unconstrained
 from mpifed.job.participation import is_secret
@@ -78,7 +79,7 @@ def _wrong_channel(job: Settings) -> Iterator[str]:
         )
 
 
-def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
+def _wrong_privacy(privacy: PrivacySettings) -> Iterator[str]:
     if privacy.clip is None:
         yield (
             "[privacy] clip: missing; without a bound on what one record or client adds no noise protects it; give "
@@ -107,21 +108,22 @@ def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
 def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
     """Errors in the combination of a job with its algorithm and data, one message each."""
     problem, name = algorithm.problem, job.algorithm["name"]
-    private = problem.privacy is not None
+    privacy = problem.privacy
+    private = privacy is not None
     if private and not algorithm.accounts():
         return [
             f'[algorithm] name = "{name}": does not say what it releases, so nobody could account for it; [privacy] '
             f"goes with {', '.join(_private_algorithms()) or 'an algorithm of your own that has `released`'}"
         ]
     settled = algorithm
-    if private and problem.privacy.noise_multiplier is None:
+    if privacy is not None and privacy.noise_multiplier is None:
         settled = with_noise(algorithm, 1.0)  # the checks do not depend on its value
     wrong = [*wrong_functions(problem), *settled.check()]
-    if private and not wrong:
-        wrong += _wrong_sampling(problem.privacy, bool((settled.released(0).rate < 1).any()))
+    if privacy is not None and not wrong:
+        wrong += _wrong_sampling(privacy, bool((settled.released(0).rate < 1).any()))
         wrong += _wrong_secret(job, settled) if is_secret(job, settled) else []
-    if private:
-        wrong += _wrong_delta(problem.privacy, problem.samples, problem.clients)
+    if privacy is not None:
+        wrong += _wrong_delta(privacy, problem.samples, problem.clients)
     if constrains(problem) and not algorithm.constrained:
         wrong.append(unconstrained(name))
     if not algorithm.regularized:
@@ -193,6 +195,7 @@ def _too_few(job: Settings, present: int) -> Iterator[str]:
 def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
     """The algorithm with this noise multiplier."""
     problem = algorithm.problem
+    assert isinstance(problem.privacy, Privacy)  # as the job has it
     privacy = dataclasses.replace(problem.privacy, noise_multiplier=multiplier)
     return dataclasses.replace(algorithm, problem=dataclasses.replace(problem, privacy=privacy))
 
@@ -201,7 +204,7 @@ def _private_algorithms() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if algorithm.accounts()]
 
 
-def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:
+def _wrong_sampling(privacy: PrivacySettings, amplified: bool) -> list[str]:
     """Combinations without a privacy proof when records or clients are sampled, beyond those that never have one."""
     without_sampling = wrong_combination(privacy, amplified=False)
     return [message for message in wrong_combination(privacy, amplified) if message not in without_sampling]
@@ -230,7 +233,7 @@ def _wrong_secret(job: Settings, algorithm: Algorithm) -> Iterator[str]:
         )
 
 
-def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
+def _wrong_delta(privacy: PrivacySettings, samples: int, clients: int) -> Iterator[str]:
     """A delta so large that a whole record or client could be published."""
     count, what = (clients, "clients") if privacy.level == "client" else (samples, "samples")
     if privacy.delta >= 1 / count:

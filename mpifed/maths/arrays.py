@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from mpifed.core.protocols import CsrRows, Features
 from mpifed.core.record import Array, beside, namespace
 from mpifed.maths.kernels import device_square_norms, sigmoid
 from mpifed.maths.sparse import DeviceRows
@@ -16,7 +15,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def product(X: Any, weights: Array) -> Array:
+def product(X: Features, weights: Array) -> Array:
     """X @ weights for every client.
 
     Parameters
@@ -33,17 +32,19 @@ def product(X: Any, weights: Array) -> Array:
         return namespace(weights).stack([x @ w for x, w in zip(X, each_weights, strict=True)])
     if X.ndim > 2 and weights.ndim == 2:  # a single large product instead of n small ones
         return (X.reshape(-1, X.shape[-1]) @ weights).reshape(*X.shape[:-1], weights.shape[-1])
-    return X @ weights
+    result: Array = X @ weights
+    return result
 
 
-def transposed_product(X: Any, slopes: Array) -> Array:
+def transposed_product(X: Features, slopes: Array) -> Array:
     """X' @ slopes for every client: [..., p, h] from X as in `product` and slopes [..., s, h]."""
     if isinstance(X, tuple):
         return namespace(slopes).stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
     if namespace(slopes) is not np:  # CuPy would copy X to transpose it; the slopes are smaller
         xp = namespace(slopes)
         return xp.ascontiguousarray((xp.ascontiguousarray(slopes.swapaxes(-1, -2)) @ X).swapaxes(-1, -2))
-    return X.swapaxes(-1, -2) @ slopes
+    result: Array = X.swapaxes(-1, -2) @ slopes
+    return result
 
 
 def common_product(values: Array, weights: Array) -> Array:
@@ -56,7 +57,7 @@ def common_product(values: Array, weights: Array) -> Array:
     return (values.reshape(-1, values.shape[-1]) @ weights).reshape(*values.shape[:-1], weights.shape[-1])
 
 
-def square_norms(X: Any) -> Array:
+def square_norms(X: Features) -> Array:
     """Squared norms along the last axis, in float64: [..., s] from X as in `product`."""
     if isinstance(X, tuple):
         return namespace(X[0].data).stack([_square_norms_sparse(x) for x in X])
@@ -71,10 +72,11 @@ _CACHED = 2**17  # numbers converted to float64 at a time
 
 
 def _square_norms(X: Array) -> Array:
-    return np.einsum("...p,...p->...", X, X)
+    norms: Array = np.einsum("...p,...p->...", X, X)
+    return norms
 
 
-def _square_norms_sparse(x: Any) -> Array:
+def _square_norms_sparse(x: CsrRows) -> Array:
     """[s] squared norms of the rows of a CSR matrix."""
     if isinstance(x, DeviceRows):
         return x.squares()

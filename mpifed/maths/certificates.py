@@ -33,7 +33,7 @@ class FirstIterate(NamedTuple):
     length: float  # ||w_0||
 
 
-class Point(NamedTuple):
+class CertifiedPoint(NamedTuple):
     """Values and gradients of objective and constraints at a model."""
 
     objective: float  # F_0, penalties included
@@ -59,13 +59,13 @@ class Certificate(NamedTuple):
     complementarity: float
 
 
-def scales(point: Point, first: FirstIterate) -> tuple[float, float]:
+def scales(point: CertifiedPoint, first: FirstIterate) -> tuple[float, float]:
     """(S, C): the units of gradients and of values of the objective."""
     slope = max(first.gradient, float(np.linalg.norm(point.gradient)))
     return slope, max(abs(point.objective), abs(first.objective))
 
 
-def best_multipliers(point: Point, first: FirstIterate) -> Floats:
+def best_multipliers(point: CertifiedPoint, first: FirstIterate) -> Floats:
     """The multipliers nu [M] that minimize the violation of the KKT conditions at the point.
 
     They minimize ||grad F_0 + sum nu_m grad F_m||^2 / S^2 + sum (nu_m e_m)^2 / C^2 over nu >= 0, with S and C of
@@ -95,7 +95,9 @@ def best_multipliers(point: Point, first: FirstIterate) -> Floats:
     return multipliers
 
 
-def certificate(point: Point, first: FirstIterate, nu: Floats, stationarity: float | None = None) -> Certificate:
+def certificate(
+    point: CertifiedPoint, first: FirstIterate, nu: Floats, stationarity: float | None = None
+) -> Certificate:
     """How far a point with multipliers `nu` [M] >= 0 is from the KKT conditions, independent of units.
 
     Parameters
@@ -153,7 +155,7 @@ def _length(w: Floats, start: float) -> float:
 # --- consequences of convexity --------------------------------------------------------------------------------------
 
 
-def lower_bound(point: Point, nu: Floats, curvatures: Floats) -> float:
+def lower_bound(point: CertifiedPoint, nu: Floats, curvatures: Floats) -> float:
     """The best lower bound of the optimal value that this point gives where all functions are convex.
 
     With F_0 mu_0-strongly and F_m mu_m-strongly convex, for every nu >= 0 and mu = mu_0 + sum nu_m mu_m,
@@ -185,7 +187,7 @@ def length_scale(length: float, first: FirstIterate) -> float:
     return max(length, float(distances.max(initial=0.0))) or 1.0
 
 
-def feasible_direction(point: Point, curvatures: Floats, length: float) -> float | None:
+def feasible_direction(point: CertifiedPoint, curvatures: Floats, length: float) -> float | None:
     """How near the feasible set is: `length` / ||d||, d the shortest step that meets all limits to first order.
 
     A step meets them to first order if e_m + <grad F_m, d> + mu_m / 2 ||d||^2 <= 0 for all m. 0 where there is none:
@@ -218,7 +220,7 @@ def feasible_direction(point: Point, curvatures: Floats, length: float) -> float
     return length / max(float(np.sqrt(2 * half)), length * 1e-300)
 
 
-def _contradict(point: Point, nu: Floats, curvatures: Floats) -> bool:
+def _contradict(point: CertifiedPoint, nu: Floats, curvatures: Floats) -> bool:
     """Whether nu >= 0 proves that no step meets all limits: the minimum of sum nu_m (e_m + ...) over steps is > 0."""
     lengths, left = np.linalg.norm(point.gradients, axis=1), float(np.linalg.norm(nu @ point.gradients))
     gained, mu = float(nu @ point.excess), float(nu @ curvatures[1:])
@@ -227,7 +229,7 @@ def _contradict(point: Point, nu: Floats, curvatures: Floats) -> bool:
     return mu > 0 and gained > (1 + 1e-13) * left**2 / (2 * mu)
 
 
-def _value(point: Point, nu: Floats, curvatures: Floats) -> float:
+def _value(point: CertifiedPoint, nu: Floats, curvatures: Floats) -> float:
     """sum nu_m e_m - ||grad L||^2 / (2 mu)."""
     square = float((point.lagrangian(nu) ** 2).sum())
     mu = float(curvatures[0] + nu @ curvatures[1:])
@@ -246,7 +248,7 @@ class _Scaled(NamedTuple):
     scale: float  # unit of the multipliers
 
 
-def _scaled(point: Point, curvatures: Floats) -> _Scaled:
+def _scaled(point: CertifiedPoint, curvatures: Floats) -> _Scaled:
     """The scaled problem. If F_0 is not strongly convex, a small curvature is added, for the multipliers only."""
     lengths = np.linalg.norm(point.gradients, axis=1)
     units = np.where(lengths > 0, lengths, np.where(point.excess == 0, 1.0, np.abs(point.excess)))

@@ -9,15 +9,17 @@ X. Li, F. Tramer, P. Liang, T. Hashimoto, ICLR 2022, arXiv:2110.05679).
 from __future__ import annotations
 
 import math
-from typing import Any
+import operator
+from functools import reduce
 
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves
+from mpifed.core.protocols import Features, Model, Parameters
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.kernels import clip_factors
-from mpifed.maths.objectives import Linear, Objective, Parameters
+from mpifed.maths.objectives import Linear
 from mpifed.maths.sparse import emptied
 
 _LARGEST = (
@@ -29,7 +31,7 @@ _HAIR = (
 
 
 def clipped_gradient(
-    objective: Objective, model: Parameters, X: Any, y: Array, weights: Array, clip: float
+    objective: Model, model: Parameters, X: Features, y: Array, weights: Array, clip: float
 ) -> Parameters:
     """Sum over samples of weights times the sample's gradient of the loss, clipped to a norm over all leaves.
 
@@ -59,7 +61,9 @@ def clipped_gradient(
     """
     if messages := clippable(objective, model.head):
         raise UsageError("\n".join(messages))
-    wide = X if isinstance(X, tuple) else X.astype("f8", copy=False)  # sparse rows are converted in the product
+    wide: Features = (
+        X if isinstance(X, tuple) else X.astype("f8", copy=False)
+    )  # sparse rows are converted in the product
     head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
         scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)
@@ -87,14 +91,14 @@ def _zeroed(values: Array, known: Array) -> Array:
     return namespace(values).where(known[..., None], values, 0.0)
 
 
-def _without(X: Any, known: Array) -> Any:
+def _without(X: Features, known: Array) -> Features:
     """The features, set to zero for samples where `known` [n, s] is false, since NaN times zero is NaN."""
     if isinstance(X, tuple):
         return tuple(emptied(x, valid) for x, valid in zip(X, known, strict=True))
     return _zeroed(X, known)
 
 
-def clippable(objective: Objective, head: Record) -> list[str]:
+def clippable(objective: Model, head: Record) -> list[str]:
     """Messages on why the norms of per-sample gradients are not available, for models with this head."""
     kind, messages = type(objective), []
     overridden = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(Linear, name)]
@@ -121,13 +125,14 @@ def record_factors(record: Record, clip: float) -> Array:
 
     Exactly 1 for shorter parts; 0 for parts that are not finite, since an error would reveal them.
     """
-    squares: Any = sum(square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in bare_leaves(record))
+    norms = [square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in bare_leaves(record)]
+    squares = reduce(operator.add, norms)
     xp = namespace(squares)
     known = xp.isfinite(squares)
     return xp.where(known, _factors(xp.where(known, squares, 0.0), clip), 0.0)
 
 
-def clip_record(record: Record, clip: float) -> Record:
+def clip_record(record: AnyRecord, clip: float) -> AnyRecord:
     """`record` times `record_factors`; zeros for clients whose part is not finite."""
     factors = record_factors(record, clip)
     all_finite = namespace(factors) is np and bool((factors > 0).all())

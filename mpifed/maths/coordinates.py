@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.core.protocols import CsrRows, Dual
 from mpifed.core.record import Array
 from mpifed.maths.arrays import square_norms
-from mpifed.maths.duals import Dual
 
 _WIDEST = 2048  # columns up to which sparse rows are converted to dense ones, whose products are faster
 
 
-def ascend(dual: Dual, X: Any, y: Array, alpha: Array, w: Array, scale: float) -> tuple[Array, Array]:
+def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, scale: float) -> tuple[Array, Array]:
     """An exact coordinate step on each row, in order.
 
     A step on row x maximizes -l*(-(alpha + delta)) - (x . w) delta - scale / 2 ||x||^2 delta^2 and moves w by
@@ -36,10 +36,11 @@ def ascend(dual: Dual, X: Any, y: Array, alpha: Array, w: Array, scale: float) -
     if not isinstance(X, np.ndarray) and X.shape[1] <= _WIDEST:
         X = X.toarray()
     if isinstance(X, np.ndarray):
-        curvatures, steps = np.einsum("sp,sp->s", X, X), _dense
+        curvatures = (np.einsum("sp,sp->s", X, X) * scale).tolist()
+        new_alpha, w = _dense(dual, X, y.tolist(), alpha.tolist(), curvatures, w, scale)
     else:
-        curvatures, steps = square_norms((X,))[0], _sparse
-    new_alpha, w = steps(dual, X, y.tolist(), alpha.tolist(), (curvatures * scale).tolist(), w, scale)
+        curvatures = (square_norms((X,))[0] * scale).tolist()
+        new_alpha, w = _sparse(dual, X, y.tolist(), alpha.tolist(), curvatures, w, scale)
     return np.array(new_alpha, alpha.dtype), w
 
 
@@ -57,7 +58,7 @@ def _dense(
 
 
 def _sparse(
-    dual: Dual, X: Any, y: list[float], alpha: list[float], curvatures: list[float], w: Array, scale: float
+    dual: Dual, X: CsrRows, y: list[float], alpha: list[float], curvatures: list[float], w: Array, scale: float
 ) -> tuple[list[float], Array]:
     dot, axpy = _blas(w)
     step, bounds, indices = dual.single_step, X.indptr.tolist(), X.indices.astype(np.intp)
@@ -73,7 +74,7 @@ def _sparse(
     return alpha, w
 
 
-def _blas(w: Array) -> Any:
+def _blas(w: Array) -> Any:  # of SciPy, which has no types
     """BLAS functions for x . w, and for w + a x in place: a third of NumPy's overhead for a single row."""
     from scipy.linalg.blas import get_blas_funcs
 

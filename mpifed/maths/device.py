@@ -13,12 +13,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from mpifed.core.block import Block
+from numpy.typing import DTypeLike
+
+from mpifed.core.block import Block, ClientData
 from mpifed.core.device import Device as Place
 from mpifed.core.device import Host, beside_record, host_record
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Record
-from mpifed.maths.resident import DeviceBlock, DeviceShard, Room
+from mpifed.core.record import AnyRecord, Array
+from mpifed.maths.resident import DeviceBlock, DeviceShard, RowBudget
 
 SHARE = 0.8  # of a device's free memory is for rows and client states
 _REMEDY = (
@@ -33,7 +35,9 @@ class Cuda:
     on_host = False
     aware = False  # set where MPI is GPU-aware
 
-    def __init__(self, xp: Any, number: int, memory_gib: float | None = None, ranks: int = 1) -> None:
+    def __init__(
+        self, xp: Any, number: int, memory_gib: float | None = None, ranks: int = 1
+    ) -> None:  # CuPy as a whole
         """`number` is the index among the visible devices; `ranks` is how many ranks share the device."""
         self.xp, self.number = xp, number
         runtime = xp.cuda.runtime
@@ -43,7 +47,7 @@ class Cuda:
         self.versions: Mapping[str, str] = {"cupy": str(xp.__version__), "cuda": _dotted(runtime.runtimeGetVersion())}
         free, _ = runtime.memGetInfo()
         budget = SHARE * free / ranks if memory_gib is None else memory_gib * 2**30
-        self.room = Room(int(budget))
+        self.room = RowBudget(int(budget))
         self._like = xp.empty(0)
         self._shards: dict[int, DeviceShard] = {}
         self._calls, self._scarce = 0, False
@@ -55,22 +59,25 @@ class Cuda:
         known = vars(block).get(_THERE)
         if known is None or known[0] is not self:
             shards = tuple(self._shard(shard, block.dtype) for shard in block.shards)
-            known = vars(block)[_THERE] = self, DeviceBlock(shards, block.dtype, self.xp)  # lives as long as the block
+            known = vars(block)[_THERE] = (
+                self,
+                DeviceBlock(shards, block.dtype, xp_=self.xp),
+            )  # lives as long as the block
         device_block: DeviceBlock = known[1]
         return device_block
 
-    def _shard(self, shard: Any, dtype: str) -> DeviceShard:
+    def _shard(self, shard: ClientData, dtype: str) -> DeviceShard:
         device_shard = self._shards.get(shard.client)
         if device_shard is None:
             device_shard = self._shards[shard.client] = DeviceShard(shard, dtype, self.xp, self.room)
         device_shard.host = shard  # reopened, with the same content
         return device_shard
 
-    def record(self, record: Record) -> Record:
+    def record(self, record: AnyRecord) -> AnyRecord:
         """`record` on the device, except for the fields that it keeps in memory."""
         return beside_record(self._like, record)
 
-    def states(self, states: Record) -> Record:
+    def states(self, states: AnyRecord) -> AnyRecord:
         """Client states after an exchange: left where they are, or moved to memory when the device's is scarce."""
         if self._calls % _LOOK == 0:
             free, total = self.xp.cuda.runtime.memGetInfo()
@@ -78,11 +85,12 @@ class Cuda:
         self._calls += 1
         return host_record(states) if self._scarce else states
 
-    def pinned(self, size: int, dtype: Any) -> Any:
+    def pinned(self, size: int, dtype: DTypeLike) -> Array:
         """[size] zeros in page-locked memory."""
         import cupyx
 
-        return cupyx.zeros_pinned(size, dtype)
+        zeros: Array = cupyx.zeros_pinned(size, dtype)
+        return zeros
 
 
 _THERE = "_on_device"  # attribute in which a block caches its counterpart on the device

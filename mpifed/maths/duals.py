@@ -18,45 +18,14 @@ t = 2y - 1, or real targets. Results have the dtype of alpha.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
+from mpifed.core.protocols import Dual
 from mpifed.core.record import Array
 from mpifed.maths import kernels_duals
 from mpifed.maths.arrays import namespace, sigmoid
-
-
-class Dual(Protocol):
-    """The dual of a loss. Models that dual methods can train have it as their attribute `dual`."""
-
-    quadratic: ClassVar[bool]  # whether l* is a quadratic function on its domain, so that it has `coefficients`
-
-    def conjugate(self, alpha: Array, y: Array) -> Array:
-        """[..., s] l*(-alpha), infinite outside its domain."""
-
-    def feasible(self, alpha: Array, y: Array) -> Array:
-        """[..., s] the nearest point of the domain of l*(-alpha)."""
-
-    def toward(self, scores: Array, y: Array) -> Array:
-        """[..., s] u with -u a subgradient of the loss at the scores: the alpha that is optimal for them."""
-
-    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
-        """[..., s] the delta that maximizes -l*(-(alpha + delta)) - m delta - curvature / 2 delta^2.
-
-        `curvature` >= 0 is [..., s], or a scalar. `alpha` must be feasible; alpha + delta is then feasible too, also
-        after rounding. Where the curvature is 0, as for a row of zeros, m is 0 as well.
-        """
-
-    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        """`step` for a single sample, in Python floats: 30 times as fast as with arrays of length 1."""
-
-    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        """(linear [...], quadratic [...]) float64: the dual loss along delta, if it is `quadratic`.
-
-        The sum over the last axis of -l*(-(alpha + s delta)) is a constant + s linear - s^2 / 2 quadratic, for all s at
-        which alpha + s delta is feasible.
-        """
 
 
 def values_along(dual: Dual, alpha: Array, delta: Array, y: Array, steps: Array) -> Array:
@@ -145,7 +114,7 @@ class SquaredHingeDual:
         if namespace(alpha) is not np:
             return kernels_duals.device_step(kernels_duals.SQUARED_HINGE, alpha, scores, y, curvature)
         t = _signs(alpha, y)
-        updated = alpha * alpha.dtype.type(-0.5)
+        updated: Array = alpha * alpha.dtype.type(-0.5)
         updated += t
         updated -= _like(alpha, scores)
         updated /= _like(alpha, curvature) + alpha.dtype.type(0.5)
@@ -214,7 +183,7 @@ class LogisticDual:
         q = self._start(k, c)
         for _ in range(_NEWTON):
             power = np.exp(q)
-            v = power / (unit + power)
+            v: Array = power / (unit + power)
             slope = v - v * v
             slope *= c
             slope += unit
@@ -240,7 +209,8 @@ class LogisticDual:
         x = k + np.log(np.maximum(c, np.finfo(k.dtype).tiny))
         has = (x >= 1) & (2 * x < c)
         part = np.where(has, x, unit) / np.where(has, c, 2 * unit)  # sigmoid(q) <= x / c < 1/2
-        return np.minimum(np.minimum(k, 0), np.log(part) - np.log1p(-part))
+        result: Array = np.minimum(np.minimum(k, 0), np.log(part) - np.log1p(-part))
+        return result
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
         t, c = y + y - 1, curvature
@@ -276,10 +246,12 @@ class LeastSquaresDual:
 
     def conjugate(self, alpha: Array, y: Array) -> Array:
         """[..., s] alpha^2 / 2 - alpha y."""
-        return alpha * (alpha / 2 - y.astype(alpha.dtype, copy=False))
+        result: Array = alpha * (alpha / 2 - y.astype(alpha.dtype, copy=False))
+        return result
 
     def feasible(self, alpha: Array, y: Array) -> Array:
-        return alpha.copy()
+        result: Array = alpha.copy()
+        return result
 
     def toward(self, scores: Array, y: Array) -> Array:
         """[..., s] the residual y - m."""

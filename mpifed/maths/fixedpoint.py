@@ -22,7 +22,7 @@ _LIMB_BITS = 32  # the low limb's width when there are two
 _TOGETHER = 2**14  # values encoded per call: intermediate results stay in the cache
 
 
-class Grid(NamedTuple):
+class SumGrid(NamedTuple):
     """Integer representation of a field; it depends only on scale, bound, number of clients and dtype."""
 
     scale: float
@@ -41,12 +41,12 @@ class Grid(NamedTuple):
         coarse = math.ceil(self.bound / self.limb_scales[0])
         return (coarse, *[2 ** (_LIMB_BITS - 1)] * (self.limbs - 1))  # the remainder is at most half a coarse step
 
-    def wide(self) -> Grid:
+    def wide(self) -> SumGrid:
         """The same grid in 64 bits."""
         return self._replace(bits=64)
 
 
-def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> Grid:
+def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> SumGrid:
     """The representation of sums of up to `clients` values within `bound` as multiples of `scale`.
 
     Values of `dtype` float32 are encoded in 32 bits where the range allows it: half the bytes and half the time.
@@ -62,11 +62,11 @@ def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> Gr
         raise ValueError(f"bound = {bound}: must be positive and finite")
     steps = bound / scale
     if dtype == "float32" and steps <= 2.0**22 and clients * steps < 2.0**31:
-        return Grid(scale, bound, 1, 32)
+        return SumGrid(scale, bound, 1, 32)
     if steps < 2.0**51 and clients * steps < 2.0**62:
-        return Grid(scale, bound, 1)
+        return SumGrid(scale, bound, 1)
     if steps < 2.0 ** (51 + _LIMB_BITS) and clients * steps < 2.0 ** (62 + _LIMB_BITS):
-        return Grid(scale, bound, 2)
+        return SumGrid(scale, bound, 2)
     raise ValueError(f"bound / scale = {bound} / {scale} for {clients} clients: must stay below 2^{51 + _LIMB_BITS}")
 
 
@@ -82,7 +82,7 @@ def outside(values: NDArray[np.floating], bound: float) -> bool:
 class Encoder:
     """Adds encoded values to an integer accumulator; it owns its buffers, so that it is worth reusing."""
 
-    def __init__(self, form: Grid, size: int) -> None:
+    def __init__(self, form: SumGrid, size: int) -> None:
         self.form, self.size = form, size
         self._together = max(1, _TOGETHER // max(size, 1))  # rows per call of NumPy
         kinds = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
@@ -182,7 +182,7 @@ class Encoder:
         return int((-adds * self._bits[limb] + half) % (2 * half) - half)
 
 
-def decode(accumulator: NDArray[np.signedinteger], form: Grid, dtype: str) -> NDArray[np.floating]:
+def decode(accumulator: NDArray[np.signedinteger], form: SumGrid, dtype: str) -> NDArray[np.floating]:
     """The sum [size] that `accumulator` [limbs * size] represents, rounded to `dtype`."""
     size = len(accumulator) // form.limbs
     if form.limbs == 1 and loops.compiled is not None and dtype in ("float32", "float64"):

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.core import loops
-from mpifed.core.record import Array, beside, namespace
+from mpifed.core.record import Array, ArrayModule, beside, namespace
 
 OPTIONS = ("--fmad=false",)
 
 
-class Source(NamedTuple):
+class KernelSource(NamedTuple):
     """An elementwise kernel of CuPy: `raw` arguments are indexed by its body, all others by the output's index `i`."""
 
     name: str
@@ -29,7 +29,7 @@ class Source(NamedTuple):
     body: str
 
 
-class Reduction(NamedTuple):
+class ReductionKernel(NamedTuple):
     """A reduction kernel of CuPy: the sum or maximum of a function along axes."""
 
     name: str
@@ -41,8 +41,8 @@ class Reduction(NamedTuple):
 
 
 @cache
-def _compiled(xp: Any, source: Source | Reduction) -> Any:
-    if isinstance(source, Source):
+def _compiled(xp: ArrayModule, source: KernelSource | ReductionKernel) -> Any:  # what a kernel gives, its source says
+    if isinstance(source, KernelSource):
         return xp.ElementwiseKernel(
             source.inputs, source.outputs, source.body, f"mpifed_{source.name}", options=OPTIONS
         )  # fmt: skip
@@ -52,7 +52,7 @@ def _compiled(xp: Any, source: Source | Reduction) -> Any:
     )
 
 
-def launch(source: Source, like: Array, *arguments: Any, size: int | None = None) -> Any:
+def launch(source: KernelSource, like: Array, *arguments: Array | float, size: int | None = None) -> Any:  # the same
     """The outputs of a kernel, on the device of `like`.
 
     Parameters
@@ -64,18 +64,19 @@ def launch(source: Source, like: Array, *arguments: Any, size: int | None = None
     return kernel(*arguments) if size is None else kernel(*arguments, size=size)
 
 
-def reduce(source: Reduction, values: Array, axis: int = -1) -> Array:
+def reduce(source: ReductionKernel, values: Array, axis: int = -1) -> Array:
     """The reduction of `values` on a device along an axis."""
-    return _compiled(namespace(values), source)(values, axis=axis)
+    result: Array = _compiled(namespace(values), source)(values, axis=axis)
+    return result
 
 
 # --- the swish and its derivative -----------------------------------------------------------------------------------
 
-SIGMOID = Source("sigmoid", "T z", "T gate", "gate = tanh(z * (T)0.5) * (T)0.5 + (T)0.5;")
-SWISH = Source(
+SIGMOID = KernelSource("sigmoid", "T z", "T gate", "gate = tanh(z * (T)0.5) * (T)0.5 + (T)0.5;")
+SWISH = KernelSource(
     "swish", "T z", "T gate, T active", "gate = tanh(z * (T)0.5) * (T)0.5 + (T)0.5; active = z * gate;"
 )  # fmt: skip
-SWISH_SLOPE = Source(
+SWISH_SLOPE = KernelSource(
     "swish_slope", "T z, T gate, T active, T back", "T down", "down = ((z - active) + (T)1) * gate * back;"
 )  # fmt: skip
 
@@ -83,9 +84,10 @@ SWISH_SLOPE = Source(
 def sigmoid(z: Array) -> Array:
     """1 / (1 + exp(-z)) without overflow, by the hyperbolic tangent (three times as fast as the exponential)."""
     if namespace(z) is not np:
-        return launch(SIGMOID, z, z)
+        gate: Array = launch(SIGMOID, z, z)
+        return gate
     half = z.dtype.type(0.5)
-    result = np.tanh(z * half)
+    result: Array = np.tanh(z * half)
     result *= half
     result += half
     return result
@@ -107,7 +109,8 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
     On the CPU `active` and `back` are overwritten: new arrays would not stay in the cache.
     """
     if namespace(z) is not np:
-        return launch(SWISH_SLOPE, z, z, gate, active, back)
+        result: Array = launch(SWISH_SLOPE, z, z, gate, active, back)
+        return result
     return loops.swish_slope(z, gate, active, back)
 
 
@@ -121,8 +124,8 @@ _NORMALIZED = """
     for (long long k = 0; k < outputs; ++k) total += exp(z[first + k] - top);
     loss = (log(total) + top) - z[first + y[i]];
 """
-CROSS_ENTROPY = Source("cross_entropy", "raw T z, raw int64 y, int64 outputs", "T loss", _NORMALIZED)
-CROSS_ENTROPY_SLOPE = Source(
+CROSS_ENTROPY = KernelSource("cross_entropy", "raw T z, raw int64 y, int64 outputs", "T loss", _NORMALIZED)
+CROSS_ENTROPY_SLOPE = KernelSource(
     "cross_entropy_slope", "raw T z, raw int64 y, raw W weights, int64 outputs", "T loss, raw T slope",
     _NORMALIZED + """
     for (long long k = 0; k < outputs; ++k) {
@@ -153,14 +156,16 @@ def device_cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple
 
 # --- clipping and noise ---------------------------------------------------------------------------------------------
 
-CLIP = Source("clip", "float64 square, float64 most", "float64 factor", """
+CLIP = KernelSource("clip", "float64 square, float64 most", "float64 factor", """
     const double part = most / sqrt(square);
     factor = part > 1.0 ? 1.0 : part;
 """)  # fmt: skip
-NOISE = Source("noise", "T value, T noise, T spread", "T out", "const T moved = noise * spread; out = moved + value;")
+NOISE = KernelSource(
+    "noise", "T value, T noise, T spread", "T out", "const T moved = noise * spread; out = moved + value;"
+)
 
 
-NOISY = Source(
+NOISY = KernelSource(
     "noisy", "T value, int64 noise, float64 factor, float64 most, int32 truncate, float64 scale", "O out", """
     double steps = (double)value * factor;
     steps = steps == steps ? steps : 0.0;
@@ -183,7 +188,8 @@ def device_noisy(
 def clip_factors(squares: Array, most: float) -> Array:
     """Factors that scale vectors of squared norms `squares` to norms of at most `most`; exactly 1 for shorter ones."""
     if namespace(squares) is not np:
-        return launch(CLIP, squares, squares, most)
+        result: Array = launch(CLIP, squares, squares, most)
+        return result
     with np.errstate(divide="ignore"):
         factors: Array = np.minimum(1.0, most / np.sqrt(squares))
     return factors
@@ -193,7 +199,8 @@ def with_noise(values: Array, noise: Array, spread: Array) -> Array:
     """values [n, ...] + spread [n] * noise [n, ...]; `noise` is on the CPU, and may be overwritten."""
     wide = spread.astype(noise.dtype).reshape(-1, *[1] * (noise.ndim - 1))
     if namespace(values) is not np:
-        return launch(NOISE, values, values, beside(values, noise), beside(values, wide))
+        result: Array = launch(NOISE, values, values, beside(values, noise), beside(values, wide))
+        return result
     noise *= wide
     noise += values
     return noise
@@ -201,7 +208,7 @@ def with_noise(values: Array, noise: Array, spread: Array) -> Array:
 
 # --- sums of squares ------------------------------------------------------------------------------------------------
 
-SQUARES = Reduction("squares", "T x", "float64 y", "(double)x * (double)x", "a + b", "0")
+SQUARES = ReductionKernel("squares", "T x", "float64 y", "(double)x * (double)x", "a + b", "0")
 
 
 def device_square_norms(values: Array) -> Array:
@@ -211,7 +218,7 @@ def device_square_norms(values: Array) -> Array:
 
 # --- rows of many clients at once -----------------------------------------------------------------------------------
 
-GATHER = Source("gather", "raw uint64 first, raw int64 at, int64 rows, int64 width", "T out", """
+GATHER = KernelSource("gather", "raw uint64 first, raw int64 at, int64 rows, int64 width", "T out", """
     const long long row = i / width;
     const T* shard = (const T*)first[row / rows];
     out = shard[at[row] * width + i % width];

@@ -5,14 +5,14 @@ The classes of `mpifed.maths.duals`, which use them for arrays on a device, docu
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from mpifed.core.record import Array, beside
-from mpifed.maths.kernels import Source, launch
+from mpifed.maths.kernels import KernelSource, launch
 
 _INPUTS = "T alpha, T score, T y, T curvature"
 
-HINGE = Source("hinge_step", _INPUTS + ", T least", "T step", """
+HINGE = KernelSource("hinge_step", _INPUTS + ", T least", "T step", """
     T updated = (y + y - (T)1 - score) / (curvature > least ? curvature : least) + alpha;
     updated = updated > y ? y : updated;
     const T low = y - (T)1;
@@ -20,7 +20,7 @@ HINGE = Source("hinge_step", _INPUTS + ", T least", "T step", """
     step = updated - alpha;
 """)  # fmt: skip
 
-SQUARED_HINGE = Source("squared_hinge_step", _INPUTS, "T step", """
+SQUARED_HINGE = KernelSource("squared_hinge_step", _INPUTS, "T step", """
     const T t = y + y - (T)1;
     T updated = alpha * (T)-0.5 + t - score;
     updated = (updated / (curvature + (T)0.5) + alpha) * t;
@@ -28,7 +28,7 @@ SQUARED_HINGE = Source("squared_hinge_step", _INPUTS, "T step", """
     step = updated * t - alpha;
 """)  # fmt: skip
 
-LOGISTIC = Source("logistic_step", _INPUTS + ", T least", "T step", """
+LOGISTIC = KernelSource("logistic_step", _INPUTS + ", T least", "T step", """
     const T t = y + y - (T)1, c = curvature;
     T k = c * (t * alpha) - t * score;
     const bool over = k > c / (T)2;
@@ -48,13 +48,13 @@ LOGISTIC = Source("logistic_step", _INPUTS + ", T least", "T step", """
     step = (over ? (T)1 - v : v) * t - alpha;
 """)  # fmt: skip
 
-LEAST_SQUARES = Source(
+LEAST_SQUARES = KernelSource(
     "least_squares_step", _INPUTS, "T step", "step = (y - score - alpha) / (curvature + (T)1);"
 )  # fmt: skip
 
 
 def device_step(
-    source: Source, alpha: Array, scores: Array, y: Array, curvature: Array | float, *least: float
+    source: KernelSource, alpha: Array, scores: Array, y: Array, curvature: Array | float, *least: float
 ) -> Array:
     """[..., s] dual steps; arguments as in `mpifed.maths.duals.Dual.step`, with alpha on a device.
 
@@ -62,7 +62,8 @@ def device_step(
     """
     dtype = alpha.dtype
 
-    def alike(values: Any) -> Any:
-        return beside(alpha, values, dtype) if getattr(values, "ndim", 0) else float(values)
+    def alike(values: Array | float) -> Array | float:
+        return beside(alpha, values, dtype) if np.ndim(values) else float(values)
 
-    return launch(source, alpha, alpha, alike(scores), alike(y), alike(curvature), *map(float, least))
+    result: Array = launch(source, alpha, alpha, alike(scores), alike(y), alike(curvature), *map(float, least))
+    return result

@@ -7,15 +7,15 @@ the same. Each element of the message is summed separately, over the clients in 
 from __future__ import annotations
 
 from mpifed.core.record import Array, namespace
-from mpifed.maths.fixedpoint import Grid
-from mpifed.maths.kernels import Reduction, Source, launch, reduce
+from mpifed.maths.fixedpoint import SumGrid
+from mpifed.maths.kernels import KernelSource, ReductionKernel, launch, reduce
 
-ENCODE = Source("encode", "raw T values, int64 clients, int64 width, float64 inverse", "S total", """
+ENCODE = KernelSource("encode", "raw T values, int64 clients, int64 width, float64 inverse", "S total", """
     for (long long row = 0; row < clients; ++row)
         total += (S)rint((double)values[row * width + i] * inverse);
 """)  # fmt: skip
 
-ENCODE_WIDE = Source(
+ENCODE_WIDE = KernelSource(
     "encode_wide", "raw T values, int64 clients, int64 width, float64 coarse, float64 fine",
     "int64 high, int64 low", """
     for (long long row = 0; row < clients; ++row) {
@@ -27,16 +27,16 @@ ENCODE_WIDE = Source(
     """,
 )  # fmt: skip
 
-ADD = Source("add", "raw T values, int64 clients, int64 width", "S total", """
+ADD = KernelSource("add", "raw T values, int64 clients, int64 width", "S total", """
     for (long long row = 0; row < clients; ++row) total = (S)(total + values[row * width + i]);
 """)  # fmt: skip
 
-PEAK = Reduction(
+PEAK = ReductionKernel(
     "peak", "T x", "float64 y", "x == x ? fabs((double)x) : 1.0 / 0.0", "a > b ? a : b", "0"
 )  # fmt: skip
 
 # the first client whose largest value exceeds the bound, and that value
-WORST = Source("worst", "raw float64 peaks, raw int64 who, int64 clients, float64 bound", "raw float64 worst", """
+WORST = KernelSource("worst", "raw float64 peaks, raw int64 who, int64 clients, float64 bound", "raw float64 worst", """
     for (long long row = 0; row < clients; ++row)
         if (worst[0] == 0 && !(peaks[row] <= bound)) {
             worst[0] = (double)(who[row] + 1);
@@ -45,7 +45,7 @@ WORST = Source("worst", "raw float64 peaks, raw int64 who, int64 clients, float6
 """)  # fmt: skip
 
 
-def add_encoded(values: Array, form: Grid, totals: list[Array]) -> None:
+def add_encoded(values: Array, form: SumGrid, totals: list[Array]) -> None:
     """Add the rows of `values` [n, m], rounded to the grid, to `totals`, [m] for each limb; all on a device."""
     clients, width = values.shape
     if form.limbs == 1:
@@ -71,7 +71,7 @@ def note_worst(values: Array, clients: Array, bound: float, worst: Array) -> Non
     launch(WORST, values, peaks, clients, len(values), bound, worst, size=1)
 
 
-def encoded(values: Array, form: Grid) -> Array:
+def encoded(values: Array, form: SumGrid) -> Array:
     """[limbs, m] integers that encode `values` [m] on the grid; on a device."""
     totals = namespace(values).zeros((form.limbs, values.size), f"int{form.bits}")
     add_encoded(values.reshape(1, -1), form, list(totals))

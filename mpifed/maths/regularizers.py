@@ -157,14 +157,15 @@ class L0Ball(Regularizer):
             ties = np.flatnonzero(size == smallest)
             flat[size < smallest] = 0
             flat[ties[self.nonzeros - int(np.sum(size > smallest)) :]] = 0
-        projected: Parameters = unflat(flat, model)
+        projected = unflat(flat, model)
         return projected
 
 
 def _soft(u: Array, threshold: float) -> Array:
     """Soft thresholding: u moved towards zero by `threshold`, and not beyond."""
     limit = u.dtype.type(threshold)
-    return u - u.clip(-limit, limit)
+    result: Array = u - u.clip(-limit, limit)
+    return result
 
 
 def _parts(model: Parameters, biases: bool = True) -> Iterator[Array]:

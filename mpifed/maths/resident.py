@@ -14,17 +14,23 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.block import Batch, Block, ClientData, check_rows
-from mpifed.core.record import Array
+from mpifed.core.protocols import Piece
+from mpifed.core.record import Array, ArrayModule
 from mpifed.maths.kernels import gathered
 from mpifed.maths.sparse import DeviceRows
 
 _ALIGNMENT = 256  # bytes; that of every allocation
 
 
-class Room:
+def address(array: Any) -> int:  # of CuPy's, which its `data` knows, and NumPy's does not
+    """Of the first number, on the device."""
+    return int(array.data.ptr)
+
+
+class RowBudget:
     """The bytes of a device that may still be taken for rows."""
 
     def __init__(self, nbytes: int) -> None:
@@ -46,15 +52,15 @@ class DeviceShard:
 
     joint = None  # the gathering kernel needs no common array of several clients' rows
 
-    def __init__(self, host: ClientData, dtype: str, xp: Any, room: Room) -> None:
+    def __init__(self, host: ClientData, dtype: str, xp: ArrayModule, room: RowBudget) -> None:
         self.dtype, self._xp, self._room = np.dtype(dtype), xp, room
         self.host = host
         self.client, self.samples, self.features, self.sparse = host.client, host.samples, host.features, host.sparse
         self.rows, self.columns = host.rows, host.columns  # in memory
         self.y = xp.asarray(host.y)
         self._tried = False
-        self._pieces: list[tuple[slice, Any]] = []
-        self._all: Any = None
+        self._pieces: list[tuple[slice, DeviceRows]] = []
+        self._all: Array | DeviceRows | None = None
 
     @property
     def host(self) -> ClientData:
@@ -67,14 +73,14 @@ class DeviceShard:
         self._host = weakref.ref(shard)
 
     @property
-    def all(self) -> Any:
+    def all(self) -> Array | DeviceRows | None:
         """[s, p] all rows on the device, an array or `DeviceRows`; None where the budget does not allow it."""
         if not self._tried:
             self._tried = True
             self._all = self._sparse_rows() if self.sparse else self._dense_rows()
         return self._all
 
-    def _dense_rows(self) -> Any:
+    def _dense_rows(self) -> Array | None:
         if not self._room.take(self.samples * self.features * self.dtype.itemsize):
             return None
         rows = self._xp.empty((self.samples, self.features), self.dtype)
@@ -82,7 +88,7 @@ class DeviceShard:
             rows[at] = self._xp.asarray(X)
         return rows
 
-    def _sparse_rows(self) -> Any:
+    def _sparse_rows(self) -> DeviceRows | None:
         from scipy.sparse import vstack
 
         pieces = list(self.host.pieces(self.dtype))
@@ -106,15 +112,15 @@ class DeviceShard:
         self.host.take(at, rows_in_memory)
         out[...] = self._xp.asarray(rows_in_memory)
 
-    def take_sparse(self, at: Array, dtype: Any) -> DeviceRows:
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> DeviceRows:
         """The rows `at` [b] of a sparse shard."""
         rows = self.all if np.dtype(dtype) == self.dtype else None
         if rows is not None:
-            chosen: DeviceRows = rows[at]
-            return chosen
+            assert isinstance(rows, DeviceRows)
+            return rows[at]
         return DeviceRows.of(self.host.take_sparse(at, dtype), self._xp)
 
-    def pieces(self, dtype: Any) -> Iterable[tuple[slice, Any]]:
+    def pieces(self, dtype: DTypeLike) -> Iterable[tuple[slice, Piece]]:
         """(row indices, X [b, p]) for all rows in order, in the pieces of the shard in memory.
 
         Where the rows are not resident, only one piece at a time is on the device.
@@ -122,15 +128,15 @@ class DeviceShard:
         rows = self.all if np.dtype(dtype) == self.dtype else None
         if rows is None:
             return self._sent(dtype)
-        if self.sparse:
+        if isinstance(rows, DeviceRows):
             return self._pieces
         return ((at, self._aligned(rows[at])) for at in self._cuts)
 
     def _aligned(self, piece: Array) -> Array:
         """`piece`, copied unless it is aligned like an allocation: cuBLAS chooses kernels by alignment."""
-        return piece.copy() if piece.data.ptr % _ALIGNMENT else piece
+        return piece.copy() if address(piece) % _ALIGNMENT else piece
 
-    def _sent(self, dtype: Any) -> Iterator[tuple[slice, Any]]:
+    def _sent(self, dtype: DTypeLike) -> Iterator[tuple[slice, Piece]]:
         for at, X in self.host.pieces(dtype):
             yield at, DeviceRows.of(X, self._xp) if self.sparse else self._xp.asarray(X)
 
@@ -143,17 +149,17 @@ class DeviceShard:
 class DeviceBlock(Block):
     """A block whose shards are `DeviceShard`."""
 
-    xp_: Any = field(default=None, compare=False)
+    shards: tuple[DeviceShard, ...]
+    xp_: ArrayModule = field(compare=False, kw_only=True)
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> ArrayModule:
         return self.xp_
 
     @cached_property
     def host(self) -> Block:
         """The same clients' rows in memory."""
-        shards: tuple[Any, ...] = self.shards
-        return Block(tuple(shard.host for shard in shards), self.dtype)
+        return Block(tuple(shard.host for shard in self.shards), self.dtype)
 
     def only(self, who: Array) -> Block:
         """The block of the clients at positions `who` of this one."""
@@ -164,15 +170,16 @@ class DeviceBlock(Block):
     @cached_property
     def _labels(self) -> Array:
         """[n] device addresses of the clients' y."""
-        return self.xp.asarray(np.array([shard.y.data.ptr for shard in self.shards], np.uint64))
+        result: Array = self.xp.asarray(np.array([address(shard.y) for shard in self.shards], np.uint64))
+        return result
 
     @cached_property
     def _values(self) -> Array | None:
         """[n] device addresses of the clients' rows; None unless all are dense and resident."""
-        shards: tuple[Any, ...] = self.shards
-        if self.sparse or any(shard.all is None for shard in shards):
+        if self.sparse or any(shard.all is None for shard in self.shards):
             return None
-        return self.xp.asarray(np.array([shard.all.data.ptr for shard in shards], np.uint64))
+        result: Array | None = self.xp.asarray(np.array([address(shard.all) for shard in self.shards], np.uint64))
+        return result
 
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client."""

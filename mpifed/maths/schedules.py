@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from annotated_types import Gt, Le
 
 from mpifed.maths.ranges import Count, Decay, Size, Weight
 
-_STRICT = {"extra": "forbid", "strict": True}
+_STRICT: dict[str, object] = {"extra": "forbid", "strict": True}
 
 
 class StepSize(NamedTuple):
@@ -28,7 +28,7 @@ class StepSize(NamedTuple):
 class PowerDecay:
     """initial / (offset + t^exponent)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
     initial: Size
     """The numerator."""
     exponent: Decay = 0.5
@@ -46,7 +46,7 @@ class PowerDecay:
 class StepDecay:
     """initial, multiplied by `factor` after every `every` rounds."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
     initial: Size
     """In the first rounds."""
     factor: Annotated[float, Gt(0), Le(1)]
@@ -64,7 +64,7 @@ class StepDecay:
 class CosineDecay:
     """From initial to final along half a cosine in `rounds` rounds (SGDR without restarts, arXiv:1608.03983)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
     initial: Size
     """In round 1."""
     rounds: Count

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from mpifed.core.record import Array, beside, namespace
-from mpifed.maths.kernels import Source, launch
+from mpifed.core.protocols import CsrRows
+from mpifed.core.record import Array, ArrayModule, beside, namespace
+from mpifed.maths.kernels import KernelSource, launch
 
-PRODUCT = Source(
+PRODUCT = KernelSource(
     "sparse_product", "raw D values, raw int32 indices, raw int32 indptr, raw T weights, int64 width", "T out", """
     const long long row = i / width, column = i % width;
     T sum = 0;
@@ -24,7 +25,7 @@ PRODUCT = Source(
     """,
 )  # fmt: skip
 
-SQUARES = Source("sparse_squares", "raw D values, raw int32 indptr", "float64 out", """
+SQUARES = KernelSource("sparse_squares", "raw D values, raw int32 indptr", "float64 out", """
     double sum = 0;
     for (long long k = indptr[i]; k < indptr[i + 1]; ++k) sum += (double)values[k] * (double)values[k];
     out = sum;
@@ -34,14 +35,14 @@ SQUARES = Source("sparse_squares", "raw D values, raw int32 indptr", "float64 ou
 class DeviceRows:
     """A CSR matrix [s, p] on a device, with the operations that mpifed needs."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: Any) -> None:  # of cupyx, which has no types
         self._matrix = matrix
         self.data, self.indices, self.indptr = matrix.data, matrix.indices, matrix.indptr
         self.shape: tuple[int, int] = matrix.shape
         self.dtype = matrix.dtype
 
     @classmethod
-    def of(cls, host: Any, xp: Any) -> DeviceRows:
+    def of(cls, host: CsrRows, xp: ArrayModule) -> DeviceRows:
         """A copy of a SciPy CSR matrix on the device, by CuPy `xp`."""
         parts = xp.asarray(host.data), xp.asarray(host.indices, dtype="i4"), xp.asarray(host.indptr, dtype="i4")
         return cls(_csr(parts, host.shape))
@@ -75,6 +76,11 @@ class DeviceRows:
         parts = self.data[order], rows[order].astype("i4"), starts.astype("i4")
         return DeviceRows(_csr(parts, self.shape[::-1]))
 
+    def toarray(self) -> Array:
+        """[s, p] on the device."""
+        dense: Array = self._matrix.toarray()
+        return dense
+
     def squares(self) -> Array:
         """[s] squared norms of the rows, in float64."""
         xp = namespace(self.data)
@@ -90,28 +96,29 @@ class DeviceRows:
         return DeviceRows(vstack([part._matrix for part in parts], format="csr"))
 
 
-def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
+def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:  # of cupyx, as above
     from cupyx.scipy.sparse import csr_matrix
 
     return csr_matrix(parts, shape=shape)
 
 
-def emptied(rows: Any, filled: Array) -> Any:
+def emptied(rows: CsrRows, filled: Array) -> CsrRows:
     """CSR rows [s, p], SciPy's or `DeviceRows`, with zeros in the rows where `there` [s] is false."""
     xp = namespace(rows.data)
     row = xp.searchsorted(rows.indptr, xp.arange(len(rows.indices), dtype="i4"), side="right") - 1
     return _rebuilt(rows, (xp.where(filled[row], rows.data, 0), rows.indices, rows.indptr), rows.shape)
 
 
-def renumbered(rows: Any, place: Array, features: int) -> Any:
+def renumbered(rows: CsrRows, place: Array, features: int) -> CsrRows:
     """CSR rows [s, p], SciPy's or `DeviceRows`, whose column j becomes column `place[j]` of `features`."""
     parts = rows.data, place[rows.indices], rows.indptr
     return _rebuilt(rows, parts, (len(rows.indptr) - 1, features))
 
 
-def _rebuilt(rows: Any, parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
+def _rebuilt(rows: CsrRows, parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> CsrRows:
     if isinstance(rows, DeviceRows):
         return DeviceRows(_csr(parts, shape))
     from scipy.sparse import csr_matrix
 
-    return csr_matrix(parts, shape=shape)
+    rebuilt: CsrRows = csr_matrix(parts, shape=shape)
+    return rebuilt

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.loops import combination
+from mpifed.core.protocols import Parameters
 from mpifed.core.record import Array, Record, bare_leaves, flat, in_memory, map_leaves, namespace, on_host
 
 Start = Literal["exact", "paper"]
@@ -27,11 +28,11 @@ class Surrogate(NamedTuple):
     """K convex quadratics, the tracked surrogates."""
 
     constant: Array  # [K] float64: A
-    linear: Record  # leaves [K, ...] of the model's shapes: l
-    weight: Array  # [] float64: Q_t = 1 - prod(1 - rho_s), the sum of the weights of the quadratics
+    linear: Parameters  # leaves [K, ...] of the model's shapes: l
+    weight: np.float64  # Q_t = 1 - prod(1 - rho_s), the sum of the weights of the quadratics
 
 
-def start_surrogate(model: Record, functions: int) -> Surrogate:
+def start_surrogate(model: Parameters, functions: int) -> Surrogate:
     """Surrogates of K functions before the first round: zero functions."""
     linear = map_leaves(lambda leaf: np.zeros((functions, *leaf.shape), leaf.dtype), model)
     return Surrogate(np.zeros(functions), linear, np.float64(0))
@@ -40,13 +41,13 @@ def start_surrogate(model: Record, functions: int) -> Surrogate:
 def track(
     surrogate: Surrogate,
     rho: float,
-    gradient: Record,
+    gradient: Parameters,
     level: Array,
-    at: Record,
+    at: Parameters,
     tau: float,
     penalties: Sequence[float],
     weight: float = 1.0,
-    penalized: Record | None = None,
+    penalized: Parameters | None = None,
 ) -> Surrogate:
     """The surrogates after a round: (3) and (10) with the quadratics (7) and (11).
 
@@ -78,7 +79,7 @@ def track(
 
 def start_again(surrogate: Surrogate) -> Surrogate:
     """Zero functions of the same shapes and dtypes."""
-    return Surrogate(*(map_leaves(np.zeros_like, part) for part in surrogate))
+    return map_leaves(np.zeros_like, surrogate)
 
 
 def curvature_of(surrogate: Surrogate, tau: float, start: Start) -> float:
@@ -132,7 +133,7 @@ def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
     return gram_matrix
 
 
-def move(surrogate: Surrogate, factors: Sequence[float], gamma: float, at: Record) -> Record:
+def move(surrogate: Surrogate, factors: Sequence[float], gamma: float, at: Parameters) -> Parameters:
     """(1 - gamma) w_t + gamma w-bar, by (5), for w-bar = - sum_k factors[k] l_k."""
 
     def moved(w: Array, linear: Array) -> Array:
@@ -142,12 +143,12 @@ def move(surrogate: Surrogate, factors: Sequence[float], gamma: float, at: Recor
     return map_leaves(moved, at, surrogate.linear)
 
 
-def slope_at(surrogate: Surrogate, curvature: float, at: Record) -> Record:
+def slope_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Parameters:
     """Leaves [K, ...]: the gradients of the surrogates at `at`, which estimate those of the functions."""
     return map_leaves(lambda linear, w: linear + w * w.dtype.type(2 * curvature), surrogate.linear, at)
 
 
-def level_at(surrogate: Surrogate, curvature: float, at: Record) -> Floats:
+def level_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Floats:
     """[K] the values of the surrogates at `at`."""
     w = flat(at)
     levels: Floats = surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)

@@ -24,6 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
+from mpifed.algorithms.private import settings
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
@@ -74,8 +75,9 @@ class Ledger:
         """
         self._dir, self._path, self._job, self._algorithm = run_dir, run_dir / LEDGER, job, algorithm
         problem = algorithm.problem
-        self.secure = problem.privacy.noise == "secure"
-        self.spending = Spending(problem.privacy, problem.clients)
+        privacy = settings(problem)
+        self.secure = privacy.noise == "secure"
+        self.spending = Spending(privacy, problem.clients)
         self.refusal = ""  # why the budget allows no further round
         self._budget = budget_of(job)
         self._allowed = range(0)  # rounds that are surely within it, each run once

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.algorithm import Algorithm
+from mpifed.core.protocols import PrivacySettings
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.release import Release
-from mpifed.maths.privacy.settings import Privacy
 
 Spent = dict[tuple[float, float], int]  # how many mechanisms of a (multiplier, rate)
 Floats = NDArray[np.float64]
@@ -97,7 +97,7 @@ class _Kind(NamedTuple):
 class Spending:
     """Counts releases, by client."""
 
-    def __init__(self, privacy: Privacy, clients: int) -> None:
+    def __init__(self, privacy: PrivacySettings, clients: int) -> None:
         self.privacy, self.clients = privacy, clients
         self.rounds = np.zeros(clients, np.int64)  # [N] in which a client took part
         self._kinds: dict[tuple[object, ...], _Kind] = {}  # by the contents of a release
@@ -106,7 +106,9 @@ class Spending:
     @classmethod
     def of_a_round(cls, algorithm: Algorithm) -> Spending:
         """The spending of the first round of a private algorithm, with all clients participating."""
-        spending = cls(algorithm.problem.privacy, algorithm.problem.clients)
+        privacy = algorithm.problem.privacy
+        assert privacy is not None  # the algorithm is private
+        spending = cls(privacy, algorithm.problem.clients)
         spending.add(algorithm.released(0), np.ones(spending.clients, dtype=bool))
         return spending
 
@@ -213,7 +215,7 @@ class Spending:
         return float(np.max([paper.composed(group.paper, self.privacy.delta) for group in groups]))
 
 
-def sayable(privacy: Privacy, epsilon: float) -> bool:
+def sayable(privacy: PrivacySettings, epsilon: float) -> bool:
     """Whether noise that is drawn as integers can have this epsilon at the job's delta."""
     if privacy.distribution == "float":
         return True

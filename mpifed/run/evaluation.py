@@ -13,7 +13,7 @@ from mpifed.algorithms.horizontal import CHUNK
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Columns, Measure, Problem, States, Summation, play
+from mpifed.core.exchange import Columns, Measure, Problem, ServerRecord, States, Summation, play
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
@@ -57,7 +57,7 @@ def measure(
         if measurement.certificate and not (certify and (measurement.first is None or first is not None)):
             columns |= dict.fromkeys(measurement.certificate)
             continue
-        state = measurement.start(server) if summation.serves else None
+        state: ServerRecord = measurement.start(server) if summation.serves else None
         clients: States = ClientStates(len(roster), partial(_begun, measurement, roster, states), room)
         for _ in range(measurement.turns):
             state, clients = play(measurement.exchanges, state, clients, now, summation)
@@ -93,11 +93,11 @@ class Trained(NamedTuple):
     """The states after a round."""
 
     round: int  # rounds done
-    server: Record  # None on ranks but 0
+    server: ServerRecord
     clients: States
 
 
-class Evaluation:
+class RunEvaluation:
     """What a run has measured last, and whether the job's goals are reached; all but `lacking` is collective.
 
     `row` is the last row of the history, `late` has columns of the last model that are not in it, `first` numbers of

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mpifed.algorithms.private import settings
 from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import DataError, NotCertified
-from mpifed.core.exchange import play
+from mpifed.core.exchange import ServerRecord, play
 from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
 from mpifed.core.tables import ReadOnlyTable, Table
@@ -26,7 +27,7 @@ from mpifed.run import environment, outcome
 from mpifed.run.agreement import agreed
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.data_cache import DataCache
-from mpifed.run.evaluation import Evaluation, Trained
+from mpifed.run.evaluation import RunEvaluation, Trained
 from mpifed.run.folder import same_end, same_job
 from mpifed.run.identity import Identity
 from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
@@ -78,7 +79,7 @@ class Run:
         self.header = header  # of the ledger, if the run is resumed
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
-        self.evaluation = Evaluation(job, transport, self.ready)
+        self.evaluation = RunEvaluation(job, transport, self.ready)
         self.round_s: list[float] = []
         self.spent: Mapping[str, Mapping[str, float]] = {}  # costs of the exchanges before the run was resumed
         self.started = time.monotonic()
@@ -189,7 +190,7 @@ class Run:
         """Check that checkpoints can hold the states after the first round: the server's, and those of a block."""
         clients, name = self.clients.settled(), self.job.algorithm["name"]
         number = next(iter(clients.changed), None)
-        state = (None, None, 0)
+        state: tuple[ServerRecord, ServerRecord, int] = (None, None, 0)
         if number is not None:
             state = clients.peek(number), clients.begun(number), self.ready.aggregator.blocks.size(number)
         check_renewed(name, self.server, self.ready.specs, *state)
@@ -320,7 +321,7 @@ class Run:
         algorithm, ledger = self.ready.algorithm, None
         if self.job.privacy is not None:
             if self.header is None and not resumed:
-                write_header(self.out, Header(self.settings, algorithm.problem.privacy.noise_multiplier))
+                write_header(self.out, Header(self.settings, settings(algorithm.problem).multiplier))
             ledger = Ledger(self.out, self.job, algorithm, self.progress if resumed else None)
         results = Results(self.job, algorithm, self.out, self.reporter, ledger, self.identity)
         results.device = self.ready.aggregator.device

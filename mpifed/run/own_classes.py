@@ -23,7 +23,8 @@ from mpifed.comm.transport import Transport
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, Record
+from mpifed.core.protocols import Model
+from mpifed.core.record import Array
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
@@ -31,7 +32,6 @@ from mpifed.maths.checks.examined import Broken, Examined, belongs_to_mpifed
 from mpifed.maths.checks.objectives import Task, examine_objective, examine_term
 from mpifed.maths.checks.points import SAMPLES
 from mpifed.maths.checks.regularizers import examine_regularizer
-from mpifed.maths.objectives import Objective
 from mpifed.maths.sparse import DeviceRows
 from mpifed.run.agreement import agreed
 
@@ -95,7 +95,7 @@ def _tries(blocks: Roster) -> bool:
     return len(blocks) > 0 and int(blocks.first[0]) == 0
 
 
-def _tried(parts: list[Own], objective: Objective, task: Task, device: Device) -> list[str]:
+def _tried(parts: list[Own], objective: Model, task: Task, device: Device) -> list[str]:
     """Notes on what could not be tested; UsageError with all errors."""
     wrong, notes, placed = [], [], _placed(device)
     with _restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
@@ -129,10 +129,10 @@ def _examine(table: str, examined: Examined, objective: Examined, task: Task) ->
     return examine_term(examined, objective, start, task)
 
 
-def _placed(device: Device) -> Callable[[Record], Record]:
+def _placed(device: Device) -> Callable[[Any], Any]:
     """A function that moves arguments to the device of the clients."""
 
-    def placed(value: Record) -> Record:
+    def placed(value: Any) -> Any:  # a record, or CSR matrices, which are moved to the same on the device
         if not device.on_host and isinstance(value, tuple) and value and not hasattr(value, "_fields"):
             xp: Any = getattr(device, "xp")  # noqa: B009 - every device but the host has it
             return tuple(DeviceRows.of(rows, xp) for rows in value)
@@ -162,11 +162,12 @@ def _task(job: Job, problem: Problem, blocks: Roster) -> Task:
     secret |= block.shards[0].samples == 0
     rows = np.arange(SAMPLES) % max(1, block.shards[0].samples)  # repeated where there are fewer
     if secret or problem.split != "rows":
-        X = _random_rows(SAMPLES, problem.features, sparse, rng)
+        X: Any = _random_rows(SAMPLES, problem.features, sparse, rng)
         targets = rng.uniform(0.05, 0.95, SAMPLES).astype(kind) if secret else block.shards[0].y[rows]
     else:
         batch = block.take(rows[None])
-        X, targets = batch.X, batch.y[0]
+        targets = batch.y[0]
+        X = batch.X
         X = tuple(x.astype("f8") for x in X) if sparse else X.astype("f8")
     lead = (1,) if problem.split == "rows" else ()
     return Task(

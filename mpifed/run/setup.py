@@ -18,9 +18,9 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
 from mpifed.core.holdings import Cells, Holdings, Members
-from mpifed.core.record import Array, Record
+from mpifed.core.record import Array
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
 from mpifed.core.state_check import Specs, check_started
@@ -47,7 +47,7 @@ class Ready(NamedTuple):
     algorithm: Algorithm
     data: store.FederatedDataset
     aggregator: Aggregator
-    server: Record  # None on ranks but 0
+    server: ServerRecord
     clients: ClientStates
     specs: Specs  # of the server's state
     test: Block | None  # on rank 0

@@ -132,7 +132,7 @@ def prepare(options: Options) -> FederatedDataset:
             "statistics": summary,
         },
         target_scale=target_scale(summary),
-        test=(data.test[0], test_y) if data.test else None,
+        test=(data.test[0], test_y) if data.test and test_y is not None else None,
         names=data.names,
         optimum=optimum,
     )

@@ -80,7 +80,7 @@ class Extent:
         if items.size:
             try:
                 begin = self.offset + start * self._item_nbytes
-                self._read_on(self._files.descriptor(self.path), memoryview(items.reshape(-1)).cast("B"), begin)
+                self._read_on(self._files.descriptor(self.path), items.reshape(-1).data.cast("B"), begin)
             except OSError as error:
                 raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
         return items
@@ -98,7 +98,7 @@ class Extent:
         last = np.append(first[1:], len(starts)) - 1
         begins = (starts[first] * self._item_nbytes + self.offset).tolist()
         sizes = ((stops[last] - starts[first]) * self._item_nbytes).tolist()
-        fd, view, done = self._files.descriptor(self.path), memoryview(into).cast("B"), 0
+        fd, view, done = self._files.descriptor(self.path), into.data.cast("B"), 0
         try:
             for begin, size in zip(begins, sizes, strict=True):
                 target = view[done : done + size]

@@ -31,7 +31,7 @@ def uses() -> list[Use]:
         for D in (*BOTH, "int64"):
             found.append(Use(kernels.GATHER, {"T": D}, frozenset({"rows", "width"})))
         for one in vars(kernels_duals).values():
-            for scalars in ({"least"}, {"least", "curvature"}) if isinstance(one, kernels.Source) else ():
+            for scalars in ({"least"}, {"least", "curvature"}) if isinstance(one, kernels.KernelSource) else ():
                 found.append(Use(one, {"T": T}, frozenset(scalars)))
         for S in ("int32", "int64"):
             found.append(Use(kernels_sums.ENCODE, {"T": T, "S": S}, frozenset({"clients", "width", "inverse"})))

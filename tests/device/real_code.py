@@ -21,7 +21,7 @@ _NDARRAY, _INDEXER, _SCALAR = 1, 2, 3  # CuPy's kinds of arguments
 
 
 def elementwise_code(cupy: Any, source: Any, types: dict[str, str], scalars: frozenset[str], name: str) -> str:
-    """Of a `mpifed.maths.kernels.Source`, its letters standing for `types`, its arguments arrays but for `scalars`."""
+    """Of a `KernelSource`, its letters standing for `types`, its arguments arrays but for `scalars`."""
     from cupy._core import _carray, _kernel, _scalar
 
     kernel = cupy.ElementwiseKernel(source.inputs, source.outputs, source.body, source.name)

@@ -15,7 +15,9 @@ from mpifed.maths import certificates
 
 def of_the_package(at: Point) -> dict[str, float | None]:
     """The columns by `mpifed.maths.certificates`."""
-    now = certificates.Point(at.value[0], at.gradient[0], at.excess, at.gradient[1:], at.limit, at.root_mean_square)
+    now = certificates.CertifiedPoint(
+        at.value[0], at.gradient[0], at.excess, at.gradient[1:], at.limit, at.root_mean_square
+    )
     slopes = at.first_slopes
     first = certificates.FirstIterate(at.first_value[0], slopes[0], at.first_value[1:] - at.limit, slopes[1:], 0.0)
     nu = certificates.best_multipliers(now, first)

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from mpifed.algorithms.fedavg import FedAvg, Question, Server
+from mpifed.algorithms.fedavg import FedAvg, FedAvgBroadcast, FedAvgServer
 from mpifed.core.round import Round
 
 
@@ -19,7 +19,7 @@ class Unhurried(FedAvg):
     pause_from: int = 0
     always: bool = False
 
-    def ask(self, server: Server, now: Round) -> Question:
+    def ask(self, server: FedAvgServer, now: Round) -> FedAvgBroadcast:
         """What FedAvg asks, later."""
         if now.index >= self.pause_from and (self.always or "SLURM_RESTART_COUNT" not in os.environ):
             time.sleep(self.pause_s)

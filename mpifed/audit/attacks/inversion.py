@@ -218,7 +218,10 @@ class _Mixing:
     def _random(self, rng: np.random.Generator, edges: Array | None) -> Array:
         """[r, r] initial rows of M^-1: those of random bright features, or perturbed `edges`."""
         if edges is not None:
-            return edges + 0.3 * rng.standard_normal(edges.shape) * np.linalg.norm(edges, axis=1, keepdims=True)
+            result: Array = edges + 0.3 * rng.standard_normal(edges.shape) * np.linalg.norm(
+                edges, axis=1, keepdims=True
+            )
+            return result
         sizes = (self.basis**2).sum(axis=1)
         chosen = rng.choice(len(sizes), self.count, replace=False, p=sizes / sizes.sum())
         return self.basis[chosen] + 1e-3 * rng.standard_normal((self.count, self.count))
@@ -249,7 +252,8 @@ class _Mixing:
         if not self.nonnegative:
             return np.zeros(0)
         size = np.linalg.norm(mixing, axis=0)  # of the samples: U is orthonormal
-        return np.minimum(self.bright @ (mixing / size), 0).reshape(-1)
+        result: Array = np.minimum(self.bright @ (mixing / size), 0).reshape(-1)
+        return result
 
     def _residual(self, mixing: Array, labels: Array) -> float:
         return float(np.linalg.norm(self._mismatch(mixing, labels)))
@@ -285,7 +289,8 @@ class _Mixing:
             y = np.full(self.count, label)
             slope = _slope(self.objective, self.model.head, scores, y, np.ones(self.count)).scores
             away.append(((slope - wanted) ** 2).sum(axis=1))
-        return np.argmin(away, axis=0)
+        result: Array | None = np.argmin(away, axis=0)
+        return result
 
 
 def _slope(objective: Any, head: Record, scores: Array, y: Array, weights: Array) -> Any:

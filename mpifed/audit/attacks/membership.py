@@ -242,7 +242,7 @@ def _from_rates(first: _Half, second: _Half, delta: float, confidence: float) ->
     at, alarms, misses = _thresholds(first)
     candidates = np.unique(np.linspace(0, len(at) - 1, 200).astype(int))
     k, m = len(first[1]), len(first[0])
-    best = max(candidates, key=lambda i: bound(round(alarms[i] * k), k, round(misses[i] * m), m))
+    best = max(candidates, key=lambda i: bound(round(float(alarms[i] * k)), k, round(float(misses[i] * m)), m))
     wrong = int(np.sum(second[1] > at[best])), int(np.sum(second[0] <= at[best]))
     return bound(wrong[0], len(second[1]), wrong[1], len(second[0]))
 

@@ -119,7 +119,8 @@ def explain(
         derivative = objective.slope(repeated(model.head, len(lengths)), scores, y, np.ones(y.shape))
         seen = [lengths[:, None] * derivative.scores[:, 0]]
         seen += [leaf.reshape(len(lengths), -1) for leaf in bare_leaves(derivative.head)] if head else []
-        return (np.concatenate(seen, axis=1) - np.concatenate([slope, target])) / whole
+        result: Array = (np.concatenate(seen, axis=1) - np.concatenate([slope, target])) / whole
+        return result
 
     ways = []
     for label in range(classes(model)):
@@ -131,7 +132,8 @@ def explain(
         start = np.log(size * _LENGTHS[i])
 
         def near(log: Array, sign: int = sign, label: int = label) -> Array:
-            return mismatch(sign * np.exp(log), label)[0]
+            result: Array = mismatch(sign * np.exp(log), label)[0]
+            return result
 
         end = least_squares(near, [start], xtol=1e-15, ftol=1e-15, gtol=1e-15, bounds=(start - 0.2, start + 0.2))
         residual, sharpness = float(np.linalg.norm(end.fun)), float(np.linalg.norm(end.jac))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mpifed.core.record import Array
 
@@ -46,7 +47,8 @@ def derivative(function: Callable[[float], Array]) -> Derivative:
     best = steady.argmin(axis=0)[None]
 
     def at(values: Array, step: int) -> Array:
-        return np.take_along_axis(values, best + step, axis=0)[0]
+        result: Array = np.take_along_axis(values, best + step, axis=0)[0]
+        return result
 
     value, error = at(central, 1), at(steady, 0)
     # a staircase function is flat for small steps, and not for larger ones
@@ -62,7 +64,7 @@ class Compared(NamedTuple):
     worst: tuple[int, tuple[int, ...]] | None  # the claim with the largest error, and the index in it; None: all hold
 
 
-def compare(claims: Sequence[Array], derivatives: Sequence[Derivative], own_scales: bool) -> Compared:
+def compare(claims: Sequence[ArrayLike], derivatives: Sequence[Derivative], own_scales: bool) -> Compared:
     """Compare claimed derivatives with finite differences.
 
     Parameters

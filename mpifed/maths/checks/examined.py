@@ -1,12 +1,16 @@
-"""Calls of methods of a user's object that detect changed arguments and results that differ from call to call."""
+"""Calls of methods of a user's object that detect changed arguments and results that differ from call to call.
+
+What such a class gives may be anything, and so is `object` here, or Any where its parts are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.core.device import host_record
 from mpifed.core.record import Array, Record, bare_leaves, leaves
@@ -29,7 +33,7 @@ class Examined:
     """The object under test, and how its arguments get to the job's device."""
 
     target: Any
-    place: Callable[[Any], Any]  # copies from memory to the job's device; on the CPU returns its argument
+    place: Callable[[Any], object]  # copies from memory to the job's device; on the CPU returns its argument
 
     @property
     def in_memory(self) -> Examined:
@@ -39,7 +43,7 @@ class Examined:
     def has(self, name: str) -> bool:
         return callable(getattr(self.target, name, None))
 
-    def call(self, name: str, /, **arguments: Any) -> Any:
+    def call(self, name: str, /, **arguments: object) -> Any:
         """The result of a method, in memory, for copies of these arguments, passed by position in this order.
 
         Raises
@@ -55,7 +59,7 @@ class Examined:
                 raise Broken(f"{name}() changes its argument `{key}` in place; work on a copy", name)
         return host_record(result) if _is_record(result) else result
 
-    def call_twice(self, name: str, /, **arguments: Any) -> Any:
+    def call_twice(self, name: str, /, **arguments: object) -> Any:
         """`call`; raises Broken also when a second call returns something else."""
         first, second = self.call(name, **arguments), self.call(name, **arguments)
         if not same(first, second, _REPEATS):
@@ -66,7 +70,9 @@ class Examined:
         return first
 
 
-def must_be_array(value: Any, shape: tuple[int, ...], what: str, method: str, dtype: Any = None) -> Array:
+def must_be_array(
+    value: object, shape: tuple[int, ...], what: str, method: str, dtype: DTypeLike | None = None
+) -> Array:
     """`value`; raises Broken unless it is an array of that shape, and of `dtype` unless that is None."""
     if not isinstance(value, np.ndarray):
         raise Broken(f"{what} is of type {type(value).__name__}; an array of shape {shape} is expected", method)
@@ -79,7 +85,9 @@ def must_be_array(value: Any, shape: tuple[int, ...], what: str, method: str, dt
     return value
 
 
-def must_be_record(value: Any, like: Record, lead: tuple[int, ...], what: str, method: str, dtype: Any = None) -> None:
+def must_be_record(
+    value: object, like: Record, lead: tuple[int, ...], what: str, method: str, dtype: DTypeLike | None = None
+) -> None:
     """Raise Broken unless `value` has the fields of `like`, each leaf with the leading axes `lead` in front."""
     if not _is_record(value):
         raise Broken(f"{what} is a plain tuple; a NamedTuple like that of start() is expected", method)
@@ -90,7 +98,7 @@ def must_be_record(value: Any, like: Record, lead: tuple[int, ...], what: str, m
         must_be_array(leaf, (*lead, *expected[name].shape), name, method, dtype)
 
 
-def same(first: Record, second: Record, tolerance: float) -> bool:
+def same(first: object, second: object, tolerance: float) -> bool:
     """Whether two records agree up to `tolerance` times the largest number of each leaf; NaN equals NaN."""
     if not (_is_record(first) and _is_record(second)):
         return True  # a wrong type, which another check reports
@@ -120,11 +128,11 @@ def belongs_to_mpifed(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "mpifed"
 
 
-def _listed(named: dict[str, Any]) -> str:
+def _listed(named: Iterable[str]) -> str:
     return ", ".join(named) or "nothing, ()"
 
 
-def _is_record(value: Any) -> bool:
+def _is_record(value: object) -> TypeGuard[Record]:
     """Whether `value` is an array, a NamedTuple of such, or ()."""
     if isinstance(value, tuple):
         return (not value or hasattr(value, "_fields")) and all(map(_is_record, value))

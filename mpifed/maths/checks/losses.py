@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves
+from mpifed.core.record import AnyRecord, Array, bare_leaves, leaves, map_leaves
 from mpifed.maths.checks.differences import Derivative, compare, derivative
 from mpifed.maths.checks.examined import (
     ROUNDING,
@@ -24,7 +24,7 @@ from mpifed.maths.checks.examined import (
     must_be_record,
     near,
 )
-from mpifed.maths.checks.points import Point, nudged
+from mpifed.maths.checks.points import TestedPoint, nudged
 from mpifed.maths.objectives import Slope
 
 _SCORES = 8  # scores of each point whose derivatives are compared
@@ -41,13 +41,13 @@ class Losses:
     examined: Examined
     before: Mapping[str, Any]  # the arguments before the head: for a term, the objective
 
-    def loss(self, point: Point, twice: bool = False) -> Array:
+    def loss(self, point: TestedPoint, twice: bool = False) -> Array:
         """[..., s] float64 losses."""
         call = self.examined.call_twice if twice else self.examined.call
         loss = call("loss", **self.before, head=point.head, scores=point.scores, y=point.y)
         return must_be_array(loss, point.y.shape, "what loss() gives", "loss").astype(np.float64)
 
-    def slope(self, point: Point, weights: Array, twice: bool = False, own_heads: bool = False) -> Slope:
+    def slope(self, point: TestedPoint, weights: Array, twice: bool = False, own_heads: bool = False) -> Slope:
         """The slope, in the dtype of the scores; `own_heads`: the head has a leading axis of clients."""
         call = self.examined.call_twice if twice else self.examined.call
         arguments = {"head": point.head, "scores": point.scores, "y": point.y, "weights": weights}
@@ -61,14 +61,15 @@ class Losses:
         return Slope(slope.loss, slope.head, slope.scores)
 
 
-def finite(losses: Losses, points: Sequence[Point]) -> list[Point]:
+def finite(losses: Losses, points: Sequence[TestedPoint]) -> list[TestedPoint]:
     """The points without samples whose loss is not finite, such as exponentials that overflow.
 
     These depend on the random scores, and are no fault of the class. Raises Broken if no sample is left.
     """
     usable = []
     for point in points:
-        known = np.isfinite(losses.loss(point, twice=True)).reshape(-1, point.y.shape[-1]).all(axis=0)
+        each = np.isfinite(losses.loss(point, twice=True)).reshape(-1, point.y.shape[-1])
+        known = np.asarray(each.all(axis=0))
         if known.any():
             usable.append(point if known.all() else point.rows(known))
     if not usable:
@@ -76,13 +77,13 @@ def finite(losses: Losses, points: Sequence[Point]) -> list[Point]:
     return usable
 
 
-def dtypes(losses: Losses, point: Point, dtype: str) -> None:
+def dtypes(losses: Losses, point: TestedPoint, dtype: str) -> None:
     """Arguments in the job's dtype give a slope of the same dtype: float32 must not become float64."""
     head, scores = map_leaves(lambda leaf: leaf.astype(dtype), point.head), point.scores.astype(dtype)
-    losses.slope(Point(head, scores, point.y), np.ones(point.y.shape))
+    losses.slope(TestedPoint(head, scores, point.y), np.ones(point.y.shape))
 
 
-def weights(losses: Losses, point: Point, rng: Generator) -> None:
+def weights(losses: Losses, point: TestedPoint, rng: Generator) -> None:
     """The slope is linear in each sample's weight, which may be negative or zero; slope.loss is unweighted."""
     ones, count = np.ones(point.y.shape), point.y.shape[-1]
     plain = losses.slope(point, ones, twice=True)
@@ -100,7 +101,7 @@ def weights(losses: Losses, point: Point, rng: Generator) -> None:
         _agree(came, summed, f"slope.head.{name}", "the weighted sum of those of single samples is", "slope")
 
 
-def samples_apart(losses: Losses, point: Point) -> None:
+def samples_apart(losses: Losses, point: TestedPoint) -> None:
     """A sample's loss and slope do not depend on the other samples of the call."""
     count = point.y.shape[-1]
     loss, slope = losses.loss(point), losses.slope(point, np.ones(point.y.shape))
@@ -113,14 +114,14 @@ def samples_apart(losses: Losses, point: Point) -> None:
                "slope")  # fmt: skip
 
 
-def derivatives(losses: Losses, points: Sequence[Point], rng: Generator) -> int:
+def derivatives(losses: Losses, points: Sequence[TestedPoint], rng: Generator) -> int:
     """The slope is the derivative of the sum of losses; the number of comparisons that counted."""
     known = sum(_by_scores(losses, point, rng) for point in points)
     known += sum(_by_head(losses, point, rng) for point in points if any(leaves(point.head)))
     return known
 
 
-def _by_scores(losses: Losses, point: Point, rng: Generator) -> int:
+def _by_scores(losses: Losses, point: TestedPoint, rng: Generator) -> int:
     """Compare by scores; those of all samples are moved at a time, since samples are independent."""
     width = point.scores.shape[-1]
     chosen = np.sort(rng.permutation(width)[:_SCORES]).tolist()
@@ -147,16 +148,17 @@ def _by_scores(losses: Losses, point: Point, rng: Generator) -> int:
     return compared.known
 
 
-def _by_head(losses: Losses, point: Point, rng: Generator) -> int:
+def _by_head(losses: Losses, point: TestedPoint, rng: Generator) -> int:
     """Compare by the head: a few numbers of each leaf, and a random direction in each leaf."""
     slope = losses.slope(point, np.ones(point.y.shape)).head
     names, claims, differences = [], [], []
     parts = zip(leaves(point.head), bare_leaves(slope), strict=True)
     for number, ((name, leaf), claim) in enumerate(parts):
-        directions = [(f", along a random direction of all {leaf.size} numbers", rng.standard_normal(leaf.shape))]
+        shape: tuple[int, ...] = leaf.shape
+        directions = [(f", along a random direction of all {leaf.size} numbers", rng.standard_normal(shape))]
         for at in np.sort(rng.permutation(leaf.size)[:_OF_LEAF]).tolist():
-            place = np.unravel_index(at, leaf.shape)
-            axis = np.zeros(leaf.shape)
+            place = np.unravel_index(at, shape)
+            axis = np.zeros(shape)
             axis[place] = 1.0
             directions.append((f"[{', '.join(str(int(i)) for i in place)}]", axis))
         for label, direction in reversed(directions):
@@ -170,22 +172,23 @@ def _by_head(losses: Losses, point: Point, rng: Generator) -> int:
     return compared.known
 
 
-def _along(losses: Losses, point: Point, number: int, direction: Array) -> Derivative:
+def _along(losses: Losses, point: TestedPoint, number: int, direction: Array) -> Derivative:
     """The derivative of the sum of losses along a direction of one leaf of the head."""
 
     def moved(step: float) -> Array:
-        return np.sum(losses.loss(point._replace(head=_moved(point.head, number, step * direction))))
+        result: Array = np.sum(losses.loss(point._replace(head=_moved(point.head, number, step * direction))))
+        return result
 
     return derivative(moved)
 
 
-def _moved(record: Record, number: int, by: Array) -> Record:
+def _moved(record: AnyRecord, number: int, by: Array) -> AnyRecord:
     """`record` with `by` added to the leaf of index `number`."""
     left = iter(range(len(bare_leaves(record))))
     return map_leaves(lambda leaf: leaf + by if next(left) == number else leaf, record)
 
 
-def _mismatch(place: str, claim: Array, value: Array, count: int) -> Broken:
+def _mismatch(place: str, claim: SupportsFloat, value: SupportsFloat, count: int) -> Broken:
     came, expected = float(claim) + 0.0, float(value) + 0.0  # zeros without a sign
     return Broken(
         f"slope at {place} is {came:.6g}, finite differences of loss give {expected:.6g} (worst of {count} "
@@ -193,7 +196,7 @@ def _mismatch(place: str, claim: Array, value: Array, count: int) -> Broken:
     )  # fmt: skip
 
 
-def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
+def clients_apart(losses: Losses, points: Sequence[TestedPoint], rng: Generator) -> None:
     """Results for several clients at once equal those for each client, with a common head and with separate heads."""
     lead, count = points[0].y.shape[:-1], len(points)
     flat = [(p.scores.reshape(p.scores.shape[-2:]), p.y.reshape(-1)) for p in points]
@@ -204,7 +207,10 @@ def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> No
     for head, heads in (
         ((points[0].head, None), (stacked, client_heads)) if any(leaves(points[0].head)) else (((), None),)
     ):
-        many, kind = Point(head, scores, y), "with a head for each client" if heads else "for several clients at once"
+        many, kind = (
+            TestedPoint(head, scores, y),
+            "with a head for each client" if heads else "for several clients at once",
+        )
         loss, slope = losses.loss(many), losses.slope(many, w, own_heads=heads is not None)
         for i in range(count):
             point = points[i]._replace(head=heads[i] if heads else head)
@@ -218,7 +224,7 @@ def clients_apart(losses: Losses, points: Sequence[Point], rng: Generator) -> No
                 _agree(came, np.reshape(expected, came.shape), f"{kind}, {name}", "for each client alone it is", method)
 
 
-def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
+def claims(losses: Losses, points: Sequence[TestedPoint], rng: Generator) -> None:
     """The attributes `nonnegative`, where the user's own class sets it, and `convex`.
 
     A term's `convex` is a claim for convex objectives only, and is tested with these only.
@@ -237,13 +243,13 @@ def claims(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
         _convex(losses, points, rng)
 
 
-def _convex(losses: Losses, points: Sequence[Point], rng: Generator) -> None:
+def _convex(losses: Losses, points: Sequence[TestedPoint], rng: Generator) -> None:
     """At the middle of a segment in scores and head a convex loss is at most the mean of the losses at its ends."""
     for point in points:
         for number in range(_SEGMENTS):
             by = (0.3, 1.0, 5.0)[number % 3]
             scores = point.scores + by * rng.standard_normal(point.scores.shape)
-            to = Point(nudged(point.head, rng, by), scores, point.y)
+            to = TestedPoint(nudged(point.head, rng, by), scores, point.y)
             middle = point._replace(
                 head=map_leaves(lambda a, b: (a + b) / 2, point.head, to.head), scores=(point.scores + scores) / 2
             )

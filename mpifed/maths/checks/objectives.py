@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from mpifed.core.protocols import Features
 from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves
 from mpifed.maths.checks import losses as laws
 from mpifed.maths.checks.differences import compare, derivative
 from mpifed.maths.checks.examined import ROUNDING, Broken, Examined, defines, must_be_array, must_be_record, near
 from mpifed.maths.checks.losses import Losses
-from mpifed.maths.checks.points import Origin, Point, nudged, points, wide
+from mpifed.maths.checks.points import Origin, TestedPoint, nudged, points, wide
 from mpifed.maths.objectives import Linear, Parameters
 
 _DRAWN_TWICE = 2**21  # numbers of a model: the start of a larger model is drawn only once
@@ -29,7 +30,7 @@ class Task(NamedTuple):
     outputs: int
     dtype: str
     classifies: bool
-    X: Any  # [1, s, p], or a tuple of one CSR matrix [s, p]; in float64
+    X: Any  # of features, [1, s, p], or a tuple of one CSR matrix [s, p]; in float64
     targets: Array  # [s] as in the shards
     lead: tuple[int, ...]  # see `Origin`
     rng: Callable[[], Generator]  # the same generator, in its initial state, each time
@@ -67,7 +68,7 @@ def examine_term(examined: Examined, objective: Examined, model: Parameters, tas
     return known
 
 
-def _examine_losses(losses: Losses, chosen: Sequence[Point], task: Task, rng: Generator) -> int:
+def _examine_losses(losses: Losses, chosen: Sequence[TestedPoint], task: Task, rng: Generator) -> int:
     usable = laws.finite(losses, chosen)
     laws.dtypes(losses, usable[0], task.dtype)
     laws.samples_apart(losses, usable[0])
@@ -82,7 +83,7 @@ def _examine_losses(losses: Losses, chosen: Sequence[Point], task: Task, rng: Ge
 def _start(examined: Examined, task: Task) -> Parameters:
     """The initial model, in memory; it must depend on the arguments of start() only."""
 
-    def drawn() -> Any:
+    def drawn() -> Any:  # as in `examined`
         return examined.target.start(task.features, task.outputs, task.rng(), task.dtype)
 
     model = drawn()
@@ -102,7 +103,7 @@ def _start(examined: Examined, task: Task) -> Parameters:
     return Parameters(first, model.head)
 
 
-def _called_scores(examined: Examined, first: Array, X: Any) -> Array:
+def _called_scores(examined: Examined, first: Array, X: Features) -> Array:
     return np.asarray(examined.call("scores", first=first, X=X))
 
 
@@ -143,7 +144,7 @@ def _linear(came: Array, expected: Array, what: str) -> None:
         raise Broken(f"scores() are not linear in the {what}, over which clients add them up", "scores")
 
 
-def _predict(examined: Examined, point: Point, outputs: int, rng: Generator) -> None:
+def _predict(examined: Examined, point: TestedPoint, outputs: int, rng: Generator) -> None:
     """predict() gives [..., s] classes, or real numbers."""
     if not examined.has("predict"):
         return
@@ -158,7 +159,7 @@ def _predict(examined: Examined, point: Point, outputs: int, rng: Generator) -> 
             )
 
 
-def _head_squares(losses: Losses, point: Point) -> None:
+def _head_squares(losses: Losses, point: TestedPoint) -> None:
     """head_squares() and head_sum(), which clipping uses, agree with slope().
 
     Each is tested only where it belongs to the slope, and not to an ancestor with another slope.
@@ -217,7 +218,8 @@ def _server(examined: Examined, start: Parameters, rng: Generator) -> None:
 
     def value(step: float, direction: Record) -> Array:
         moved = map_leaves(lambda w, d: w + step * d, model, direction)
-        return np.float64(examined.call("server", model=moved)[0])
+        result: Array = np.float64(examined.call("server", model=moved)[0])
+        return result
 
     differences = [derivative(lambda step, d=direction: value(step, d)) for direction in directions]  # type: ignore[misc]
     claims = [np.float64(flat(slope) @ flat(direction)) for direction in directions]

@@ -7,21 +7,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.record import AnyRecord, Array, Record, map_leaves
 
 SAMPLES = 6
 _START = 100.0  # larger scores of the start are not used: exponentials overflow there
 _NUDGE = 0.3
 
 
-class Point(NamedTuple):
+class TestedPoint(NamedTuple):
     """Arguments of `loss` and `slope`, in float64."""
 
     head: Record
     scores: Array  # [..., s, h]
     y: Array  # [..., s]
 
-    def rows(self, at: slice | Array) -> Point:
+    def rows(self, at: slice | Array) -> TestedPoint:
         """The point with these samples only."""
         return self._replace(scores=self.scores[..., at, :], y=self.y[..., at])
 
@@ -36,22 +36,22 @@ class Origin(NamedTuple):
     lead: tuple[int, ...]  # leading axes of the job's arrays: (1,) for rows, () for columns and cells
 
 
-def points(origin: Origin, rng: Generator) -> list[Point]:
+def points(origin: Origin, rng: Generator) -> list[TestedPoint]:
     """Points with scores near those of the start, of a few units, and near the targets where these are real numbers.
 
     Classes are drawn at random, whatever the labels of the samples: a loss must be right for all classes.
     """
-    shape = origin.scores.shape
+    shape: tuple[int, ...] = origin.scores.shape
     known = np.isfinite(origin.scores).all() and np.abs(origin.scores).max(initial=0.0) <= _START
     near = origin.scores if known else np.zeros(shape)
     around = [near + 0.5 * rng.standard_normal(shape), 3.0 * rng.standard_normal(shape)]
     base = origin.targets[:, None] if not origin.outputs else np.zeros((shape[0], 1))
     around.append(base + rng.standard_normal(shape))
-    drawn = [Point(nudged(origin.head, rng), scores, _targets(origin, rng)) for scores in around]
+    drawn = [TestedPoint(nudged(origin.head, rng), scores, _targets(origin, rng)) for scores in around]
     return [_led(point, origin.lead) for point in drawn]
 
 
-def nudged(record: Record, rng: Generator, by: float = _NUDGE) -> Record:
+def nudged(record: AnyRecord, rng: Generator, by: float = _NUDGE) -> AnyRecord:
     """`record` plus Gaussian noise of standard deviation `by` times the root mean square of each leaf (1 for zeros)."""
 
     def moved(leaf: Array) -> Array:
@@ -61,7 +61,7 @@ def nudged(record: Record, rng: Generator, by: float = _NUDGE) -> Record:
     return map_leaves(moved, record)
 
 
-def wide(record: Record) -> Record:
+def wide(record: AnyRecord) -> AnyRecord:
     return map_leaves(lambda leaf: np.asarray(leaf, dtype=np.float64), record)
 
 
@@ -73,6 +73,6 @@ def _targets(origin: Origin, rng: Generator) -> Array:
     return np.concatenate([each, rng.integers(origin.outputs, size=count - len(each))]).astype(origin.targets.dtype)
 
 
-def _led(point: Point, lead: tuple[int, ...]) -> Point:
+def _led(point: TestedPoint, lead: tuple[int, ...]) -> TestedPoint:
     scores, y = point.scores, point.y
-    return Point(point.head, scores.reshape(*lead, *scores.shape), y.reshape(*lead, *y.shape))
+    return TestedPoint(point.head, scores.reshape(*lead, *scores.shape), y.reshape(*lead, *y.shape))

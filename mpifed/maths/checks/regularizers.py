@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, flat, leaves, map_leaves
 from mpifed.maths.checks.examined import Broken, Examined, must_be_record
 from mpifed.maths.checks.points import nudged, wide
 from mpifed.maths.objectives import Parameters
@@ -105,8 +105,8 @@ def _moving_step(examined: Examined, u: Record) -> float:
     return float(step)
 
 
-def _prox(examined: Examined, u: Record, step: float) -> Record:
-    p = examined.call("prox", model=u, step=step)
+def _prox(examined: Examined, u: AnyRecord, step: float) -> AnyRecord:
+    p: AnyRecord = examined.call("prox", model=u, step=step)
     must_be_record(p, u, (), "what prox() gives", "prox")
     return p
 

@@ -1,10 +1,9 @@
 """Objectives by the names that jobs give them. All have the form that `form` describes."""
 
+from mpifed.core.protocols import Parameters, Slope
 from mpifed.maths.objectives.form import (
     Linear,
     Objective,
-    Parameters,
-    Slope,
     concave,
     concave_gradient,
     gradient,

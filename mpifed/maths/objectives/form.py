@@ -10,29 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 from numpy.random import Generator
 
+from mpifed.core.protocols import Dual, Features, Head, Model, Parameters, Slope
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.maths.arrays import namespace, product, transposed_product
-from mpifed.maths.duals import Dual
 from mpifed.maths.ranges import Weight
-
-
-class Parameters(NamedTuple):
-    """A model: the weights of the features, and the head, the parameters that turn scores into predictions."""
-
-    first: Array  # [p, h]
-    head: Record  # all other parameters; () where there are none
-
-
-class Slope(NamedTuple):
-    """Losses of the samples, and derivatives of their weighted sum."""
-
-    loss: Array  # [..., s] the unweighted loss of each sample
-    head: Record  # derivative with respect to the head: its shapes, each with the leading axes
-    scores: Array  # [..., s, h] derivative of each sample's weighted loss with respect to its scores
 
 
 @dataclass(frozen=True)
@@ -80,26 +65,26 @@ class Objective(ABC):
         """The initial model; its random numbers come from `rng` only."""
 
     @abstractmethod
-    def scores(self, first: Array, X: Any) -> Array:
+    def scores(self, first: Array, X: Features) -> Array:
         """[..., s, h] linear in the features X [..., s, p], or a tuple of CSR matrices, and in `first` [..., p, h]."""
 
     @abstractmethod
-    def loss(self, head: Any, scores: Array, y: Array) -> Array:
+    def loss(self, head: Head, scores: Array, y: Array) -> Array:
         """[..., s] the loss of each sample."""
 
     @abstractmethod
-    def slope(self, head: Any, scores: Array, y: Array, weights: Array) -> Slope:
+    def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
         """Derivatives of the sum over samples of weights [..., s] times the loss."""
 
     @abstractmethod
-    def pull(self, X: Any, slopes: Array) -> Array:
+    def pull(self, X: Features, slopes: Array) -> Array:
         """[..., p, h] the derivative with respect to `first`, given that with respect to the scores [..., s, h]."""
 
     @abstractmethod
-    def predict(self, head: Any, scores: Array) -> Array:
+    def predict(self, head: Head, scores: Array) -> Array:
         """[..., s] the predicted class, or value."""
 
-    def head_squares(self, head: Any, scores: Array, y: Array, slopes: Array) -> Array:
+    def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array:
         """[..., s] float64 squared norm of the gradient of each sample's loss with respect to the head, for clipping.
 
         `slopes` [..., s, h] are the derivatives with respect to the sample's scores; per-sample gradients need not be
@@ -119,16 +104,16 @@ class Objective(ABC):
 class Linear(Objective):
     """The base of objectives whose scores are X times `first`, as clipping and sparse data require."""
 
-    def scores(self, first: Array, X: Any) -> Array:
+    def scores(self, first: Array, X: Features) -> Array:
         """[..., s, h] X @ first."""
         return product(X, first)
 
-    def pull(self, X: Any, slopes: Array) -> Array:
+    def pull(self, X: Features, slopes: Array) -> Array:
         """[..., p, h] X' @ slopes."""
         return transposed_product(X, slopes)
 
 
-def gradient(objective: Objective, model: Parameters, X: Any, y: Array, weights: Array) -> Parameters:
+def gradient(objective: Model, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
     """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
     slope = objective.slope(model.head, objective.scores(model.first, X), y, weights)
     return Parameters(objective.pull(X, slope.scores), slope.head)
@@ -143,18 +128,18 @@ def _square(leaf: Array) -> float:
     return float((leaf.astype("f8") ** 2).sum())
 
 
-def penalized(objective: Objective, model: Parameters) -> Parameters:
+def penalized(objective: Model, model: Parameters) -> Parameters:
     """A record of the model's structure: True for parameters that are penalized, False for intercepts."""
-    counted: Parameters = map_leaves(lambda leaf: True, model)
+    counted = map_leaves(lambda leaf: True, model)
     if objective.penalize_bias:
         return counted
-    head: Any = counted.head
+    head = counted.head
     fields = [name for name in objective.unpenalized if name in getattr(head, "_fields", ())]
     free = {name: map_leaves(lambda leaf: False, getattr(head, name)) for name in fields}
     return counted._replace(head=head._replace(**free)) if free else counted
 
 
-def penalty(objective: Objective, model: Parameters) -> float:
+def penalty(objective: Model, model: Parameters) -> float:
     """l2 * ||w||^2 + nonconvex_penalty * sum of w^2 / (1 + w^2), without intercepts, in float64."""
     each = zip(bare_leaves(model), bare_leaves(penalized(objective, model)), strict=True)
     weights = [leaf for leaf, counts in each if counts]
@@ -165,31 +150,31 @@ def penalty(objective: Objective, model: Parameters) -> float:
     return total
 
 
-def penalty_gradient(objective: Objective, model: Parameters) -> Parameters:
+def penalty_gradient(objective: Model, model: Parameters) -> Parameters:
     """The gradient of `penalty`, in the dtype of the parameters: zeros for intercepts."""
 
     def slope_of(w: Array, counts: bool) -> Array:
-        slope = w * w.dtype.type(2 * objective.l2 if counts else 0)
+        slope: Array = w * w.dtype.type(2 * objective.l2 if counts else 0)
         if counts and concave(objective):
             slope += concave_gradient(objective, w)
         return slope
 
-    slopes: Parameters = map_leaves(slope_of, model, penalized(objective, model))
+    slopes = map_leaves(slope_of, model, penalized(objective, model))
     return slopes
 
 
-def concave(objective: Objective) -> float:
+def concave(objective: Model) -> float:
     """beta, the factor of the nonconvex penalty; 0 for objectives without it."""
     return float(objective.nonconvex_penalty)
 
 
-def concave_gradient(objective: Objective, w: Array) -> Array:
+def concave_gradient(objective: Model, w: Array) -> Array:
     """beta * 2 w / (1 + w^2)^2, the derivative of beta * sum of w^2 / (1 + w^2), in the dtype of `w`.
 
     The second derivative, beta * (2 - 6 w^2) / (1 + w^2)^3, lies between -beta / 2 and 2 beta.
     """
     inverse = 1 / (1 + w * w)
-    slope = w * w.dtype.type(2 * concave(objective))
+    slope: Array = w * w.dtype.type(2 * concave(objective))
     slope *= inverse
     slope *= inverse
     return slope

@@ -9,11 +9,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from mpifed.core.protocols import Dual, Parameters, Slope
 from mpifed.core.record import Array
 from mpifed.maths.arrays import namespace, sigmoid, square_norms
-from mpifed.maths.duals import Dual, LeastSquaresDual, LogisticDual
+from mpifed.maths.duals import LeastSquaresDual, LogisticDual
 from mpifed.maths.kernels import device_cross_entropy, device_cross_entropy_slope
-from mpifed.maths.objectives.form import Linear, Parameters, Slope
+from mpifed.maths.objectives.form import Linear
 from mpifed.maths.ranges import Weight
 
 
@@ -146,7 +147,8 @@ class PerClass(OfScores):
 
     def prediction(self, scores: Array) -> Array:
         """[..., s] the class of the largest score."""
-        return scores.argmax(axis=-1)
+        result: Array = scores.argmax(axis=-1)
+        return result
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ class OneVsRest(PerClass):
         xp = namespace(scores)
         against = scores.copy() if scores.flags.c_contiguous else xp.ascontiguousarray(scores)
         against.reshape(-1)[_places(scores, y)] *= -1
-        return xp.logaddexp(scores.dtype.type(0), against).sum(axis=-1)
+        result: Array = xp.logaddexp(scores.dtype.type(0), against).sum(axis=-1)
+        return result
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
         """(loss, weighted probabilities of each class against the rest minus one-hot labels)."""

@@ -13,14 +13,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from mpifed.core.protocols import Dual
 from mpifed.core.record import Array
 from mpifed.maths.arrays import namespace
-from mpifed.maths.duals import Dual, HingeDual, SquaredHingeDual
+from mpifed.maths.duals import HingeDual, SquaredHingeDual
 from mpifed.maths.objectives.linear import OfScores
 
 
 @dataclass(frozen=True)
-class Margins(OfScores):
+class MarginLoss(OfScores):
     """The base of losses that depend on the margin only."""
 
     convex: ClassVar[bool] = True
@@ -56,7 +57,7 @@ class Margins(OfScores):
 
 
 @dataclass(frozen=True)
-class Hinge(Margins):
+class Hinge(MarginLoss):
     """The support vector machine: loss max(0, 1 - t z)."""
 
     dual: ClassVar[Dual] = HingeDual()
@@ -66,7 +67,7 @@ class Hinge(Margins):
 
 
 @dataclass(frozen=True)
-class SquaredHinge(Margins):
+class SquaredHinge(MarginLoss):
     """The support vector machine with a smooth loss, max(0, 1 - t z)^2, scikit-learn's "squared_hinge"."""
 
     dual: ClassVar[Dual] = SquaredHingeDual()

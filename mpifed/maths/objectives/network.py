@@ -9,10 +9,11 @@ import numpy as np
 from annotated_types import Gt, Le
 from numpy.random import Generator
 
+from mpifed.core.protocols import Parameters, Slope
 from mpifed.core.record import Array
 from mpifed.maths.arrays import common_product, namespace, square_norms, transposed_product
 from mpifed.maths.kernels import swish, swish_slope
-from mpifed.maths.objectives.form import Linear, Parameters, Slope
+from mpifed.maths.objectives.form import Linear
 from mpifed.maths.objectives.linear import (
     cross_entropy,
     cross_entropy_slope,

@@ -16,9 +16,9 @@ from typing import TypeAlias
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.core.protocols import PrivacySettings
 from mpifed.maths.privacy.profile import composed_epsilon, gaussian_epsilon
 from mpifed.maths.privacy.renyi import ORDERS, converted, gaussian_curve
-from mpifed.maths.privacy.settings import Privacy
 
 Spent: TypeAlias = Mapping[tuple[float, float], int]
 Plan: TypeAlias = Iterable[tuple[float, float, int]]  # (multiplier / the job's multiplier, rate, count)
@@ -142,7 +142,7 @@ def calibrate(
     return _least(truly, target, _least(cheaply, target, 1.0))
 
 
-def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
+def wrong_combination(privacy: PrivacySettings, amplified: bool = True) -> list[str]:
     """Messages on settings of `[privacy]` that contradict each other; `amplified`: batches are sampled."""
     p, messages = privacy, []
     if p.level == "client" and p.noise_on == "gradients":
@@ -166,7 +166,7 @@ def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
     return [f"[privacy] {message}" for message in messages + _wrong_paper(p)]
 
 
-def _wrong_paper(privacy: Privacy) -> list[str]:
+def _wrong_paper(privacy: PrivacySettings) -> list[str]:
     if privacy.accounting != "paper":
         return []
     needs = {

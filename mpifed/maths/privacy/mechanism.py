@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core import loops
+from mpifed.core.protocols import PrivacySettings
 from mpifed.core.record import Array, beside, namespace
 from mpifed.maths.kernels import device_noisy
 from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
 from mpifed.maths.privacy.release import Floats
-from mpifed.maths.privacy.settings import Privacy
 
 # upper bound of sqrt(values) * 2^-k: how far rounding can move neighbours apart, in sensitivities. It raises epsilon
 # by at most 0.2 %: with little noise and small sampling rates by three times the relative increase of the distance
@@ -82,7 +82,7 @@ class Mechanism:
         ]
 
 
-def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechanism:
+def mechanism(privacy: PrivacySettings, values: int, rows: int, clients: int) -> Mechanism:
     """The mechanism of a job's releases.
 
     Parameters

@@ -123,7 +123,9 @@ def spacing(parts: tuple[tuple[float, float, int], ...], total_multiplier: float
 
 
 @lru_cache(maxsize=32)
-def single(multiplier: float, rate: float, adjacency: str, sampling: str, grid: float) -> Any:
+def single(
+    multiplier: float, rate: float, adjacency: str, sampling: str, grid: float
+) -> Any:  # dp_accounting has no types
     """The privacy loss distribution of a single mechanism: dp_accounting's PrivacyLossDistribution.
 
     Poisson sampling. A record's contribution has norm G at most, and is there or is not. Left out: (1 - q) N(0) +

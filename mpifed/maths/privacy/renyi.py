@@ -69,7 +69,7 @@ def gaussian_curve(multiplier: float, rate: float, adjacency: str) -> Floats:
     from dp_accounting.privacy_accountant import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
 
-    event: Any = dp_event.GaussianDpEvent(multiplier)
+    event: Any = dp_event.GaussianDpEvent(multiplier)  # dp_accounting has no types
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     if rate < 1 and adjacency == "replace-one":
         relation = NeighboringRelation.REPLACE_ONE

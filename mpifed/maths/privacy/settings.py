@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Lt
 
@@ -15,7 +15,7 @@ from mpifed.maths.ranges import Size, Weight
 class Privacy:
     """Differential privacy: what is protected, from whom, and with how much noise."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "strict": True}
 
     delta: Annotated[float, Gt(0), Lt(1)]
     """Of (epsilon, delta)-differential privacy."""

@@ -94,11 +94,13 @@ class Synthetic(Source):
         if self.dtype == "uint8":
             weights -= weights.mean(axis=0)  # the positive mean of the values would favour classes
             weights *= np.sqrt(12) / 255
-        return (weights / np.sqrt(self.features)).astype(np.float32)
+        result: Array = (weights / np.sqrt(self.features)).astype(np.float32)
+        return result
 
     def _labels(self, scores: Array, rng: np.random.Generator) -> Array:
         """[b] targets or classes from scores [b, h]."""
         if self.task == "regression":
             y = scores[:, 0] + self.noise * rng.standard_normal(len(scores))
             return y.astype(np.float32).astype(np.float64)
-        return np.argmax(scores + self.noise * rng.gumbel(size=scores.shape), axis=1)
+        result: Array = np.argmax(scores + self.noise * rng.gumbel(size=scores.shape), axis=1)
+        return result

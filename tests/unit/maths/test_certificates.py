@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import minimize
 
 from mpifed.maths.certificates import (
+    CertifiedPoint,
     FirstIterate,
-    Point,
     best_multipliers,
     certificate,
     feasible_direction,
@@ -21,9 +21,9 @@ from mpifed.maths.certificates import (
 )
 
 
-def point(objective: float, gradient: Any, excess: Any = (), gradients: Any = (), limits: Any = None) -> Point:
+def point(objective: float, gradient: Any, excess: Any = (), gradients: Any = (), limits: Any = None) -> CertifiedPoint:
     e = np.array(excess, dtype=float)
-    return Point(
+    return CertifiedPoint(
         objective, np.array(gradient, dtype=float), e, np.array(gradients, dtype=float).reshape(len(e), len(gradient)),
         np.ones(len(e)) if limits is None else np.array(limits, dtype=float), np.full(len(e), 0.5),
     )  # fmt: skip
@@ -84,7 +84,7 @@ def test_an_objective_of_zero_that_starts_at_a_zero() -> None:
 # --- multipliers --------------------------------------------------------------------------------------------------
 
 
-def random_point(seed: int, d: int = 6, M: int = 3) -> tuple[Point, FirstIterate]:
+def random_point(seed: int, d: int = 6, M: int = 3) -> tuple[CertifiedPoint, FirstIterate]:
     rng = np.random.default_rng(seed)
     gradients = rng.standard_normal((M, d))
     gradient = -rng.uniform(0, 2, M) @ gradients + 0.3 * rng.standard_normal(d)
@@ -136,7 +136,7 @@ def test_units_change_no_number(of: str) -> None:
         at, start = random_point(seed)
         k = np.array([1.0, 1000.0, 1.0]) if of == "constraint" else np.ones(3)
         s = 1000.0 if of == "objective" else 1.0
-        scaled = Point(
+        scaled = CertifiedPoint(
             at.objective * s, at.gradient * s, at.excess * k, at.gradients * k[:, None], at.limits * k, at.spreads * k
         )
         begun = FirstIterate(start.objective * s, start.gradient * s, start.excess * k, start.gradients * k, 1.0)
@@ -174,7 +174,7 @@ def solved_program(seed: int) -> tuple[Any, float, float]:
     return found.x, float(np.linalg.eigvalsh(P)[0]), found.fun
 
 
-def at_program(seed: int, w: Any) -> Point:
+def at_program(seed: int, w: Any) -> CertifiedPoint:
     P, q, A, b = quadratic_program(seed)
     return point(w @ P @ w / 2 + q @ w, P @ w + q, A @ w - b, A, b)
 

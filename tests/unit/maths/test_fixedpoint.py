@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.maths.fixedpoint import Encoder, Grid, decode, grid, outside
+from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
 
 pytestmark = pytest.mark.usefixtures("loops_by")
 ONE_LIMB, TWO_LIMBS = (2.0**-40, 2.0**10), (2.0**-40, 2.0**35)
@@ -25,7 +25,7 @@ def rounded(x: float, scale: float) -> int:
     return round(Fraction(x) / Fraction(scale))
 
 
-def summed(form: Grid, groups: list[list[Any]], size: int) -> Any:
+def summed(form: SumGrid, groups: list[list[Any]], size: int) -> Any:
     """The accumulator after adding groups each on a rank of its own, and then the ranks."""
     total = np.zeros(form.limbs * size, dtype=np.int64)
     for values in groups:
@@ -39,7 +39,7 @@ def summed(form: Grid, groups: list[list[Any]], size: int) -> Any:
     return total
 
 
-def integers(form: Grid, accumulator: Any) -> list[int]:
+def integers(form: SumGrid, accumulator: Any) -> list[int]:
     """What an accumulator stands for, in multiples of the scale."""
     size = len(accumulator) // form.limbs
     if form.limbs == 1:
@@ -188,8 +188,10 @@ def test_outside_of_integers() -> None:
     assert not outside(np.zeros(0), 1.0)
 
 
-@pytest.mark.parametrize("form", [Grid(2.0**-40, 2.0**10, 1), Grid(2.0**-18, 16.0, 1, 32), Grid(2.0**-60, 2.0**10, 2)])
-def test_sums_above_the_bound_of_one_value(form: Grid) -> None:
+@pytest.mark.parametrize(
+    "form", [SumGrid(2.0**-40, 2.0**10, 1), SumGrid(2.0**-18, 16.0, 1, 32), SumGrid(2.0**-60, 2.0**10, 2)]
+)
+def test_sums_above_the_bound_of_one_value(form: SumGrid) -> None:
     rng, encoder = np.random.default_rng(1), Encoder(form, 50)
     found: Any = np.empty(50 * form.limbs, f"i{form.bits // 8}")
     totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9)]
@@ -206,7 +208,7 @@ def test_sums_above_the_bound_of_one_value(form: Grid) -> None:
 @pytest.mark.parametrize("clients", [1, 2, 4, 7])
 @pytest.mark.parametrize("limbs", [1, 2])
 def test_what_is_outside_is_told_wherever_it_is(bad: float, dtype: str, clients: int, limbs: int) -> None:
-    form = Grid(2.0**-40 if limbs == 1 else 2.0**-60, 2.0**10, limbs)
+    form = SumGrid(2.0**-40 if limbs == 1 else 2.0**-60, 2.0**10, limbs)
     values = np.random.default_rng(0).uniform(-(2.0**10), 2.0**10, (clients, 3001)).astype(dtype)
     encoder, sums = Encoder(form, 3001), np.empty(limbs * 3001, np.int64)
     assert encoder.add(values, sums, anew=True)
@@ -236,4 +238,4 @@ def test_large_sums_are_rounded_once(largest: int, dtype: str) -> None:
     sums = rng.integers(-largest, largest, 4001)
     sums[:8] = [0, -1, 2**51 - 1, 2**51, -(2**51), -(2**51) - 1, largest - 1, -largest]
     wanted = [np.dtype(dtype).type(int(k)) * np.dtype(dtype).type(2.0**-40) for k in sums]
-    np.testing.assert_array_equal(decode(sums, Grid(2.0**-40, 2.0**10, 1), dtype), wanted)
+    np.testing.assert_array_equal(decode(sums, SumGrid(2.0**-40, 2.0**10, 1), dtype), wanted)

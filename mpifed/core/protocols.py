@@ -1,0 +1,252 @@
+"""What algorithms need of models, terms, regularizers and settings: the classes of `mpifed.maths`, and users' own.
+
+Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.random import Generator
+
+from mpifed.core.record import Array, Record
+
+# a record of each model's own class, which who holds a model of any class cannot know
+Head: TypeAlias = Any
+
+
+class CsrRows(Protocol):
+    """A CSR matrix [s, p]: SciPy's, or `mpifed.maths.sparse.DeviceRows`."""
+
+    data: Array
+    indices: Array
+    indptr: Array
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...  # of any kind of number
+
+    @property
+    def T(self) -> CsrRows: ...
+
+    def __getitem__(self, at: slice | Array) -> CsrRows: ...
+
+    def __matmul__(self, weights: Array) -> Array: ...
+
+    def toarray(self) -> Array: ...
+
+
+# [b, p] rows of a shard, dense or CSR as its `sparse` says, which mypy cannot follow
+Piece: TypeAlias = Any
+Features: TypeAlias = "Array | tuple[CsrRows, ...]"  # [..., s, p], or n CSR matrices [s, p]
+
+
+class Parameters(NamedTuple):
+    """A model: the weights of the features, and the head, the parameters that turn scores into predictions."""
+
+    first: Array  # [p, h]
+    head: Head  # all other parameters; () where there are none
+
+
+class Slope(NamedTuple):
+    """Losses of the samples, and derivatives of their weighted sum."""
+
+    loss: Array  # [..., s] the unweighted loss of each sample
+    head: Head  # derivative with respect to the head: its shapes, each with the leading axes
+    scores: Array  # [..., s, h] derivative of each sample's weighted loss with respect to its scores
+
+
+class Dual(Protocol):
+    """The dual of a loss. Models that dual methods can train have it as their attribute `dual`."""
+
+    quadratic: ClassVar[bool]  # whether l* is a quadratic function on its domain, so that it has `coefficients`
+
+    def conjugate(self, alpha: Array, y: Array) -> Array:
+        """[..., s] l*(-alpha), infinite outside its domain."""
+
+    def feasible(self, alpha: Array, y: Array) -> Array:
+        """[..., s] the nearest point of the domain of l*(-alpha)."""
+
+    def toward(self, scores: Array, y: Array) -> Array:
+        """[..., s] u with -u a subgradient of the loss at the scores: the alpha that is optimal for them."""
+
+    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
+        """[..., s] the delta that maximizes -l*(-(alpha + delta)) - m delta - curvature / 2 delta^2.
+
+        `curvature` >= 0 is [..., s], or a scalar. `alpha` must be feasible; alpha + delta is then feasible too, also
+        after rounding. Where the curvature is 0, as for a row of zeros, m is 0 as well.
+        """
+
+    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
+        """`step` for a single sample, in Python floats: 30 times as fast as with arrays of length 1."""
+
+    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
+        """(linear [...], quadratic [...]) float64: the dual loss along delta, if it is `quadratic`.
+
+        The sum over the last axis of -l*(-(alpha + s delta)) is a constant + s linear - s^2 / 2 quadratic, for all s at
+        which alpha + s delta is feasible.
+        """
+
+
+class Model(Protocol):
+    """`mpifed.maths.objectives.Objective`, which says what each member is."""
+
+    @property
+    def l2(self) -> float: ...
+
+    @property
+    def classifies(self) -> bool: ...
+
+    @property
+    def nonnegative(self) -> bool: ...
+
+    @property
+    def convex(self) -> bool: ...
+
+    @property
+    def dual(self) -> Dual | None: ...
+
+    @property
+    def unpenalized(self) -> tuple[str, ...]: ...
+
+    @property
+    def nonconvex_penalty(self) -> float: ...
+
+    @property
+    def penalize_bias(self) -> bool: ...
+
+    @property
+    def hidden(self) -> int | None: ...
+
+    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters: ...
+
+    def scores(self, first: Array, X: Features) -> Array: ...
+
+    def loss(self, head: Head, scores: Array, y: Array) -> Array: ...
+
+    def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope: ...
+
+    def pull(self, X: Features, slopes: Array) -> Array: ...
+
+    def predict(self, head: Head, scores: Array) -> Array: ...
+
+    def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array: ...
+
+    def head_sum(self, slopes: Array) -> Record: ...
+
+
+class MeanTerm(Protocol):
+    """`mpifed.maths.terms.Term`, which says what each member is; its `objective` is the `Model` of the problem."""
+
+    @property
+    def sampled(self) -> bool: ...
+
+    @property
+    def nonnegative(self) -> bool: ...
+
+    @property
+    def convex(self) -> bool: ...
+
+    def counted(self, y: Array) -> Array | None: ...
+
+    def loss(self, objective: Any, head: Head, scores: Array, y: Array) -> Array: ...  # users write Objective for it
+
+    def slope(self, objective: Any, head: Head, scores: Array, y: Array, weights: Array) -> Slope: ...  # as in `loss`
+
+    def server(self, model: Parameters) -> tuple[float, Record] | None: ...
+
+    def check(self, objective: Any, outputs: int) -> list[str]: ...  # as in `loss`
+
+
+class Limited(Protocol):
+    """`mpifed.algorithms.functions.Constraint`: a term and its limit."""
+
+    @property
+    def term(self) -> MeanTerm: ...
+
+    @property
+    def limit(self) -> float: ...
+
+    @property
+    def aim(self) -> float: ...
+
+
+class Proximal(Protocol):
+    """`mpifed.maths.regularizers.Regularizer`, which says what each member is."""
+
+    def value(self, model: Parameters) -> float: ...
+
+    def prox(self, model: Parameters, step: float) -> Parameters: ...
+
+
+class PrivacySettings(Protocol):
+    """`mpifed.maths.privacy.settings.Privacy`, which says what each member is."""
+
+    @property
+    def delta(self) -> float: ...
+
+    @property
+    def clip(self) -> float | None: ...
+
+    @property
+    def epsilon(self) -> float | None: ...
+
+    @property
+    def level(self) -> Literal["sample", "client"]: ...
+
+    @property
+    def trust(self) -> Literal["local", "distributed", "central"]: ...
+
+    @property
+    def adjacency(self) -> Literal["replace-one", "add-remove"]: ...
+
+    @property
+    def sampling(self) -> Literal["fixed", "poisson"]: ...
+
+    @property
+    def accounting(self) -> Literal["rigorous", "paper"]: ...
+
+    @property
+    def accountant(self) -> Literal["pld", "rdp"]: ...
+
+    @property
+    def noise(self) -> Literal["secure", "test"]: ...
+
+    @property
+    def distribution(self) -> Literal["discrete", "float"]: ...
+
+    @property
+    def noise_multiplier(self) -> float | None: ...
+
+    @property
+    def noise_on(self) -> Literal["gradients", "upload"] | None: ...
+
+    @property
+    def noised(self) -> str: ...
+
+    @property
+    def protects(self) -> bool: ...
+
+    @property
+    def on_gradients(self) -> bool: ...
+
+    @property
+    def on_grid(self) -> bool: ...
+
+    @property
+    def whole(self) -> bool: ...
+
+    @property
+    def by_coins(self) -> bool: ...
+
+    @property
+    def bound(self) -> float: ...
+
+    @property
+    def multiplier(self) -> float: ...
+
+    @property
+    def reach(self) -> float: ...

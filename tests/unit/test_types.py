@@ -1,0 +1,80 @@
+"""What mypy proves for authors: exchanges whose records fit each other, and classes of `mpifed.maths` as protocols."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mypy import api
+
+import mpifed
+
+ROOT = Path(mpifed.__file__).parents[1]
+PRELUDE = """
+from typing import NamedTuple
+
+from mpifed.algorithms.functions import Constraint
+from mpifed.core.block import Block
+from mpifed.core.exchange import Measure, Problem, ToClients, ToServer, fields_like
+from mpifed.core.record import Array, map_leaves
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Objective, Parameters
+from mpifed.maths.privacy.settings import Privacy
+from mpifed.maths.regularizers import Regularizer
+from mpifed.maths.terms import Term
+
+class State(NamedTuple):
+    model: Array
+
+class Broadcast(NamedTuple):
+    model: Array
+
+class Other(NamedTuple):
+    step: Array
+
+class Upload(NamedTuple):
+    change: Array
+
+def ask(server: State, now: Round) -> Broadcast:
+    return Broadcast(server.model)
+
+def answer(clients: tuple[()], broadcast: Broadcast, block: Block, now: Round) -> tuple[tuple[()], Upload]:
+    return clients, Upload(broadcast.model)
+
+def absorb(server: State, total: Upload, now: Round) -> State:
+    return State(server.model + total.change)
+
+def ask_other(server: State, now: Round) -> Other:
+    return Other(server.model)
+
+def absorb_other(server: State, total: Other, now: Round) -> State:
+    return State(total.step)
+
+def keep(clients: State, total: Upload, block: Block, now: Round) -> State:
+    return clients
+
+def report(server: State, total: Upload, first: dict[str, object]) -> dict[str, float | None]:
+    return {}
+"""
+RIGHT = [
+    'def right() -> tuple[ToServer, ...]: return (ToServer("sum", Upload(fields), ask, answer, absorb),)',
+    "def same(model: Parameters) -> Parameters: return map_leaves(abs, fields_like(model))",
+    "def task(o: Objective, t: Term, r: Regularizer, p: Privacy, c: Constraint) -> Problem: "
+    'return Problem(o, "rows", fields, 1, 1, 1, minimize=t, constraints=(c,), regularizer=r, privacy=p)',
+]
+WRONG = [
+    'def broadcasts() -> tuple[ToServer, ...]: return (ToServer("a", Upload(fields), ask_other, answer, absorb),)',
+    'def uploads() -> tuple[ToServer, ...]: return (ToServer("b", Upload(fields), ask, answer, absorb_other),)',
+    'def forms() -> tuple[ToServer, ...]: return (ToServer("c", Other(fields), ask, answer, absorb),)',
+    'def states() -> tuple[ToClients, ...]: return (ToClients("d", Upload(fields), ask, answer, keep),)',
+    "def measures() -> tuple[Measure, ...]: return (Measure((), lambda server: server, lambda a, b: {}),)",
+    "def other(model: Parameters) -> State: return map_leaves(abs, model)",
+]
+
+
+def test_records_of_an_exchange_that_do_not_fit_are_errors(tmp_path: Path) -> None:
+    lines = [*PRELUDE.splitlines(), "fields: Array", *RIGHT, *WRONG]
+    (tmp_path / "algorithm.py").write_text("\n".join(lines))
+    cache = ["--cache-dir", str(tmp_path), "--follow-imports", "silent", "--config-file", str(ROOT / "setup.cfg")]
+    out, trouble, _ = api.run([*cache, "--strict", str(tmp_path / "algorithm.py")])
+    found = {int(line.split(":")[1]) for line in out.splitlines() if "algorithm.py:" in line and " error: " in line}
+    assert found == set(range(len(lines) - len(WRONG) + 1, len(lines) + 1)), out + trouble
