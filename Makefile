@@ -58,10 +58,11 @@ serial: $(VENV)/test.done
 	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 mpi: $(VENV)/test.done ## the tests that need several ranks
-	$(LAUNCH) $$MPIEXEC -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
+	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 $$MPIEXEC -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
 
 test-long: $(VENV)/test.done ## the tests that take long: statistics over many runs, and whole reproductions
 	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) --dist loadfile
+	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 $$MPIEXEC -n 2 $(BIN)/python -m pytest --with-mpi tests/mpi -m long
 
 test-gpu: $(VENV)/test,gpu.done ## every algorithm and kernel on a CUDA device against the processor; fails without one
 	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu

@@ -36,6 +36,7 @@ def environment(changes: dict[str, str]) -> dict[str, str]:
     kept["OMP_NUM_THREADS"] = "1"
     kept["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"  # Open MPI 5: more ranks than cores
     kept["OMPI_MCA_rmaps_base_oversubscribe"] = "true"  # Open MPI 4
+    kept["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"  # MPICH: ranks that wait leave the cores to those that compute
     if os.geteuid() == 0:
         kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return kept | changes

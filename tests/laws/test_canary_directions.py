@@ -1,6 +1,6 @@
 """A canary in many directions: what releases tell of it is less than the ledger says, and more if anything is wrong.
 
-Its gradient has 1,202 components in two leaves. Who sees two rounds of two clients, or of their sum, knows it, and all
+Its gradient has 122 components in two leaves. Who sees two rounds of two clients, or of their sum, knows it, and all
 else but whether it is there or its opposite. Every part of every release is looked at along the canary, and the best
 linear combination of these decides: where two of them had the same noise it would cancel.
 """
@@ -19,7 +19,7 @@ from mpifed.core.round import Round
 from mpifed.maths.privacy import accounting
 from mpifed.privacy.spending import Spending
 
-P, RUNS, ROUNDS, DELTA = 600, 4000, 2, 1e-3
+P, RUNS, ROUNDS, DELTA = 60, 3000, 2, 1e-3
 SURE = 1 - 1e-6  # that a bound holds: noise is secret, so that no seed makes sure of a test
 AVG = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.3}}
 Z = 1.5

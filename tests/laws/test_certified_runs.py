@@ -199,9 +199,9 @@ def test_many_turns_over_many_rows(by_columns: Path, tmp_path: Path, monkeypatch
     check(tmp_path)
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("ranks", [None, 3])
 def test_from_the_command_line(
-    ranks: int, classes: Path, tmp_path: Path, launch: Any, write_job: Any, capsys: pytest.CaptureFixture[str]
+    ranks: int | None, classes: Path, tmp_path: Path, launch: Any, write_job: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`python -m jobs.constraints.certify`, of a run on several ranks; and what differs is said."""
     job = table(classes, HORIZONTAL, rounds=5, compute=DOUBLE, **PROBLEMS["groups"])

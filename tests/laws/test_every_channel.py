@@ -87,8 +87,9 @@ def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
     return [One(name, way, c) for name in names for way in ways for c in channels if fits(name, way)]
 
 
-# Every case, masked on 3 ranks and encrypted on 2, with clients who leave where they may; one case of every algorithm
-# in all ways; and each channel on all numbers of ranks.
+# With clients who leave where they may: one case of every algorithm masked on 3 ranks and encrypted on 2, and in all
+# ways; the others in turn masked or encrypted, and by the long tests in the other channel; each channel on all numbers
+# of ranks.
 ONCE = ["rows, sparse, leaving", "columns, sparse", "halves", "cells"]
 OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares", "cells, some"]
 FEW = [
@@ -97,12 +98,14 @@ FEW = [
 ]  # fmt: skip
 LESS = ["ssca-horizontal-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
 PROTECTED = ["masked", "encrypted"]
+REST = [name for name in NAMES if name not in FEW]
 PLAN: dict[int, list[One]] = {
     0: some(NAMES, ONCE, ["plain"]) + some(FEW, OTHERS, ["plain"]),
     1: some(LESS, ONCE, PROTECTED),
-    2: some(NAMES, ONCE, ["encrypted"]) + some(LESS, ONCE, ["masked"]),
-    3: some(NAMES, ONCE, ["masked"]) + some(LESS, ONCE, ["encrypted"]),
+    2: some(FEW + REST[::2], ONCE, ["encrypted"]) + some(LESS, ONCE, ["masked"]),
+    3: some(FEW + REST[1::2], ONCE, ["masked"]) + some(LESS, ONCE, ["encrypted"]),
     4: some(LESS, ONCE, ["plain", *PROTECTED]) + some(FEW, OTHERS, ["masked"]),
+    5: some(LESS + REST[1::2], ONCE, ["encrypted"]) + some(REST[::2], ONCE, ["masked"]),  # 5, 7: long
     7: some(LESS, ONCE, ["encrypted"]) + some(FEW, ONCE, ["masked"]),
 }
 
@@ -166,8 +169,9 @@ def test_the_plan_holds_every_algorithm_and_every_case() -> None:
         found = {one.name for ranks, runs in PLAN.items() for one in runs if one.channel == channel and ranks > 1}
         assert found == set(NAMES)
     assert {name for name, case in BY_NAME.items() if case.split == "columns"} == set(SINGLE)
-    assert set(PLAN) == {0, 1, 2, 3, 4, 7}
-    for ranks in (1, 2, 3, 4, 7):
+    assert {one.name for ranks in (2, 3) for one in PLAN[ranks] if one.channel in PROTECTED} == set(NAMES)
+    assert set(PLAN) == {0, 1, 2, 3, 4, 5, 7}
+    for ranks in (1, 2, 3, 4, 5, 7):
         assert {one.channel for one in PLAN[ranks]} >= set(PROTECTED)
     expected = set(PLAN[0])
     assert all(one._replace(channel="plain") in expected for runs in PLAN.values() for one in runs)
@@ -175,7 +179,7 @@ def test_the_plan_holds_every_algorithm_and_every_case() -> None:
 
 @pytest.mark.launch
 @pytest.mark.parametrize(
-    "ranks", [pytest.param(ranks, marks=[pytest.mark.long] if ranks == 7 else []) for ranks in PLAN if ranks]
+    "ranks", [pytest.param(ranks, marks=[pytest.mark.long] if ranks > 4 else []) for ranks in PLAN if ranks]
 )
 def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
     alone, here = played(0), played(ranks)

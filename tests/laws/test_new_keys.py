@@ -62,10 +62,12 @@ def whole(skewed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize(("channel", "ranks"), [("masked", (3, 2)), ("masked, sparse", (2, 0)), ("encrypted", (3, 2))])
+@pytest.mark.parametrize(
+    ("channel", "ranks"), [("masked", (3, None)), ("masked, sparse", (None, 2)), ("encrypted", (3, None))]
+)
 def test_resumed_on_another_number_of_ranks(
-    channel: str, ranks: tuple[int, int], whole: Path, skewed: Path, launch: Callable[..., Any], write_job: Any,
-    tmp_path: Path,
+    channel: str, ranks: tuple[int | None, int | None], whole: Path, skewed: Path, launch: Callable[..., Any],
+    write_job: Any, tmp_path: Path,
 ) -> None:  # fmt: skip
     job, out = write_job(tmp_path / "job.toml", given(skewed, **CHANNELS[channel])), tmp_path / "run"
     for number, rounds in zip(ranks, (3, 6), strict=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from registry import table
@@ -15,28 +16,35 @@ from mpifed.files.json_file import read_json
 
 pytestmark = pytest.mark.launch
 LEFT = "the program was left, by"
+PROGRAM = Path(__file__).with_name("several.py")
 LIMIT_S = 30.0  # a world that ends takes 2 s; one that hangs takes for ever
 
 
-@pytest.fixture
-def job(digits: Path, write_job: Any, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def job_in(digits: Path, write_job: Any) -> Callable[[Path], Path]:
+    """job_in(folder): the file of a job whose client 6 may have trouble in round 2."""
     own = {
         "name": "own_algorithms:Troubled",
         "batch_size": 5,
         "client_optimizer": {"learning_rate": 0.3},
         "at_round": 2,
     }
-    return write_job(tmp_path / "job.toml", table(digits, own))
+    return lambda folder: write_job(folder / "job.toml", table(digits, own))
 
 
-def run(launch: Callable[..., Any], ranks: int, job: Path, trouble: str = "", *more: object) -> Any:
+@pytest.fixture
+def job(job_in: Callable[[Path], Path], tmp_path: Path) -> Path:
+    return job_in(tmp_path)
+
+
+def run(launch: Callable[..., Any], ranks: int | None, job: Path, trouble: str = "", *more: object) -> Any:
     return launch(
         ranks, "run", job, "--out", job.parent / "run", *more, limit_s=LIMIT_S, env={"MPIFED_TEST_TROUBLE": trouble}
     )
 
 
-@pytest.mark.parametrize("ranks", [0, 1, 3])
-def test_a_bad_job(launch: Callable[..., Any], job: Path, ranks: int) -> None:
+@pytest.mark.parametrize("ranks", [None, 0, 1, 3])
+def test_a_bad_job(launch: Callable[..., Any], job: Path, ranks: int | None) -> None:
     ended = run(launch, ranks, job, "", "--set", "algorithm.batches=1", "--set", "rounds=many")
     assert ended.code == 2, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
@@ -46,122 +54,153 @@ def test_a_bad_job(launch: Callable[..., Any], job: Path, ranks: int) -> None:
     assert not (job.parent / "run").exists()
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_a_job_that_does_not_fit_the_data(launch: Callable[..., Any], job: Path, ranks: int) -> None:
-    ended = run(
-        launch, ranks, job, "", "--set", "algorithm.batch_size=10000", "--set", "participation.clients_per_round=9"
-    )
-    assert ended.code == 2, ended.text
-    assert ended.text.count("mpifed: error") == 1, ended.text
-    assert ended.text.count("[algorithm] batch_size = 10000: the smallest shard") == 1
-    assert ended.text.count("[participation] clients_per_round = 9") == 1
+# --- refused, or ended, by all ranks in order ------------------------------------------------------------------------
+
+SSCA = 'algorithm={name = "ssca", batch_size = 5, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = %s}'
+OF_NOBODY = (SSCA % "9.0", 'constraint=[{name = "own_algorithms:OfNobody", limit = 1.0}]')
 
 
-def without_optimizer(job: Path) -> None:
-    """SSCA takes none."""
-    job.write_text(job.read_text().replace("[client_optimizer]\nlearning_rate = 0.3\n", ""))
+class Ends(NamedTuple):
+    """How a command ends."""
+
+    job: str  # its file, of those that `commands` writes
+    changes: tuple[str, ...]
+    said: tuple[str, ...]  # once each
+    code: int = 2
 
 
-SSCA = (
-    '{name = "NAME", batch_size = 5, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = [9.0, 1.0], stage_rounds = 2}'
-)
+REFUSED = {
+    "settings that do not fit the data": Ends(
+        "job", ("algorithm.batch_size=10000", "participation.clients_per_round=9"),
+        ("[algorithm] batch_size = 10000: the smallest shard", "[participation] clients_per_round = 9"),
+    ),
+    "a problem that does not fit the data": Ends(
+        "bare",
+        (
+            SSCA % "[9.0, 1.0], stage_rounds = 2, label_holder = 1", "participation.clients_per_round=30",
+            'constraint=[{name = "loss", limit = 0.0}, {name = "loss", classes = [11], limit = 1.0}]',
+        ),
+        (
+            "[algorithm] label_holder = 1: is for data split by columns",
+            "[algorithm] slack_cost = [9.0, 1.0]: a penalty sequence",
+            "[participation] clients_per_round = 30", "[constraint 1] limit - margin = 0",
+            "[constraint 2] classes = [11]",
+        ),
+    ),
+    "a constraint that is not there": Ends(
+        "job", ('constraint=[{name = "loss", limit = 1.0}]', "constraint.9.limit=2.0"),
+        ("mpifed: error: constraint.9.limit: there is no number 9",),
+    ),
+    "a term that counts no sample": Ends("bare", OF_NOBODY, ("none of the 1438 samples counts",), 3),
+    "a term that counts no sample, of columns": Ends(
+        "bare", (*OF_NOBODY, "data.path=SIDES"), ("none of the 1438 samples counts",), 3
+    ),
+    # partial scores out of their bound, at the first client who has any
+    "numbers that blow up on columns": Ends(
+        "bare",
+        (
+            "data.path=SIDES", 'algorithm={name = "vertical-sgd", batch_size = 5}', "rounds=50",
+            "server_optimizer={learning_rate = 1e6}",
+        ), ("outside the bound",), 4,
+    ),
+    "no file": Ends("missing", (), ("FOLDER/missing.toml",)),
+    "no job": Ends("no", (), ("FOLDER/no.toml",)),
+    "a bit": Ends("job", ("data.path='FOLDER/bit'",), ("FOLDER/bit/shard-00006.h5",), 3),
+    "a short file": Ends("job", ("data.path='FOLDER/short'",), ("FOLDER/short/shard-00006.h5",), 3),
+    "a missing file": Ends("job", ("data.path='FOLDER/missing'",), ("FOLDER/missing/shard-00006.h5",), 3),
+    "nothing there": Ends("job", ("data.path='FOLDER/nothing there'",), ("FOLDER/nothing there: no such folder",), 3),
+    "no such module": Ends("job", ("algorithm.name=no_such_module:Mine",), ("No module named 'no_such_module'",)),
+    "a point of a sweep that failed": Ends(
+        "job", ("sweep={'algorithm.batch_size' = [10000, 5]}",), ("batch_size = 10000",)
+    ),
+}  # fmt: skip
+# what one rank finds, which ends the others
+OF_A_RANK = ("a term that counts no sample", "numbers that blow up on columns")
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_a_problem_that_does_not_fit_the_data(launch: Callable[..., Any], job: Path, ranks: int) -> None:
-    changes = (
-        f"algorithm={SSCA.replace('NAME', 'ssca').replace('}', ', label_holder = 1}')}",
-        "participation.clients_per_round=30",
-        'constraint=[{name = "loss", limit = 0.0}, {name = "loss", classes = [11], limit = 1.0}]',
-    )  # fmt: skip
-    without_optimizer(job)
-    ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
-    assert ended.code == 2, ended.text
-    assert ended.text.count("mpifed: error") == 1, ended.text
-    for said in (
-        "[algorithm] label_holder = 1: is for data split by columns",
-        "[algorithm] slack_cost = [9.0, 1.0]: a penalty sequence",
-        "[participation] clients_per_round = 30", "[constraint 1] limit - margin = 0", "[constraint 2] classes = [11]",
-    ):  # fmt: skip
-        assert ended.text.count(said) == 1, (said, ended.text)
-
-
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_a_constraint_that_is_not_there(launch: Callable[..., Any], job: Path, ranks: int) -> None:
-    changes = ("--set", 'constraint=[{name = "loss", limit = 1.0}]', "--set", "constraint.9.limit=2.0")
-    ended = run(launch, ranks, job, "", *changes)
-    assert ended.code == 2, ended.text
-    assert ended.text.count("mpifed: error: constraint.9.limit: there is no number 9") == 1, ended.text
-
-
-@pytest.mark.parametrize("ranks", [0, 3])
-@pytest.mark.parametrize("split", ["rows", "columns"])
-def test_a_term_that_counts_no_sample(
-    launch: Callable[..., Any], job: Path, digits: Path, sides: Path, split: str, ranks: int
-) -> None:
-    algorithm = SSCA.replace("NAME", "ssca").replace("[9.0, 1.0]", "9.0")
-    limit = 'constraint=[{name = "own_algorithms:OfNobody", limit = 1.0}]'
-    changes = (f"data.path={sides if split == 'columns' else digits}", f"algorithm={algorithm}", limit)
-    without_optimizer(job)
-    ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
-    assert ended.code == 3, ended.text
-    assert ended.text.count("none of the 1438 samples counts") == 1, ended.text
-    assert "Traceback" not in ended.text
-
-
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_numbers_that_blow_up_on_columns(launch: Callable[..., Any], job: Path, sides: Path, ranks: int) -> None:
-    """Partial scores out of their bound, at the first client who has any."""
-    algorithm = '{name = "vertical-sgd", batch_size = 5}'
-    job.write_text(job.read_text().replace("[client_optimizer]", "[server_optimizer]"))
-    changes = (f"data.path={sides}", f"algorithm={algorithm}", "server_optimizer.learning_rate=1e6", "rounds=50")
-    ended = run(launch, ranks, job, "", *(part for change in changes for part in ("--set", change)))
-    assert ended.code == 4, ended.text
-    assert ended.text.count("mpifed: error: ") == 1, ended.text
-    assert "outside the bound" in ended.text or "not finite" in ended.text
-    assert "Traceback" not in ended.text
-
-
-@pytest.mark.parametrize("ranks", [0, 3])
-@pytest.mark.parametrize("name", ["missing.toml", "no.toml"])
-def test_no_job(launch: Callable[..., Any], tmp_path: Path, ranks: int, name: str) -> None:
-    (tmp_path / "no.toml").write_text("rounds = = 3")
-    ended = run(launch, ranks, tmp_path / name)
-    assert ended.code == 2, ended.text
-    assert ended.text.count("mpifed: error") == 1, ended.text
-    assert ended.text.count(str(tmp_path / name)) == 1
-
-
-@pytest.mark.parametrize("ranks", [0, 3])
-@pytest.mark.parametrize("damage", ["bit", "short", "missing", "nothing there"])
-def test_damaged_data(launch: Callable[..., Any], digits: Path, job: Path, ranks: int, damage: str) -> None:
-    copy = job.parent / "copy"
-    shutil.copytree(digits, copy)
-    shard = copy / "shard-00006.h5"
-    stored = bytearray(shard.read_bytes())
-    if damage == "bit":
+@pytest.fixture(scope="module")
+def command(
+    job_in: Callable[[Path], Path], digits: Path, sides: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Path], list[str]]:
+    """command(name, out): its arguments, with everything there that it names."""
+    folder = tmp_path_factory.mktemp("refused")
+    text = job_in(folder).read_text()
+    (folder / "bare.toml").write_text(text.replace("[client_optimizer]\nlearning_rate = 0.3\n", ""))
+    (folder / "no.toml").write_text("rounds = = 3")
+    for damage in ("bit", "short", "missing"):
+        shutil.copytree(digits, folder / damage)
+        shard = folder / damage / "shard-00006.h5"
+        stored = bytearray(shard.read_bytes())
         stored[-100] ^= 1
-        shard.write_bytes(stored)
-    elif damage == "short":
-        shard.write_bytes(stored[:-100])
-    elif damage == "missing":
-        shard.unlink()
-    else:
-        shutil.rmtree(copy)
-        shard = copy
-    ended = run(launch, ranks, job, "", "--set", f"data.path='{copy}'")
-    assert ended.code == 3, ended.text
-    assert ended.text.count("mpifed: error") == 1, ended.text
-    assert str(shard) in ended.text
-    assert "Traceback" not in ended.text
+        shard.write_bytes(stored if damage == "bit" else stored[:-100])
+        if damage == "missing":
+            shard.unlink()
+
+    def command(name: str, out: Path) -> list[str]:
+        changes = [one.replace("FOLDER", str(folder)).replace("SIDES", str(sides)) for one in REFUSED[name].changes]
+        settings = [word for change in changes for word in ("--set", change)]
+        return ["run", str(folder / f"{REFUSED[name].job}.toml"), *settings, "--out", str(out)]
+
+    return command
 
 
-@pytest.mark.parametrize("ranks", [0, 2, 3])
+def ends_as_said(name: str, code: str, text: str, arguments: list[str]) -> None:
+    """One message, and the right code."""
+    folder = Path(arguments[1]).parent
+    assert code == str(REFUSED[name].code), (name, text)
+    assert text.count("mpifed: error") == 1, (name, text)
+    assert "Traceback" not in text, (name, text)
+    for said in REFUSED[name].said:
+        assert text.count(said.replace("FOLDER", str(folder))) == 1, (name, said, text)
+    if "sweep" in name:
+        assert (Path(arguments[-1]) / "point-0001" / "model.h5").exists()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_in_one_process(
+    name: str, command: Callable[[str, Path], list[str]], launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    arguments = command(name, tmp_path / "run")
+    ended = launch(None, *arguments)
+    ends_as_said(name, str(ended.code), ended.text, arguments)
+
+
+@pytest.mark.parametrize("name", OF_A_RANK)
+def test_ended_by_one_rank(
+    name: str, command: Callable[[str, Path], list[str]], launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    arguments = command(name, tmp_path / "run")
+    ended = launch(3, *arguments, limit_s=LIMIT_S)
+    ends_as_said(name, str(ended.code), ended.text, arguments)
+
+
+def test_refused_on_every_rank(
+    command: Callable[[str, Path], list[str]], launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """All others in one launch: after each, the ranks are still together."""
+    together = [name for name in REFUSED if not name.startswith(OF_A_RANK)]
+    commands = [command(name, tmp_path / f"run-{number}") for number, name in enumerate(together)]
+    (tmp_path / "commands.json").write_text(json.dumps(commands))
+    ended = launch(3, tmp_path, program=(str(PROGRAM),), limit_s=2 * LIMIT_S)
+    assert ended.code == 0, ended.text
+    for number, name in enumerate(together):
+        texts = [(tmp_path / f"{number}-{rank}").read_text().rpartition("code ") for rank in range(3)]
+        assert len({code for _, _, code in texts}) == 1, texts
+        ends_as_said(name, texts[0][2].strip(), "".join(text for text, _, _ in texts), commands[number])
+
+
+# --- ended in the middle ---------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("trouble", "said"), [("nan", "not finite"), ("inf", "not finite"), ("large", "outside the bound")]
-)
+    ("ranks", "trouble", "said"),
+    [
+        (None, "nan", "not finite"), (None, "inf", "not finite"), (None, "large", "outside the bound"),
+        (2, "large", "outside the bound"), (3, "nan", "not finite"),
+    ],
+)  # fmt: skip
 def test_numbers_that_blow_up_at_one_client(
-    launch: Callable[..., Any], job: Path, ranks: int, trouble: str, said: str
+    launch: Callable[..., Any], job: Path, ranks: int | None, trouble: str, said: str
 ) -> None:
     ended = run(launch, ranks, job, trouble)
     assert ended.code == 4, ended.text
@@ -214,8 +253,8 @@ def test_however_one_rank_ends_all_do(
     assert read_json(job.parent / "run" / "run.json")["exit"] == code
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_an_exit_at_the_start(launch: Callable[..., Any], job: Path, ranks: int) -> None:
+@pytest.mark.parametrize("ranks", [None, 3])
+def test_an_exit_at_the_start(launch: Callable[..., Any], job: Path, ranks: int | None) -> None:
     """Before any round all ranks agree, and end in order."""
     (job.parent / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
     ended = launch(
@@ -254,14 +293,6 @@ def test_a_users_module_that_cannot_be_imported(launch: Callable[..., Any], job:
     assert ended.text.count("name 'undefined' is not defined") == 1, ended.text
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_a_users_module_that_does_not_exist(launch: Callable[..., Any], job: Path, ranks: int) -> None:
-    ended = run(launch, ranks, job, "", "--set", "algorithm.name=no_such_module:Mine")
-    assert ended.code == 2, ended.text
-    assert ended.text.count("No module named 'no_such_module'") == 1, ended.text
-    assert ended.text.count("mpifed: error") == 1, ended.text
-
-
 def test_a_rank_that_is_killed_ends_the_others(launch: Callable[..., Any], job: Path) -> None:
     ended = run(launch, 3, job, "SIGKILL")
     assert ended.code not in (0, 75), ended.text
@@ -273,15 +304,3 @@ def test_separate_worlds_are_told_from_one(launch: Callable[..., Any], job: Path
     assert ended.code == 2, ended.text
     assert "an MPI_COMM_WORLD of size 1" in ended.text
     assert "mpiexec" in ended.text
-
-
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_a_sweep_goes_on_after_a_point_that_failed_on_all_ranks(
-    launch: Callable[..., Any], digits: Path, write_job: Any, tmp_path: Path, ranks: int
-) -> None:
-    job = table(digits, {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}})
-    job["sweep"] = {"algorithm.batch_size": [10000, 5]}
-    ended = launch(ranks, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "run", limit_s=LIMIT_S)
-    assert ended.code == 2, ended.text
-    assert ended.text.count("mpifed: error") == 1
-    assert (tmp_path / "run" / "point-0001" / "model.h5").exists()

@@ -29,7 +29,7 @@ def test_a_state_that_no_checkpoint_can_hold(
     name: str, command: str, skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path
 ) -> None:
     job = job_of(name, skewed, write_job, tmp_path)
-    ended = launch(0, command, job, *(["--out", tmp_path / "run"] if command == "run" else []))
+    ended = launch(None, command, job, *(["--out", tmp_path / "run"] if command == "run" else []))
     assert ended.code == 2, ended.text
     assert f'mpifed: error: [algorithm] name = "own_states:{name}": {WRONG[name]}\n' in ended.text
     assert "Traceback" not in ended.text
@@ -59,7 +59,7 @@ def test_what_is_refused_before(
 ) -> None:
     job = write_job(tmp_path / "job.toml", table(skewed, {"name": f"own_states:{name}"}))
     settings = ["algorithm.batch_size=5", f"algorithm.{change}"] if change else []
-    ended = launch(0, "run", job, *(word for one in settings for word in ("--set", one)), "--out", tmp_path / "run")
+    ended = launch(None, "run", job, *(word for one in settings for word in ("--set", one)), "--out", tmp_path / "run")
     assert ended.code == 2, ended.text
     assert said in ended.text
     assert "Traceback" not in ended.text
@@ -67,7 +67,7 @@ def test_what_is_refused_before(
 
 def test_a_state_that_resumes(skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path) -> None:
     job = job_of("Adam", skewed, write_job, tmp_path)
-    assert launch(0, "run", job, "--out", tmp_path / "whole").code == 0
+    assert launch(None, "run", job, "--out", tmp_path / "whole").code == 0
     interrupted = launch(0, "run", job, "--out", tmp_path / "run", env={"MPIFED_TEST_TROUBLE": "yes"})
     assert interrupted.code == 75, interrupted.text
     resumed = launch(2, "run", job, "--out", tmp_path / "run", "--resume")

@@ -189,6 +189,7 @@ def test_one_rank_is_like_no_mpi() -> None:
 
 
 @pytest.mark.large
+@pytest.mark.long
 def test_more_than_2_gib_and_2_to_the_31_values() -> None:
     """One byte a value: counts and bytes both pass 2^31."""
     from mpi4py import MPI

@@ -26,13 +26,13 @@ def test_every_job_is_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_objective_of_ones_own(launch: Callable[..., Any], regression: Path, tmp_path: Path) -> None:
-    run_example(launch, "own_objective.toml", regression, tmp_path)
+    run_example(launch, "own_objective.toml", regression, tmp_path, ranks=2)
     losses = read_history(tmp_path / "run")["train_loss"]
     assert losses[-1] < 0.05 * losses[0]
 
 
 def test_an_algorithm_of_ones_own(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
-    run_example(launch, "own_algorithm.toml", digits, tmp_path)
+    run_example(launch, "own_algorithm.toml", digits, tmp_path, ranks=2)
     losses = read_history(tmp_path / "run")["train_loss"]
     assert losses[-1] < 0.2 * losses[0]
 
@@ -57,7 +57,7 @@ def test_local_steps_written_out(launch: Callable[..., Any], digits: Path, tmp_p
     for name, leaf in models[0].items():
         np.testing.assert_allclose(leaf, models[1][name], atol=1e-5)  # float32, in another order
     changes = ["--set", f"data.path={digits}", "--set", "client_optimizer.momentum=0.5"]
-    ended = launch(0, "run", EXAMPLES / "own_local_steps.toml", *changes, cwd=ROOT)
+    ended = launch(None, "run", EXAMPLES / "own_local_steps.toml", *changes, cwd=ROOT)
     assert (ended.code, "the clients of this method keep no velocity" in ended.text) == (2, True), ended.text
 
 
@@ -65,28 +65,13 @@ def test_local_steps_written_out(launch: Callable[..., Any], digits: Path, tmp_p
 def test_the_channels_have_the_bits_of_the_plain_one(
     job: str, data: str, launch: Callable[..., Any], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    changes = [
-        "--set",
-        f"data.path={request.getfixturevalue(data)}",
-        "--set",
-        "rounds=6",
-        "--set",
-        "record.evaluate_every=2",
-    ]
+    settings = (f"data.path={request.getfixturevalue(data)}", "rounds=6", "record.evaluate_every=2")
+    changes = [word for setting in settings for word in ("--set", setting)]
     found = []
-    for ranks, channel in ((3, job), (0, "plain")):
+    for ranks, channel in ((3, job), (None, "plain")):
         out = tmp_path / channel
-        ended = launch(
-            ranks,
-            "run",
-            EXAMPLES / f"{job}.toml",
-            *changes,
-            "--set",
-            f"aggregation.security={channel}",
-            "--out",
-            out,
-            cwd=ROOT,
-        )
+        sums = ["--set", f"aggregation.security={channel}"]
+        ended = launch(ranks, "run", EXAMPLES / f"{job}.toml", *changes, *sums, "--out", out, cwd=ROOT)
         assert ended.code == 0, ended.text
         found.append(summary(out))
     assert found[0]["model_sha256"] == found[1]["model_sha256"]
@@ -110,9 +95,11 @@ def test_a_script_whose_job_is_wrong_is_told_so_once(launch: Callable[..., Any],
     assert "Traceback" not in ended.text
 
 
-def run_example(launch: Callable[..., Any], job: str, data: Path, folder: Path, *more: str) -> None:
-    """Run an example on 2 ranks from the top folder, as its header says."""
+def run_example(
+    launch: Callable[..., Any], job: str, data: Path, folder: Path, *more: str, ranks: int | None = None
+) -> None:
+    """Run an example from the top folder; on 2 ranks, as its header says, or in this process."""
     changes = ["--set", f"data.path={data}", "--set", "algorithm.batch_size=10"]
     changes += [word for change in more for word in ("--set", change)]
-    ended = launch(2, "run", str(EXAMPLES / job), *changes, "--out", str(folder / "run"), cwd=ROOT)
+    ended = launch(ranks, "run", str(EXAMPLES / job), *changes, "--out", str(folder / "run"), cwd=ROOT)
     assert ended.code == 0, ended.text

@@ -35,7 +35,8 @@ def play(launch: Callable[..., Any], tmp_path: Path) -> Play:
                 return
             arguments = ["run", arguments[1]]
         env = {"PATH": WITHOUT_SLURM} if arguments[0] == "submit" else {}
-        ended = launch(ranks, *arguments, cwd=tmp_path, env=env)
+        # the bits are the same on any number of ranks; without a launcher, in this process
+        ended = launch(min(ranks, 2) or None, *arguments, cwd=tmp_path, env=env)
         assert ended.code == 0, f"mpifed {' '.join(arguments)}\n{ended.text}"
         assert "Traceback" not in ended.text
 
@@ -61,7 +62,7 @@ def test_train_on_a_csv(play: Play, launch: Callable[..., Any]) -> None:
     assert 0.006 <= runs["tumours"]["kkt_residual"] <= 0.008  # "0.007"
     assert runs["falling"]["kkt_residual"] < runs["tumours"]["kkt_residual"]
     assert (folder / "tumours.png").exists() and (folder / "objective.png").exists()
-    alone = launch(0, "run", "tumours.toml", "--out", "runs/alone", cwd=folder)
+    alone = launch(None, "run", "tumours.toml", "--out", "runs/alone", cwd=folder)
     assert alone.code == 0, alone.text
     assert summary(folder / "runs" / "alone")["model_sha256"] == runs["tumours"]["model_sha256"]
 
