@@ -322,7 +322,7 @@ def by_columns(shared_path: Path) -> Path:
 
 
 class ArrayShard:
-    """A client's rows given as an array; see `mpifed.core.block.Shard`."""
+    """A client's rows given as an array; see `mpifed.core.block.ClientData`."""
 
     joint = None
 

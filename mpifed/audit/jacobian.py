@@ -30,7 +30,7 @@ _TOLERANCE = 1e-7  # singular values below this fraction of the largest count as
 
 
 class Probe:
-    """A shard in float64 with rows that can be perturbed; see `mpifed.core.block.Shard`."""
+    """A shard in float64 with rows that can be perturbed; see `mpifed.core.block.ClientData`."""
 
     sparse = False
     joint = None  # rows must be read through this class

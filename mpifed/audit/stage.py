@@ -52,7 +52,7 @@ class Watch:
 
 
 class Watched:
-    """A shard whose reads are recorded; see `mpifed.core.block.Shard`."""
+    """A shard whose reads are recorded; see `mpifed.core.block.ClientData`."""
 
     joint = None  # rows must be read through this class
 

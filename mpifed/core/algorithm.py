@@ -136,7 +136,7 @@ class Algorithm(ABC):
     # --- privacy, and what an audit must know -----------------------------------------------------------------------
 
     def released(self, index: int) -> Any:
-        """What the server releases in round `index`: `mpifed.maths.privacy.accounting.Release`.
+        """What the server releases in round `index`: `mpifed.maths.privacy.release.Release`.
 
         An algorithm without it is refused with `[privacy]`.
         """

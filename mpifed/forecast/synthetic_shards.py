@@ -82,7 +82,7 @@ def random_rows_like(data: store.FederatedDataset) -> RandomRows:
 
 
 class _Rows:
-    """A synthetic shard, as costly to read as one in memory; see `mpifed.core.block.Shard`."""
+    """A synthetic shard, as costly to read as one in memory; see `mpifed.core.block.ClientData`."""
 
     joint = None
 

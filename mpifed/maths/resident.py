@@ -45,7 +45,7 @@ class RowBudget:
 
 
 class DeviceShard:
-    """The rows of one client on a device: a `mpifed.core.block.Shard`; `host` is the same shard in memory.
+    """The rows of one client on a device: a `mpifed.core.block.ClientData`; `host` is the same shard in memory.
 
     Only a weak reference to `host` is stored: the caller owns it, and may pass another object with the same rows later.
     """

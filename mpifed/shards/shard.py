@@ -253,7 +253,7 @@ class Shard:
         self.client, self._members = client, members
         self.y = y  # [s] int64 classes or float64 targets
         self.samples, self.features = shape
-        self.joint: tuple[Joint, int] | None = None  # see `mpifed.core.block.Shard`
+        self.joint: tuple[Joint, int] | None = None  # see `mpifed.core.block.ClientData`
         self.sparse = isinstance(values, SparseRows)
         self._values, self._scaling, self._check = values, scaling, check
         self._factors: dict[Any, tuple[Array | None, Array | None]] = {}

@@ -41,7 +41,7 @@ def elementwise_code(cupy: Any, source: Any, types: dict[str, str], scalars: fro
 
 
 def reduction_code(source: Any, dtype: str, name: str) -> str:
-    """Of a `mpifed.maths.kernels.Reduction` over arrays of `dtype`, in the words of CuPy's template."""
+    """Of a `mpifed.maths.kernels.ReductionKernel` over arrays of `dtype`, in the words of CuPy's template."""
     (given,), (made,) = parameters(source.inputs), parameters(source.outputs)
     names = {"float32": "float", "float64": "double"}
     return (

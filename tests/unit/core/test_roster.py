@@ -10,7 +10,7 @@ from mpifed.core.roster import Roster
 
 
 class Empty:
-    """A shard without rows; see `mpifed.core.block.Shard`."""
+    """A shard without rows; see `mpifed.core.block.ClientData`."""
 
     joint = None
 
