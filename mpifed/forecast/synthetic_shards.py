@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -13,6 +13,7 @@ from mpifed.algorithms.horizontal import CHUNK
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.holdings import Cells, Holdings
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.job.job import Job
 from mpifed.shards import store
@@ -60,7 +61,7 @@ def _places(held: Holdings, client: int) -> Array:
 class RandomRows(NamedTuple):
     """Random rows and labels, shared by all synthetic shards."""
 
-    X: Any  # [s, p], dense or CSR
+    X: Piece  # [s, p], dense or CSR
     y: Array  # [s]
 
 
@@ -91,7 +92,7 @@ class _Rows:
         self.y, self.rows, self.columns = random_rows.y[: len(rows)], rows, columns
         self.sparse = not isinstance(random_rows.X, np.ndarray)
         self._X = random_rows.X[:, : len(columns)]
-        self._pieces: list[tuple[slice, Any]] | None = None
+        self._pieces: list[tuple[slice, Piece]] | None = None
 
     def take(self, at: Array, out: Array) -> None:
         """Write random values for the rows `at` [b] into `out` [b, p]."""
@@ -100,7 +101,7 @@ class _Rows:
         else:
             np.multiply(self._X[at % len(self._X)], out.dtype.type(_SHRINK), out=out, dtype=out.dtype)
 
-    def pieces(self, dtype: DTypeLike) -> Iterator[tuple[slice, Any]]:
+    def pieces(self, dtype: DTypeLike) -> Iterator[tuple[slice, Piece]]:
         """All rows of the shard, in chunks of the random rows that exist."""
         kinds = self._X.shape[0]
         if self._pieces is None:
@@ -109,6 +110,6 @@ class _Rows:
             self._pieces = [(slice(start, stop), whole[: stop - start]) for start, stop in pairwise([0, *stops])]
         yield from self._pieces
 
-    def take_sparse(self, at: Array, dtype: DTypeLike) -> Any:
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> Piece:
         """Random values for the rows `at` [b], as CSR [b, p]."""
         return self._X[at % self._X.shape[0]].astype(dtype) * np.asarray(_SHRINK, dtype)[()]

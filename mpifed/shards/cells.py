@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.shards.partition import Partition
 
@@ -47,7 +48,7 @@ def cover(partition: Partition, samples: int, features: int) -> Cover:
     return Cover(missing, (row, column), (), bare[0] if bare else None)
 
 
-def only_held(partition: Partition, first: int, X: Any) -> Any:
+def only_held(partition: Partition, first: int, X: Piece) -> Piece:
     """The rows X [b, p], dense or CSR, with zeros in cells that no client holds; `first` is the index of X[0]."""
     if not isinstance(X, np.ndarray):
         return _only_held_sparse(partition, first, X)
@@ -58,7 +59,7 @@ def only_held(partition: Partition, first: int, X: Any) -> Any:
     return out
 
 
-def _only_held_sparse(partition: Partition, first: int, X: Any) -> Any:
+def _only_held_sparse(partition: Partition, first: int, X: Piece) -> Piece:
     held, lengths = np.zeros(X.nnz, dtype=np.bool_), np.diff(X.indptr)
     for rows, columns in _rectangles(partition, first, X.shape[0]):
         in_rows, in_columns = (np.zeros(size, dtype=np.bool_) for size in X.shape)

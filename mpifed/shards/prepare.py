@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import mpifed
 from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards.cells import only_held
@@ -176,7 +176,7 @@ def _check_labels(name: str, what: str, labels: object) -> None:
         raise DataError(f"{name}: {what}: that of row {beyond[0]} is {labels[beyond[0]]}; expected finite numbers")
 
 
-def _as_declared(name: str, data: Dataset) -> Iterator[Any]:
+def _as_declared(name: str, data: Dataset) -> Iterator[Piece]:
     """The chunks, while they have as many columns as `features` and finite values, and in all a row for each label."""
     rows = 0
     for X in data.chunks():
@@ -234,7 +234,7 @@ def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
         size, what = int(out.sum()) * data.features * np.dtype(data.dtype).itemsize, f"--test-fraction {fraction:g}"
         check_memory(size, f"{what}: {out.sum()} rows of {data.features} features", "lower it")
 
-    def chunks(mask: Array) -> Iterator[Any]:
+    def chunks(mask: Array) -> Iterator[Piece]:
         start = 0
         for X in data.chunks():
             yield X[mask[start : start + X.shape[0]]]
@@ -251,7 +251,7 @@ def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
 def _only_held(data: Dataset, partition: Partition) -> Dataset:
     """The data with zeros in training cells that no client holds."""
 
-    def chunks() -> Iterator[Any]:
+    def chunks() -> Iterator[Piece]:
         first = 0
         for X in data.chunks():
             yield only_held(partition, first, X)
@@ -299,7 +299,7 @@ def _with_unit_rows(data: Dataset, scaling: Scaling) -> Dataset:
     )
 
 
-def _pieces(data: Dataset, scaling: Scaling) -> Iterator[Any]:
+def _pieces(data: Dataset, scaling: Scaling) -> Iterator[Piece]:
     """The scaled rows in float64; dense rows a few at a time."""
     for X in data.chunks():
         size = X.shape[0] if data.dtype is None else max(1, CHUNK_VALUES // data.features)
@@ -329,7 +329,7 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _with_progress(chunks: Iterable[Any], samples: int) -> Iterator[Any]:
+def _with_progress(chunks: Iterable[Piece], samples: int) -> Iterator[Piece]:
     """The chunks, with a progress bar of their rows."""
     with progress("rows written", samples) as advance:
         for X in chunks:

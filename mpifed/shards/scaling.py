@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.core.errors import UsageError
 from mpifed.core.loops import scale_dense
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 
 
@@ -38,7 +39,7 @@ class Scaling(NamedTuple):
         """The composition: this scaling, then `later`."""
         return Scaling(self.scale * later.scale, self.shift * later.scale + later.shift)
 
-    def apply(self, X: Any, dtype: DTypeLike) -> Any:
+    def apply(self, X: Piece, dtype: DTypeLike) -> Piece:
         """The scaled rows X [s, p]; a shift is not allowed for CSR rows."""
         if not isinstance(X, np.ndarray):
             return scale_sparse(X, self.to(dtype)[0], dtype)
@@ -50,7 +51,7 @@ class Scaling(NamedTuple):
 IDENTITY = Scaling(np.array(1.0), np.array(0.0))
 
 
-def scale_sparse(X: Any, scale: Array | None, dtype: DTypeLike) -> Any:
+def scale_sparse(X: Piece, scale: Array | None, dtype: DTypeLike) -> Piece:
     """X [b, p] CSR with scaled columns, in `dtype`."""
     data = X.data.astype(dtype)
     if scale is not None:
@@ -58,7 +59,7 @@ def scale_sparse(X: Any, scale: Array | None, dtype: DTypeLike) -> Any:
     return type(X)((data, X.indices, X.indptr), shape=X.shape)
 
 
-def fit(kind: str, chunks: Iterable[Any], top: float | None) -> Scaling:
+def fit(kind: str, chunks: Iterable[Piece], top: float | None) -> Scaling:
     """The scaling of columns for `--scale`, computed from the training rows only.
 
     Parameters
@@ -81,7 +82,7 @@ def fit(kind: str, chunks: Iterable[Any], top: float | None) -> Scaling:
     return _minmax(chunks) if kind == "minmax" else _standard(chunks)
 
 
-def _minmax(chunks: Iterable[Any]) -> Scaling:
+def _minmax(chunks: Iterable[Piece]) -> Scaling:
     low, high, is_sparse = np.array(np.inf), np.array(-np.inf), False
     for X in chunks:
         is_sparse = not isinstance(X, np.ndarray)
@@ -89,7 +90,7 @@ def _minmax(chunks: Iterable[Any]) -> Scaling:
     return _without_filling(low, high - low, is_sparse, "minmax")
 
 
-def _standard(chunks: Iterable[Any]) -> Scaling:
+def _standard(chunks: Iterable[Piece]) -> Scaling:
     """Mean and variance are updated chunk by chunk (Chan, Golub and LeVeque 1979)."""
     count, mean, squares, is_sparse = 0, np.array(0.0), np.array(0.0), False
     for X in chunks:
@@ -107,7 +108,7 @@ def _standard(chunks: Iterable[Any]) -> Scaling:
     return _without_filling(mean, np.sqrt(np.maximum(squares, 0) / max(count, 1)), is_sparse, "standard")
 
 
-def _row(values: Any) -> Array:
+def _row(values: object) -> Array:
     """[p] float64 from the result of a reduction of a dense or sparse matrix."""
     dense = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
     return dense.ravel().astype(np.float64)
@@ -124,7 +125,7 @@ def _without_filling(center: Array, spread: Array, is_sparse: bool, kind: str) -
     return Scaling(scale, -center * scale)
 
 
-def unit_rows(X: Any) -> Any:
+def unit_rows(X: Piece) -> Piece:
     """X [s, p], dense or CSR, with every row that is not zero divided by its Euclidean norm, in float32."""
     from sklearn.preprocessing import normalize
 

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.loops import scale_dense
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.shards.layout import REMEDY
 from mpifed.shards.scaling import Scaling, scale_sparse
@@ -172,7 +173,7 @@ def is_finite(values: Array) -> bool:
     return bool(np.isfinite(values.max()) and np.isfinite(values.min()))
 
 
-def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Any:
+def _csr(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> Piece:
     from scipy.sparse import csr_matrix  # slow to import, and needed for sparse data only
 
     return csr_matrix(parts, shape=shape)
@@ -189,7 +190,7 @@ class SparseRows:
         if in_memory:
             self._memory = self._checked((data.load(), indices.load(), indptr))
 
-    def _checked(self, parts: tuple[Array, Array, Array]) -> Any:
+    def _checked(self, parts: tuple[Array, Array, Array]) -> Piece:
         """The rows as CSR; DataError if a value is not finite, or a column out of range (SciPy does not check)."""
         data, indices, indptr = parts
         if indices.size and not (indices.min() >= 0 and indices.max() < self._features):
@@ -201,7 +202,7 @@ class SparseRows:
             raise DataError(f"{self._whose} has a value that is not finite; {REMEDY}")
         return _csr(parts, shape=(len(indptr) - 1, self._features))
 
-    def rows(self, at: Array) -> Any:
+    def rows(self, at: Array) -> Piece:
         """The rows `at` [b] as CSR [b, p]."""
         if self._extents is None:
             return self._memory[at]
@@ -222,7 +223,7 @@ class SparseRows:
         bounds = np.unique([*np.searchsorted(self._indptr, starts), len(self._indptr) - 1])
         return list(map(slice, bounds[:-1].tolist(), bounds[1:].tolist()))
 
-    def part(self, rows: slice) -> Any:
+    def part(self, rows: slice) -> Piece:
         """The rows of a slice as CSR [b, p]: views of the values in memory, or read from the file."""
         start, stop = self._indptr[[rows.start, rows.stop]].tolist()
         indptr = self._indptr[rows.start : rows.stop + 1] - start
@@ -256,8 +257,8 @@ class Shard:
         self.joint: tuple[Joint, int] | None = None  # see `mpifed.core.block.ClientData`
         self.sparse = isinstance(values, SparseRows)
         self._values, self._scaling, self._check = values, scaling, check
-        self._factors: dict[Any, tuple[Array | None, Array | None]] = {}
-        self._cached: dict[Any, list[tuple[slice, Any]]] = {}  # pieces of sparse rows in memory
+        self._factors: dict[object, tuple[Array | None, Array | None]] = {}
+        self._cached: dict[object, list[tuple[slice, Piece]]] = {}  # pieces of sparse rows in memory
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
@@ -288,13 +289,13 @@ class Shard:
         raw, rows = self._values.find(at)
         scale_dense(raw, *self._factors_in(out.dtype), out, rows)
 
-    def take_sparse(self, at: Array, dtype: DTypeLike) -> Any:
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> Piece:
         """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
         if not isinstance(self._values, SparseRows):
             raise TypeError(f"the shard of client {self.client} is dense: read it with `take`")
         return scale_sparse(self._values.rows(at), self._factors_in(np.dtype(dtype))[0], dtype)
 
-    def pieces(self, dtype: DTypeLike) -> Iterable[tuple[slice, Any]]:
+    def pieces(self, dtype: DTypeLike) -> Iterable[tuple[slice, Piece]]:
         """All scaled rows in order, piece by piece, to be read only.
 
         The bounds of the pieces depend on the shape of the shard, for sparse rows on the number of values of each row,
@@ -323,7 +324,7 @@ class Shard:
             return self._cached.setdefault(dtype, list(pieces))
         return pieces
 
-    def _part(self, rows: slice, dtype: DTypeLike) -> Any:
+    def _part(self, rows: slice, dtype: DTypeLike) -> Piece:
         """The scaled rows [b, p] of a slice in `dtype`, dense or CSR."""
         scale, shift = self._factors_in(dtype)
         raw = self._values.part(rows)

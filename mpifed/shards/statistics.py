@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.shards.scaling import Scaling
@@ -14,7 +14,7 @@ from mpifed.shards.scaling import Scaling
 _MOST = 100  # columns that are stored
 
 
-def statistics(chunks: Iterable[Any], y: Array, scaling: Scaling, regression: bool) -> Table:
+def statistics(chunks: Iterable[Piece], y: Array, scaling: Scaling, regression: bool) -> Table:
     """Statistics of the training rows, as stored in `federation.h5`.
 
     Parameters
@@ -36,7 +36,7 @@ def statistics(chunks: Iterable[Any], y: Array, scaling: Scaling, regression: bo
     return measured
 
 
-def constant_columns(chunks: Iterable[Any], scaling: Scaling) -> Array:
+def constant_columns(chunks: Iterable[Piece], scaling: Scaling) -> Array:
     """[k] columns with the same value in all rows, not zero after scaling."""
     columns, first = np.array([], np.int64), np.array([])
     for number, X in enumerate(chunks):
@@ -50,7 +50,7 @@ def constant_columns(chunks: Iterable[Any], scaling: Scaling) -> Array:
     return columns
 
 
-def _candidates(X: Any, scaling: Scaling) -> tuple[Array, Array]:
+def _candidates(X: Piece, scaling: Scaling) -> tuple[Array, Array]:
     """(columns that are constant and not zero in these rows, their values)."""
     if isinstance(X, np.ndarray):
         columns = np.flatnonzero((X[:1] == X).all(axis=0))

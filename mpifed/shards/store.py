@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
 
 import h5py
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.errors import DataError
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
@@ -101,7 +101,7 @@ class FederatedDataset:
         with _reading(self.path / layout.FEDERATION) as file:
             return tuple(texts_of(file, "names")) if "names" in file else None
 
-    def test(self, dtype: DTypeLike) -> tuple[Any, Array] | None:
+    def test(self, dtype: DTypeLike) -> tuple[Piece, Array] | None:
         """The scaled test rows X [s, p] of `dtype`, dense or CSR, and y [s]; None where there are none."""
         shard = self.test_shard()
         if shard is None:

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.core.io_errors import named_in_errors
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards import layout
@@ -29,7 +29,7 @@ class About:
     scaling: Scaling
     seed: int
     provenance: Table
-    test: tuple[Any, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
+    test: tuple[Piece, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
     names: tuple[str, ...] | None = None  # [p] of the features
     optimum: Table | None = None  # loss and w [p] of the least-squares optimum
     target_scale: float = 1.0  # see `mpifed.shards.statistics.target_scale`
@@ -39,7 +39,7 @@ def write_federation(
     folder: Path,
     partition: Partition,
     y: Array,
-    chunks: Iterable[Any],
+    chunks: Iterable[Piece],
     dtype: DTypeLike | None,
     pack: int,
     about: About,
@@ -68,7 +68,7 @@ def _write_files(
     folder: Path,
     partition: Partition,
     y: Array,
-    chunks: Iterable[Any],
+    chunks: Iterable[Piece],
     dtype: DTypeLike | None,
     pack: int,
     about: About,
@@ -151,7 +151,7 @@ class _Packed:
         self.offsets[name], self.dtypes[name] = reserve(file, name, values.shape, values.dtype), values.dtype.str
         file[name][...] = values
 
-    def add(self, X: Any, first: int) -> None:
+    def add(self, X: Piece, first: int) -> None:
         """Write the clients' parts of the rows X [b, p]; `first` is the index of X[0]."""
         if self.dtype is None:
             self._add_sparse(X)
@@ -175,7 +175,7 @@ class _Packed:
             block[start:stop] = X[layout.span(rows[start:stop] - first)][:, layout.span(columns)]
             done += block.size
 
-    def _add_sparse(self, X: Any) -> None:
+    def _add_sparse(self, X: Piece) -> None:
         """Write all rows as a CSR matrix, whose column indices are relative to each client's columns."""
         parts = [X[layout.span(rows)][:, layout.span(columns)] for rows, columns in self.held]
         for part in parts:
@@ -189,7 +189,7 @@ class _Packed:
         self.nbytes += np.array([part.nnz for part in parts]) * (4 + np.dtype(index).itemsize) + 8 * (self.counts + 1)
 
 
-def _write_rows(group: Group, X: Any, y: Array) -> None:
+def _write_rows(group: Group, X: Piece, y: Array) -> None:
     """Write complete rows X [s, p], dense or CSR, and their labels, into a group of a file."""
     group["y"] = layout.compact_labels(y)
     if isinstance(X, np.ndarray):

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.shards.partition import Partition
 
@@ -48,8 +49,8 @@ class Dataset:
     features: int  # p
     dtype: DTypeLike | None  # of dense rows as stored; None for sparse rows
     labels: Array  # [s] int64 of classes, float64 of real targets
-    chunks: Callable[[], Iterator[Any]]  # called for each pass: rows X [b, p] in order, dense or CSR
-    test: tuple[Any, Array] | None = None  # rows X [s, p] and labels [s]
+    chunks: Callable[[], Iterator[Piece]]  # called for each pass: rows X [b, p] in order, dense or CSR
+    test: tuple[Piece, Array] | None = None  # rows X [s, p] and labels [s]
     top: float | None = None  # the largest possible value, by which `--scale unit` divides
     names: tuple[str, ...] | None = None  # [p] of the features
     files: tuple[Path, ...] = ()  # from which the data were read
@@ -68,7 +69,7 @@ class Source(ABC):
         """Read or generate the data; `seed` is for random data and subsets."""
 
 
-def whole(X: Any) -> Callable[[], Iterator[Any]]:
+def whole(X: Piece) -> Callable[[], Iterator[Piece]]:
     """`Dataset.chunks` for rows in memory: a single chunk."""
     return lambda: iter([X])
 
@@ -176,7 +177,7 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
     return labels.astype(np.int64)
 
 
-def check_finite(path: Path, X: Any, labels: Array) -> None:
+def check_finite(path: Path, X: Piece, labels: Array) -> None:
     """Raise DataError for the first row of X [s, p], CSR, or label [s], that is not finite in float32."""
     bad = ~(np.abs(labels) <= np.finfo(np.float32).max)
     row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Gt
 
 from mpifed.core.errors import DataError
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
 from mpifed.shards.sources.dataset import (
@@ -76,7 +77,7 @@ class Svmlight(Source):
         return Dataset(features, np.float32 if dense else None, labels, chunks, test, files=tuple(files))
 
 
-def _load(files: list[Path], max_unpacked: float | None) -> list[tuple[Any, Array]]:
+def _load(files: list[Path], max_unpacked: float | None) -> list[tuple[Piece, Array]]:
     """(rows CSR [s, p] float32, labels [s]) of each file, with the same p."""
     from sklearn.datasets import load_svmlight_files
 
