@@ -10,7 +10,7 @@ from mpifed.comm.transport import Transport
 from mpifed.core.errors import NotCertified
 from mpifed.job.job import Job
 from mpifed.run import api
-from mpifed.run.loop import Result
+from mpifed.run.outcome import Result
 
 
 def run(job: Job, transport: Transport, out: Path, **how: Any) -> Result | None:

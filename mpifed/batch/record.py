@@ -6,13 +6,15 @@ import os
 import re
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from mpifed.batch.run_files import in_a_line
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.schemas import Submissions, checked, shown_value
+from mpifed.files.schemas import Count, Schema, Text, checked, shown_value
 
 _RECORD = ".submitted.json"
 _TAIL_BYTES = 1 << 16
@@ -20,6 +22,25 @@ _TAIL_BYTES = 1 << 16
 _ERROR = re.compile(
     r"mpifed: (?!warning|note|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.IGNORECASE
 )
+
+
+class Submitted(Schema):
+    """One call of sbatch; see `mpifed.batch.record`."""
+
+    id: Annotated[str, Field(pattern="^[0-9]{1,18}$")]
+    when: Text
+    command: list[Text]
+    script: Text
+    log: Text
+    points: list[Count] | None
+
+
+class Submissions(Schema):
+    """RUN.submitted.json."""
+
+    job: Text
+    points: list[Annotated[str, Field(pattern="^point-[0-9]{4,9}$")]]
+    submissions: list[Submitted]
 
 
 class Submission(NamedTuple):

@@ -47,7 +47,7 @@ class NotCertified(MpifedError):
     """The rounds ended with a limit that is not met, or without the certificate that was asked for; `result` stands."""
 
     exit_code = 5
-    # on rank 0: the mpifed.run.loop.Result that the run would have returned, which core does not know
+    # on rank 0: the mpifed.run.outcome.Result that the run would have returned, which core does not know
     result: Any = None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -243,52 +243,6 @@ class Manifest(Schema):
     hosting: list[list[Count]]
     files: dict[FileName, Digest]
     segments: dict[FileName, Span]
-
-
-class LedgerPrivacy(Schema):
-    """[privacy] of the job in a ledger's first line."""
-
-    delta: Annotated[float, Field(gt=0, lt=1)]
-
-
-class LedgerJob(Schema):
-    """The job in a ledger's first line."""
-
-    rounds: Annotated[int, Field(ge=1, le=MOST)]
-    privacy: LedgerPrivacy
-
-
-class LedgerHeader(Schema):
-    """The first line of a ledger."""
-
-    job: LedgerJob
-    noise_multiplier: NotNegative
-
-
-class LedgerLine(Schema):
-    """Each other line of a ledger."""
-
-    round: Count
-    clients: Literal["all"] | list[Count]
-
-
-class Submitted(Schema):
-    """One call of sbatch; see `mpifed.batch.record`."""
-
-    id: Annotated[str, Field(pattern="^[0-9]{1,18}$")]
-    when: Text
-    command: list[Text]
-    script: Text
-    log: Text
-    points: list[Count] | None
-
-
-class Submissions(Schema):
-    """RUN.submitted.json."""
-
-    job: Text
-    points: list[Annotated[str, Field(pattern="^point-[0-9]{4,9}$")]]
-    submissions: list[Submitted]
 
 
 def conforming(schema: type[Content], value: object) -> Content:

@@ -16,8 +16,9 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from pydantic import Field
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
@@ -25,7 +26,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import read_attributes
 from mpifed.files.run_folder import job_of
-from mpifed.files.schemas import LedgerHeader, LedgerLine, RunJson, checked, conforming
+from mpifed.files.schemas import MOST, Count, NotNegative, RunJson, Schema, checked, conforming
 
 LEDGER = "ledger.jsonl"
 SCHEMA = 2
@@ -35,6 +36,33 @@ _KEY = b', "sha256": "'
 _PREFIX = "ledger_"  # of attributes
 _MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of edited values
 Content = TypeVar("Content")
+
+
+class LedgerPrivacy(Schema):
+    """[privacy] of the job in a ledger's first line."""
+
+    delta: Annotated[float, Field(gt=0, lt=1)]
+
+
+class LedgerJob(Schema):
+    """The job in a ledger's first line."""
+
+    rounds: Annotated[int, Field(ge=1, le=MOST)]
+    privacy: LedgerPrivacy
+
+
+class LedgerHeader(Schema):
+    """The first line of a ledger."""
+
+    job: LedgerJob
+    noise_multiplier: NotNegative
+
+
+class LedgerLine(Schema):
+    """Each other line of a ledger."""
+
+    round: Count
+    clients: Literal["all"] | list[Count]
 
 
 class Header(NamedTuple):

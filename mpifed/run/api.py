@@ -15,8 +15,9 @@ from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import open_folder
 from mpifed.run.lock import locked
-from mpifed.run.loop import Result, Run
+from mpifed.run.loop import Run
 from mpifed.run.memory import keep_freed_memory
+from mpifed.run.outcome import Result
 from mpifed.run.progress import Reporter, Silent
 from mpifed.run.signals import stop_on_signals
 

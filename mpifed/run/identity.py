@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import mpifed
 from mpifed.core.device import Device
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
@@ -49,14 +49,19 @@ class Identity(NamedTuple):
         }  # fmt: skip
         return cls(facts, sources.files, libraries, sources.distributions, environment.blas(), [])
 
-    def resumed(self, run_dir: Path, before: ReadOnlyTable, done: int, accept: bool) -> Identity:
-        """The identity of a run that is resumed after round `done`, with identity `before` so far.
+    def resumed(self, run_dir: Path, saved: ReadOnlyTable, done: int, accept: bool) -> Identity:
+        """The identity of a run that is resumed after round `done`, from what its checkpoint has `saved`.
 
         Raises
         ------
+        DataError
+            when the checkpoint does not say with which data it was made.
         UsageError
             when the data have changed; when sources or libraries have, unless the user accepts that.
         """
+        before = saved.get("identity")
+        if before is None:
+            raise DataError(f"{run_dir}: its checkpoint does not say with which data and libraries it was made")
         old = Identity(**{name: before[name] for name in Identity._fields})
         if old.data["sha256"] != self.data["sha256"]:
             differences = "; ".join(_changes(old.data, self.data))

@@ -24,7 +24,7 @@ from mpifed.job.job import Job
 from mpifed.run.agreement import agreed
 from mpifed.run.api import run
 from mpifed.run.folder import FAILURE
-from mpifed.run.loop import Result
+from mpifed.run.outcome import Result
 from mpifed.run.progress import reporter
 
 _GRACE_S = 3.0

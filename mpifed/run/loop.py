@@ -6,16 +6,15 @@ import gc
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from mpifed.algorithms.private import settings
 from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import DataError, NotCertified
+from mpifed.core.errors import NotCertified
 from mpifed.core.exchange import ServerRecord, play
 from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
-from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.tables import Table
 from mpifed.files.history import History
 from mpifed.files.history_csv import FIRST, HISTORY
 from mpifed.job.job import Job
@@ -30,22 +29,13 @@ from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import RunEvaluation, Trained
 from mpifed.run.folder import same_end, same_job
 from mpifed.run.identity import Identity
-from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
+from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW, Result
 from mpifed.run.output import Results
 from mpifed.run.own_classes import not_checked
 from mpifed.run.progress import Reporter
 from mpifed.run.setup import Ready, prepare
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 from mpifed.run.transcript import Transcript, parts
-
-
-class Result(NamedTuple):
-    """The result of a run; on rank 0, None elsewhere."""
-
-    run_dir: Path
-    rounds: int
-    columns: Table  # the last measured row
-    model: Any
 
 
 class Run:
@@ -74,7 +64,7 @@ class Run:
         self.exchanges = self.ready.algorithm.exchanges
         self.settings, self.accept_changed = job.table(), accept_changed
         with agreed(transport):
-            self.identity = self._identity()
+            self.identity = Identity.of(job, self.ready.data, self.ready.aggregator.device) if self.serves else None
         self.checkpoints = Checkpoints(out, transport, self.ready.aggregator.blocks)
         self.header = header  # of the ledger, if the run is resumed
         self.results: Results | None = None  # on rank 0
@@ -107,7 +97,11 @@ class Run:
             )
             self.progress = Progress(0).after(0.0, aggregator)
         with agreed(self.transport):
-            self.results = self._open_results(resume) if self.serves else None
+            if self.serves:
+                self.results = self._results(resume)
+                if resume:
+                    self.evaluation.row = self.results.resume(self.progress)
+                self.results.open(self.transport, self.progress, resume)
         self.evaluation.share_row()
         gc.collect()
         gc.freeze()  # these objects live to the end, so the collector need not scan them again
@@ -285,23 +279,9 @@ class Run:
             self.progress, self._same(), self.server, self.clients.settled(), self.ready.aggregator.last_answers()
         )
 
-    def _identity(self) -> Identity | None:
-        """On rank 0: what must be the same when the run is resumed, beside its job."""
-        ready = self.ready
-        return Identity.of(self.job, ready.data, ready.aggregator.device) if ready.aggregator.serves else None
-
     def _same(self) -> Table:
         """The job and identity that a checkpoint holds."""
         return {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
-
-    def _as_before(self, before: ReadOnlyTable) -> Identity | None:
-        """On rank 0: the identity of the resumed run; an error on every rank where job or identity do not fit."""
-        same_job(self.out, before.get("job", {}), self.settings)
-        if self.identity is None:
-            return None
-        if before.get("identity") is None:
-            raise DataError(f"{self.out}: its checkpoint does not say with which data and libraries it was made")
-        return self.identity.resumed(self.out, before["identity"], self.progress.round, self.accept_changed)
 
     def _load(self) -> None:
         aggregator = self.ready.aggregator
@@ -309,27 +289,26 @@ class Run:
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
         with agreed(self.transport):
-            self.identity = self._as_before(before)
+            same_job(self.out, before.get("job", {}), self.settings)
+            if self.identity is not None:  # on rank 0
+                self.identity = self.identity.resumed(self.out, before, self.progress.round, self.accept_changed)
         aggregator.restore(last_answers)
         self.spent, self.evaluation.first = self.progress.exchanges, self.progress.first
         if self.serves:
             aggregator.up_bytes += self.progress.up_bytes
             aggregator.down_bytes += self.progress.down_bytes
 
-    def _open_results(self, resumed: bool) -> Results:
-        """Open the result files and the ledger; on rank 0."""
-        algorithm, ledger = self.ready.algorithm, None
+    def _results(self, resumed: bool) -> Results:
+        """The result files, not yet open, with the ledger of a private run; on rank 0."""
+        ledger, ready = None, self.ready
         if self.job.privacy is not None:
             if self.header is None and not resumed:
-                write_header(self.out, Header(self.settings, settings(algorithm.problem).multiplier))
-            ledger = Ledger(self.out, self.job, algorithm, self.progress if resumed else None)
-        results = Results(self.job, algorithm, self.out, self.reporter, ledger, self.identity)
-        results.device = self.ready.aggregator.device
-        results.notes = [*self.notes, *data_warnings(self.job, self.ready.data)]
-        if resumed:
-            self.evaluation.row = results.resume(self.progress)
-        results.open(self.transport, self.progress, resumed)
-        return results
+                write_header(self.out, Header(self.settings, settings(ready.algorithm.problem).multiplier))
+            ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)
+        notes = [*self.notes, *data_warnings(self.job, ready.data)]
+        return Results(
+            self.job, ready.algorithm, self.out, self.reporter, ledger, self.identity, ready.aggregator.device, notes
+        )
 
     def _close_results(self, cpu_s: float, code: int) -> None:
         gathered = self.transport.gather((cpu_s, environment.peak_rss_bytes()))

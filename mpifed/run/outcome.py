@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from mpifed.comm.transport import JOINED
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
+from mpifed.core.tables import Table
 from mpifed.core.text import command_line
 from mpifed.job.job import Job
 
@@ -15,6 +17,15 @@ LIMIT_REACHED = 1  # an order: the run ends normally
 INTERRUPTED = Interrupted.exit_code  # an order: write a checkpoint and end
 BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends and cannot go on
 TOO_FEW = -1  # all ranks decide it: too many clients left in every attempt
+
+
+class Result(NamedTuple):
+    """The result of a run; on rank 0, None elsewhere."""
+
+    run_dir: Path
+    rounds: int
+    columns: Table  # the last measured row
+    model: Any  # of the algorithm's own class
 
 
 def exit_code(end: int) -> int:

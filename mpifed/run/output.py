@@ -49,13 +49,15 @@ class Results:
         reporter: Reporter,
         ledger: Ledger | None,
         identity: Identity | None,
+        device: Device | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
         self.identity = identity
         self.history: History | None = None  # None until it is opened
         self.about: Table = {}  # the keys of run.json that do not change in each round
-        self.device: Device = Host()  # of rank 0
-        self.notes: list[str] = []  # on classes of the user's that were not tested
+        self.device = device or Host()  # of rank 0
+        self.notes = notes  # on classes of the user's that were not tested, and on the data
         self._infinite = without_epsilon(algorithm)
 
     def resume(self, done: Progress) -> Table:

@@ -19,7 +19,7 @@ from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.job.job import Job
-from mpifed.run.loop import Result
+from mpifed.run.outcome import Result
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 

@@ -20,7 +20,7 @@ from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.record import leaves
 from mpifed.run.api import run
-from mpifed.run.loop import Result
+from mpifed.run.outcome import Result
 from mpifed.shards.store import open_federation
 
 DOUBLE = {"dtype": "float64"}

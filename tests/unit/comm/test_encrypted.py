@@ -180,12 +180,12 @@ def test_a_rank_opens_the_rows_of_its_clients_alone() -> None:
         party = Party(transport, of, Cells(rows, Holdings.all(CLIENTS, 1)), hosted=clients)
         open_one = party.channel.scheme.open
         party.channel.scheme.open = lambda total: (opened.append(1), open_one(total))[1]
-        party.channel.begin(party.line, everybody())
+        party.channel.begin(party.plan, everybody())
         if len(clients):
             values = Placed([np.full(3, 1.0 + client) for client in clients], [rows.of(c) for c in clients], 6)
-            party.channel.add(party.line, values, clients, everybody())
-        party.channel.collect(party.line, everybody())
-        return opened, party.line.sum.total(party.line.reduced)
+            party.channel.add(party.plan, values, clients, everybody())
+        party.channel.collect(party.plan, everybody())
+        return opened, party.plan.sum.total(party.plan.reduced)
 
     found = on_ranks(3, play)
     assert [opened for opened, _ in found] == [[], [1], [1]]

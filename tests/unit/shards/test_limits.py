@@ -189,7 +189,7 @@ def test_labels_up_to_2_62(tmp_path: Path) -> None:
         ("a, a ,b\n1,2,3\n", "line 1 names 2 columns 'a'"),
         ("a,,b\n1,2,3\n", "line 1, column 2 has no name; every column needs a name of its own"),
         ("a,  \n1,2\n", "line 1, column 2 has no name"),
-        ("a,b\0\n1,2\n", r"line 1, column 2 has the name 'b\\x00', with a control character"),
+        ("a,b\0\n1,2\n", r"column 2 has the name 'b\\x00', with a control character|line contains NUL"),  # Python 3.10
         ('a,"b\nc"\n1,2\n', r"line 1, column 2 has the name 'b\\nc', with a control character"),
         ("y\n1\n2\n", "no column besides the label's"),
     ],
