@@ -25,7 +25,7 @@ _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 class _Commands(click.Group):
     """Commands whose errors become a message and an exit code."""
 
-    def main(self, *arguments: Any, **named: Any) -> Any:
+    def main(self, *arguments: Any, **named: Any) -> Any:  # as click has it
         """Run the command line with output streams that take all characters, even where they were closed."""
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
@@ -33,7 +33,7 @@ class _Commands(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         return super().main(*arguments, **named)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> Any:  # as click has it
         try:
             with explaining():
                 return super().invoke(ctx)

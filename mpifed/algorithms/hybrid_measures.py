@@ -94,7 +94,7 @@ class Grid(Algorithm):
 def measures_of_cells(
     algorithm: Algorithm,
     duals: Duals | None = None,
-    for_duals: Callable[[Any], Record] = lambda server: (),
+    for_duals: Callable[[Any], Record] = lambda server: (),  # of the server's state, of any class
     private: bool = True,
 ) -> tuple[Measure, ...]:
     """Losses over all rows, in float64; with `duals` the dual value D(alpha) and the gap P(w) - D(alpha) too.

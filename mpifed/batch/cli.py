@@ -20,7 +20,7 @@ _NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
 class _Path(click.Path):
     """A path that fits on one line of a script or message, and within the limits of file systems."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
         text = str(value)
         if why := wrong_line(text):
             self.fail(f"{shown(text)!r} {why}", param, ctx)
@@ -35,7 +35,7 @@ class _Path(click.Path):
 class Finite(click.FloatRange):
     """A finite number: neither infinite nor NaN."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number", param, ctx)

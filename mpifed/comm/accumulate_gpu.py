@@ -35,10 +35,10 @@ class DeviceSum:
         nbytes = self._behind + _CHECK * len(host_sum.places)
         self._staged: NDArray[np.uint8] = device.pinned(nbytes, np.uint8)
         self._buffer: Any = device.record(np.zeros(nbytes, np.uint8))  # NumPy's or CuPy's: here `get` is called
-        self._sums: Any = self._buffer[: host_sum.message.nbytes].view(
+        self._sums: Any = self._buffer[: host_sum.message.nbytes].view(  # as above
             host_sum.message.dtype
         )  # the last number as in the message
-        self._worst: Any = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)
+        self._worst: Any = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)  # as above
         self._adds = False
         self._pending = False  # whether the device's buffer holds values not yet copied
         self._clients_there: tuple[bytes, Array] = b"", self._sums[:0]  # as bytes, on the device
@@ -194,7 +194,7 @@ class DeviceSum:
                     raise total_out_of_bounds(place, block, largest)
                 raise out_of_bounds(place, int(client) - 1, largest)
 
-    def reduce(self, transport: Any, everywhere: bool) -> np.ndarray | None:
+    def reduce(self, transport: Any, everywhere: bool) -> np.ndarray | None:  # with CuPy's arrays
         """As `Sum.reduce`; from device memory where MPI is CUDA-aware."""
         if not self.aware:
             return self._host_sum.reduce(transport, everywhere)
@@ -203,7 +203,7 @@ class DeviceSum:
             self._pending = False
         else:
             self._sums[:] = self._device.record(self.message)
-        cuda: Any = namespace(self._sums)
+        cuda: Any = namespace(self._sums)  # CuPy has no types
         cuda.cuda.get_current_stream().synchronize()  # MPI does not wait for kernels
         if not reduce_in_place(transport, [self._sums], everywhere, transport.direct):
             return None

@@ -210,6 +210,7 @@ class Aggregator:
             self._plans[exchange.name] = plan
         return plan
 
+    # of the algorithm's own state
     def serve(self, exchange: Exchange, method: Callable[..., Any], *arguments: Any) -> Any:
         """Result of the server's part of an exchange, which is timed; None on other ranks than 0."""
         if not self.serves:

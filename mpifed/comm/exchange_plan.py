@@ -32,7 +32,11 @@ class ExchangePlan:
     """What an exchange reuses whenever it runs: its sums, and its broadcast."""
 
     def __init__(
-        self, exchange: Exchange, make: Callable[[], Any], cells: Cells, stale: StaleAnswers | None = None
+        self,
+        exchange: Exchange,
+        make: Callable[[], Any],  # any of the sums
+        cells: Cells,
+        stale: StaleAnswers | None = None,
     ) -> None:
         """`make` returns a new sum of the exchange's fields; `stale` is given for an exchange with stale answers."""
         self.exchange, self._make, self.cells, self.stale = exchange, make, cells, stale
@@ -50,7 +54,7 @@ class ExchangePlan:
         self._positions: dict[tuple[str, int], slice | NDArray[np.int64]] = {}
 
     @property
-    def alone(self) -> Any:
+    def alone(self) -> Any:  # as `sum`
         """A sum for the answer of a single client."""
         if self._alone is None:
             self._alone = self._make()

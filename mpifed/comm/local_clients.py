@@ -97,7 +97,7 @@ class LocalClients:
 
     def hear(self, plan: ExchangePlan, clients: States, total: Record, now: Round) -> States:
         """`absorb` on the clients who receive the sum: those that stay, or a single client."""
-        exchange: Any = plan.exchange
+        exchange: Any = plan.exchange  # generic, of any states
         clients, alike, slowest = writable(clients, None if exchange.off_clock else now.leaving), None, 0.0
         began = time.perf_counter()
         device, total = self.device, self.device.record(total)

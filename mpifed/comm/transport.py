@@ -55,7 +55,7 @@ class Transport(Protocol):
     def ways(self) -> Timings:
         """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: Any) -> Any:  # whatever can be pickled; None on other ranks
         """Any picklable value of rank 0, on every rank; for set-up and small values."""
 
     def gather(self, value: T) -> list[T] | None:
@@ -99,7 +99,7 @@ class Alone:
     def ways(self) -> Timings:
         return {}
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: Any) -> Any:  # whatever can be pickled; None on other ranks
         return value
 
     def gather(self, value: T) -> list[T] | None:
@@ -155,7 +155,7 @@ class MPITransport:
     def ways(self) -> Timings:
         return self.reduction.chosen()
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: Any) -> Any:  # whatever can be pickled; None on other ranks
         return self._comm.bcast(value)
 
     def gather(self, value: T) -> list[T] | None:

@@ -111,3 +111,9 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     public = [candidate for candidate in known if candidate[0] != "_"]
     near = difflib.get_close_matches(name, public, n=1, cutoff=_ALIKE)
     return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:
+    """The fields of a class of a registry: a dataclass, though its base class need not be."""
+    fields: tuple[dataclasses.Field[object], ...] = dataclasses.fields(part)
+    return fields

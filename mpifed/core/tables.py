@@ -7,4 +7,4 @@ from typing import Any, TypeAlias
 
 # values of any type: whoever reads one has checked it with a schema, or does so there
 Table: TypeAlias = dict[str, Any]
-ReadOnlyTable: TypeAlias = Mapping[str, Any]
+ReadOnlyTable: TypeAlias = Mapping[str, Any]  # the same

@@ -6,14 +6,14 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.attribute_docs import attribute_docs
-from mpifed.core.contract import own_class
+from mpifed.core.contract import fields_of, own_class
 from mpifed.core.errors import ENDS
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.columns import shown as shown_columns
@@ -146,7 +146,7 @@ def _keys(kind: type, skip: ReadOnlyTable | tuple[()] = ()) -> tuple[Key, ...]:
         names = [name for name in kind.model_fields if name not in skip]
         defaults = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
     else:
-        fields = [field for field in dataclasses.fields(cast(Any, kind)) if not field.name.startswith("problem")]
+        fields = [field for field in fields_of(kind) if not field.name.startswith("problem")]
         names = [field.name for field in fields if field.name not in ("client_optimizer", "server_optimizer")]
         defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
         keys = {field.name: key_of(field) for field in fields}

@@ -272,7 +272,7 @@ def checked(path: object, schema: type[Content], value: object, remedy: str) -> 
 
 
 @cache
-def _adapter(schema: Any) -> Any:
+def _adapter(schema: Any) -> Any:  # of any schema
     """Made at first use, since that takes longer than reading a file."""
     return TypeAdapter(schema)
 

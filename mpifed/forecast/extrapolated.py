@@ -111,7 +111,7 @@ def _steps(scenario: Scenario) -> Reducible | None:
     return Reducible(key.replace("_", " "), count, lambda number: _with(scenario, **{key: number}, **others))
 
 
-def _with(scenario: Scenario, **changes: Any) -> Scenario:
+def _with(scenario: Scenario, **changes: Any) -> Scenario:  # fields of any algorithm
     """The scenario with other settings of its algorithm."""
-    algorithm: Any = scenario.algorithm
+    algorithm: Any = scenario.algorithm  # a dataclass, of any algorithm
     return scenario._replace(algorithm=dataclasses.replace(algorithm, **changes))

@@ -58,7 +58,7 @@ class _Rehearsal(Aggregator):
         self._before: dict[str, dict[str, float]] = {}  # counters to subtract, by exchange
         self._crypto_s: dict[str, list[float]] = defaultdict(list)  # summed over ranks, by exchange, each time
         self._hosts, self._counted_s, self._answered_s, self.opening_s = scenario.hosts, 0.0, 0.0, 0.0
-        channel: Any = self.channel
+        channel: Any = self.channel  # of the class that its name says
         self._sampled: SampledEncryption | None = None
         if channel.name == "encrypted" and isinstance(channel.scheme, SharedKeyScheme):
             channel.scheme = self._sampled = SampledEncryption(channel.scheme)
@@ -135,7 +135,7 @@ class _Rehearsal(Aggregator):
 
     def partners(self, present: int) -> int:
         """The number of clients with whom each of `present` clients shares masks; 0 without masks."""
-        channel: Any = self.channel
+        channel: Any = self.channel  # of the class that its name says
         return min(present - 1, channel.neighbours(present)) if channel.name == "masked" else 0
 
 

@@ -18,17 +18,17 @@ _OFTEN, _LONG_S = 4, 0.01  # each operation is run until it has been run so ofte
 class SampledEncryption:
     """A scheme with one key whose ciphertexts hold their numbers in the clear and are as long as real ones."""
 
-    def __init__(self, scheme: Any) -> None:
+    def __init__(self, scheme: Any) -> None:  # of any scheme: no library has types
         self._scheme = scheme
         self.skipped_s = 0.0  # seconds that skipped operations would have taken
         self._times: dict[str, list[float]] = {}  # seconds of each run, by operation
         self._sample = b""  # a real ciphertext
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # as the scheme
         """Sizes and keys of the scheme."""
         return getattr(self._scheme, name)
 
-    def _work(self, act: Callable[..., Any], ciphertexts: int, *arguments: object) -> Any:
+    def _work(self, act: Callable[..., Any], ciphertexts: int, *arguments: object) -> Any:  # as the scheme
         """Run an operation on real ciphertexts, or skip it and add its time."""
         times = self._times.setdefault(act.__name__, [])
         if len(times) >= _OFTEN or sum(times) >= _LONG_S:

@@ -13,7 +13,7 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, Discriminator, Tag, Typ
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import own_class, own_module
+from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.expected import expected, value_of_list
@@ -105,7 +105,7 @@ def constraint(number: int) -> Kind[Term]:
     return Kind(f"constraint {number}", TERMS, (), Term, ("limit", "margin"))
 
 
-def wrong_with(kind: Kind[Any], table: ReadOnlyTable, imports: bool = True) -> list[str]:
+def wrong_with(kind: Kind[Any], table: ReadOnlyTable, imports: bool = True) -> list[str]:  # of any kind
     """The errors of a table, one message each; if `imports`, the user's own class is imported."""
     if not imports and own_module(table.get("name")) is not None:
         return []
@@ -214,12 +214,6 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     typed: Table = {key_of(field): (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
     return model
-
-
-def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:
-    """The fields of a class of a registry: a dataclass, though its base class need not be."""
-    fields: tuple[dataclasses.Field[object], ...] = dataclasses.fields(part)
-    return fields
 
 
 def key_of(field: dataclasses.Field[object]) -> str:

@@ -143,7 +143,7 @@ def _wrong_constraint(number: int, table: ReadOnlyTable, imports: bool) -> list[
 
 def _known(place: Sequence[int | str]) -> list[str]:
     """The keys of the table that `place` is in."""
-    table: Any = Job
+    table: Any = Job  # classes of pydantic and dataclasses in turn
     for part in place[:-1]:
         annotated = table.model_fields[part].annotation if part in getattr(table, "model_fields", {}) else None
         table = next((kind for kind in get_args(annotated) if kind is not type(None)), annotated)

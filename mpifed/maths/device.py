@@ -36,7 +36,11 @@ class Cuda:
     aware = False  # set where MPI is GPU-aware
 
     def __init__(
-        self, xp: Any, number: int, memory_gib: float | None = None, ranks: int = 1
+        self,
+        xp: Any,  # CuPy, which has no types
+        number: int,
+        memory_gib: float | None = None,
+        ranks: int = 1,
     ) -> None:  # CuPy as a whole
         """`number` is the index among the visible devices; `ranks` is how many ranks share the device."""
         self.xp, self.number = xp, number

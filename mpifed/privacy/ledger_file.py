@@ -234,7 +234,7 @@ def _line(table: object) -> ReleasedRound:
     return ReleasedRound(line.round, None if isinstance(line.clients, str) else line.clients)
 
 
-def _parsed(path: Path, number: int, text: bytes, make: Callable[[Any], Content]) -> Content:
+def _parsed(path: Path, number: int, text: bytes, make: Callable[[Any], Content]) -> Content:  # of JSON
     try:
         return make(from_json(text, allow_inf_nan=False))
     except _MALFORMED as error:

@@ -129,7 +129,7 @@ def _examine(table: str, examined: Examined, objective: Examined, task: Task) ->
     return examine_term(examined, objective, start, task)
 
 
-def _placed(device: Device) -> Callable[[Any], Any]:
+def _placed(device: Device) -> Callable[[Any], Any]:  # as below
     """A function that moves arguments to the device of the clients."""
 
     def placed(value: Any) -> Any:  # a record, or CSR matrices, which are moved to the same on the device
@@ -162,7 +162,7 @@ def _task(job: Job, problem: Problem, blocks: Roster) -> Task:
     secret |= block.shards[0].samples == 0
     rows = np.arange(SAMPLES) % max(1, block.shards[0].samples)  # repeated where there are fewer
     if secret or problem.split != "rows":
-        X: Any = _random_rows(SAMPLES, problem.features, sparse, rng)
+        X: Any = _random_rows(SAMPLES, problem.features, sparse, rng)  # as its block has them
         targets = rng.uniform(0.05, 0.95, SAMPLES).astype(kind) if secret else block.shards[0].y[rows]
     else:
         batch = block.take(rows[None])

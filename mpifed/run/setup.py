@@ -210,7 +210,7 @@ def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
     if algorithm.problem.measured_rows is None:
         yield from measures_of(job, algorithm)
         return
-    sampled: Any = algorithm
+    sampled: Any = algorithm  # a dataclass, of any algorithm
     whole: Algorithm = dataclasses.replace(sampled, problem=dataclasses.replace(sampled.problem, measured_rows=None))
     for measure in measures_of(job, whole):
         renamed = tuple(dataclasses.replace(part, name=f"{part.name}{OF_ALL_ROWS}") for part in measure.exchanges)

@@ -76,12 +76,12 @@ class Transcript:
         self._beside[line.exchange.name] += now.index == SETUP
         self._add_record(line, now, "question", SERVER, CLIENTS, question)
 
-    def upload(self, line: ExchangePlan, now: Round, client: int, upload: Any) -> None:
+    def upload(self, line: ExchangePlan, now: Round, client: int, upload: Any) -> None:  # in the channel's own form
         """What a client uploads, as it is sent."""
         for what, part in _parts(upload):
             self._add(line, now, "upload", f"client {client}", SERVER, what, part)
 
-    def passed_on(self, line: ExchangePlan, now: Round, message: Any) -> None:
+    def passed_on(self, line: ExchangePlan, now: Round, message: Any) -> None:  # in the channel's own form
         """What this rank passes to the reduction, on behalf of its clients."""
         for what, part in _parts(message):
             self._add(line, now, "passed-on", f"rank {self.rank}", SERVER, what, part)
@@ -106,7 +106,14 @@ class Transcript:
             self._add(line, now, kind, sender, receiver, name, np.asarray(leaf))
 
     def _add(
-        self, line: ExchangePlan | None, now: Round | None, kind: str, sender: str, receiver: str, what: str, data: Any
+        self,
+        line: ExchangePlan | None,
+        now: Round | None,
+        kind: str,
+        sender: str,
+        receiver: str,
+        what: str,
+        data: Any,  # in the channel's own form
     ) -> None:
         index, exchange = SETUP if now is None else int(now.index), "" if line is None else line.exchange.name
         if index >= self.rounds or self._beside[exchange] > self.beside:

@@ -50,7 +50,7 @@ def _save(figure: Figure, path: Path) -> None:
             figure.savefig(temporary, format=suffix)
 
 
-def _figure(panels: int, width: float = 4.2) -> tuple[Figure, Any]:
+def _figure(panels: int, width: float = 4.2) -> tuple[Figure, Any]:  # an array of matplotlib's axes
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(0.6 + width * panels, 3.6), layout="constrained")
@@ -161,7 +161,7 @@ def _ranks(axes: Axes, series: Sequence[Series], predicted: Table | None) -> Non
     axes.minorticks_off()
 
 
-def _plain(axis: Any) -> None:
+def _plain(axis: Any) -> None:  # of matplotlib
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=2))

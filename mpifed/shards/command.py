@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
 from mpifed.core.attribute_docs import attribute_docs
-from mpifed.core.contract import own_class, own_module
+from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.expected import expected
 from mpifed.core.tables import Table
@@ -126,14 +126,14 @@ def data() -> None:
 
 
 def _command(name: str, kind: type[Source]) -> click.Command:
-    def make(**options: Any) -> None:
+    def make(**options: Any) -> None:  # as click gives them
         values = {field.name: options.pop(field.name) for field in of_class}
         _make(name, _source(name, kind, values, options["missing"]), **options)
 
     parameters = _of_all_sources()
     common = {parameter.name for parameter in parameters}
     of_class = [field for field in _fields(kind) if field.name not in common]
-    if own_module(name) is not None and (taken := common & {field.name for field in fields(cast(Any, kind))}):
+    if own_module(name) is not None and (taken := common & {field.name for field in fields_of(kind)}):
         raise UsageError(f"{name}: {min(taken)}: every source has that option; rename the field")
     docs = attribute_docs(kind)
     text = inspect.cleandoc(kind.__doc__ or "")
@@ -146,7 +146,7 @@ def _command(name: str, kind: type[Source]) -> click.Command:
 def _fields(kind: type[Source]) -> list[Field[object]]:
     """The fields that the command line can set: texts, numbers, paths and booleans."""
     hints = get_type_hints(kind, include_extras=True)
-    return [field for field in fields(cast(Any, kind)) if _is_plain(hints[field.name])]
+    return [field for field in fields_of(kind) if _is_plain(hints[field.name])]
 
 
 def _is_plain(hint: object) -> bool:
@@ -181,7 +181,7 @@ def _source(name: str, kind: type[Source], options: Table, missing: str) -> Sour
     from pydantic import TypeAdapter, ValidationError
 
     texts = {key: str(value) for key, value in options.items() if value is not None}
-    if "missing" in (field.name for field in fields(cast(Any, kind))):
+    if "missing" in (field.name for field in fields_of(kind)):
         texts["missing"] = missing
     try:
         source: Source = TypeAdapter(kind).validate_strings(texts)
@@ -197,7 +197,7 @@ def _spelled(option: str) -> str:
     return "PATH" if option == "path" else "--" + option.replace("_", "-")
 
 
-def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
+def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:  # as click gives them
     """Make the data folder, and print a summary."""
     from mpifed.shards.prepare import Options, prepare
 

@@ -34,6 +34,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
 shown = _SHORT.repr  # shortens content of files in messages
 
+# of files in text or bytes
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
@@ -77,13 +78,13 @@ def whole(X: Piece) -> Callable[[], Iterator[Piece]]:
 class _Bounded(io.RawIOBase):
     """An unpacked stream of at most `most` bytes; DataError if it is longer, or damaged."""
 
-    def __init__(self, stream: Any, path: Path, most: float) -> None:
+    def __init__(self, stream: Any, path: Path, most: float) -> None:  # of a codec's own class
         self._stream, self._path, self._most, self._done = stream, path, most, 0
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Any) -> int:  # as the base class has it
         try:
             size: int = self._stream.readinto(buffer)
         except _DAMAGES as error:
@@ -98,6 +99,7 @@ class _Bounded(io.RawIOBase):
 
 
 @contextmanager
+# in text or bytes, by `mode`
 def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None) -> Iterator[IO[Any]]:
     """The content of a regular file, unpacked if its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
 

@@ -148,7 +148,7 @@ def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str]
 
 
 @contextmanager
-def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Any]:
+def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Any]:  # csv's reader, whose class has no name
     """The `csv.reader` of a table; its errors become DataError."""
     with open_packed(path, "rt", max_unpacked) as file:
         lines = csv.reader(file)
