@@ -415,83 +415,6 @@ static PyObject *combine(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* --- the swish -------------------------------------------------------------------------------------------------- */
-
-/* From tanh(z / 2) in `gate`: the sigmoid there, and the swish in `active`. */
-#define SWISH(NAME, T)                                                                                                 \
-    CLONED static void NAME(const T *restrict z, Py_ssize_t m, T *restrict gate, T *restrict active)                   \
-    {                                                                                                                  \
-        const T half = (T)0.5;                                                                                         \
-        for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
-            const T found = gate[j] * half + half;                                                                     \
-            gate[j] = found;                                                                                           \
-            active[j] = z[j] * found;                                                                                  \
-        }                                                                                                              \
-    }
-
-SWISH(swish_floats, float)
-SWISH(swish_doubles, double)
-
-/* back *= gate * (1 + z - active) */
-#define SWISH_SLOPE(NAME, T)                                                                                           \
-    CLONED static void NAME(const T *restrict z, const T *restrict gate, const T *restrict active, Py_ssize_t m,       \
-                            T *restrict back)                                                                          \
-    {                                                                                                                  \
-        for (Py_ssize_t j = 0; j < m; ++j) back[j] *= ((z[j] - active[j]) + (T)1) * gate[j];                           \
-    }
-
-SWISH_SLOPE(swish_slope_floats, float)
-SWISH_SLOPE(swish_slope_doubles, double)
-
-PyDoc_STRVAR(swish_doc, "swish(z, is_float, gate, active)");
-
-static PyObject *swish(PyObject *module, PyObject *arguments)
-{
-    Py_buffer z, gate, active;
-    int is_float;
-    if (!PyArg_ParseTuple(arguments, "y*pw*w*", &z, &is_float, &gate, &active)) return NULL;
-    if (z.len != gate.len || z.len != active.len)
-        PyErr_SetString(PyExc_ValueError, "swish: sizes do not fit together");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        if (is_float)
-            swish_floats(z.buf, z.len / (Py_ssize_t)sizeof(float), gate.buf, active.buf);
-        else
-            swish_doubles(z.buf, z.len / (Py_ssize_t)sizeof(double), gate.buf, active.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&z);
-    PyBuffer_Release(&gate);
-    PyBuffer_Release(&active);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(swish_slope_doc, "swish_slope(z, gate, active, is_float, back)");
-
-static PyObject *swish_slope(PyObject *module, PyObject *arguments)
-{
-    Py_buffer z, gate, active, back;
-    int is_float;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*pw*", &z, &gate, &active, &is_float, &back)) return NULL;
-    if (z.len != gate.len || z.len != active.len || z.len != back.len)
-        PyErr_SetString(PyExc_ValueError, "swish_slope: sizes do not fit together");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        if (is_float)
-            swish_slope_floats(z.buf, gate.buf, active.buf, z.len / (Py_ssize_t)sizeof(float), back.buf);
-        else
-            swish_slope_doubles(z.buf, gate.buf, active.buf, z.len / (Py_ssize_t)sizeof(double), back.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&z);
-    PyBuffer_Release(&gate);
-    PyBuffer_Release(&active);
-    PyBuffer_Release(&back);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
-
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
 /* Puts the first `count` different numbers among the rows that `words` [width] stand for into `rows`; how many there are.
@@ -654,8 +577,6 @@ static PyMethodDef functions[] = {
     {"gather", gather, METH_VARARGS, gather_doc},
     {"combine", combine, METH_VARARGS, combine_doc},
     {"first_distinct", first_distinct, METH_VARARGS, first_distinct_doc},
-    {"swish", swish, METH_VARARGS, swish_doc},
-    {"swish_slope", swish_slope, METH_VARARGS, swish_slope_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -120,31 +120,6 @@ def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
     return counts
 
 
-def swish(z: Array, gate: Array) -> Array:
-    """The swish z / (1 + exp(-z)), from tanh(z / 2) in `gate`, which becomes the sigmoid; arrays of NumPy."""
-    if compiled is not None and z.dtype in _FLOATS and _contiguous(z, gate):
-        active = np.empty_like(z)
-        compiled.swish(z, z.dtype == _F4, gate, active)
-        return active
-    half = z.dtype.type(0.5)
-    gate *= half
-    gate += half
-    activated: Array = z * gate
-    return activated
-
-
-def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
-    """back * gate * (1 + z - active) in the place of `back`; `active` is used up. Arrays of NumPy."""
-    if compiled is not None and z.dtype in _FLOATS and back.dtype == z.dtype and _contiguous(z, gate, active, back):
-        compiled.swish_slope(z, gate, active, z.dtype == _F4, back)
-        return back
-    slope = np.subtract(z, active, out=active)
-    slope += slope.dtype.type(1)
-    slope *= gate
-    back *= slope
-    return back
-
-
 def _contiguous(*arrays: Array) -> bool:
     """Whether all arrays are C-contiguous."""
     return all(array.flags.c_contiguous for array in arrays)

@@ -110,20 +110,6 @@ def test_no_rows_and_no_columns() -> None:
     assert loops.combination((1.0,), (np.zeros(0),)).shape == (0,)
 
 
-@dtypes
-@np.errstate(all="ignore")
-def test_the_swish_and_its_slope(dtype: str) -> None:
-    z, back, number = numbers(3001, dtype), numbers(3001, dtype, 1), np.dtype(dtype).type
-    gate = half = np.tanh(z * number(0.5))
-    gate = half.copy()
-    active = loops.swish(z, gate)
-    wanted = [h * number(0.5) + number(0.5) for h in half]
-    same(gate, np.array(wanted, dtype))
-    same(active, np.array([x * g for x, g in zip(z, wanted, strict=True)], dtype))
-    slopes = [b * ((x - s + number(1)) * g) for b, x, s, g in zip(back, z, active, gate, strict=True)]
-    same(loops.swish_slope(z, gate, active.copy(), back.copy()), np.array(slopes, dtype))
-
-
 def test_first_rows_that_differ() -> None:
     rng = np.random.default_rng(5)
     sizes = np.array([40, 41, 5000, 10, 2**33, 3])
@@ -157,8 +143,6 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
         lambda: module.combine((1.0,), (some[:4],), False, some),
         lambda: module.combine((), (), False, some),
         lambda: module.combine((1.0,) * 9, (some,) * 9, False, some),
-        lambda: module.swish(some, False, some[:4], some),
-        lambda: module.swish_slope(some, some, some, False, some[:4]),
         lambda: module.first_distinct(whole.view("u8"), 4, whole[:2], 4, rows[:1], whole[:2].copy()),
         lambda: module.combine((1.0,), (np.zeros((4, 4))[:, 0],), False, np.zeros(4)),
     ):
