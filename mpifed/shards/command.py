@@ -133,7 +133,8 @@ def _command(name: str, kind: type[Source]) -> click.Command:
     parameters = _of_all_sources()
     common = {parameter.name for parameter in parameters}
     of_class = [field for field in _fields(kind) if field.name not in common]
-    if own_module(name) is not None and (taken := common & {field.name for field in fields_of(kind)}):
+    given = {"missing"} if own_module(name) is None else set()  # of mpifed's own sources: a field by that option
+    if taken := (common - given) & {field.name for field in fields_of(kind)}:
         raise UsageError(f"{name}: {min(taken)}: every source has that option; rename the field")
     docs = attribute_docs(kind)
     text = inspect.cleandoc(kind.__doc__ or "")

@@ -17,6 +17,7 @@ from fuzzing import examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpifed.shards import sources
 from mpifed.shards.sources import mnist
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -191,6 +192,12 @@ SOURCES = {  # and what options each has of its own
     "covtype a.csv": {"--samples": ["9"]}, "csv /dev/zero": LIMITS, "svmlight /dev/zero": LIMITS, "csv .": LIMITS,
     "csv": LIMITS, "tables a.csv --id id": {},
 }  # fmt: skip
+
+
+def test_every_source_is_tried_and_described() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/data.md").read_text(encoding="utf-8")
+    assert {words.split()[0] for words in SOURCES} == set(sources.SOURCES)
+    assert all(f"`{name}" in page or f"mpifed data {name}" in page for name in sources.SOURCES)
 
 
 @st.composite

@@ -275,7 +275,8 @@ def test_fused_is_the_sum_of_the_answers(rows: int, case: Case, uneven: Path, mo
         if getattr(exchange, "fused", None) is None:
             several_steps = case.hyper.get("local_steps", 1) > 1 or "local_epochs" in case.hyper
             each_has_its_own = any(leaves(clients[0])) or job.privacy is not None
-            assert case.split != "rows" or several_steps or each_has_its_own, "one product would do"
+            what = f"{exchange.name}: clients take one step on rows, so one product gives their sum: it needs `fused`"
+            assert case.split != "rows" or several_steps or each_has_its_own, what
             continue
         question = exchange.ask(server, now)
         for i, some in enumerate(at.aggregator.blocks):

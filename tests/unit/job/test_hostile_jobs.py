@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from jobs_in_python import as_in_a_file, checked
-from test_config import complaints, table
+from test_job import complaints, table
 
 from mpifed.core.errors import UsageError
 from mpifed.core.text import wrong_line

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from jobs_in_python import as_in_a_file
-from test_config import complaints, table
+from test_job import complaints, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
