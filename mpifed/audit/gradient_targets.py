@@ -29,7 +29,7 @@ class Target(NamedTuple):
     model: Parameters  # at which the gradient was taken
     gradient: Parameters  # mean over `batch` rows
     batch: int
-    look: Callable[[], NDArray[np.float64]]  # gives `rows`; lazy, since they may be wide
+    read: Callable[[], NDArray[np.float64]]  # gives `rows`; lazy, since they may be wide
     numbers: int  # in `rows`
     clients: tuple[int, ...]  # whose rows they are
     parts: bool = False  # whether each client has contributed the gradient of its own columns
@@ -38,7 +38,7 @@ class Target(NamedTuple):
     @property
     def rows(self) -> NDArray[np.float64]:
         """[b, p] the rows that entered, or may have entered; unknown to the attacker."""
-        return self.look()
+        return self.read()
 
 
 def targets(reader: Reader, clients: int) -> Iterator[Target]:
