@@ -6,25 +6,29 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpifed.audit import whole
-from mpifed.audit.attempts import attempts
-from mpifed.audit.beside import beside
+from mpifed.audit.attack_result import AttackResult
 from mpifed.audit.conditions import Condition, conditions
-from mpifed.audit.exact import Exact, exact
+from mpifed.audit.exact_checks import ExactChecks, exact_checks
 from mpifed.audit.findings import check_names, findings
-from mpifed.audit.plays import filled
+from mpifed.audit.gradient_attacks import gradient_attacks, undeclared_gradient_attacks
+from mpifed.audit.linear_attacks import linear_attacks, undeclared_product_attacks
+from mpifed.audit.membership_attack import membership_attack
+from mpifed.audit.messages import filled
+from mpifed.audit.noise_attack import noise_attack
+from mpifed.audit.outside_uploads import classify
 from mpifed.audit.reader import Reader
+from mpifed.audit.replay import Replay, replay_job
 from mpifed.audit.report import Audit, as_json, as_text, write
 from mpifed.audit.sealed import sealed
-from mpifed.audit.single import single
-from mpifed.audit.stage import Stage, rehearse
-from mpifed.audit.undeclared import remarks
-from mpifed.audit.uniform import examine
+from mpifed.audit.sent_rows import sent_rows
+from mpifed.audit.single_client import single_client_fields
+from mpifed.audit.transcript_check import check_transcript
+from mpifed.audit.undeclared_uploads import remarks
+from mpifed.audit.uniformity import examine
 from mpifed.core.errors import BrokenProtocol, DataError, LeakFound, UsageError
 from mpifed.core.record import leaves
 from mpifed.files.model_file import read_model
@@ -72,29 +76,29 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     if run_dir is not None and is_recorded(run_dir) and not changes and rounds is None:
         recorded, source = read(run_dir), f"of {run_dir}"
     count = recorded.rounds if recorded else rounds or ROUNDS
-    stage = rehearse(job, count, fit=rounds is None and recorded is None, between=recorded is not None)
-    count = len(stage.scenes)
-    clients = stage.algorithm.problem.clients
+    replay = replay_job(job, count, fit=rounds is None and recorded is None, between=recorded is not None)
+    count = len(replay.round_starts)
+    clients = replay.algorithm.problem.clients
     if client is not None and client >= clients:
         raise UsageError(f"--party client:{client}: clients are numbered 0 to {clients - 1}")
     same_run = recorded is None
     if recorded is None:
-        recorded = together([stage.transcript])
+        recorded = together([replay.transcript])
     else:
-        whole.check(recorded, stage)
-        _check_same_run(recorded, stage)
+        check_transcript(recorded, replay)
+        _check_same_run(recorded, replay)
         recorded = recorded._replace(rounds=count)
-        stage.replayed = job.privacy is None or job.privacy.noise != "secure"
-    plain = stage if stage.transcript.channel == "plain" else rehearse(_plain(job), count, between=not same_run)
-    classified = beside(stage, recorded.messages)
+        replay.replayed = job.privacy is None or job.privacy.noise != "secure"
+    plain = replay if replay.transcript.channel == "plain" else replay_job(_plain(job), count, between=not same_run)
+    classified = classify(replay, recorded.messages)
     try:
-        exact_checks = exact(stage, classified, plain, same_run)
+        checks = exact_checks(replay, classified, plain, same_run)
     except BrokenProtocol as error:
         if same_run:
             raise
         raise DataError(f"the transcript {source} is damaged: {error}; record the run again") from error
     recorded = recorded._replace(messages=classified.sound)  # `exact` has reported the others
-    audit = _audit(job, stage, plain, recorded, source, _model(stage, run_dir), server, client, exact_checks)
+    audit = _audit(job, replay, plain, recorded, source, _model(replay, run_dir), server, client, checks)
     if same_run and rounds is None and count < min(ROUNDS, job.rounds):
         fewer = f"only {count} of {ROUNDS} rounds were recorded: more do not fit into a transcript; see --rounds"
         audit = audit._replace(remarks=(*audit.remarks, fewer))
@@ -102,27 +106,40 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
 
 
 def _audit(
-    job: Job, stage: Stage, plain: Stage, recorded: Recorded, source: str, model: Parameters, server: bool,
-    client: int | None, exact_checks: Exact,
+    job: Job, replay: Replay, plain: Replay, recorded: Recorded, source: str, model: Parameters, server: bool,
+    client: int | None, checks: ExactChecks,
 ) -> Audit:  # fmt: skip
     messages = recorded.messages
-    uploads = sealed(stage, messages)
+    uploads = sealed(replay, messages)
     control = examine(sealed(plain, tuple(plain.transcript.messages)).samples)
-    uniform = control if plain is stage else examine(uploads.samples)
-    selected = [condition for condition in conditions(stage, client or 0) if _received_by(condition, server, client)]
-    reader = Reader(stage, messages)
-    attacks = [attempt for attempt in attempts(reader, model) if server or attempt.party != "server"]
+    uniform = control if plain is replay else examine(uploads.samples)
+    selected = [condition for condition in conditions(replay, client or 0) if _received_by(condition, server, client)]
+    reader = Reader(replay, messages)
+    attacks = [result for result in attack_results(reader, model) if server or result.party != "server"]
     return Audit(
-        job=job.name, security=stage.transcript.channel, source=source, rounds=recorded.rounds,
-        clients=stage.algorithm.problem.clients, messages=len(messages),
+        job=job.name, security=replay.transcript.channel, source=source, rounds=recorded.rounds,
+        clients=replay.algorithm.problem.clients, messages=len(messages),
         nbytes=sum(message.data.nbytes for message in messages), left_out=recorded.left_out,
         left_out_bytes=recorded.left_out_bytes,
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
-        conditions=selected, attempts=attacks, uniform=uniform, clear=uploads.clear, control=control,
-        exact=exact_checks, longest=uploads.longest,
-        findings=findings(stage, single(stage, messages, plain), selected, attacks, uniform, exact_checks),
+        conditions=selected, attacks=attacks, uniform=uniform, clear=uploads.clear, control=control,
+        exact=checks, longest=uploads.longest,
+        findings=findings(replay, single_client_fields(replay, messages, plain), selected, attacks, uniform, checks),
         remarks=(*_remarks(job), *remarks(reader)),
     )  # fmt: skip
+
+
+def attack_results(reader: Reader, model: Parameters) -> list[AttackResult]:
+    """Attacks by the server on uploads and sums, and by anybody on the released models."""
+    declared = [*gradient_attacks(reader), *linear_attacks(reader)]
+    # declarations by `reveals` may be wrong or incomplete: where they lead to no success, guesses are tried as well
+    explained = {name for result in declared if result.success for name in result.exchanges}
+    guessed = [*undeclared_gradient_attacks(reader, explained), *undeclared_product_attacks(reader, explained)]
+    explained |= {name for result in guessed for name in result.exchanges}
+    return [
+        *declared, *guessed, *sent_rows(reader, explained), *noise_attack(reader),
+        membership_attack(reader.replay, model),
+    ]  # fmt: skip
 
 
 def _remarks(job: Job) -> list[str]:
@@ -173,11 +190,13 @@ def _plain(job: Job) -> Job:
     return job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
 
 
-def _check_same_run(recorded: Recorded, stage: Stage) -> None:
+def _check_same_run(recorded: Recorded, replay: Replay) -> None:
     """Check that a transcript is of the run that the auditor has replayed, unless draws of the run were secret."""
-    if stage.job.privacy is not None:
+    if replay.job.privacy is not None:
         return
-    broadcasts = [message for message in stage.transcript.messages if message.kind == "question" and message.round == 0]
+    broadcasts = [
+        message for message in replay.transcript.messages if message.kind == "question" and message.round == 0
+    ]
     for broadcast in broadcasts:
         theirs = [
             message for message in recorded.messages
@@ -191,12 +210,12 @@ def _check_same_run(recorded: Recorded, stage: Stage) -> None:
             )
 
 
-def _model(stage: Stage, run_dir: Path | None) -> Parameters:
+def _model(replay: Replay, run_dir: Path | None) -> Parameters:
     """The final model of the run, or that after the last recorded round."""
-    last: Parameters = stage.algorithm.model(stage.server)
+    last: Parameters = replay.algorithm.model(replay.server)
     if run_dir is None or not (run_dir / "model.h5").exists():
         return last
-    values: dict[str, Any] = read_model(run_dir / "model.h5")
+    values = read_model(run_dir / "model.h5")
     names = {name for name, _ in leaves(last)}
     if set(values) != names:
         raise DataError(f"{run_dir}/model.h5: holds {', '.join(values)}, expected {', '.join(sorted(names))}")

@@ -13,13 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.audit.counts import Side, paper_count, pool_of, received_numbers, rows_of, sides_of, single, sizes, sum_of
-from mpifed.audit.jacobian import MOST, Bench
-from mpifed.audit.stage import Scene, Stage, rehearse
+from mpifed.audit.equation_counts import (
+    of_single_clients,
+    paper_count,
+    pool_of,
+    private_numbers,
+    received_numbers,
+    rows_of,
+    sizes,
+    sum_of,
+)
+from mpifed.audit.jacobian import MOST, PerturbedRound, PrivateNumbers
+from mpifed.audit.replay import Replay, RoundStart, replay_job
 from mpifed.comm.channel import answering
 from mpifed.core.exchange import Exchange, ToServer, fields_of
 from mpifed.core.record import leaves
@@ -74,158 +83,120 @@ class Condition(NamedTuple):
         return "determined"
 
 
-def conditions(stage: Stage, client: int = 0) -> list[Condition]:
+def conditions(replay: Replay, client: int = 0) -> list[Condition]:
     """Conditions of every exchange with private rows, for the server and for a client, in the last round."""
     listed: list[Condition] = []
-    if stage.scenes[-1].now.secure:  # secret draws cannot be replayed: test noise gives the same counts
-        privacy: Any = stage.job.privacy
-        job = stage.job.model_copy(update={"privacy": replace(privacy, noise="test")})
-        stage = rehearse(job, len(stage.scenes))
-    scene = stage.scenes[-1]
-    bench = Bench(stage, scene)
-    for exchange in stage.exchanges:
-        listed += _of_server(stage, bench, scene, exchange)
-        listed += _of_client(stage, bench, scene, exchange, client)
-    outside = {exchange.name: exchange for exchange in (*stage.algorithm.setup, *_measured(stage))}
+    if replay.round_starts[-1].now.secure:  # secret draws cannot be replayed: test noise gives the same counts
+        assert replay.job.privacy is not None  # whose draws they are
+        job = replay.job.model_copy(update={"privacy": replace(replay.job.privacy, noise="test")})
+        replay = replay_job(job, len(replay.round_starts))
+    start = replay.round_starts[-1]
+    perturbed = PerturbedRound(replay, start)
+    index = start.now.index
+    for exchange in replay.exchanges:
+        listed += _of_server(replay, exchange, index, _answering(replay, exchange, start), perturbed)
+        listed += _of_client(replay, perturbed, start, exchange, client)
+    outside = {exchange.name: exchange for exchange in (*replay.algorithm.setup, *_measured(replay))}
     for exchange in outside.values():
-        listed += _counted(stage, exchange)
+        listed += _of_server(replay, exchange, SETUP, private_numbers(replay, exchange, SETUP), None)
     return listed
 
 
-def _measured(stage: Stage) -> list[Exchange]:
+def _measured(replay: Replay) -> list[Exchange]:
     """Exchanges of measures that took place."""
-    played = {exchange for round, exchange in stage.entered if round == SETUP}
+    played = {exchange for round, exchange in replay.entered if round == SETUP}
     return [
-        exchange for measure in stage.algorithm.measures for exchange in measure.exchanges if exchange.name in played
+        exchange for measure in replay.algorithm.measures for exchange in measure.exchanges if exchange.name in played
     ]
 
 
-def _of_server(stage: Stage, bench: Bench, scene: Scene, exchange: Exchange) -> Iterator[Condition]:
-    name, now = exchange.name, scene.now
-    sides = _answering(stage, exchange, scene)
-    if not sides:
+def _of_server(
+    replay: Replay, exchange: Exchange, round: int, owners: list[PrivateNumbers], perturbed: PerturbedRound | None
+) -> Iterator[Condition]:
+    """What the server receives; outside the rounds, where nothing is replayed, by a count."""
+    if not owners:
         return
-    clear = stage.in_clear(exchange)
-    if clear and not single(stage, exchange):
-        side = min(sides, key=lambda side: side.unknowns)
-        numbers = sum(sizes(stage, exchange, side.client))
-        yield _condition(
-            stage, bench, exchange, now.index, "server", "each client's upload", [side], [side.client], numbers,
-            about=f"client {side.client}",
-        )  # fmt: skip
+    clear, about = replay.in_clear(exchange), "all participating clients"
+    if clear and not of_single_clients(replay, exchange):
+        owners = [min(owners, key=lambda owner: owner.unknowns)]
+        numbers, about = sum(sizes(replay, exchange, owners[0].client)), f"client {owners[0].client}"
+        receives = "each client's upload"
     elif isinstance(exchange, ToServer) or clear:
-        numbers = received_numbers(stage, exchange, [side.client for side in sides])
-        yield _condition(
-            stage, bench, exchange, now.index, "server", sum_of(stage, exchange, len(sides)), sides,
-            [side.client for side in sides], numbers, about="all participating clients",
-        )  # fmt: skip
+        numbers = received_numbers(replay, exchange, [owner.client for owner in owners])
+        receives = sum_of(replay, exchange, len(owners))
     else:
-        rows, unknowns = rows_of(stage, sides), sum(side.unknowns for side in sides)
-        yield Condition(
-            name,
-            now.index,
-            "server",
-            NOTHING,
-            "all participating clients",
-            rows,
-            unknowns,
-            0,
-            0,
-            False,
-            pool_of(stage, sides),
-        )
+        nothing = _condition(replay, None, exchange, round, "server", NOTHING, owners, 0, about)
+        yield nothing._replace(counted=perturbed is None)
+        return
+    yield _condition(replay, perturbed, exchange, round, "server", receives, owners, numbers, about)
 
 
-def _answering(stage: Stage, exchange: Exchange, scene: Scene, hidden_model: bool = False) -> list[Side]:
-    """Sides of the clients that upload in an exchange of this round."""
-    here = scene.now.back if exchange.returning else scene.now
+def _answering(
+    replay: Replay, exchange: Exchange, start: RoundStart, hidden_model: bool = False
+) -> list[PrivateNumbers]:
+    """Private numbers of the clients that upload in an exchange of this round."""
+    here = start.now.back if exchange.returning else start.now
     there = answering(exchange, here)
-    return [side for side in sides_of(stage, exchange, scene.now.index, hidden_model) if there[side.client]]
+    return [owner for owner in private_numbers(replay, exchange, start.now.index, hidden_model) if there[owner.client]]
 
 
-def _of_client(stage: Stage, bench: Bench, scene: Scene, exchange: Exchange, client: int) -> Iterator[Condition]:
+def _of_client(
+    replay: Replay, perturbed: PerturbedRound, start: RoundStart, exchange: Exchange, client: int
+) -> Iterator[Condition]:
     """What a client learns about the others."""
-    now = scene.now
+    now = start.now
     if isinstance(exchange, ToServer):
-        yield from _of_next_question(stage, scene, exchange, client)
+        yield from _of_next_question(replay, start, exchange, client)
         return
     if exchange.hearer is not None:
         client = exchange.hearer
-    others = [side for side in _answering(stage, exchange, scene, hidden_model=True) if side.client != client]
-    numbers = received_numbers(stage, exchange, [side.client for side in others], client) if others else 0
+    others = [owner for owner in _answering(replay, exchange, start, hidden_model=True) if owner.client != client]
+    numbers = received_numbers(replay, exchange, [owner.client for owner in others], client) if others else 0
     if not numbers:
         return
     if any(field.rows is not None for field in fields_of(exchange).values()):
-        others = [side for side in others if received_numbers(stage, exchange, [side.client], client)]
+        others = [owner for owner in others if received_numbers(replay, exchange, [owner.client], client)]
     senders = {field.sender for field in fields_of(exchange).values()}
     about = f"all but client {client}"
     if client in senders:
         return  # the client has sent it itself
     alone = [sender for sender in senders if sender is not None]
     all_alone = len(alone) == len(senders)
-    whom = f"values of client {min(alone)}" if all_alone else sum_of(stage, exchange, len(others) + 1)
-    yield _condition(
-        stage, bench, exchange, now.index, f"client {client}", whom, others, [side.client for side in others],
-        numbers, about=about,
-    )  # fmt: skip
+    whom = f"values of client {min(alone)}" if all_alone else sum_of(replay, exchange, len(others) + 1)
+    yield _condition(replay, perturbed, exchange, now.index, f"client {client}", whom, others, numbers, about)
 
 
-def _of_next_question(stage: Stage, scene: Scene, exchange: Exchange, client: int) -> Iterator[Condition]:
+def _of_next_question(replay: Replay, start: RoundStart, exchange: Exchange, client: int) -> Iterator[Condition]:
     """A sum for the server, which clients do not receive, but may infer from the next broadcast."""
-    others = [side for side in sides_of(stage, exchange, scene.now.index) if side.client != client]
-    if not others or exchange.name != stage.exchanges[-1].name:
+    others = [owner for owner in private_numbers(replay, exchange, start.now.index) if owner.client != client]
+    if not others or exchange.name != replay.exchanges[-1].name:
         return
-    first = next(other for other in stage.exchanges if leaves(other.ask(stage.server, scene.now.at(0))))
-    question = first.ask(stage.server, scene.now.at(0))
-    columns = stage.cells.columns
+    first = next(other for other in replay.exchanges if leaves(other.ask(replay.server, start.now.at(0))))
+    question = first.ask(replay.server, start.now.at(0))
+    columns = replay.cells.columns
     others_too = columns.held_by(np.arange(len(columns.groups)) != client)[columns.of(client)] > 0
     broadcast_numbers = sum(  # columns that no other client holds follow from its own rows
         np.size(leaf) if name not in first.told_by_columns else np.size(leaf[0]) * int(others_too.sum())
         for name, leaf in leaves(question)
         if np.asarray(leaf).dtype.kind == "f" and np.ndim(leaf)
     )
-    rows, unknowns = rows_of(stage, others), sum(side.unknowns for side in others)
-    numbers = min(broadcast_numbers, received_numbers(stage, exchange, [side.client for side in others]))
-    yield Condition(
-        exchange.name, scene.now.index, f"client {client}", "the next broadcast", f"all but client {client}", rows,
-        unknowns, numbers, min(numbers, unknowns), True, pool_of(stage, others),
-    )  # fmt: skip
+    numbers = min(broadcast_numbers, received_numbers(replay, exchange, [owner.client for owner in others]))
+    party, about = f"client {client}", f"all but client {client}"
+    yield _condition(replay, None, exchange, start.now.index, party, "the next broadcast", others, numbers, about)
 
 
 def _condition(
-    stage: Stage, bench: Bench, exchange: Exchange, round: int, party: str, receives: str, sides: list[Side],
-    senders: list[int], numbers: int, about: str,
+    replay: Replay, perturbed: PerturbedRound | None, exchange: Exchange, round: int, party: str, receives: str,
+    owners: list[PrivateNumbers], numbers: int, about: str,
 ) -> Condition:  # fmt: skip
-    """The condition by the rank of what is received, if that is cheap; else by a count."""
-    unknowns = sum(side.unknowns for side in sides)
-    counted = unknowns > MOST or numbers < unknowns // 4 or any(other.stale for other in stage.exchanges)
-    equations = min(numbers, unknowns)
-    if not counted:
-        equations = bench.rank(exchange.name, [side.private for side in sides], senders).equations
-    rows = rows_of(stage, sides)
-    paper = paper_count(stage, exchange, party, rows, sides)
+    """The condition by the rank of what is received, if the round is given and that is cheap; else by a count."""
+    unknowns, rows = sum(owner.unknowns for owner in owners), rows_of(replay, owners)
+    counted = unknowns > MOST or numbers < unknowns // 4 or any(other.stale for other in replay.exchanges)
+    equations, paper = min(numbers, unknowns), ""
+    if perturbed is not None:
+        paper = paper_count(replay, exchange, party, rows, owners)
+        equations = equations if counted else perturbed.rank(exchange.name, owners)
     return Condition(
-        exchange.name, round, party, receives, about, rows, unknowns, numbers, equations, counted,
-        pool_of(stage, sides), paper,
-    )  # fmt: skip
-
-
-def _counted(stage: Stage, exchange: Exchange) -> Iterator[Condition]:
-    """The condition for the server in an exchange outside the rounds, by a count."""
-    sides = sides_of(stage, exchange, SETUP)
-    if not sides:
-        return
-    clear = stage.in_clear(exchange)
-    plain = clear and not single(stage, exchange)
-    if plain:
-        sides = [min(sides, key=lambda side: side.unknowns)]
-    numbers = sum(sizes(stage, exchange, sides[0].client)) if plain else 0
-    if not plain and (isinstance(exchange, ToServer) or clear):
-        numbers = received_numbers(stage, exchange, [side.client for side in sides])
-    rows, unknowns = rows_of(stage, sides), sum(side.unknowns for side in sides)
-    receives = "each client's upload" if plain else sum_of(stage, exchange, len(sides)) if numbers else NOTHING
-    about = f"client {sides[0].client}" if plain else "all participating clients"
-    yield Condition(
-        exchange.name, SETUP, "server", receives, about, rows, unknowns, numbers, min(numbers, unknowns), True,
-        pool_of(stage, sides),
+        exchange.name, round, party, receives, about, rows, unknowns, numbers, equations,
+        counted or perturbed is None, pool_of(replay, owners), paper,
     )  # fmt: skip

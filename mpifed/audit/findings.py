@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpifed.audit import exact
-from mpifed.audit.attempt import BITS, INVERSION, LINEAR, MEMBERSHIP, MOVED, PRODUCTS, RECONSTRUCTION, SENT, Attempt
+from mpifed.audit import exact_checks
+from mpifed.audit.attack_result import (
+    BITS,
+    INVERSION,
+    LINEAR,
+    MEMBERSHIP,
+    MOVED,
+    PRODUCTS,
+    RECONSTRUCTION,
+    SENT,
+    AttackResult,
+)
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
-from mpifed.audit.stage import Stage
-from mpifed.audit.uniform import Uniformity
+from mpifed.audit.replay import Replay
+from mpifed.audit.uniformity import Uniformity
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.run.setup import measures_of
@@ -23,7 +33,7 @@ NAMES = {
     SINGLE: "a decoded sum has values to which a single client contributes",
     DETERMINED: "a party receives as many independent equations as they have private unknowns",
     NOT_UNIFORM: "masked or encrypted uploads can be distinguished from random numbers",
-    **exact.NAMES,
+    **exact_checks.NAMES,
     RECONSTRUCTION: "a row was reconstructed from the gradient of a minibatch of one row",
     INVERSION: "rows were reconstructed from the gradient of a small minibatch",
     PRODUCTS: "rows were reconstructed from their inner products with known weights",
@@ -57,50 +67,50 @@ def check_names(accepted: Sequence[str]) -> None:
 
 
 def findings(
-    stage: Stage,
+    replay: Replay,
     single: Sequence[str],
     conditions: Sequence[Condition],
-    attempts: Sequence[Attempt],
+    attacks: Sequence[AttackResult],
     verdict: Uniformity,
-    sealed: exact.Exact,
+    sealed: exact_checks.ExactChecks,
 ) -> list[Finding]:
     """The findings, at most one of each name, and whether the job accepts them.
 
     Parameters
     ----------
-    single : fields whose decoded sums show values of single clients; see `mpifed.audit.single`
+    single : fields whose decoded sums show values of single clients; see `mpifed.audit.single_client`
     """
     texts: dict[str, list[str]] = {}
-    plain = stage.transcript.channel == "plain"
+    plain = replay.transcript.channel == "plain"
     if plain:
         texts[ANSWERS] = ['[aggregation] security = "plain" hides nothing from the server']
     else:
-        clear = _in_clear(stage)
+        clear = _in_clear(replay)
         texts |= {CLEAR: [f"by design, from every client: {', '.join(clear)}"]} if clear else {}
         texts |= {SINGLE: list(single)} if single else {}
         if verdict.uniform is False:
             worst = verdict.rejected[0]
             texts[NOT_UNIFORM] = [f"{len(verdict.rejected)} uniformity tests fail, first {worst.test} of {worst.what}"]
         texts |= sealed.leaks
-    noisy = stage.job.privacy is not None  # the equations hold up to noise only
+    noisy = replay.job.privacy is not None  # the equations hold up to noise only
     determined = [
         f"{condition.exchange}, {condition.party}: {condition.text}"
         for condition in conditions
         if _determines(condition) and not noisy
     ]
     texts |= {DETERMINED: determined} if determined else {}
-    for attempt in attempts:
-        if attempt.success:
-            texts.setdefault(attempt.attack, []).append(f"{attempt.seen}: {attempt.text}")
-    accepted = stage.job.audit.accept
+    for result in attacks:
+        if result.success:
+            texts.setdefault(result.attack, []).append(f"{result.seen}: {result.text}")
+    accepted = replay.job.audit.accept
     return [Finding(name, "; ".join(texts[name]), name in accepted) for name in NAMES if name in texts]
 
 
-def _in_clear(stage: Stage) -> list[str]:
+def _in_clear(replay: Replay) -> list[str]:
     """Exchanges that are sent in the clear under every security setting, with their fields."""
-    measures = measures_of(stage.job, stage.algorithm) if stage.job.record.evaluate_every else ()
+    measures = measures_of(replay.job, replay.algorithm) if replay.job.record.evaluate_every else ()
     measured = [exchange for measure in measures for exchange in measure.exchanges]
-    played = (*stage.algorithm.setup, *stage.exchanges, *measured)
+    played = (*replay.algorithm.setup, *replay.exchanges, *measured)
     clear = {exchange.name: exchange for exchange in played if not exchange.private}
     return [f"{name} ({', '.join(leaf for leaf, _ in leaves(exchange.fields))})" for name, exchange in clear.items()]
 

@@ -8,14 +8,15 @@ numbers through all earlier exchanges of the round. States that clients keep fro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from mpifed.audit.stage import Scene, Stage, dense_rows
-from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, ServerRecord, States, ToClients, play
+from mpifed.audit.replay import Replay, RoundStart, ShardInstead, dense_rows
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.block import Block, ClientData
+from mpifed.core.exchange import Exchange, Field, ServerRecord, States, ToClients, play
 from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, take
 from mpifed.core.round import Round
 from mpifed.job.job import Job
@@ -29,20 +30,16 @@ _STEP = 1e-4  # of the central difference, relative to the largest number
 _TOLERANCE = 1e-7  # singular values below this fraction of the largest count as rounding errors
 
 
-class Probe:
+class PerturbedShard(ShardInstead):
     """A shard in float64 with rows that can be perturbed; see `mpifed.core.block.ClientData`."""
 
     sparse = False
-    joint = None  # rows must be read through this class
 
-    def __init__(self, shard: Any, rows: NDArray[np.int64]) -> None:
-        self._shard = shard
+    def __init__(self, shard: ClientData, rows: NDArray[np.int64]) -> None:
+        super().__init__(shard)
         self.values = dense_rows(shard, rows)  # [b, p]
         self.y = np.array(shard.y)
         self._position = {int(row): i for i, row in enumerate(rows)}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shard, name)
 
     def take(self, at: Array, out: Array) -> None:
         """Copy rows, perturbed or not, into `out`."""
@@ -50,13 +47,13 @@ class Probe:
             i = self._position.get(row)
             target[...] = dense_rows(self._shard, np.array([row]))[0] if i is None else self.values[i]
 
-    def pieces(self, dtype: Any) -> Iterator[tuple[slice, Array]]:
+    def pieces(self, dtype: DTypeLike) -> Iterator[tuple[slice, Array]]:
         X = np.empty((self._shard.samples, self._shard.features))
         self.take(np.arange(len(X)), X)
         yield slice(0, len(X)), X.astype(dtype)
 
 
-class _Replay:
+class _UploadRecorder:
     """A `Summation` of single-client blocks that records every client's upload."""
 
     serves, halted = True, False
@@ -66,8 +63,8 @@ class _Replay:
         self.answers: dict[str, dict[int, Floats]] = {}  # [m], by exchange and client
         self._ask = moved
 
-    def serve(self, exchange: Exchange, work: Callable[..., Any], *given: Any) -> Any:
-        return work(*given)
+    def serve(self, exchange: Exchange, method: Callable[..., Record], *arguments: object) -> ServerRecord:
+        return method(*arguments)
 
     def tell(self, exchange: Exchange, question: ServerRecord) -> ServerRecord:
         """The broadcast, perturbed if it is private."""
@@ -96,7 +93,7 @@ class _Replay:
         ]
 
 
-def _sent(field: Any, leaf: Any, client: int) -> Array:
+def _sent(field: Field, leaf: Array, client: int) -> Array:
     """Contribution of a client, of `leaf` [1, ...], to a field."""
     values = np.asarray(leaf)[0]
     sent: Array = values * 0 if field.sender not in (None, client) else values
@@ -107,73 +104,70 @@ def _flat(record: Record) -> Floats:
     return np.concatenate([np.asarray(leaf, dtype=np.float64).reshape(-1) for leaf in bare_leaves(record)])
 
 
-class Private(NamedTuple):
-    """Private unknowns of a client: rows, and its part of the model where each client receives its own columns."""
+class PrivateNumbers(NamedTuple):
+    """A client's private numbers that entered an exchange, by which `PerturbedRound` differentiates."""
 
     client: int
-    rows: NDArray[np.int64]
-    model: bool = False
-
-
-class Rank(NamedTuple):
-    """Rank of a derivative."""
-
+    rows: NDArray[np.int64]  # [b]
     unknowns: int
-    equations: int  # independent ones
-    gap: float  # the smallest singular value that counts, relative to the largest
+    model: int = 0  # numbers of its part of the model, if others do not receive them
 
 
-class Bench:
+class PerturbedRound:
     """A round of a recorded run that can be replayed with perturbed private numbers."""
 
-    def __init__(self, stage: Stage, scene: Scene) -> None:
-        self._algorithm = _in_doubles(stage.job)
-        blocks = [(block, i) for block in stage.blocks for i in range(len(block.clients))]
+    def __init__(self, replay: Replay, round_start: RoundStart) -> None:
+        self._algorithm = _in_doubles(replay.job)
+        blocks = [(block, i) for block in replay.blocks for i in range(len(block.clients))]
         self._shards = {int(block.clients[i]): block.shards[i] for block, i in blocks}
         self._order = [int(block.clients[i]) for block, i in blocks]
         self._states = [
             _double(take(state, np.array([i])))
-            for block, state in zip(stage.blocks, scene.clients, strict=True)
+            for block, state in zip(replay.blocks, round_start.clients, strict=True)
             for i in range(len(block.clients))
         ]
-        self._server, self._now = _double(scene.server), scene.now._replace(secure=False)
+        self._server, self._now = _double(round_start.server), round_start.now._replace(secure=False)
 
     def answers(
-        self, exchange: str, probes: dict[int, Probe], only: int | None = None, moved: Any = None
+        self,
+        exchange: str,
+        perturbed: dict[int, PerturbedShard],
+        only: int | None,
+        moved: Callable[[Record], Record] | None,
     ) -> dict[int, Floats]:
         """[m] upload of each participating client; with `only`, of the client whose upload can have changed."""
         at = [i for i, client in enumerate(self._order) if only in (None, client)]
-        shards = [probes.get(self._order[i], self._shards[self._order[i]]) for i in at]
-        replay = _Replay([Block((shard,), "float64") for shard in shards], moved)
+        shards = [perturbed.get(self._order[i], self._shards[self._order[i]]) for i in at]
+        recorder = _UploadRecorder([Block((shard,), "float64") for shard in shards], moved)
         names = [other.name for other in self._algorithm.exchanges]
         played = self._algorithm.exchanges[: names.index(exchange) + 1]
         if len(played) == 1:  # the sum is not needed: nothing is absorbed
             here = self._now.at(0)
-            question = replay.tell(played[0], played[0].ask(self._server, here))
-            replay.tally(played[0], [self._states[i] for i in at], question, here)
+            question = recorder.tell(played[0], played[0].ask(self._server, here))
+            recorder.tally(played[0], [self._states[i] for i in at], question, here)
         else:
-            play(played, self._server, [self._states[i] for i in at], self._now, replay)
-        return replay.answers[exchange]
+            play(played, self._server, [self._states[i] for i in at], self._now, recorder)
+        return recorder.answers[exchange]
 
-    def rank(self, exchange: str, unknown: Sequence[Private], senders: Sequence[int]) -> Rank:
-        """Rank of the derivative of the sum of clients' uploads by the private numbers of `unknown`.
+    def rank(self, exchange: str, owners: Sequence[PrivateNumbers]) -> int:
+        """Rank of the derivative of the sum of these clients' uploads by their private numbers.
 
         The columns of the derivative are computed singly, and reduced to random combinations of its rows that are
         enough to preserve the rank.
         """
-        probes = {private.client: Probe(self._shards[private.client], private.rows) for private in unknown}
+        shards = {owner.client: PerturbedShard(self._shards[owner.client], owner.rows) for owner in owners}
         first = [other.name for other in self._algorithm.exchanges].index(exchange) == 0
         columns: list[Floats] = []
         sketch: _Sketch | None = None
-        size = self._size(unknown, probes)
-        for client, arrays, question in self._numbers(unknown, probes):
+        size = sum(arrays.size for _, arrays, _ in self._numbers(owners, shards))
+        for client, arrays, question in self._numbers(owners, shards):
             step = _STEP * (float(np.abs(arrays).max()) or 1.0)
             for i in range(arrays.size):
                 before, ends = arrays.flat[i], []
                 for sign in (1.0, -1.0):
                     arrays.flat[i] = before + sign * step
-                    answers = self.answers(exchange, probes, client if first else None, question)
-                    ends.append(np.sum([answers[c] for c in senders if c in answers], axis=0))
+                    answers = self.answers(exchange, shards, client if first else None, question)
+                    ends.append(np.sum([answers[owner.client] for owner in owners if owner.client in answers], axis=0))
                 arrays.flat[i] = before
                 sketch = sketch or _Sketch(len(ends[0]), size)
                 columns.append(sketch((ends[0] - ends[1]) / (2 * step)))
@@ -181,29 +175,26 @@ class Bench:
                 question(())  # restores the labels
         return _rank(np.stack(columns, axis=1))
 
-    def _size(self, unknown: Sequence[Private], probes: dict[int, Probe]) -> int:
-        return sum(arrays.size for _, arrays, _ in self._numbers(unknown, probes))
-
     def _numbers(
-        self, unknown: Sequence[Private], probes: dict[int, Probe]
+        self, owners: Sequence[PrivateNumbers], shards: dict[int, PerturbedShard]
     ) -> Iterator[tuple[int, Floats, Callable[[Record], Record] | None]]:
         """(client, writable array of private numbers, function that applies them to the broadcast) for each array."""
-        for private in unknown:
-            probe = probes[private.client]
-            yield private.client, probe.values, None
-            if probe.y.dtype.kind == "f":
-                labels = _Window(probe.y, private.rows)
-                yield private.client, labels.values, labels
-            if private.model:
+        for owner in owners:
+            shard = shards[owner.client]
+            yield owner.client, shard.values, None
+            if shard.y.dtype.kind == "f":
+                labels = _Labels(shard.y, owner.rows)
+                yield owner.client, labels.values, labels
+            if owner.model:
                 first = self._algorithm.exchanges[0]
                 question = first.ask(self._server, self._now.at(0))
                 for name, leaf in leaves(question):
                     if name in first.told_by_columns:
-                        part = _Columns(name, np.array(leaf), probe.columns)
-                        yield private.client, part.values, part
+                        part = _Columns(name, np.array(leaf), shard.columns)
+                        yield owner.client, part.values, part
 
 
-class _Window:
+class _Labels:
     """Real-valued labels of rows, written to the shard before each broadcast of a replay."""
 
     def __init__(self, y: Array, rows: NDArray[np.int64]) -> None:
@@ -244,13 +235,12 @@ class _Sketch:
         return np.bincount(self._part, self._weights * column, self._most).astype(np.float64)
 
 
-def _rank(jacobian: Floats) -> Rank:
+def _rank(jacobian: Floats) -> int:
     values = np.linalg.svd(jacobian, compute_uv=False)
-    counted = values[values > _TOLERANCE * values[0]] if values[0] > 0 else values[:0]
-    return Rank(jacobian.shape[1], len(counted), float(counted[-1] / values[0]) if len(counted) else 0.0)
+    return int((values > _TOLERANCE * values[0]).sum()) if values[0] > 0 else 0
 
 
-def _in_doubles(job: Job) -> Any:
+def _in_doubles(job: Job) -> Algorithm:
     """The job's algorithm in float64, without noise."""
     double = job.model_copy(update={"compute": job.compute.model_copy(update={"dtype": "float64"})})
     algorithm = double.make_algorithm(problem_of(double, store.open_federation(job.data.path)))

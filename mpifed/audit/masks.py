@@ -18,23 +18,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from mpifed.audit.plays import Play, line_of, plays
+from mpifed.audit.bit_windows import ones, repeats, uneven_bits
+from mpifed.audit.messages import Play, plan_of, plays
+from mpifed.audit.replay import Replay
 from mpifed.audit.sealed import hidden
-from mpifed.audit.stage import Stage
-from mpifed.audit.windows import ones, repeats, uneven_bits
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.exchange import ToClients
+from mpifed.core.record import Array
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import RecordedMessage
 
 LEVEL = 1e-9  # significance level of all tests of differences and sums together
+Upload: TypeAlias = tuple[int, ...]  # a key that two uploads of a client share if their numbers must be the same
 EVERYBODY = -1  # the client of a sum of all clients' masks
 
 
@@ -46,7 +48,7 @@ class Mask(NamedTuple):
     round: int
     client: int
     at: NDArray[np.int64]  # positions among the numbers of the upload
-    words: NDArray[Any]  # unsigned
+    words: Array  # unsigned
 
     @property
     def name(self) -> str:
@@ -67,25 +69,25 @@ class Masks(NamedTuple):
     left: list[str]  # descriptions of sums that must cancel and do not
 
 
-def masks_of(stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, same_run: bool) -> Masks:
+def masks_of(replay: Replay, messages: Sequence[RecordedMessage], plain: Replay, same_run: bool) -> Masks:
     """The masks of all uploads to private exchanges.
 
     Parameters
     ----------
     plain : the same rounds with plain security
-    same_run : whether the messages are those of `stage`, whose rounds are those of `plain`; uploads of another run are
+    same_run : whether the messages are those of `replay`, whose rounds are those of `plain`; uploads of another run are
         compared only where they follow the same broadcast
     """
-    masks, leaving = Masks([], [], [], []), stage.job.participation.max_dropouts > 0
-    private = {exchange.name: exchange for exchange in all_exchanges(stage.algorithm) if exchange.private}
+    masks, leaving = Masks([], [], [], []), replay.job.participation.max_dropouts > 0
+    private = {exchange.name: exchange for exchange in all_exchanges(replay.algorithm) if exchange.private}
     for exchange in private.values():
-        line = line_of(stage, exchange)
-        secret = stage.job.privacy is not None and stage.job.privacy.noise == "secure"
+        plan = plan_of(replay, exchange)
+        secret = replay.job.privacy is not None and replay.job.privacy.noise == "secure"
         answers = {} if secret else _answers(plain, exchange.name, same_run)
-        last: dict[int, NDArray[Any]] = {}
+        last: dict[int, Array] = {}
         for number, play in enumerate(plays(messages, exchange.name)):
-            known, added = answers.get(_key(play, same_run), {}), dict[int, NDArray[Any]]()
-            for client, at, data in _uploads(stage, line, play):
+            known, added = answers.get(_key(play, same_run), {}), dict[int, Array]()
+            for client, at, data in _uploads(replay, plan, play):
                 answer = known.get(client)
                 about = exchange.name, number, play.round, client, at
                 if answer is None or answer.shape != data.shape:
@@ -96,7 +98,7 @@ def masks_of(stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, sa
                 last[client], added[client] = answer, data - change
                 masks.known.append(Mask(*about, _unsigned(added[client])[at]))
             if added and added.keys() == play.uploads.keys() == known.keys():
-                total = _total(line, play, added)
+                total = _total(plan, play, added)
                 if leaving or isinstance(exchange, ToClients):
                     masks.totals.append(total)
                 elif total.words.any():
@@ -105,44 +107,44 @@ def masks_of(stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, sa
     return masks
 
 
-def _total(line: ExchangePlan, play: Play, added: dict[int, NDArray[Any]]) -> Mask:
+def _total(plan: ExchangePlan, play: Play, added: dict[int, Array]) -> Mask:
     """The sum of all clients' masks, at each position that any of them fills."""
-    message = np.zeros_like(line.sum.message)
+    message = np.zeros_like(plan.sum.message)
     filled = np.zeros(len(message), dtype=bool)
     for client, numbers in added.items():
-        line.put(message, client, numbers)
-        for at in line.own(client):
+        plan.put(message, client, numbers)
+        for at in plan.own(client):
             filled[at] = True
     at = np.flatnonzero(filled)
-    return Mask(line.exchange.name, play.turn, play.round, EVERYBODY, at, _unsigned(message)[at])
+    return Mask(plan.exchange.name, play.turn, play.round, EVERYBODY, at, _unsigned(message)[at])
 
 
-def _uploads(stage: Stage, line: ExchangePlan, play: Play) -> Iterator[tuple[int, NDArray[np.int64], NDArray[Any]]]:
+def _uploads(replay: Replay, plan: ExchangePlan, play: Play) -> Iterator[tuple[int, NDArray[np.int64], Array]]:
     """(client, masked positions, all numbers of its upload)."""
-    clients, kind = stage.algorithm.problem.clients, line.sum.message.dtype
+    clients, kind = replay.algorithm.problem.clients, plan.sum.message.dtype
     present = np.isin(np.arange(clients), list(play.uploads))
-    own_masks = stage.job.participation.max_dropouts > 0  # then each client also has a mask of its own
+    own_masks = replay.job.participation.max_dropouts > 0  # then each client also has a mask of its own
     for client, (upload, *_) in play.uploads.items():
         data = upload.data.view(kind)
-        at, _ = hidden(line, stage.cells, client, present, own_masks)
+        at, _ = hidden(plan, replay.cells, client, present, own_masks)
         if len(data) > max(at, default=-1):
             yield client, at, data
 
 
-def _unsigned(data: NDArray[Any]) -> NDArray[Any]:
+def _unsigned(data: Array) -> Array:
     return data.view(f"u{data.itemsize}")
 
 
-def _key(play: Play, same_run: bool) -> tuple[Any, ...]:
+def _key(play: Play, same_run: bool) -> Upload:
     """A key that two occurrences of an exchange share if each client uploads the same in both."""
     broadcast = tuple((name, data.tobytes()) for name, data in play.question.items())
     return (play.turn,) if same_run else (play.round, hash(broadcast))
 
 
-def _answers(plain: Stage, exchange: str, same_run: bool) -> dict[tuple[Any, ...], dict[int, NDArray[Any]]]:
+def _answers(plain: Replay, exchange: str, same_run: bool) -> dict[Upload, dict[int, Array]]:
     """By key, each client's plain upload; without keys that stand for several different uploads."""
-    by_play: dict[tuple[Any, ...], dict[int, NDArray[Any]]] = {}
-    unclear = set[tuple[Any, ...]]()
+    by_play: dict[Upload, dict[int, Array]] = {}
+    unclear = set[Upload]()
     for play in plays(plain.transcript.messages, exchange):
         answers = {client: upload[0].data for client, upload in play.uploads.items()}
         before = by_play.setdefault(_key(play, same_run), {})

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.attempt import Floats
-from mpifed.audit.declared import finite, wrong_revealed
-from mpifed.audit.plays import Decoder, Play, complete, filled, plays
-from mpifed.audit.stage import Stage
+from mpifed.audit.messages import Decoder, Play, complete, filled, plays
+from mpifed.audit.replay import Replay
+from mpifed.audit.reveals_check import finite, wrong_revealed
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, Measure
-from mpifed.core.record import Record, bare_leaves, map_leaves
+from mpifed.core.exchange import Exchange, Measure, ServerRecord
+from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.core.reveals import (
     AddedNoise,
     DualSum,
@@ -31,7 +30,6 @@ from mpifed.run.transcript import RecordedMessage
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
 HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
-SHOWN = 16  # most rows in images
 
 Kind = TypeVar("Kind", MeanGradient, InnerProducts, ScoreDerivatives, DualVariables, DualSum, AddedNoise)
 
@@ -41,29 +39,29 @@ class _Place(NamedTuple):
 
     sequence: tuple[Exchange, ...]
     number: int
-    server: Callable[[], Any]  # gives a server state to broadcast from
+    server: Callable[[], ServerRecord]  # gives a server state to broadcast from
 
 
 class Reader:
     """Received messages by exchange, as far as they can be read; decoded on demand."""
 
-    def __init__(self, stage: Stage, messages: tuple[RecordedMessage, ...]) -> None:
-        self.stage = stage
+    def __init__(self, replay: Replay, messages: tuple[RecordedMessage, ...]) -> None:
+        self.replay = replay
         self.exchanges: dict[str, Exchange] = {}  # of set-up, rounds and measures, by name
         self._places: dict[str, _Place] = {}
-        measures: tuple[Measure, ...] = stage.algorithm.measures
-        sequences: list[tuple[tuple[Exchange, ...], Callable[[], Any]]] = [
-            (sequence, lambda: stage.scenes[0].server) for sequence in (stage.exchanges, stage.algorithm.setup)
+        measures: tuple[Measure, ...] = replay.algorithm.measures
+        sequences: list[tuple[tuple[Exchange, ...], Callable[[], ServerRecord]]] = [
+            (sequence, lambda: replay.round_starts[0].server) for sequence in (replay.exchanges, replay.algorithm.setup)
         ]
-        sequences += [(measure.exchanges, partial(measure.start, stage.server)) for measure in measures]
+        sequences += [(measure.exchanges, partial(measure.start, replay.server)) for measure in measures]
         for sequence, server in sequences:
             for number, exchange in enumerate(sequence):
                 if exchange.name not in self.exchanges:
                     self.exchanges[exchange.name] = exchange
                     self._places[exchange.name] = _Place(tuple(sequence), number, server)
-        self.rounds = [self.exchanges[exchange.name] for exchange in stage.exchanges]
+        self.rounds = [self.exchanges[exchange.name] for exchange in replay.exchanges]
         self.all_plays = cache(lambda name: plays(messages, name))
-        self._decoder = cache(lambda name: Decoder(stage, self.exchanges[name]))
+        self._decoder = cache(lambda name: Decoder(replay, self.exchanges[name]))
         self._source = cache(self._find_source)
 
     def scales(self, exchange: Exchange) -> list[float]:
@@ -76,16 +74,21 @@ class Reader:
 
     def seen(self, exchange: Exchange) -> str:
         """Which form of the uploads the server has: EACH or SEALED."""
-        return EACH if self.stage.in_clear(exchange) else SEALED
+        return EACH if self.replay.in_clear(exchange) else SEALED
 
     def readable(self, exchange: Exchange) -> bool:
         """Whether uploads are numbers, masked or not, rather than ciphertexts."""
-        return self.stage.transcript.channel != "encrypted" or not exchange.private
+        return self.replay.transcript.channel != "encrypted" or not exchange.private
 
     def plays(self, exchange: Exchange) -> list[Play]:
         """Occurrences of an exchange of which the broadcast and an upload were recorded."""
         recorded = self.all_plays(exchange.name)
         return [play for play in recorded if play.uploads and self.question(exchange, play) is not None]
+
+    def first_and_last(self, exchange: Exchange) -> list[Play]:
+        """The first of these occurrences, and the last if there are several."""
+        plays = self.plays(exchange)
+        return plays[:1] + plays[1:][-1:]
 
     # --- broadcasts and uploads --------------------------------------------------------------------------------------
 
@@ -111,7 +114,7 @@ class Reader:
         place = self._places[name]
         for number in range(place.number, -1, -1):
             exchange = place.sequence[number]
-            question = exchange.ask(place.server(), self.stage.scenes[0].now.at(number))
+            question = exchange.ask(place.server(), self.replay.round_starts[0].now.at(number))
             if bare_leaves(question):
                 return exchange, question
         return None, ()
@@ -121,7 +124,7 @@ class Reader:
         answer = self._decoder(exchange.name)(play.uploads.get(client, []))
         if answer is None:
             return None
-        shard, sealed = self.stage.shards[client], not self.stage.in_clear(exchange)
+        shard, sealed = self.replay.shards[client], not self.replay.in_clear(exchange)
         return self._received(exchange, play, answer, (client,), shard.columns, sealed)
 
     def of_sum(self, exchange: Exchange, play: Play) -> Iterator[Received]:
@@ -130,12 +133,18 @@ class Reader:
             return
         total = filled(exchange.fields, play.opened)
         present = tuple(sorted(play.uploads))
-        whole = np.arange(self.stage.algorithm.problem.features)
+        whole = np.arange(self.replay.algorithm.problem.features)
         yield self._received(exchange, play, total, present, whole, False)
         holders = self._with_same_columns(present)
-        columns = self.stage.shards[present[0]].columns
+        columns = self.replay.shards[present[0]].columns
         if holders and len(columns) < len(whole):
             yield self._received(exchange, play, total, holders, columns, False)
+
+    def received(self, exchange: Exchange, play: Play, clients: int) -> Iterator[tuple[str, Received]]:
+        """(EACH, SEALED or SUM, message) of each of the first `clients` clients, and of the sum."""
+        uploads = (self.of_client(exchange, play, client) for client in list(play.uploads)[:clients])
+        yield from ((self.seen(exchange), upload) for upload in uploads if upload is not None)
+        yield from ((SUM, total) for total in self.of_sum(exchange, play))
 
     def _received(
         self, exchange: Exchange, play: Play, answer: Record, clients: tuple[int, ...], columns: NDArray[np.int64],
@@ -146,9 +155,9 @@ class Reader:
         return Received(exchange, play.round, question, wide, clients, rows, columns, sealed)
 
     @cached_property
-    def _rows(self) -> Any:
+    def _rows(self) -> Callable[[tuple[int, ...]], NDArray[np.int64]]:
         """Function of clients that gives the indices of rows that any of them holds."""
-        shards = self.stage.shards
+        shards = self.replay.shards
 
         def rows(clients: tuple[int, ...]) -> NDArray[np.int64]:
             if len(clients) == 1:
@@ -159,7 +168,7 @@ class Reader:
 
     def _with_same_columns(self, present: tuple[int, ...]) -> tuple[int, ...]:
         """Participating clients with the columns of the first one; () if other clients hold any of these columns."""
-        columns = self.stage.cells.columns
+        columns = self.replay.cells.columns
         holders = tuple(client for client in present if columns.groups[client] == columns.groups[present[0]])
         who = np.isin(np.arange(len(columns.groups)), present)
         alone = bool((columns.held_by(who)[columns.of(present[0])] == len(holders)).all())
@@ -175,7 +184,7 @@ class Reader:
         UsageError
             when `reveals` fails, or its arrays have other shapes than expected.
         """
-        algorithm = self.stage.algorithm
+        algorithm = self.replay.algorithm
         name = f'{type(algorithm).__name__}.reveals of {_whose(received)} in "{received.exchange.name}"'
         try:
             items = list(algorithm.reveals(_read_only(received)))
@@ -213,10 +222,10 @@ class Reader:
     @property
     def attribution(self) -> str:
         """Suffix of statements about uploads that rely on the algorithm's declaration."""
-        return ", as the algorithm declares" if self.stage.algorithm.explains_answers() else ""
+        return ", as the algorithm declares" if self.replay.algorithm.explains_answers() else ""
 
     @cached_property
-    def beside(self) -> list[Exchange]:
+    def undeclared_outside(self) -> list[Exchange]:
         """Exchanges of the set-up and of measures for which the algorithm declares nothing."""
         known = {exchange.name for exchange in self.rounds}
         others = [exchange for name, exchange in self.exchanges.items() if name not in known and self.plays(exchange)]
@@ -248,7 +257,7 @@ class Reader:
 
     def _made_anew(self, exchange: Exchange) -> bool:
         answer = function_of(exchange.answer)
-        for kind in type(self.stage.algorithm).__mro__:  # the most derived class first
+        for kind in type(self.replay.algorithm).__mro__:  # the most derived class first
             if "reveals" in vars(kind):
                 return False
             if any(function_of(attribute) is answer for attribute in vars(kind).values() if callable(attribute)):
@@ -266,7 +275,7 @@ class Reader:
 def _read_only(received: Received) -> Received:
     """A read-only copy: the algorithm cannot change what attacks are given."""
 
-    def copied(leaf: Any) -> Any:
+    def copied(leaf: Array) -> Array:
         leaf = np.array(leaf)
         leaf.setflags(write=False)
         return leaf
@@ -279,11 +288,3 @@ def _read_only(received: Received) -> Received:
 def _whose(received: Received) -> str:
     clients = received.clients
     return f"the upload of client {clients[0]}" if len(clients) == 1 else f"the sum of {len(clients)} uploads"
-
-
-def pictures(pairs: Iterable[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """(recovered rows, true rows) for images; empty if rows differ in width."""
-    pairs = list(pairs)
-    if not pairs or len({len(row) for row, _ in pairs}) > 1:
-        return np.zeros((0, 0)), np.zeros((0, 0))
-    return np.stack([row for row, _ in pairs[:SHOWN]]), np.stack([truth for _, truth in pairs[:SHOWN]])

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from mpifed.audit.attempt import Attempt
+from mpifed.audit.attack_result import AttackResult
 from mpifed.audit.conditions import NOTE, Condition
-from mpifed.audit.exact import NOTHING_SEALED, Exact
+from mpifed.audit.exact_checks import NOTHING_SEALED, ExactChecks
 from mpifed.audit.findings import NAMES, Finding
-from mpifed.audit.gradients import MOST_CLIENTS as MOST_ATTACKED
+from mpifed.audit.gradient_attacks import MOST_CLIENTS as MOST_ATTACKED
 from mpifed.audit.reader import EACH, SEALED, SUM
 from mpifed.audit.sealed import MOST_CLIENTS
-from mpifed.audit.uniform import LARGEST, LEVEL, Uniformity
+from mpifed.audit.uniformity import LARGEST, LEVEL, Uniformity
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
+from mpifed.core.tables import Table
 from mpifed.core.text import counted
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import write_json
@@ -40,11 +41,11 @@ class Audit(NamedTuple):
     left_out_bytes: int
     parties: tuple[str, ...]
     conditions: list[Condition]
-    attempts: list[Attempt]
+    attacks: list[AttackResult]
     uniform: Uniformity
     clear: dict[str, int]  # by field, integers that are sent in the clear by design
     control: Uniformity  # the same tests on the plain transcript
-    exact: Exact
+    exact: ExactChecks
     longest: int  # words of the longest upload; at most `LARGEST` of them are tested
     findings: list[Finding]
     remarks: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class Audit(NamedTuple):
         return max(0.0, 1 - LARGEST / self.longest) if self.longest else 0.0
 
 
-def as_json(audit: Audit) -> dict[str, Any]:
+def as_json(audit: Audit) -> Table:
     return {
         "job": audit.job,
         "security": audit.security,
@@ -85,8 +86,8 @@ def as_json(audit: Audit) -> dict[str, Any]:
             for condition in audit.conditions
         ],
         "attacks": [
-            {key: value for key, value in attempt._asdict().items() if key not in ("rows", "truth", "exchanges")}
-            for attempt in audit.attempts
+            {key: value for key, value in result._asdict().items() if key not in ("rows", "truth", "exchanges")}
+            for result in audit.attacks
         ],
         "uniform": _verdict(audit.uniform) | {"in_the_clear": audit.clear},
         "control": _verdict(audit.control),
@@ -98,7 +99,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _verdict(verdict: Uniformity) -> dict[str, Any]:
+def _verdict(verdict: Uniformity) -> Table:
     return {
         "uniform": verdict.uniform,
         "level": LEVEL,
@@ -135,8 +136,8 @@ def _lines(audit: Audit) -> Iterator[str]:
         yield from _condition(condition)
     yield ""
     yield f"Attacks, each on what its party received (from at most {MOST_ATTACKED} clients)"
-    for attempt in audit.attempts:
-        yield from _attempt(attempt)
+    for result in audit.attacks:
+        yield from _attack(result)
     yield ""
     alarm = f" (probability of a false alarm {audit.exact.false_alarm:.1g})" if audit.exact.what else ""
     yield f"Masks and ciphertexts, all of them{alarm}"
@@ -187,11 +188,11 @@ def _soon(condition: Condition) -> str:
     return f"; by their count, {until} such rounds might determine all {condition.pool} private numbers"
 
 
-def _attempt(attempt: Attempt) -> Iterator[str]:
-    how = f", {attempt.party}" + (f" with {attempt.seen}" if attempt.seen else "")
-    outcome = ("SUCCEEDS: " if attempt.success else "fails: ") if attempt.applies else "does not apply: "
-    yield f"  {attempt.attack}{how}"
-    yield _indented("", f"{outcome}{attempt.text}")
+def _attack(result: AttackResult) -> Iterator[str]:
+    how = f", {result.party}" + (f" with {result.seen}" if result.seen else "")
+    outcome = ("SUCCEEDS: " if result.success else "fails: ") if result.applies else "does not apply: "
+    yield f"  {result.attack}{how}"
+    yield _indented("", f"{outcome}{result.text}")
 
 
 def _uniform(audit: Audit) -> Iterator[str]:
@@ -231,16 +232,16 @@ def write(audit: Audit, folder: Path) -> str:
     write_json(folder / "report.json", as_json(audit))
     with aside(folder / "report.txt") as temporary:
         temporary.write_text(as_text(audit) + "\n", encoding="utf-8")
-    for number, attempt in enumerate(_pictured(audit.attempts)):
-        if side(attempt.rows.shape[1]) is None:
+    for number, result in enumerate(_pictured(audit.attacks)):
+        if side(result.rows.shape[1]) is None:
             continue
-        path = folder / f"{number:02d}-{attempt.attack}{_KINDS.get(attempt.seen, '')}.png"
+        path = folder / f"{number:02d}-{result.attack}{_KINDS.get(result.seen, '')}.png"
         try:
-            save_pairs(path, attempt.truth[:PICTURES], attempt.rows[:PICTURES])
+            save_pairs(path, result.truth[:PICTURES], result.rows[:PICTURES])
         except UsageError as missing:  # the verdict does not depend on images
             return str(missing)
     return ""
 
 
-def _pictured(attempts: Sequence[Attempt]) -> list[Attempt]:
-    return [attempt for attempt in attempts if attempt.applies and len(attempt.rows)]
+def _pictured(attacks: Sequence[AttackResult]) -> list[AttackResult]:
+    return [result for result in attacks if result.applies and len(result.rows)]

@@ -6,15 +6,15 @@ of the first, and has no further information: only the first client's is tested.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from mpifed.audit.plays import line_of, plays
-from mpifed.audit.stage import Stage
-from mpifed.audit.uniform import Sample, excerpt, of_integers, of_residues
+from mpifed.audit.messages import plan_of, plays
+from mpifed.audit.replay import Replay
+from mpifed.audit.uniformity import Sample, excerpt, of_integers, of_residues
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.message_layout import Place
 from mpifed.core.exchange import ToClients
@@ -23,7 +23,7 @@ from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import RecordedMessage, client_of
 
 MOST_CLIENTS = 16  # most clients per exchange whose uploads are tested
-KEPT = "sum so far, sealed"  # the note that gives the server a running sum to keep
+RUNNING_SUM = "sum so far, sealed"  # the note that gives the server a running sum to keep
 
 
 class Sealed(NamedTuple):
@@ -34,18 +34,18 @@ class Sealed(NamedTuple):
     longest: int  # words of the longest upload
 
 
-def sealed(stage: Stage, messages: tuple[RecordedMessage, ...]) -> Sealed:
+def sealed(replay: Replay, messages: tuple[RecordedMessage, ...]) -> Sealed:
     """Samples of upload words that should be uniform; of plain uploads, those that other security settings would seal.
 
     At most `MOST_CLIENTS` clients per exchange, and of long uploads consecutive words, both drawn by the job's seed.
     """
-    rng, longest = np.random.default_rng(stage.job.seed), 0
-    cells, plain = stage.cells, stage.transcript.channel == "plain"
+    rng, longest = np.random.default_rng(replay.job.seed), 0
+    cells, plain = replay.cells, replay.transcript.channel == "plain"
     samples: list[Sample] = []
     clear: dict[str, int] = {}
-    opener = _ciphertexts(stage) if stage.transcript.channel == "encrypted" else None
-    for exchange in all_exchanges(stage.algorithm):
-        line = line_of(stage, exchange)
+    opener = _ciphertexts(replay) if replay.transcript.channel == "encrypted" else None
+    for exchange in all_exchanges(replay.algorithm):
+        plan = plan_of(replay, exchange)
         drawn = set(rng.permutation(len(cells.rows.groups))[:MOST_CLIENTS].tolist())
         start = float(rng.random())  # relative position of the tested words of long uploads
         for play in plays(messages, exchange.name):
@@ -57,21 +57,23 @@ def sealed(stage: Stage, messages: tuple[RecordedMessage, ...]) -> Sealed:
                         about = exchange.name, play.round, client
                         samples.append(of_residues(*about, excerpt(numbers, start), modulus))
                     continue
-                at, open_to_all = hidden(line, cells, client, present, plain)
+                at, open_to_all = hidden(plan, cells, client, present, plain)
                 longest = max(longest, len(at))
                 if len(at):
                     data = upload[0].data[excerpt(at, start)]
                     samples.append(of_integers(exchange.name, play.round, client, data))
                 for name, count in open_to_all.items():
                     clear[name] = clear.get(name, 0) + count
-        kind = line.sum.message.dtype
+        kind = plan.sum.message.dtype
         samples += [
-            _kept(message, kind) for message in messages if (message.exchange, message.what) == (exchange.name, KEPT)
+            _running_sum(message, kind)
+            for message in messages
+            if (message.exchange, message.what) == (exchange.name, RUNNING_SUM)
         ]
     return Sealed(samples, clear, longest)
 
 
-def _kept(message: RecordedMessage, kind: np.dtype[Any]) -> Sample:
+def _running_sum(message: RecordedMessage, kind: DTypeLike) -> Sample:
     """A sample of a running sum of clients' last uploads, which the server keeps sealed."""
     client, name = client_of(message), f"{message.exchange}, sum so far"
     assert client is not None
@@ -79,7 +81,7 @@ def _kept(message: RecordedMessage, kind: np.dtype[Any]) -> Sample:
 
 
 def hidden(
-    line: ExchangePlan, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
+    plan: ExchangePlan, cells: Cells, client: int, present: NDArray[np.bool_], plain: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
     """(masked positions among the numbers of a client's upload, by field the number of unmasked ones).
 
@@ -89,15 +91,15 @@ def hidden(
     plain : whether to give the positions that other security settings would mask
     """
     masked, clear = [np.zeros(0, dtype=bool)], dict[str, int]()
-    for place in line.sum.places:
-        at = line.positions(place, client)
+    for place in plan.sum.places:
+        at = plan.positions(place, client)
         if at is None:
             continue
         positions = np.arange(place.stop)[at]
         alone, doubled = _fillers(place, cells, client, present, positions)
-        if not line.exchange.private:
+        if not plan.exchange.private:
             alone = np.ones_like(alone)
-        elif plain or isinstance(line.exchange, ToClients):  # masked by a key stream of the client's own
+        elif plain or isinstance(plan.exchange, ToClients):  # masked by a key stream of the client's own
             alone, doubled = np.zeros_like(alone), np.zeros_like(doubled)
         if alone.any():
             clear[place.name] = int(alone.sum())
@@ -121,12 +123,12 @@ def _fillers(
     return count == 1, (count == 2) & (earlier == 1)
 
 
-def _ciphertexts(stage: Stage) -> Any:
+def _ciphertexts(replay: Replay) -> Callable[[list[RecordedMessage]], Iterator[tuple[NDArray[np.uint64], int]]]:
     """Function of an upload that gives (numbers of its ciphertexts, modulus) for each modulus."""
     from mpifed.comm.encryption.bundles import words
     from mpifed.comm.encryption.schemes import make_scheme
 
-    scheme = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)
+    scheme = make_scheme(replay.job.protection(), replay.algorithm.problem.clients)
 
     def opened(upload: list[RecordedMessage]) -> Iterator[tuple[NDArray[np.uint64], int]]:
         by_modulus: dict[int, list[NDArray[np.uint64]]] = {}

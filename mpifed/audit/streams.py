@@ -10,16 +10,18 @@ a pair make the same stream, with opposite signs and for the same occurrence of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.windows import half, length, ones, uneven_bits
+from mpifed.audit.bit_windows import half, length, ones, uneven_bits
+from mpifed.comm.channel import Channel
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.key_streams import Mask, Pad, Part
 from mpifed.comm.masking.channel import Masked
 from mpifed.comm.masking.share_deposits import Drawn
+from mpifed.core.record import Array
 from mpifed.core.round import SETUP, Round
 
 MOST = 100_000  # streams that are checked; those of further rounds are only counted
@@ -41,8 +43,8 @@ class Sealing(NamedTuple):
     """An occurrence of an exchange: clients that were selected, and those that sealed an upload."""
 
     what: str
-    line: ExchangePlan
-    asked: NDArray[np.bool_]  # [N]
+    plan: ExchangePlan
+    selected: NDArray[np.bool_]  # [N]
     clients: list[int]
 
 
@@ -57,26 +59,26 @@ class Streams(Pad):
         self.drawn: list[tuple[str, Drawn]] = []  # secrets that clients drew where clients may drop out
         self.cut = 2**63  # the first message whose streams are not all checked
         self._ones: dict[tuple[int, int], tuple[NDArray[np.int64], int]] = {}  # by client and width: counts, words
-        self._windows: list[tuple[NDArray[Any], ...]] = []  # (first half, second half, use, offset)
+        self._windows: list[tuple[Array, ...]] = []  # (first half, second half, use, offset)
         self._message, self._what = 0, ""
         self._client: int | None = None
 
-    def watch(self, channel: Masked) -> None:
+    def observe(self, channel: Masked) -> None:
         """Replace the channel's pad from now on, and record whose message is being sealed."""
         begin, seal = channel.begin, channel.seal
 
-        def begun(line: ExchangePlan, now: Round) -> None:
+        def begun(plan: ExchangePlan, now: Round) -> None:
             self._message += 1
             when = "outside the rounds" if now.index == SETUP else f"round {now.index}"
-            self._what = f"{line.exchange.name}, {when}"
-            self.messages[self._message] = Sealing(self._what, line, now.asked.copy(), [])
-            begin(line, now)
+            self._what = f"{plan.exchange.name}, {when}"
+            self.messages[self._message] = Sealing(self._what, plan, now.asked.copy(), [])
+            begin(plan, now)
 
-        def sealed(line: ExchangePlan, integers: NDArray[Any], client: int, now: Round) -> NDArray[Any]:
+        def sealed(plan: ExchangePlan, integers: Array, client: int, now: Round) -> Array:
             self._client = client
             self.messages[self._message].clients.append(client)
             try:
-                return seal(line, integers, client, now)
+                return seal(plan, integers, client, now)
             finally:
                 self._client = None
 
@@ -103,7 +105,7 @@ class Streams(Pad):
                 message[part] += words[start:stop] if sign > 0 else -words[start:stop]
                 start = stop
 
-    def _note(self, words: NDArray[Any], sign: int, parts: Sequence[Part]) -> None:
+    def _note(self, words: Array, sign: int, parts: Sequence[Part]) -> None:
         count = len(words) - length(words) + 1
         at = np.flatnonzero(words[:count] % _EVERY == 0)
         at = at if len(at) and at[0] == 0 else np.concatenate([[0], at])
@@ -150,9 +152,9 @@ class Streams(Pad):
         return "the same stream masks " + " and ".join([*places][:4])
 
 
-def streams_of(channel: Any) -> Streams:
+def streams_of(channel: Channel) -> Streams:
     """Record the streams of a masked channel from now on."""
     assert isinstance(channel, Masked)
     streams = Streams()
-    streams.watch(channel)
+    streams.observe(channel)
     return streams

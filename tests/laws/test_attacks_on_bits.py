@@ -18,9 +18,9 @@ from small import share_of
 
 from mpifed.audit.attacks.bits import LEVEL, share
 from mpifed.audit.command import audited
-from mpifed.audit.noise import on_noise
+from mpifed.audit.noise_attack import noise_attack
 from mpifed.audit.reader import Reader
-from mpifed.audit.stage import Stage, rehearse
+from mpifed.audit.replay import Replay, replay_job
 from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
 from mpifed.files.model_file import read_model
@@ -81,11 +81,11 @@ def binomially(right: int, of: int) -> float:
 # --- noise in floats -------------------------------------------------------------------------------------------------
 
 
-def says_absent(stage: Stage) -> bool:
+def says_absent(replay: Replay) -> bool:
     """By the attack of the audit."""
-    (attempt,) = on_noise(Reader(stage, tuple(stage.transcript.messages)))
-    assert attempt.applies, attempt.text
-    return attempt.success
+    (result,) = noise_attack(Reader(replay, tuple(replay.transcript.messages)))
+    assert result.applies, result.text
+    return result.success
 
 
 @pytest.mark.parametrize("noise", ["test", "secure"])
@@ -95,7 +95,7 @@ def test_every_run_with_noise_in_floats_is_decided(name: str, noise: str, neighb
     for number in range(FLOATS):
         there = number % 2 == 0
         job = job_of(neighbours(there, clients), model, distribution="float", noise=noise)
-        right += says_absent(rehearse(job.model_copy(update={"seed": number}), 1)) != there
+        right += says_absent(replay_job(job.model_copy(update={"seed": number}), 1)) != there
     assert right == FLOATS
 
 
@@ -122,20 +122,20 @@ def test_the_audit_finds_it(neighbours: Any, write_job: Any, tmp_path: Path) -> 
     sum_of_several = audited(
         write_job(tmp_path / "job.toml", job_of(neighbours(False, 3), "distributed").table()), (), None, ("server",)
     )
-    (one,) = [one for one in sum_of_several.attempts if one.attack == "noise-in-floats"]
+    (one,) = [one for one in sum_of_several.attacks if one.attack == "noise-in-floats"]
     assert not one.applies and "noise of several clients" in one.text
 
 
 # --- integers --------------------------------------------------------------------------------------------------------
 
 
-def integers(stage: Stage) -> Any:
+def integers(replay: Replay) -> Any:
     """[m] behind the first model, at zero before; those that float32 holds exactly."""
-    algorithm: Any = stage.algorithm
+    algorithm: Any = replay.algorithm
     shared = share_of(algorithm)
     clients = algorithm.problem.clients
     step = shared.sensitivity * 2.0**-shared.how.exponent / clients
-    values = np.concatenate([leaf.ravel() for _, leaf in leaves(algorithm.model(stage.server))]).astype(np.float64)
+    values = np.concatenate([leaf.ravel() for _, leaf in leaves(algorithm.model(replay.server))]).astype(np.float64)
     found = values / step
     near = np.abs(found) < EXACT
     assert near.mean() > 0.2
@@ -143,35 +143,35 @@ def integers(stage: Stage) -> Any:
     return np.rint(found[near]).astype(np.int64)
 
 
-def by_image(stage: Stage) -> bool:
+def by_image(replay: Replay) -> bool:
     """More values than by chance that float32 noise could give, be it significant or not."""
-    shared, problem = share_of(stage.algorithm), stage.algorithm.problem
-    values = np.asarray(stage.server.model.first).ravel()
+    shared, problem = share_of(replay.algorithm), replay.algorithm.problem
+    values = np.asarray(replay.server.model.first).ravel()
     deviation, clients = np.float32(40 * shared.sensitivity), np.float32(problem.clients)
     found = share(values, lambda noise: noise * deviation / clients, np.random.default_rng(1))
     assert found.p > LEVEL
     return found.hits > found.chance * found.of
 
 
-def by_parity(stage: Stage) -> bool:
+def by_parity(replay: Replay) -> bool:
     """More odd integers than even ones."""
-    return bool((integers(stage) & 1).mean() > 0.5)
+    return bool((integers(replay) & 1).mean() > 0.5)
 
 
-def by_levels(stage: Stage) -> bool:
+def by_levels(replay: Replay) -> bool:
     """What the finest level of the sampler alone decides is further from uniform than at the median."""
-    shared = share_of(stage.algorithm)
-    clients = stage.algorithm.problem.clients if stage.algorithm.problem.privacy.trust == "distributed" else 1
+    shared = share_of(replay.algorithm)
+    clients = replay.algorithm.problem.clients if replay.algorithm.problem.privacy.trust == "distributed" else 1
     shift = levels_of(shared.how.sigma / np.sqrt(clients))[1].shift
-    found = integers(stage)
+    found = integers(replay)
     p = min(chisquare(np.bincount(found & 2**bits - 1, minlength=2**bits)).pvalue for bits in (1, shift))
     assert p > DOUBT**2
     return bool(chisquare(np.bincount(found & 2**shift - 1, minlength=2**shift)).pvalue < 0.5)
 
 
-def by_size(stage: Stage) -> bool:
+def by_size(replay: Replay) -> bool:
     """As one decides who knows nothing better: the values of the rare features are larger."""
-    first = np.asarray(stage.server.model.first, np.float64)
+    first = np.asarray(replay.server.model.first, np.float64)
     expected = 0.67449 * first.std()
     return bool(np.median(np.abs(first[COMMON:-1])) > expected)
 
@@ -186,14 +186,14 @@ def test_no_attack_decides_runs_with_integers(name: str, noise: str, neighbours:
     for number in range(RUNS):
         there = number % 2 == 0
         job = job_of(neighbours(there, clients), model, noise=noise).model_copy(update={"seed": number})
-        stage = rehearse(job, 1)
-        right += [attack(stage) == there for attack in ATTACKS]
+        replay = replay_job(job, 1)
+        right += [attack(replay) == there for attack in ATTACKS]
     chances = [binomially(int(count), RUNS) for count in right]
     assert min(chances) > (0.01 if noise == "test" else DOUBT), dict(zip(ATTACKS, right, strict=True))
 
 
 def test_floats_are_on_no_grid(neighbours: Any) -> None:
     """So what is asked of integers above is asked of something."""
-    stage = rehearse(job_of(neighbours(False, 3), "central", distribution="float"), 1)
+    replay = replay_job(job_of(neighbours(False, 3), "central", distribution="float"), 1)
     with pytest.raises(AssertionError):
-        integers(stage)
+        integers(replay)

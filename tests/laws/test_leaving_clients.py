@@ -18,7 +18,7 @@ from jobs_in_python import checked
 from registry import CASES, NAMES, Case, private, table
 from small import algorithm, answers, block_of
 
-from mpifed.audit.stage import rehearse
+from mpifed.audit.replay import replay_job
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
@@ -213,13 +213,13 @@ def test_the_audit_plays_the_rounds_of_the_run(opened: bool, skewed: Path, tmp_p
 
     job = task(next(seed for seed in range(10**5) if fits(seed)))
     if opened:
-        for ended in (lambda: run(job, Alone(), tmp_path / "run"), lambda: rehearse(job, 3)):
+        for ended in (lambda: run(job, Alone(), tmp_path / "run"), lambda: replay_job(job, 3)):
             with pytest.raises(TooFewClients):
                 ended()
         return
-    stage = rehearse(job, 3)
+    stage = replay_job(job, 3)
     run(job, Alone(), tmp_path / "run")
-    assert [one.now.index for one in stage.scenes] == [0, 1, 2]
+    assert [one.now.index for one in stage.round_starts] == [0, 1, 2]
     model = stage.algorithm.model(stage.server)
     assert model_sha256(dict(leaves(model))) == summary(tmp_path / "run")["model_sha256"]
 

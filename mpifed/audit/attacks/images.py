@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import isqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -46,13 +45,15 @@ def save_pairs(path: Path, originals: Array, recovered: Array) -> Path | None:
         raise UsageError(f"{path}: images need matplotlib; install it with `pip install 'mpifed[plot]'`") from None
     across, rows = min(ACROSS, len(originals)), -(-len(originals) // ACROSS)
     figure = Figure(figsize=(across * 1.1, rows * 2.4), dpi=120, layout="constrained")
-    axes: Any = figure.subplots(2 * rows, across, squeeze=False)
+    axes = figure.subplots(2 * rows, across, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
-    look: dict[str, Any] = {"cmap": "gray", "vmin": float(originals.min()), "vmax": float(originals.max())}
+    low, high = float(originals.min()), float(originals.max())
     for i, pair in enumerate(zip(originals, recovered, strict=True)):
         for j, pixels in enumerate(pair):
-            axes[2 * (i // across) + j, i % across].imshow(pixels.reshape(width, width), **look)
+            axes[2 * (i // across) + j, i % across].imshow(
+                pixels.reshape(width, width), cmap="gray", vmin=low, vmax=high
+            )
     for k in range(2 * rows):
         what, left = ("recovered" if k % 2 else "original"), axes[k, 0]
         left.text(-0.06, 0.5, what, rotation=90, va="center", ha="right", fontsize=8, transform=left.transAxes)

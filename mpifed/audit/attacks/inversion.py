@@ -21,13 +21,14 @@ h scores, B samples; samples with almost no slope do not contribute, and only th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpifed.algorithms.revealed import wide
 from mpifed.audit.attacks.reconstruction import classes, dense_first, explain, reconstruct
-from mpifed.core.record import Array, Record, flat
+from mpifed.core.protocols import Model
+from mpifed.core.record import Array, flat
 from mpifed.maths.objectives import Parameters
 
 NOISE = 1e-5  # relative size of singular values that may come from rounding to float32
@@ -55,7 +56,7 @@ class _Guess(NamedTuple):
 
 
 def invert(
-    objective: Any,
+    objective: Model,
     model: Parameters,
     gradient: Parameters,
     batch: int,
@@ -95,13 +96,13 @@ def invert(
 
 
 def _class_sums(
-    objective: Any, model: Parameters, seen: Parameters, batch: int, nonnegative: bool, nothing: Inversion
+    objective: Model, model: Parameters, seen: Parameters, batch: int, nonnegative: bool, nothing: Inversion
 ) -> Inversion:
     """At feature weights of zero: G = sum over the classes of (sum of the class's samples / B) times d of the class."""
     outputs = classes(model)
     y = np.arange(outputs)[:, None]
     scores = np.zeros((outputs, 1, seen.first.shape[1]))
-    each = np.stack([_slope(objective, model.head, scores[i], y[i], np.ones(1)).scores[0] for i in range(outputs)])
+    each = np.stack([objective.slope(model.head, scores[i], y[i], np.ones(1)).scores[0] for i in range(outputs)])
     # [L, h] d of each class
     if np.linalg.matrix_rank(each) < outputs - 1:
         return nothing
@@ -121,7 +122,7 @@ class _Mixing:
     """The search for M, for `count` samples, r, with weight `weight` each in the mean."""
 
     def __init__(
-        self, objective: Any, model: Parameters, seen: Parameters, count: int, weight: float, nonnegative: bool
+        self, objective: Model, model: Parameters, seen: Parameters, count: int, weight: float, nonnegative: bool
     ) -> None:
         self.objective, self.model, self.nonnegative = objective, model, nonnegative
         self.count, self.weight = count, weight
@@ -243,7 +244,7 @@ class _Mixing:
 
     def _mismatch(self, mixing: Array, labels: Array) -> Array:
         scores, weights = mixing.T @ self.unit, np.full(self.count, self.weight)
-        slope = _slope(self.objective, self.model.head, scores, labels, weights)
+        slope = self.objective.slope(self.model.head, scores, labels, weights)
         head = flat(slope.head) - self.head if len(self.head) else self.head
         return np.concatenate([(mixing @ slope.scores - self.inside).reshape(-1), head]) / self.whole
 
@@ -287,14 +288,10 @@ class _Mixing:
         away = []
         for label in range(classes(self.model)):
             y = np.full(self.count, label)
-            slope = _slope(self.objective, self.model.head, scores, y, np.ones(self.count)).scores
+            slope = self.objective.slope(self.model.head, scores, y, np.ones(self.count)).scores
             away.append(((slope - wanted) ** 2).sum(axis=1))
         result: Array | None = np.argmin(away, axis=0)
         return result
-
-
-def _slope(objective: Any, head: Record, scores: Array, y: Array, weights: Array) -> Any:
-    return objective.slope(head, scores, y, weights)
 
 
 def _relative(values: Array, seen: Array) -> float:

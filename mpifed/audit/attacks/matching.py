@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array
 
 EXACT = 1e-2  # relative error below which a row counts as recovered
@@ -24,12 +25,12 @@ class Match(NamedTuple):
     verdict: str  # "row": recovered; "direction": up to its length; "close": recognizable; "none"
 
 
-def dense(X: Any) -> Array:
+def dense(X: Array | CsrRows) -> Array:
     """[m, p] float64 from a matrix that may be sparse."""
     return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
 
 
-def match(estimate: Array, rows: Any) -> Match:
+def match(estimate: Array, rows: Array | CsrRows) -> Match:
     """Compare `estimate` [p] with the nearest of `rows` [m, p]: a minibatch, or all rows of a client.
 
     Among many rows with few features, any estimate is near a row by chance: compare with the rows of the minibatch if
@@ -41,7 +42,7 @@ def match(estimate: Array, rows: Any) -> Match:
     return _match(rows, at, cosine[at], relative[at], scaled[at])
 
 
-def match_all(estimates: Array, rows: Any) -> list[Match]:
+def match_all(estimates: Array, rows: Array | CsrRows) -> list[Match]:
     """Compare `estimates` [f, p] with distinct `rows` [b, p]: the assignment with the smallest errors."""
     from scipy.optimize import linear_sum_assignment
 

@@ -12,7 +12,7 @@ be strangers. A higher score makes membership more likely.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -170,9 +170,10 @@ class _Standard:
             if np.sum(classes == label) >= OF_A_CLASS
         }
 
-    def __call__(self, scores: Array, classes: Array) -> Any:
+    def __call__(self, scores: Array, classes: Array) -> Array:
         moments = np.array([self.own.get(int(label), self.all) for label in classes]).reshape(-1, 2)
-        return (scores - moments[:, 0]) / moments[:, 1]
+        standardized: Array = (scores - moments[:, 0]) / moments[:, 1]
+        return standardized
 
 
 def _moments(scores: Array) -> tuple[float, float]:

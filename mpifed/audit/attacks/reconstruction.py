@@ -14,11 +14,12 @@ does not see the data. Shapes: p features, h scores.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpifed.algorithms.revealed import wide
+from mpifed.core.protocols import Model
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves
 from mpifed.maths.objectives import Parameters
 
@@ -64,7 +65,7 @@ def direction(first: Array) -> tuple[Array, float]:
 
 
 def reconstruct(
-    objective: Any, model: Parameters, gradient: Parameters, *, nonnegative: bool = False
+    objective: Model, model: Parameters, gradient: Parameters, *, nonnegative: bool = False
 ) -> Reconstruction:
     """Reconstruct the sample behind a gradient.
 
@@ -97,7 +98,7 @@ def reconstruct(
 
 
 def explain(
-    objective: Any, model: Parameters, along: Array, slope: Array, head: Record, nonnegative: bool
+    objective: Model, model: Parameters, along: Array, slope: Array, head: Record, nonnegative: bool
 ) -> list[Length]:
     """Lengths and labels of a sample along `along` [p], best first, whose loss has the derivative `slope` / length.
 

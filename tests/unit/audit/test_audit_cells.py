@@ -13,11 +13,11 @@ from jobs_in_python import checked
 
 from mpifed.audit.command import audited
 from mpifed.audit.conditions import UNDERDETERMINED, conditions
-from mpifed.audit.plays import line_of, plays
+from mpifed.audit.messages import plan_of, plays
+from mpifed.audit.replay import replay_job
 from mpifed.audit.report import Audit, as_text
 from mpifed.audit.sealed import hidden, sealed
-from mpifed.audit.stage import rehearse
-from mpifed.audit.uniform import examine
+from mpifed.audit.uniformity import examine
 from mpifed.cli import main
 
 ONE = {"name": "hyfdca", "rule": "paper", "inner": 1, "primal": "clear"}
@@ -68,14 +68,14 @@ def names(found: Audit) -> list[str]:
 
 
 def attack(found: Audit, name: str, seen: str) -> Any:
-    (one,) = [one for one in found.attempts if one.attack == name and seen in one.seen]
+    (one,) = [one for one in found.attacks if one.attack == name and seen in one.seen]
     return one
 
 
 def held(folder: Path) -> Any:
     """[24, 6] all rows, from the clients' shards."""
     found = np.zeros((24, 6))
-    for shard in rehearse(checked(table(folder, ALL, "plain")), 1).shards.values():
+    for shard in replay_job(checked(table(folder, ALL, "plain")), 1).shards.values():
         for i in range(shard.samples):
             out = np.empty((1, shard.features))
             shard.take(np.array([i]), out)
@@ -183,9 +183,9 @@ SOME = {"participation": {"clients_per_round": 4}}
 def test_kept_totals_look_random(patches: Path) -> None:
     """Of two rounds: units of two groups of rows, which somebody seals anew in each sum for clients."""
     job = checked(table(patches, ONE | {"inner": 40}, "masked", **SOME))
-    stage = rehearse(job, 2)
-    messages = tuple(stage.transcript.messages)
-    samples = sealed(stage, messages).samples
+    replay = replay_job(job, 2)
+    messages = tuple(replay.transcript.messages)
+    samples = sealed(replay, messages).samples
     kept = [one for one in samples if one.exchange.endswith("sum so far")]
     told = sum(len(plays(messages, name)) for name in ("return-duals", "products", "duals"))
     assert told == 5  # who returns in round 1 is told the duals first
@@ -229,21 +229,21 @@ def test_single_holders_follow_from_who_is_there(patches: Path, audit: Callable[
 
 def test_of_two_who_mask_with_each_other_one_is_looked_at(squares: Path) -> None:
     """What the second one sends is the sum less what the first one sends."""
-    stage = rehearse(checked(table(squares, ONE | {"primal": "sealed", "returns": "last"}, "masked")), 1)
-    lines = {one.name: line_of(stage, one) for one in stage.exchanges}
+    replay = replay_job(checked(table(squares, ONE | {"primal": "sealed", "returns": "last"}, "masked")), 1)
+    lines = {one.name: plan_of(replay, one) for one in replay.exchanges}
     everybody = np.ones(4, dtype=bool)
-    looked_at = [len(hidden(lines["primal"], stage.cells, client, everybody)[0]) for client in range(4)]
+    looked_at = [len(hidden(lines["primal"], replay.cells, client, everybody)[0]) for client in range(4)]
     limbs = lines["primal"].sum.places[0].form.limbs
     assert looked_at == [3 * limbs, 3 * limbs, 0, 0]
-    assert [len(hidden(lines["duals"], stage.cells, client, everybody)[0]) for client in range(4)] == [12 * limbs] * 4
-    at, clear = hidden(lines["primal"], stage.cells, 2, np.array([False, True, True, True]))
+    assert [len(hidden(lines["duals"], replay.cells, client, everybody)[0]) for client in range(4)] == [12 * limbs] * 4
+    at, clear = hidden(lines["primal"], replay.cells, 2, np.array([False, True, True, True]))
     assert len(at) == 0 and clear == {"primal.pulled": 3 * limbs}
 
 
 def test_what_a_holder_hears_of_the_other(squares: Path) -> None:
     """Twelve inner products in three columns that it does not have; of one round, one equation a row."""
-    stage = rehearse(checked(table(squares, ALL, "masked")), 2)
-    found = {(one.exchange, one.party): one for one in conditions(stage)}
+    replay = replay_job(checked(table(squares, ALL, "masked")), 2)
+    found = {(one.exchange, one.party): one for one in conditions(replay)}
     one = found["products", "client 0"]
     assert (one.rows, one.unknowns, one.numbers, one.equations) == (12, 36, 12, 12)
     assert one.verdict == UNDERDETERMINED and one.rounds_until == 3
@@ -255,15 +255,15 @@ def test_what_a_holder_hears_of_the_other(squares: Path) -> None:
 
 
 def test_rows_are_put_together_from_all_who_hold_parts(patchwork: Path, squares: Path) -> None:
-    stage = rehearse(checked(table(squares, ALL, "plain")), 1)
-    np.testing.assert_array_equal(stage.whole(np.array([20, 3])), held(squares)[[20, 3]])
-    stage = rehearse(checked(table(patchwork, ONE, "plain")), 1)
+    replay = replay_job(checked(table(squares, ALL, "plain")), 1)
+    np.testing.assert_array_equal(replay.full_rows(np.array([20, 3])), held(squares)[[20, 3]])
+    replay = replay_job(checked(table(patchwork, ONE, "plain")), 1)
     some = np.array([1700, 3, 700])
-    rows = stage.whole(some)
-    for shard in stage.shards.values():
+    rows = replay.full_rows(some)
+    for shard in replay.shards.values():
         for i, row in enumerate(some):
             if row in shard.rows:
-                own = stage.features(shard.client, np.flatnonzero(shard.rows == row))[0]
+                own = replay.features(shard.client, np.flatnonzero(shard.rows == row))[0]
                 np.testing.assert_array_equal(rows[i, shard.columns], own)
 
 

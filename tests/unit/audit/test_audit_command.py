@@ -15,10 +15,10 @@ from jobs_in_python import checked
 
 from mpifed.audit.command import audited
 from mpifed.audit.findings import NAMES
+from mpifed.audit.replay import replay_job
 from mpifed.audit.report import Audit, as_json, as_text
 from mpifed.audit.sealed import sealed
-from mpifed.audit.stage import rehearse
-from mpifed.audit.uniform import examine
+from mpifed.audit.uniformity import examine
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
@@ -29,6 +29,10 @@ from mpifed.run.api import run
 SSCA = {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 VERTICAL = SSCA | {"name": "ssca", "batch_size": 5}
 MASKED = {"security": "masked"}
+ATTACKS = {
+    "reconstruction", "inversion", "inner-products", "linear-system", "moved-row", "row-sent", "noise-in-floats",
+    "membership",
+}  # fmt: skip
 
 
 def table(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -57,7 +61,7 @@ def names(found: Audit) -> list[str]:
 
 
 def attack(found: Audit, name: str, seen: str) -> Any:
-    (one,) = [one for one in found.attempts if one.attack == name and seen in one.seen]
+    (one,) = [one for one in found.attacks if one.attack == name and seen in one.seen]
     return one
 
 
@@ -70,7 +74,7 @@ def test_plain_uploads_of_one_row_give_it_away(digits: Path, audit: Callable[...
     one = attack(found, "reconstruction", "each client's upload")
     assert (one.success, one.recovered, one.of) == (True, 16, 16)  # 8 clients, the first round and the last
     np.testing.assert_allclose(one.rows, one.truth, atol=1e-3)
-    shards = rehearse(checked(table(digits)), 1).shards
+    shards = replay_job(checked(table(digits)), 1).shards
     held = np.concatenate([_rows(shard) for shard in shards.values()])
     assert all((np.abs(held - row).max(axis=1) == 0).any() for row in one.truth)  # they are rows of the data
     assert found.uniform.uniform is False
@@ -87,7 +91,8 @@ def test_masked_uploads_of_one_row_do_not(digits: Path, audit: Callable[..., Aud
     """The same job: six hidden cells cannot tell the sum of eight rows apart either."""
     found = audit(digits, aggregation=MASKED)
     assert names(found) == []
-    for one in found.attempts:
+    assert {one.attack for one in found.attacks} == ATTACKS - {"moved-row"}  # which needs dual variables
+    for one in found.attacks:
         assert not one.success
         assert one.recovered == 0
     assert attack(found, "reconstruction", "masked uploads").applies
@@ -175,7 +180,7 @@ def test_sums_that_only_put_together_are_seen(
     assert found.findings[0].text == (
         "gradients.placed: 26 of 26 nonzero values come from single clients, to the server"
     )
-    assert not any(one.success for one in found.attempts)
+    assert not any(one.success for one in found.attacks)
     said = [one for one in found.remarks if "VerticalLeastSquares does not declare what uploads in" in one]
     assert ['"scores"' in said[0], '"gradients"' in said[1]] == [True, True]
 
@@ -257,12 +262,12 @@ def test_plain_uploads_are_told_from_uniform_and_masked_ones_are_not(
                 aggregation={"security": channel} | (allow if channel == "masked" else {}), **own,
             )
         )  # fmt: skip
-        stage = rehearse(job, 2)
-        verdict = examine(sealed(stage, tuple(stage.transcript.messages)).samples)
+        replay = replay_job(job, 2)
+        verdict = examine(sealed(replay, tuple(replay.transcript.messages)).samples)
         assert verdict.uniform is (channel == "masked"), verdict.rejected[:3]
         if channel == "plain":
             seen = {one.what.split(",")[0] for one in verdict.rejected}
-            assert seen == {one.name for one in (*stage.algorithm.setup, *stage.exchanges) if one.private}
+            assert seen == {one.name for one in (*replay.algorithm.setup, *replay.exchanges) if one.private}
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -362,7 +367,7 @@ def test_one_party_alone(digits: Path, audit: Callable[..., Audit]) -> None:
     assert {one.party for one in audit(digits, 1, ("server",)).conditions} == {"server"}
     client = audit(digits, 1, ("client:5",))
     assert {one.party for one in client.conditions} == {"client 5"}
-    assert {one.party for one in client.attempts} == {"anybody"}
+    assert {one.party for one in client.attacks} == {"anybody"}
     with pytest.raises(UsageError, match="--party clients: expected server"):
         audit(digits, 1, ("clients",))
     with pytest.raises(UsageError, match="--party client:8: clients are numbered 0 to 7"):
@@ -386,9 +391,11 @@ def test_rows_too_wide_to_be_compared_are_not_read(
     digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not tried is said; dense rows of text would fill the memory."""
-    monkeypatch.setattr("mpifed.audit.gradients.LARGEST", 63)
-    monkeypatch.setattr("mpifed.audit.targets.MOST_NUMBERS", 63)
-    monkeypatch.setattr("mpifed.audit.targets.Target.rows", property(lambda target: pytest.fail("rows were read")))
+    monkeypatch.setattr("mpifed.audit.gradient_attacks.LARGEST", 63)
+    monkeypatch.setattr("mpifed.audit.gradient_targets.MOST_NUMBERS", 63)
+    monkeypatch.setattr(
+        "mpifed.audit.gradient_targets.Target.rows", property(lambda target: pytest.fail("rows were read"))
+    )
     found = audit(digits)
     for name in ("reconstruction", "inversion"):
         one = attack(found, name, "each client's upload")

@@ -41,7 +41,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 def test_a_digit(jobs: Callable[..., Path], real_data: Path, write_job: Any, channel: str) -> None:
     found = audited(jobs(real_data / "mnist", write_job), (f"aggregation.security={channel}",), 1, ("server",))
-    tried = {(one.attack, one.seen): one for one in found.attempts}
+    tried = {(one.attack, one.seen): one for one in found.attacks}
     assert not tried["reconstruction", "the decoded sum"].success
     if channel == "plain":
         each = tried["reconstruction", "each client's upload"]
@@ -51,6 +51,6 @@ def test_a_digit(jobs: Callable[..., Path], real_data: Path, write_job: Any, cha
         assert (errors < 1e-3).sum() >= 12  # the others begin in a corner where all slopes are nearly zero
         assert {"answers", "reconstruction"} <= {one.name for one in found.leaks}
     else:
-        assert not any(one.success for one in found.attempts)
+        assert not any(one.success for one in found.attacks)
         assert found.uniform.uniform
         assert found.leaks == []

@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked
 
-from mpifed.audit.beside import beside
 from mpifed.audit.command import audited
-from mpifed.audit.exact import exact
+from mpifed.audit.exact_checks import exact_checks
+from mpifed.audit.outside_uploads import classify
+from mpifed.audit.replay import replay_job
 from mpifed.audit.report import as_json, as_text
 from mpifed.audit.sealed import sealed
-from mpifed.audit.stage import rehearse
-from mpifed.audit.uniform import examine
+from mpifed.audit.uniformity import examine
 from mpifed.cli import main
 from mpifed.comm import key_streams, keys
 from mpifed.comm.key_streams import Pad
@@ -430,11 +430,11 @@ def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest)
     for seed in seeds:
         job = checked(table(request.getfixturevalue(folder), **({"seed": seed, "rounds": 3} | changes)))
         plain = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
-        stage, other = rehearse(job, 3), rehearse(plain, 3)
-        found = exact(stage, beside(stage, tuple(stage.transcript.messages)), other, same_run=True)
+        replay, other = replay_job(job, 3), replay_job(plain, 3)
+        found = exact_checks(replay, classify(replay, tuple(replay.transcript.messages)), other, same_run=True)
         assert found.leaks == {}, (seed, found.leaks)
         assert found.words == found.of_words > 0
-        assert examine(sealed(stage, tuple(stage.transcript.messages)).samples).uniform is not False, seed
+        assert examine(sealed(replay, tuple(replay.transcript.messages)).samples).uniform is not False, seed
 
 
 def test_the_verdict_says_what_was_looked_at(twenty: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_fewer_rounds_where_more_do_not_fit(
 ) -> None:
     """Nothing of those is left out, and what is not covered is said."""
     small = partial(Transcript, limit_bytes=20_000)
-    monkeypatch.setattr("mpifed.audit.stage.Transcript", small)
+    monkeypatch.setattr("mpifed.audit.replay.Transcript", small)
     found = audited(write_job(tmp_path / "job.toml", table(twenty, record={"evaluate_every": 1})), (), None)
     assert found.left_out == 0 and 1 < found.exact.rounds == found.rounds < 12
     assert found.exact.words == found.exact.of_words

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from jobs_in_python import checked
 
 from mpifed.audit.command import audited
-from mpifed.audit.stage import rehearse
+from mpifed.audit.replay import replay_job
 from mpifed.cli import main
 from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import Alone
@@ -169,7 +169,7 @@ def test_a_plain_piece_in_a_bundle(six: Path, leaks: Callable[..., dict[str, str
 
 def test_an_appended_copy_in_a_recorded_run(six: Path, changed: Callable[..., Path]) -> None:
     job = checked(table(six))
-    alone = rehearse(
+    alone = replay_job(
         job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})}), 3
     )
     plain = next(one.data for one in alone.transcript.messages if one.kind == "upload" and one.sender == "client 2")

@@ -10,17 +10,17 @@ import pytest
 from jobs_in_python import checked
 
 from mpifed.audit.conditions import DETERMINED, OPEN, UNDERDETERMINED, Condition, conditions
-from mpifed.audit.stage import Stage, rehearse
+from mpifed.audit.replay import Replay, replay_job
 
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 
 
-def stage(folder: Path, algorithm: dict[str, Any], rounds: int = 1, **changes: Any) -> Stage:
+def replay(folder: Path, algorithm: dict[str, Any], rounds: int = 1, **changes: Any) -> Replay:
     table: dict[str, Any] = {
         "name": "conditions", "rounds": 5, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
         "algorithm": algorithm, "record": {"evaluate_every": 0},
     }  # fmt: skip
-    return rehearse(checked(table | changes), rounds)
+    return replay_job(checked(table | changes), rounds)
 
 
 def of(found: list[Condition], exchange: str, party: str) -> Condition:
@@ -31,7 +31,7 @@ def of(found: list[Condition], exchange: str, party: str) -> Condition:
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 8])
 def test_gradients_of_a_linear_model_at_zero(classes: Path, batch: int) -> None:
     """G = X' D with D = (1/3 - Y) / B whatever X is: G has p rank(D) independent numbers, rank(D) by the labels."""
-    found = stage(classes, {"name": "fedavg", "batch_size": batch, "client_optimizer": {"learning_rate": 0.5}})
+    found = replay(classes, {"name": "fedavg", "batch_size": batch, "client_optimizer": {"learning_rate": 0.5}})
     one = of(conditions(found), "changes", "server")
     client = int(one.about.removeprefix("client "))
     y = found.shards[client].y[found.rows(0, "changes", client)]
@@ -45,7 +45,7 @@ def test_gradients_of_a_linear_model_at_zero(classes: Path, batch: int) -> None:
 
 def test_gradients_of_least_squares_lack_one_equation(regression: Path) -> None:
     """g = -y x at w = 0: a row and its target are known up to one factor."""
-    found = stage(
+    found = replay(
         regression,
         {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
         model={"name": "least-squares", "bias": False},
@@ -58,11 +58,11 @@ def test_gradients_of_least_squares_lack_one_equation(regression: Path) -> None:
 
 def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
     """B K unknowns against d = J (K + L), for J = 6, K = 64, L = 10; one sample and six hidden cells give it away."""
-    found = stage(digits, {"name": "ssca", "batch_size": 1} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
+    found = replay(digits, {"name": "ssca", "batch_size": 1} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
     one = of(conditions(found), "gradients", "server")
     assert (one.unknowns, one.equations, one.verdict) == (64, 64, DETERMINED)
     assert "B K = 1 x 64 = 64" in one.paper and "6 x (64 + 10) = 444: 444" in one.paper
-    many = stage(digits, {"name": "ssca", "batch_size": 20} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
+    many = replay(digits, {"name": "ssca", "batch_size": 20} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
     one = of(conditions(many), "gradients", "server")
     assert (one.unknowns, one.numbers, one.counted) == (1280, 445, True)
     assert (one.verdict, one.missing) == (UNDERDETERMINED, 1280 - 445)
@@ -71,7 +71,7 @@ def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
 
 def test_functions_of_constraints_are_more_equations(digits: Path) -> None:
     """(M + 1) d of the papers: two constraints send their gradients too."""
-    found = stage(
+    found = replay(
         digits, {"name": "ssca", "batch_size": 1, "slack_cost": 20.0} | SIZES,
         model={"name": "mlp", "bias": False, "hidden": 2},
         constraint=[{"name": "loss", "classes": [k], "limit": 1.0} for k in (1, 2)],
@@ -85,10 +85,10 @@ def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
     """The unknowns add up, the numbers do not: eight rows are too many for 2 hidden cells, one is not."""
     tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 2}}
     plain = conditions(
-        stage(digits, {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, **tables)
+        replay(digits, {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, **tables)
     )
     masked = conditions(
-        stage(
+        replay(
             digits,
             {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
             aggregation={"security": "masked"},
@@ -104,7 +104,7 @@ def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
 
 
 def test_what_a_client_reads_from_the_next_model(digits: Path) -> None:
-    found = stage(
+    found = replay(
         digits,
         {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
         aggregation={"security": "masked"},
@@ -117,7 +117,7 @@ def test_what_a_client_reads_from_the_next_model(digits: Path) -> None:
 def test_scores_of_vertical_data(sides: Path) -> None:
     """J scores of a row against its K_i columns for the server of the plain channel; B J sums for a client."""
     tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 4}}
-    found = stage(sides, {"name": "ssca", "batch_size": 3} | SIZES, **tables)
+    found = replay(sides, {"name": "ssca", "batch_size": 3} | SIZES, **tables)
     one = of(conditions(found), "scores", "server")
     assert (one.unknowns, one.numbers, one.equations) == (3 * 12, 3 * 4, 3 * 4)
     heard = of(conditions(found), "scores", "client 0")
@@ -125,14 +125,14 @@ def test_scores_of_vertical_data(sides: Path) -> None:
     assert (heard.unknowns, heard.numbers, heard.equations) == ((3 + 4) * others, 12, 12)
     assert f"sum of J K_i + B K_i = {4 * others} + {3 * others}" in heard.paper
     assert heard.rounds_until is None  # every round brings weights that are not known
-    wide = stage(sides, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "bias": False, "hidden": 16})
+    wide = replay(sides, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "bias": False, "hidden": 16})
     one = of(conditions(wide), "scores", "server")
     assert (one.unknowns, one.equations, one.verdict) == (36, 36, DETERMINED)  # 16 cells, 12 columns
 
 
 def test_the_server_hears_no_masked_scores(sides: Path) -> None:
     allowed = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
-    found = conditions(stage(sides, {"name": "ssca", "batch_size": 2} | SIZES, aggregation=allowed))
+    found = conditions(replay(sides, {"name": "ssca", "batch_size": 2} | SIZES, aggregation=allowed))
     scores = of(found, "scores", "server")
     assert (scores.receives, scores.numbers, scores.verdict) == ("nothing", 0, UNDERDETERMINED)
     gradients = of(found, "gradients", "server")
@@ -142,7 +142,7 @@ def test_the_server_hears_no_masked_scores(sides: Path) -> None:
 
 def test_a_vertical_gradient_holds_the_rows_of_all(by_columns: Path) -> None:
     """G = X' D of all columns together; D at w = 0 follows from labels: 6 rank(D) equations for 6 B unknowns."""
-    found = stage(by_columns, {"name": "vertical-sgd", "batch_size": 2, "server_optimizer": {"learning_rate": 0.5}})
+    found = replay(by_columns, {"name": "vertical-sgd", "batch_size": 2, "server_optimizer": {"learning_rate": 0.5}})
     one = of(conditions(found), "gradients", "server")
     rows = found.rows(0, "scores", 0)
     rank = np.linalg.matrix_rank(1 / 3 - np.eye(3)[found.shards[0].y[rows]])
@@ -150,7 +150,7 @@ def test_a_vertical_gradient_holds_the_rows_of_all(by_columns: Path) -> None:
 
 
 def test_measuring_counts_too(digits: Path) -> None:
-    found = stage(
+    found = replay(
         digits,
         {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
         record={"evaluate_every": 1},

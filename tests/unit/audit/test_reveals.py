@@ -16,14 +16,14 @@ from own_reveals import renamed
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.algorithms.ssca_vertical import SSCAVertical
-from mpifed.audit import gradients
+from mpifed.audit import gradient_attacks
+from mpifed.audit.attack_result import beyond_chance
 from mpifed.audit.command import audited
-from mpifed.audit.gradients import beyond_chance
-from mpifed.audit.noise import on_noise
+from mpifed.audit.noise_attack import noise_attack
 from mpifed.audit.reader import Reader
+from mpifed.audit.replay import replay_job
 from mpifed.audit.report import Audit, as_json
-from mpifed.audit.sent import _near
-from mpifed.audit.stage import rehearse
+from mpifed.audit.sent_rows import _near
 from mpifed.cli import main
 
 SOFTMAX = {"name": "softmax", "bias": True, "l2": 1e-3}
@@ -65,7 +65,7 @@ def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., Audit
 
 
 def attack(found: Audit, name: str, seen: str = "each client's") -> Any:
-    return next(one for one in found.attempts if one.attack == name and seen in one.seen and one.applies)
+    return next(one for one in found.attacks if one.attack == name and seen in one.seen and one.applies)
 
 
 # --- other names, the same findings ----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_other_names_of_exchanges_silence_no_attack(
     data = request.getfixturevalue(folder)
     plain = name.removesuffix("-horizontal").removesuffix("-vertical")
     own, other = (audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (plain, renamed(name)))
-    assert {one.attack for one in own.attempts if one.success and one.attack != "membership"} == successful
+    assert {one.attack for one in own.attacks if one.success and one.attack != "membership"} == successful
     assert as_json(own)["attacks"] == as_json(other)["attacks"]
     assert [_nameless(one) for one in own.remarks] == [_nameless(one) for one in other.remarks]
     assert [one.name for one in own.findings] == [one.name for one in other.findings]
@@ -136,8 +136,8 @@ def test_nor_the_look_at_noise(digits: Path, privacy: dict[str, Any]) -> None:
             "algorithm": {"name": kind, "batch_size": 5, "client_optimizer": {"learning_rate": 0.5}},
             "privacy": NOISE | privacy,
         }  # fmt: skip
-        stage = rehearse(checked(table), 2)
-        (found,) = on_noise(Reader(stage, tuple(stage.transcript.messages)))
+        replay = replay_job(checked(table), 2)
+        (found,) = noise_attack(Reader(replay, tuple(replay.transcript.messages)))
         return found
 
     own, other = noise("fedavg"), noise(renamed("fedavg"))
@@ -189,7 +189,7 @@ def test_an_answer_that_is_not_what_its_base_said(digits: Path, audit: Callable[
         SOFTMAX | {"l2": 0.1},
         {"name": "own_reveals:Inherited", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
     )
-    tried = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen]
+    tried = [one for one in found.attacks if one.attack == "reconstruction" and "each" in one.seen]
     assert len(tried) == 2 and "interpreted as" in tried[1].text
     assert tried[1].recovered == tried[1].of == 8 and tried[0].recovered < tried[0].of
     assert any("Inherited does not declare" in one and "let its `reveals` declare it" in one for one in found.remarks)
@@ -221,7 +221,7 @@ def test_masked_answers_of_which_nothing_is_said(digits: Path, audit: Callable[.
         aggregation={"security": "masked"},
     )
     assert attack(found, "reconstruction", "masked uploads").recovered == 0
-    assert not any(one.success for one in found.attempts) and found.leaks == []
+    assert not any(one.success for one in found.attacks) and found.leaks == []
 
 
 def test_the_example_of_the_tutorial_says_it(
@@ -248,7 +248,7 @@ LIES = ["Silent", "OtherKind", "OtherGradient", "PartsOfWhole", "OnlyNoise", "Of
 def test_what_an_algorithm_says_silences_nothing(kind: str, digits: Path, audit: Callable[..., Audit]) -> None:
     batch = 40 if kind == "Beside" else 1
     found = audit(digits, 2, SOFTMAX, {"name": f"own_reveals:{kind}", "batch_size": batch})
-    good = [one for one in found.attempts if one.attack == "reconstruction" and "each" in one.seen and one.success]
+    good = [one for one in found.attacks if one.attack == "reconstruction" and "each" in one.seen and one.success]
     assert [one.recovered for one in good] == [4 if kind == "Beside" else 8]
     assert "interpreted as a gradient" in good[0].text
     assert ("which the algorithm does not declare for" in good[0].text) is (kind != "Silent")
@@ -273,7 +273,7 @@ def test_rows_as_they_are(where: str, digits: Path, audit: Callable[..., Audit])
     assert "row-sent" in {one.name for one in found.leaks}
     assert not attack(found, "row-sent", "the decoded sum").success
     masked = audit(digits, 2, SOFTMAX, own, record={"evaluate_every": 1}, aggregation={"security": "masked"})
-    assert not any(one.success for one in masked.attempts)
+    assert not any(one.success for one in masked.attacks)
 
 
 @pytest.mark.parametrize("width", [3, 6])
@@ -288,9 +288,9 @@ def test_where_there_is_nothing_to_try_it_says_so_by_the_algorithms_word(
     digits: Path, audit: Callable[..., Audit]
 ) -> None:
     found = audit(digits, 1, SOFTMAX, {"name": "own_reveals:OtherKind", "batch_size": 40}, record={"evaluate_every": 1})
-    why = [one.text for one in found.attempts if one.attack == "inversion"]
+    why = [one.text for one in found.attacks if one.attack == "inversion"]
     assert "clients send sums over their dual variables, and no gradients, as the algorithm declares" in why
-    assert not any(one.success for one in found.attempts if one.attack in ("inversion", "reconstruction"))
+    assert not any(one.success for one in found.attacks if one.attack in ("inversion", "reconstruction"))
 
 
 def test_honest_words_are_not_tried_twice(digits: Path, audit: Callable[..., Audit]) -> None:
@@ -301,7 +301,7 @@ def test_honest_words_are_not_tried_twice(digits: Path, audit: Callable[..., Aud
         {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
         aggregation={"security": "masked"},
     )
-    assert not any("interpreted as" in one.text or one.success for one in found.attempts)
+    assert not any("interpreted as" in one.text or one.success for one in found.attacks)
 
 
 def test_rows_met_as_often_as_strangers_are_met_by_chance(
@@ -312,7 +312,7 @@ def test_rows_met_as_often_as_strangers_are_met_by_chance(
     assert good == [True, False, False, True, False]
     own = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
     assert attack(audit(digits, 1, WIDE, own), "inversion").success
-    monkeypatch.setattr(gradients, "_strangers", lambda stage, target: target.rows)
+    monkeypatch.setattr(gradient_attacks, "_strangers", lambda replay, target: target.rows)
     found = attack(audit(digits, 1, WIDE, own), "inversion")
     assert found.recovered and not found.success
     assert f"and {found.recovered} of as many rows outside the minibatch" in found.text

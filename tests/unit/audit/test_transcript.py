@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked
 
-from mpifed.audit import stage as staged
-from mpifed.audit.plays import Decoder, complete, filled, plays
+from mpifed.audit.messages import Decoder, complete, filled, plays
+from mpifed.audit.replay import replay_job
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
 from mpifed.core.record import flat, leaves, map_leaves
@@ -157,7 +157,7 @@ def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) ->
     """Two rounds of four: the uploads, decoded, add up to the sum that was opened."""
     task = job(digits)
     run(task, Alone(), tmp_path / "run")
-    found, alone = read(tmp_path / "run"), staged.rehearse(task, 2)
+    found, alone = read(tmp_path / "run"), replay_job(task, 2)
     assert found.channel == "plain"
     assert {one.round for one in found.messages} == {SETUP, 0, 1}
     (exchange,) = alone.exchanges
@@ -237,18 +237,17 @@ def test_uploads_are_as_long_as_they_are_counted(name: str, channel: str, reques
     allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name == "columns" else {}
     sums = {"security": channel} | (allow if channel == "masked" else {})
     task = job(request.getfixturevalue(folder), aggregation=sums, **changes)
-    stage = staged.rehearse(task, 3)
-    assert stage.aggregator is not None
-    counted = stage.aggregator.accounts({})
+    replay = replay_job(task, 3)
+    counted = replay.aggregator.accounts({})
     sent = Counter[str]()
-    for one in stage.transcript.messages:
+    for one in replay.transcript.messages:
         if one.kind in ("upload", "note"):
             sent[one.exchange or "keys"] += one.data.nbytes
-    played = {one.name for one in (*stage.algorithm.setup, *stage.exchanges)} & sent.keys()  # measuring is not counted
+    played = {one.name for one in (*replay.algorithm.setup, *replay.exchanges)} & sent.keys()  # without measures
     assert played
     assert {one: sent[one] for one in played} == {one: counted[one]["up_bytes"] for one in played}
     if channel == "masked":  # beside public keys, the group's key goes from one client to each other one, sealed
-        others = stage.algorithm.problem.clients - 1
+        others = replay.algorithm.problem.clients - 1
         assert counted["keys"]["up_bytes"] == sent["keys"] + others * (32 + 16)
 
 
@@ -272,7 +271,7 @@ def test_no_secret_key_is_in_it(digits: Path, monkeypatch: pytest.MonkeyPatch, d
 
     monkeypatch.setattr(keys, "X25519PrivateKey", Noted)
     leaving = {"participation": {"dropout_rate": 0.05, "max_dropouts": dropouts}} if dropouts else {}
-    found = staged.rehearse(job(digits, aggregation={"security": "masked"}, **leaving), 2)
+    found = replay_job(job(digits, aggregation={"security": "masked"}, **leaving), 2)
     whole = b"|".join(one.data.tobytes() for one in found.transcript.messages)
     assert len(secrets) >= 8
     assert any(one.what == "public key" for one in found.transcript.messages)
@@ -290,7 +289,7 @@ def _noted(function: Any, into: list[bytes]) -> Any:
 
 
 def test_the_leaves_of_a_question_are_named(digits: Path) -> None:
-    found = staged.rehearse(job(digits), 1)
+    found = replay_job(job(digits), 1)
     (play,) = plays(found.transcript.messages, "changes")
-    question = found.exchanges[0].ask(found.scenes[0].server, found.scenes[0].now)
+    question = found.exchanges[0].ask(found.round_starts[0].server, found.round_starts[0].now)
     assert set(play.question) == {name for name, _ in leaves(question)} == {"model.first", "step"}

@@ -1,26 +1,29 @@
-"""Repeated windows of 128 bits in sequences of words, and counts of bits."""
+"""Repeated windows of 128 bits in sequences of words, counts of bits, and searches for 64-bit words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mpifed.core.record import Array
 
 BYTES = 16
 _DEVIATIONS = 8.0  # in half square roots of the number of words; Hoeffding's bound is 2 exp(-32)
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # [256, 8]
 _PIECE = 2**18  # windows that are computed together
+_TABLE = 2**20  # size of a first lookup table, by the low bits of words
+_LOW = np.uint64(_TABLE - 1)
 _SHOWN = 16  # most repeated windows that are reported
 
 
-def length(words: NDArray[Any]) -> int:
+def length(words: Array) -> int:
     """Number of words of a window."""
     return BYTES // words.itemsize
 
 
-def half(words: NDArray[Any], at: NDArray[np.int64] | slice, second: bool, signed: bool) -> NDArray[np.uint64]:
+def half(words: Array, at: NDArray[np.int64] | slice, second: bool, signed: bool) -> NDArray[np.uint64]:
     """A half of each window at `at`; if `signed`, of the window or its negative, whichever has a leading bit of 0."""
     count = len(words) - length(words) + 1
     negative = words[:count][at] >> (8 * words.itemsize - 1) > 0
@@ -34,7 +37,7 @@ def half(words: NDArray[Any], at: NDArray[np.int64] | slice, second: bool, signe
     return halves
 
 
-def repeats(words: NDArray[Any]) -> Iterator[tuple[int, int, bool]]:
+def repeats(words: Array) -> Iterator[tuple[int, int, bool]]:
     """(first position, repeated position, whether negated) of repeated windows at any offset, at most `_SHOWN`.
 
     Windows with a leading zero word are left out.
@@ -55,7 +58,7 @@ def repeats(words: NDArray[Any]) -> Iterator[tuple[int, int, bool]]:
             yield j, i, bool((words[i] ^ words[j]) >> (8 * words.itemsize - 1))
 
 
-def ones(words: NDArray[Any]) -> NDArray[np.int64]:
+def ones(words: Array) -> NDArray[np.int64]:
     """Number of words in which each bit is set, and in which it differs from the next bit."""
     counts = []
     for bits in (words, words ^ words >> 1):
@@ -68,3 +71,28 @@ def uneven_bits(counts: NDArray[np.int64], words: int) -> str:
     """Description of the counts of `ones` that are not near half of the words; "" if there are none."""
     bad = np.flatnonzero(np.abs(2 * counts - words) > _DEVIATIONS * np.sqrt(words))
     return f"{len(bad)} of {len(counts)} bit counts, first bit {bad[0] % (len(counts) // 2)}" if len(bad) else ""
+
+
+def distinct_bytes(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """[m] number of distinct bytes of each word."""
+    octets = np.sort(words.view(np.uint8).reshape(-1, 8), axis=1)
+    changes: NDArray[np.int64] = (np.diff(octets, axis=1) != 0).sum(axis=1)
+    return 1 + changes
+
+
+class KnownWords:
+    """64-bit words that are searched for, in ascending order."""
+
+    def __init__(self, words: NDArray[np.uint64]) -> None:
+        self._words, self._table = words, np.zeros(_TABLE, dtype=bool)
+        self._table[words & _LOW] = True
+
+    def positions(self, text: NDArray[np.uint8]) -> Iterator[int]:
+        """Positions, at any byte, where one of these words begins."""
+        for start in range(min(8, len(text))):
+            words = text[start : start + (len(text) - start) // 8 * 8].view("<u8")
+            for first in range(0, len(words), _PIECE):
+                piece = words[first : first + _PIECE]
+                at = np.flatnonzero(self._table[piece & _LOW])
+                near = self._words[np.searchsorted(self._words[:-1], piece[at])]
+                yield from ((at[near == piece[at]] + first) * 8 + start).tolist()

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.comm.key_streams import Part
 from mpifed.comm.masking.neighbour_graph import enough
 from mpifed.core.exchange import ToClients
 from mpifed.job.job import Job
@@ -23,6 +24,7 @@ from mpifed.job.job import Job
 if TYPE_CHECKING:
     from mpifed.audit.streams import Sealing, Streams, Use
 
+Shared: TypeAlias = tuple[tuple[int, int], int]  # a stream, and the sign with which a client adds it
 _FEW = 20  # up to so many clients, every pair shares a mask
 
 
@@ -34,7 +36,7 @@ def neighbours(job: Job, n: int) -> int:
     return min(n - 1, 2 * -(-chosen // 2))
 
 
-def missing(streams: Streams, job: Job) -> list[str]:
+def missing_streams(streams: Streams, job: Job) -> list[str]:
     """Descriptions of clients with too few streams, and of occurrences with an unconnected graph of partners."""
     uses: dict[int, list[Use]] = defaultdict(list)
     for use in streams.uses:
@@ -47,15 +49,15 @@ def missing(streams: Streams, job: Job) -> list[str]:
 
 
 def _missing(sealing: Sealing, uses: Sequence[Use], job: Job) -> list[str]:
-    line, selected = sealing.line, np.flatnonzero(sealing.asked)
-    m, gone = len(line.sum.message), len(selected) - len(sealing.clients)
+    plan, selected = sealing.plan, np.flatnonzero(sealing.selected)
+    m, gone = len(plan.sum.message), len(selected) - len(sealing.clients)
     holders = np.zeros(m, dtype=np.int64)
     for client in selected.tolist():
-        for at in line.own(client):
+        for at in plan.own(client):
             holders[at] += 1
     whole = holders == len(selected)
     need = np.where(whole, min(neighbours(job, len(selected)), len(selected) - 1), holders - 1)
-    more = isinstance(line.exchange, ToClients) + (job.participation.max_dropouts > 0)
+    more = isinstance(plan.exchange, ToClients) + (job.participation.max_dropouts > 0)
     partners, texts = _partners(uses), list[str]()
     by: dict[int, list[Use]] = defaultdict(list)
     for use in uses:
@@ -70,7 +72,7 @@ def _missing(sealing: Sealing, uses: Sequence[Use], job: Job) -> list[str]:
                 (paired if new else others)[part] += 1
         # streams of partners that dropped out before their upload count as others
         short = (paired < need - gone) | (paired + others < need + more) | (others < more)
-        at = np.flatnonzero(np.isin(np.arange(m), _positions(line.own(client))) & short)
+        at = np.flatnonzero(np.isin(np.arange(m), _positions(plan.own(client))) & short)
         if len(at):
             seen, first = int(paired[at[0]] + others[at[0]]), int(at[0])
             texts.append(
@@ -83,16 +85,16 @@ def _missing(sealing: Sealing, uses: Sequence[Use], job: Job) -> list[str]:
     return texts
 
 
-def _partners(uses: Sequence[Use]) -> dict[tuple[Any, int], set[int]]:
+def _partners(uses: Sequence[Use]) -> dict[Shared, set[int]]:
     """By stream and sign, the clients that add it with the opposite sign."""
-    partners: dict[tuple[Any, int], set[int]] = defaultdict(set)
+    partners: dict[Shared, set[int]] = defaultdict(set)
     for use in uses:
         partners[use.key, -use.sign].add(use.client)
     return partners
 
 
 def _components(
-    clients: Sequence[int], uses: Sequence[Use], partners: dict[tuple[Any, int], set[int]], whole: NDArray[np.int64]
+    clients: Sequence[int], uses: Sequence[Use], partners: dict[Shared, set[int]], whole: NDArray[np.int64]
 ) -> list[int]:
     """Sizes of the connected components of clients by shared masks at positions `whole`, which all fill."""
     group = {client: client for client in clients}
@@ -116,6 +118,6 @@ def _components(
     return sorted(sizes.values())
 
 
-def _positions(parts: Sequence[Any]) -> NDArray[np.int64]:
+def _positions(parts: Sequence[Part]) -> NDArray[np.int64]:
     at = [np.arange(part.start, part.stop) if isinstance(part, slice) else part for part in parts]
     return np.concatenate([np.zeros(0, dtype=np.int64), *at])

@@ -12,20 +12,24 @@ import hashlib
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.beside import windows
-from mpifed.audit.plays import line_of
-from mpifed.audit.stage import Stage
+from mpifed.audit.bit_windows import KnownWords, distinct_bytes
+from mpifed.audit.messages import plan_of
+from mpifed.audit.replay import Replay
 from mpifed.comm.aggregator import make_channel
 from mpifed.comm.channel import Channel, ChannelSetting
+from mpifed.comm.transport import Bytes, Transport
 from mpifed.core.holdings import Cells
+from mpifed.core.record import Array
 from mpifed.core.round import Round
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import RecordedMessage
+
+T = TypeVar("T")
 
 _MOST = 64  # most clients for a whole exchange with the server's rank; beyond, `_CLIENTS` only agree on keys
 _CLIENTS = 3
@@ -35,7 +39,6 @@ _PLACES = 64  # positions of a long key whose text encodings are searched for
 _NUMBERS = 2**14  # of all clients together; with more, the exchange is begun but not completed
 _WAIT_S = 120.0
 _WORD = 8  # bytes of a window that is searched for
-_TABLE = 2**20  # size of a first lookup table, by the low bits of words
 
 
 def _windows(data: bytes, step: int = 1) -> NDArray[np.uint64]:
@@ -66,55 +69,45 @@ def pieces(secrets: Iterable[bytes]) -> NDArray[np.uint64]:
         long.append(np.unique(np.concatenate([_windows(secret[_HEADER:], _WORD), *coded])))
     words, times = np.unique(np.concatenate(long), return_counts=True)
     candidates: NDArray[np.uint64] = np.unique(np.concatenate([*short, words[times == 1]]))
-    octets = np.sort(candidates.view(np.uint8).reshape(-1, _WORD), axis=1)
-    different: NDArray[np.bool_] = (np.diff(octets, axis=1) != 0).sum(axis=1) > 2
-    different &= (octets == 0).sum(axis=1) <= 2
+    zeros = (candidates.view(np.uint8).reshape(-1, _WORD) == 0).sum(axis=1)
+    different: NDArray[np.bool_] = (distinct_bytes(candidates) > 3) & (zeros <= 2)
     return candidates[different]
 
 
-def contained(secrets: Iterable[bytes], texts: Iterable[tuple[str, NDArray[Any]]]) -> list[str]:
+def contained(secrets: Iterable[bytes], texts: Iterable[tuple[str, Array]]) -> list[str]:
     """Names of texts that contain a piece of a secret at any byte."""
-    words = pieces(secrets)
-    begins = np.zeros(_TABLE, dtype=bool)
-    begins[(words % _TABLE).astype(np.int64)] = True
-
-    def known(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        mask: NDArray[np.bool_] = begins[(values & np.uint64(_TABLE - 1)).astype(np.int64)]
-        mask[mask] = np.isin(values[mask], words)
-        return mask
-
+    words = KnownWords(pieces(secrets))
     octets = ((name, np.frombuffer(data.tobytes(), np.uint8)) for name, data in texts)
-    return [name for name, text in octets if any(True for _ in windows(text, known))]
+    return [name for name, text in octets if any(True for _ in words.positions(text))]
 
 
-def sent(stage: Stage) -> list[str]:
+def messages_with_keys(replay: Replay) -> list[str]:
     """Messages of the auditor's replay that contain a secret key; and a note if keys are missing from the search."""
-    assert stage.aggregator is not None
-    secrets = list(stage.aggregator.channel.secrets())
-    messages = stage.transcript.messages
+    secrets = list(replay.aggregator.channel.secrets())
+    messages = replay.transcript.messages
     texts = (
         (f"{message.what or message.kind} of {message.sender} to {message.receiver}", message.data)
         for message in messages
     )
-    clients, keys = stage.algorithm.problem.clients, len({secret for secret in secrets if len(secret) >= 2 * _WORD})
+    clients, keys = replay.algorithm.problem.clients, len({secret for secret in secrets if len(secret) >= 2 * _WORD})
     few = [f"not searched for: the channel gives {keys} secret keys for {clients} clients"] * (keys < clients)
     return [*few, *dict.fromkeys(contained(secrets, texts))]
 
 
-def encrypted(stage: Stage, messages: Sequence[RecordedMessage]) -> list[RecordedMessage]:
+def private_uploads(replay: Replay, messages: Sequence[RecordedMessage]) -> list[RecordedMessage]:
     """Uploads in exchanges that are masked or encrypted."""
-    private = {exchange.name for exchange in all_exchanges(stage.algorithm) if exchange.private}
+    private = {exchange.name for exchange in all_exchanges(replay.algorithm) if exchange.private}
     return [message for message in messages if message.kind == "upload" and message.exchange in private]
 
 
-def made_alike(
-    stage: Stage, uploads: Sequence[RecordedMessage], messages: Sequence[RecordedMessage]
+def shared_randomness(
+    replay: Replay, uploads: Sequence[RecordedMessage], messages: Sequence[RecordedMessage]
 ) -> tuple[int, list[str]]:
     """(number of ciphertexts, descriptions of pairs with the same or nearly the same randomness)."""
     from mpifed.comm.encryption.bundles import randomness
     from mpifed.comm.encryption.schemes import make_scheme
 
-    scheme: Any = make_scheme(stage.job.protection(), stage.algorithm.problem.clients)
+    scheme = make_scheme(replay.job.protection(), replay.algorithm.problem.clients)
     publics = dict.fromkeys(
         message.data.tobytes() for message in messages if message.what == "public key of the encryption"
     )
@@ -137,32 +130,32 @@ def made_alike(
 # --- keys with the server --------------------------------------------------------------------------------------------
 
 
-def with_server(stage: Stage) -> list[str]:
+def keys_with_server(replay: Replay) -> list[str]:
     """Clients' keys that a rank without clients holds, or has received, after an exchange in which all participate."""
-    ranks, protection, count = _Ranks(), stage.job.protection(), stage.algorithm.problem.clients
-    played = (*stage.algorithm.setup, *stage.exchanges)
+    ranks, protection, count = _TwoRanks(), replay.job.protection(), replay.algorithm.problem.clients
+    played = (*replay.algorithm.setup, *replay.exchanges)
     turns = [
-        line_of(stage, exchange) for exchange in played if exchange.private and not getattr(exchange, "stale", False)
+        plan_of(replay, exchange) for exchange in played if exchange.private and not getattr(exchange, "stale", False)
     ]
-    turns = sorted(turns, key=lambda line: line.sum.nbytes)[:1]
+    turns = sorted(turns, key=lambda plan: plan.sum.nbytes)[:1]
     if count > _MOST:
         count, protection, turns = _CLIENTS, protection._replace(max_dropouts=0), []
-    cells = stage.cells if turns else Cells.all(count)
+    cells = replay.cells if turns else Cells.all(count)
     channels: list[Channel | None] = [None, None]
 
     def turn(rank: int) -> None:
         hosted = np.arange(count if rank else 0)
         channel = make_channel(ChannelSetting(ranks.of(rank), hosted, count, cells, protection))
-        lines = [line_of(stage, line.exchange) for line in turns]
-        channel.prepare(lines)
-        now = Round(0, stage.job.seed, np.ones(count, dtype=bool))
-        for line in lines:
-            channel.begin(line, now)
-            if count * len(line.sum.message) > _NUMBERS:
+        plans = [plan_of(replay, plan.exchange) for plan in turns]
+        channel.prepare(plans)
+        now = Round(0, replay.job.seed, np.ones(count, dtype=bool))
+        for plan in plans:
+            channel.begin(plan, now)
+            if count * len(plan.sum.message) > _NUMBERS:
                 continue
             for client in hosted.tolist():
-                channel.gather(line, channel.seal(line, np.zeros_like(line.sum.message[:-1]), client, now), client)
-            channel.collect(line, now)
+                channel.gather(plan, channel.seal(plan, np.zeros_like(plan.sum.message[:-1]), client, now), client)
+            channel.collect(plan, now)
         channels[rank] = channel
 
     ranks.run(turn)
@@ -173,34 +166,36 @@ def with_server(stage: Stage) -> list[str]:
     return leaks + list(dict.fromkeys(contained(clients.secrets(), received)))
 
 
-class _Rank:
+class _ThreadRank:
     """A rank that is a thread of this process; see `mpifed.comm.transport.Transport`."""
 
     size = 2
 
-    def __init__(self, ranks: _Ranks, rank: int) -> None:
+    def __init__(self, ranks: _TwoRanks, rank: int) -> None:
         self.rank, self._ranks = rank, ranks
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: T) -> T:
         return self._ranks.meet(self.rank, value)[0]
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value: T) -> list[T] | None:
         values = self._ranks.meet(self.rank, value)
         return values if self.rank == 0 else None
 
-    def spread(self, root: int, message: Any) -> Any:
-        return self._ranks.meet(self.rank, message)[root].copy()
+    def spread(self, root: int, message: Bytes) -> Bytes:
+        messages: list[Bytes] = self._ranks.meet(self.rank, message)
+        copied: Bytes = messages[root].copy()
+        return copied
 
-    def fold(self, message: Any, add: Callable[[Any, Any], Any]) -> Any:
+    def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
         messages = self._ranks.meet(self.rank, message)
         return None if self.rank else add(*messages)
 
-    def reduce(self, message: NDArray[Any], total: NDArray[Any] | None) -> None:
+    def reduce(self, message: Array, total: Array | None) -> None:
         messages = self._ranks.meet(self.rank, message.copy())
         if total is not None:
             total[:] = messages[0] + messages[1]
 
-    def reduce_all(self, message: NDArray[Any], total: NDArray[Any]) -> None:
+    def reduce_all(self, message: Array, total: Array) -> None:
         self.reduce(message, total)
 
     def agree(self, error: BaseException | None = None) -> None:
@@ -208,25 +203,25 @@ class _Rank:
             if reported is not None:
                 raise reported
 
-    def broadcast(self, message: NDArray[Any]) -> None:
+    def broadcast(self, message: Array) -> None:
         message[:] = self._ranks.meet(self.rank, message.copy())[0]
 
 
-class _Ranks:
+class _TwoRanks:
     """Two ranks, as threads that exchange values; records what the first receives from the second."""
 
     def __init__(self) -> None:
-        self._barrier, self._values = threading.Barrier(2), [None, None]
+        self._barrier, self._values = threading.Barrier(2), list[object]([None, None])
         self.received: list[bytes] = []
 
-    def of(self, rank: int) -> Any:
-        return _Rank(self, rank)
+    def of(self, rank: int) -> Transport:
+        return cast(Transport, _ThreadRank(self, rank))  # channels use no other methods
 
-    def meet(self, rank: int, value: Any) -> list[Any]:
+    def meet(self, rank: int, value: T) -> list[T]:
         """Values of both ranks, on both."""
         self._values[rank] = value
         self._barrier.wait(_WAIT_S)
-        values = list(self._values)
+        values = cast(list[T], list(self._values))  # both ranks take the same step
         self._barrier.wait(_WAIT_S)
         if rank == 0:
             self.received.append(_as_bytes(values[1]))
@@ -252,5 +247,5 @@ class _Ranks:
             raise error
 
 
-def _as_bytes(value: Any) -> bytes:
+def _as_bytes(value: object) -> bytes:
     return value.tobytes() if isinstance(value, np.ndarray) else pickle.dumps(value)

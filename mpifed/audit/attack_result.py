@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+SHOWN = 16  # most rows in images
 RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS, SENT = (
     "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership", "noise-in-floats",
     "row-sent",
 )  # fmt: skip
 
 
-class Attempt(NamedTuple):
+class AttackResult(NamedTuple):
     """An attack on all messages of one kind that a party received, and its result."""
 
     attack: str  # also the name of the finding, where it succeeds
@@ -30,6 +32,19 @@ class Attempt(NamedTuple):
     exchanges: tuple[str, ...] = ()  # whose uploads the attacker was given
 
 
-def none(attack: str, why: str, party: str = "server", seen: str = "") -> Attempt:
+def not_applicable(attack: str, why: str, party: str = "server", seen: str = "") -> AttackResult:
     """An attack that does not apply."""
-    return Attempt(attack, party, seen, False, False, why)
+    return AttackResult(attack, party, seen, False, False, why)
+
+
+def pictures(pairs: Iterable[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """(recovered rows, true rows) for images; empty if rows differ in width."""
+    pairs = list(pairs)
+    if not pairs or len({len(row) for row, _ in pairs}) > 1:
+        return np.zeros((0, 0)), np.zeros((0, 0))
+    return np.stack([row for row, _ in pairs[:SHOWN]]), np.stack([truth for _, truth in pairs[:SHOWN]])
+
+
+def beyond_chance(matches: int, strangers: int) -> bool:
+    """Whether more true rows were matched than matches of other rows explain."""
+    return bool(matches > strangers + 3 * np.sqrt(strangers))

@@ -12,28 +12,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpifed.audit.stage import Stage
+from mpifed.audit.bit_windows import KnownWords
+from mpifed.audit.replay import Replay
 from mpifed.comm.masking.secret_sharing import rebuild
 from mpifed.comm.masking.share_deposits import Drawn
 from mpifed.core.errors import BrokenProtocol
 from mpifed.run.transcript import RecordedMessage
 
 _HALF = 8  # bytes of a secret or share that are searched for
-_BITS = 24  # low bits of a word that a first lookup table is indexed by
 
 
-def sent(stage: Stage) -> list[str]:
+def messages_with_secrets(replay: Replay) -> list[str]:
     """Messages that contain the bytes of a secret."""
-    drawn = stage.streams.drawn if stage.streams else []
+    drawn = replay.streams.drawn if replay.streams else []
     halves = dict[int, str]()
     for what, draw in drawn:
         for name, secret in _secrets(draw):
             for half in (secret[:_HALF], secret[-_HALF:]):
                 halves[int.from_bytes(half, "little")] = f"the {name} of client {draw.client} in {what}"
     texts = []
-    for message, words in _messages_with(halves, stage.transcript.messages):
+    for message, words in _messages_with(halves, replay.transcript.messages):
         about = f"{message.what or message.kind} of {message.sender} to {message.receiver}"
         texts += [f"{about}: {halves[word]}" for word in words]
     return list(dict.fromkeys(texts))
@@ -45,12 +44,12 @@ def _secrets(draw: Drawn) -> Iterator[tuple[str, bytes]]:
     yield from ((f"key of the message with client {other}", key) for other, key in draw.keys.items())
 
 
-def opened(stage: Stage) -> list[str]:
+def rebuilt(replay: Replay) -> list[str]:
     """Clients whose secrets can be reconstructed beyond what the protocol needs."""
-    drawn = stage.streams.drawn if stage.streams else []
+    drawn = replay.streams.drawn if replay.streams else []
     return [
-        *_both_secrets(drawn, stage.transcript.messages),
-        *_too_few_shares(drawn, stage.job.participation.max_dropouts),
+        *_both_secrets(drawn, replay.transcript.messages),
+        *_too_few_shares(drawn, replay.job.participation.max_dropouts),
         *_reused_keys(drawn),
     ]
 
@@ -106,16 +105,10 @@ def _messages_with(
     halves: Iterable[int], messages: Sequence[RecordedMessage]
 ) -> Iterator[tuple[RecordedMessage, list[int]]]:
     """(message, words) for messages that contain any of these words at any byte."""
-    known = np.array(sorted(halves), dtype=np.uint64)
-    if not len(known):
-        return
-    table, low = np.zeros(2**_BITS, dtype=bool), np.uint64(2**_BITS - 1)
-    table[known & low] = True
+    known = KnownWords(np.array(sorted(halves), dtype=np.uint64))
     for message in messages:
-        raw, matches = message.data.tobytes(), set[int]()
-        for start in range(min(_HALF, len(raw) - _HALF + 1)):
-            words: NDArray[np.uint64] = np.frombuffer(raw, "<u8", (len(raw) - start) // _HALF, start)
-            words = words[table[words & low]]
-            matches.update(words[np.isin(words, known)].tolist())
-        if matches:
-            yield message, sorted(matches)
+        raw = message.data.tobytes()
+        positions = known.positions(np.frombuffer(raw, np.uint8))
+        words = {int.from_bytes(raw[at : at + _HALF], "little") for at in positions}
+        if words:
+            yield message, sorted(words)

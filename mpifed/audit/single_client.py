@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.plays import Play, integers, line_of, plays
-from mpifed.audit.stage import Stage
+from mpifed.audit.messages import Play, integers, plan_of, plays
+from mpifed.audit.replay import Replay
 from mpifed.core.exchange import Exchange, ToClients, fields_of
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import RecordedMessage
@@ -20,7 +20,7 @@ from mpifed.run.transcript import RecordedMessage
 MOSTLY = 0.5  # least fraction of the nonzero values of a field that come from a single client
 
 
-def single(stage: Stage, messages: tuple[RecordedMessage, ...], plain: Stage) -> list[str]:
+def single_client_fields(replay: Replay, messages: tuple[RecordedMessage, ...], plain: Replay) -> list[str]:
     """Descriptions of fields whose decoded sums show values of single clients.
 
     Parameters
@@ -29,25 +29,25 @@ def single(stage: Stage, messages: tuple[RecordedMessage, ...], plain: Stage) ->
     plain : the same rounds with plain security
     """
     descriptions: list[str] = []
-    for exchange in all_exchanges(stage.algorithm):
+    for exchange in all_exchanges(replay.algorithm):
         to = "clients" if isinstance(exchange, ToClients) else "the server"
         opened = [play for play in plays(messages, exchange.name) if play.opened_for]
         if opened and exchange.private:
-            texts = [*_declared(stage, exchange, opened), *_in_fact(stage, exchange, plain)]
+            texts = [*_declared(replay, exchange, opened), *_in_fact(replay, exchange, plain)]
             descriptions += [f"{text}, to {to}" for text in texts]
     return descriptions
 
 
-def _declared(stage: Stage, exchange: Exchange, opened: list[Play]) -> Iterator[str]:
+def _declared(replay: Replay, exchange: Exchange, opened: list[Play]) -> Iterator[str]:
     for name, field in fields_of(exchange).items():
         whole = f"{exchange.name}.{name}".rstrip(".")
-        held = stage.cells.along(field)
+        held = replay.cells.along(field)
         if field.sender is not None:
             yield f"{whole}: sent by client {field.sender} alone"
         elif held is not None and isinstance(exchange, ToClients) and field.rows is not None:
             continue  # a client that fills a row alone is the only receiver
         elif held is not None:
-            most = max(int((held.held_by(_answered(stage, play)) == 1).sum()) for play in opened)
+            most = max(int((held.held_by(_answered(replay, play)) == 1).sum()) for play in opened)
             if most:
                 what = "columns" if field.rows is None else "rows"
                 change = "changes of the last uploads, " if exchange.stale else ""
@@ -56,19 +56,19 @@ def _declared(stage: Stage, exchange: Exchange, opened: list[Play]) -> Iterator[
             yield f"{whole}: in a round with a single client"
 
 
-def _answered(stage: Stage, play: Play) -> NDArray[np.bool_]:
+def _answered(replay: Replay, play: Play) -> NDArray[np.bool_]:
     """[N] participating clients."""
-    return np.isin(np.arange(stage.algorithm.problem.clients), list(play.uploads))
+    return np.isin(np.arange(replay.algorithm.problem.clients), list(play.uploads))
 
 
-def _in_fact(stage: Stage, exchange: Exchange, plain: Stage) -> Iterator[str]:
+def _in_fact(replay: Replay, exchange: Exchange, plain: Replay) -> Iterator[str]:
     """Fields of which most values come from single clients, although all clients may contribute."""
-    line = line_of(plain, exchange)
+    plan = plan_of(plain, exchange)
     shared = [play for play in plays(plain.transcript.messages, exchange.name) if len(play.uploads) > 1]
-    decoded = [[integers(line, upload) for upload in play.uploads.values()] for play in shared]
+    decoded = [[integers(plan, upload) for upload in play.uploads.values()] for play in shared]
     readable = [[upload for upload in uploads if upload is not None] for uploads in decoded]
     contributors = [sum((upload != 0).astype(int) for upload in uploads) for uploads in readable if uploads]  # [m] each
-    for place in line.sum.places:
+    for place in plan.sum.places:
         if place.field.in_parts or not contributors:
             continue
         counts = np.concatenate([np.asarray(clients)[place.start : place.stop] for clients in contributors])

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.plays import complete, filled, line_of, plays
-from mpifed.audit.stage import Stage
+from mpifed.audit.bit_windows import KnownWords, distinct_bytes
+from mpifed.audit.messages import complete, filled, plan_of, plays
+from mpifed.audit.replay import Replay
 from mpifed.comm.encryption.bundles import unbundle
+from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.masking.secret_sharing import SHARE_BYTES
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.exchange import ToClients
-from mpifed.core.record import leaves
+from mpifed.core.record import Array, Record, leaves
 from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import SERVER, RecordedMessage, client_of
 
@@ -42,7 +44,7 @@ KNOWN: dict[str, dict[str, int | None]] = {
 }  # fmt: skip  # by channel, its kinds of notes and their sizes in bytes, where fixed
 
 
-class Beside(NamedTuple):
+class ClassifiedMessages(NamedTuple):
     """Messages of a transcript, classified."""
 
     sound: tuple[RecordedMessage, ...]  # all messages but malformed uploads
@@ -50,22 +52,22 @@ class Beside(NamedTuple):
     suspect: list[RecordedMessage]  # notes and malformed uploads, which are searched for copies
 
 
-def beside(stage: Stage, messages: Sequence[RecordedMessage]) -> Beside:
+def classify(replay: Replay, messages: Sequence[RecordedMessage]) -> ClassifiedMessages:
     """Classify the messages of a transcript; with plain security all are sound."""
-    channel = stage.transcript.channel
+    channel = replay.transcript.channel
     if channel == "plain":
-        return Beside(tuple(messages), [], [])
+        return ClassifiedMessages(tuple(messages), [], [])
     strange, odd, sums = [], set[tuple[str, int, int]](), set[int]()
-    for exchange in all_exchanges(stage.algorithm):
-        line = line_of(stage, exchange)
+    for exchange in all_exchanges(replay.algorithm):
+        plan = plan_of(replay, exchange)
         for play in plays(messages, exchange.name):
             for client, upload in play.uploads.items():
-                wrong = _wrong(stage, line, client, upload)
+                wrong = _wrong(replay, plan, client, upload)
                 if wrong:
                     odd.add((exchange.name, play.turn, client))
                     strange.append(f"client {client} in {exchange.name}, turn {play.turn}, sends {wrong}")
         if channel == "encrypted" and not isinstance(exchange, ToClients):
-            sums |= _opened_sums(line, messages)
+            sums |= _opened_sums(plan, messages)
     known, suspect = KNOWN[channel], list[RecordedMessage]()
     for message in messages:
         if message.kind == "upload" and (message.exchange, message.turn, client_of(message)) in odd:
@@ -79,23 +81,23 @@ def beside(stage: Stage, messages: Sequence[RecordedMessage]) -> Beside:
                 f"{message.what or 'a message'} of {message.sender} to {message.receiver}, {message.data.nbytes} bytes"
             )
     sound = tuple(message for message in messages if (message.exchange, message.turn, client_of(message)) not in odd)
-    return Beside(sound, list(dict.fromkeys(strange)), suspect)
+    return ClassifiedMessages(sound, list(dict.fromkeys(strange)), suspect)
 
 
-def _wrong(stage: Stage, line: ExchangePlan, client: int, upload: list[RecordedMessage]) -> str:
+def _wrong(replay: Replay, plan: ExchangePlan, client: int, upload: list[RecordedMessage]) -> str:
     """How an upload differs in size or type from that of the job; "" if it does not."""
     if len(upload) > 1:
         return f"{len(upload)} messages, expected a single one"
-    (message,), assumed = upload, line.sum.message.dtype
-    if stage.transcript.channel == "masked" or not line.exchange.private:
-        if message.data.dtype != assumed or message.data.nbytes != line.sent[client]:
+    (message,), assumed = upload, plan.sum.message.dtype
+    if replay.transcript.channel == "masked" or not plan.exchange.private:
+        if message.data.dtype != assumed or message.data.nbytes != plan.sent[client]:
             return (
-                f"{message.data.nbytes} bytes of type {message.data.dtype}, expected {line.sent[client]} of {assumed}"
+                f"{message.data.nbytes} bytes of type {message.data.dtype}, expected {plan.sent[client]} of {assumed}"
             )
         return ""
-    assert stage.aggregator is not None
-    channel: Any = stage.aggregator.channel
-    expected = {i for vector in channel.vectors(line) if vector.senders[client] for i in vector.numbers}
+    channel = replay.aggregator.channel
+    assert isinstance(channel, Encrypted)
+    expected = {i for vector in channel.vectors(plan) if vector.senders[client] for i in vector.numbers}
     try:
         blocks = unbundle(message.data)
         if blocks.keys() != expected:
@@ -107,28 +109,28 @@ def _wrong(stage: Stage, line: ExchangePlan, client: int, upload: list[RecordedM
     return ""
 
 
-def _opened_sums(line: ExchangePlan, messages: Sequence[RecordedMessage]) -> set[int]:
+def _opened_sums(plan: ExchangePlan, messages: Sequence[RecordedMessage]) -> set[int]:
     """Ids of the notes that give the server a sum it may decode: one per occurrence, equal to the decoded sum."""
     notes = [note for note in messages if (note.kind, note.what) == ("note", "opened sum")]
-    notes = [note for note in notes if note.exchange == line.exchange.name and note.receiver == SERVER]
+    notes = [note for note in notes if note.exchange == plan.exchange.name and note.receiver == SERVER]
     times, handed_over = Counter(note.turn for note in notes), set()
-    opened = {play.turn: play.opened for play in plays(messages, line.exchange.name)}
+    opened = {play.turn: play.opened for play in plays(messages, plan.exchange.name)}
     for note in notes:
         sum_of = opened.get(note.turn, {})
-        if times[note.turn] > 1 or note.data.nbytes != line.sum.message[:-1].nbytes:
+        if times[note.turn] > 1 or note.data.nbytes != plan.sum.message[:-1].nbytes:
             continue
-        numbers = np.append(note.data.view(line.sum.message.dtype), 0)
-        if not complete(line.exchange.fields, sum_of) or _same(line.sum.total(numbers), sum_of, line):
+        numbers = np.append(note.data.view(plan.sum.message.dtype), 0)
+        if not complete(plan.exchange.fields, sum_of) or _same(plan.sum.total(numbers), sum_of, plan):
             handed_over.add(id(note))
     return handed_over
 
 
-def _same(total: Any, opened: dict[str, NDArray[Any]], line: ExchangePlan) -> bool:
-    pairs = zip(leaves(total), leaves(filled(line.exchange.fields, opened)), strict=True)
+def _same(total: Record, opened: dict[str, Array], plan: ExchangePlan) -> bool:
+    pairs = zip(leaves(total), leaves(filled(plan.exchange.fields, opened)), strict=True)
     return all(np.array_equal(a, b) for (_, a), (_, b) in pairs)
 
 
-def copies(suspect: Sequence[RecordedMessage], plain: Stage) -> list[str]:
+def copies(suspect: Sequence[RecordedMessage], plain: Replay) -> list[str]:
     """Descriptions of the messages that contain words of clients' uploads."""
     private = {exchange.name for exchange in all_exchanges(plain.algorithm) if exchange.private}
     answers = [
@@ -140,9 +142,7 @@ def copies(suspect: Sequence[RecordedMessage], plain: Stage) -> list[str]:
     starts = np.cumsum([0, *(message.data.nbytes for message in suspect)])
     text = np.frombuffer(b"".join(message.data.tobytes() for message in suspect), np.uint8)
     counts = Counter[int]()
-    for at in windows(
-        text, lambda candidates: words[np.minimum(np.searchsorted(words, candidates), len(words) - 1)] == candidates
-    ):
+    for at in KnownWords(words).positions(text):
         number = int(np.searchsorted(starts, at, "right")) - 1
         if _KEY not in suspect[number].what or (text[at : at + 8] == 0).sum() <= _ZEROS:
             counts[number] += 1
@@ -154,7 +154,7 @@ def copies(suspect: Sequence[RecordedMessage], plain: Stage) -> list[str]:
     return [f"{text} 64-bit words of clients' uploads" for text in texts]
 
 
-def _words(answers: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
+def _words(answers: Sequence[Array]) -> NDArray[np.uint64]:
     """64-bit words of uploads with several distinct bytes, from every number on; ascending."""
     step = 1 + sum(answer.nbytes // 8 for answer in answers) // _MOST
     pieces = [np.zeros(0, np.uint64)]
@@ -163,14 +163,4 @@ def _words(answers: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
             data = answer.view(np.uint8)[start:]
             pieces.append(data[: len(data) // 8 * 8].view("<u8")[::step])
     words: NDArray[np.uint64] = np.unique(np.concatenate(pieces))
-    octets = np.sort(words.view(np.uint8).reshape(-1, 8), axis=1)
-    different: NDArray[np.bool_] = (np.diff(octets, axis=1) != 0).sum(axis=1) + 1 >= _DIFFERENT
-    return words[different]
-
-
-def windows(text: NDArray[np.uint8], known: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> Iterable[int]:
-    """Positions, at any byte, where a 64-bit word begins for which `known` is true."""
-    for start in range(min(8, len(text))):
-        words = text[start : start + (len(text) - start) // 8 * 8].view("<u8")
-        for piece in range(0, len(words), 2**20):
-            yield from ((np.flatnonzero(known(words[piece : piece + 2**20])) + piece) * 8 + start).tolist()
+    return words[distinct_bytes(words) >= _DIFFERENT]

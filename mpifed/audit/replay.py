@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.transport import Alone
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Block
+from mpifed.core.block import Block, ClientData
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Exchange, Measure, ServerRecord, States, ToClients, ToServer, play
 from mpifed.core.holdings import Cells
+from mpifed.core.protocols import CsrRows, Piece
 from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
@@ -35,10 +36,10 @@ if TYPE_CHECKING:  # plain jobs need no cryptography
     from mpifed.audit.streams import Streams
 
 
-BESIDE = 100  # most recorded occurrences of an exchange outside the rounds
+MOST_OUTSIDE_ROUNDS = 100  # most recorded occurrences of an exchange outside the rounds
 
 
-class Watch:
+class RowObserver:
     """Records which rows enter which exchange."""
 
     def __init__(self) -> None:
@@ -50,53 +51,57 @@ class Watch:
         if self.at is not None:
             self.entered[self.at][client].update(np.asarray(rows).ravel().tolist())
 
+    def observe(self, aggregator: Aggregator) -> None:
+        """Record reads in the sums of this aggregator from now on."""
+        shards = [[ObservedShard(shard, self) for shard in block.shards] for block in aggregator.blocks]
+        blocks = [Block(tuple(own), block.dtype) for own, block in zip(shards, aggregator.blocks, strict=True)]
+        aggregator.local_clients.blocks = Roster.of(blocks)
+        tally = aggregator.tally
 
-class Watched:
-    """A shard whose reads are recorded; see `mpifed.core.block.ClientData`."""
+        def observed(exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
+            self.at = now.index, exchange.name
+            try:
+                return tally(exchange, clients, question, now)
+            finally:
+                self.at = None
+
+        vars(aggregator).update(tally=observed)
+
+
+class ShardInstead:
+    """Stands in place of a shard, from which it has all that a subclass does not define."""
 
     joint = None  # rows must be read through this class
 
-    def __init__(self, shard: Any, watch: Watch) -> None:
-        self._shard, self._watch = shard, watch
+    def __init__(self, shard: ClientData) -> None:
+        self._shard = shard
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # of the attribute's type, which mypy cannot follow
         return getattr(self._shard, name)
 
+
+class ObservedShard(ShardInstead):
+    """A shard whose reads are recorded."""
+
+    def __init__(self, shard: ClientData, observer: RowObserver) -> None:
+        super().__init__(shard)
+        self._observer = observer
+
     def take(self, at: Array, out: Array) -> None:
-        self._watch.note(self._shard.client, at)
+        self._observer.note(self._shard.client, at)
         self._shard.take(at, out)
 
-    def take_sparse(self, at: Array, dtype: Any) -> Any:
-        self._watch.note(self._shard.client, at)
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> CsrRows:
+        self._observer.note(self._shard.client, at)
         return self._shard.take_sparse(at, dtype)
 
-    def pieces(self, dtype: Any) -> Iterator[tuple[slice, Any]]:
+    def pieces(self, dtype: DTypeLike) -> Iterator[tuple[slice, Piece]]:
         for rows, X in self._shard.pieces(dtype):
-            self._watch.note(self._shard.client, np.arange(rows.start, rows.stop))
+            self._observer.note(self._shard.client, np.arange(rows.start, rows.stop))
             yield rows, X
 
 
-class _Watching:
-    """An aggregator that reports its exchanges to the watch; see `mpifed.core.exchange.Summation`."""
-
-    def __init__(self, aggregator: Aggregator, watch: Watch) -> None:
-        self._aggregator, self._watch = aggregator, watch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._aggregator, name)
-
-    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, Record]:
-        self._watch.at = now.index, exchange.name
-        try:
-            return self._aggregator.tally(exchange, clients, question, now)
-        finally:
-            self._watch.at = None
-
-    def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
-        return self._aggregator.hear(exchange, clients, total, now)
-
-
-class Scene(NamedTuple):
+class RoundStart(NamedTuple):
     """The states before a round."""
 
     now: Round
@@ -105,23 +110,23 @@ class Scene(NamedTuple):
 
 
 @dataclass
-class Stage:
+class Replay:
     """A recorded run, and what the auditor knows about it."""
 
     job: Job
     algorithm: Algorithm
     blocks: list[Block]
     transcript: Transcript
-    scenes: list[Scene] = field(default_factory=list)  # before each round that was not void
+    aggregator: Aggregator  # that ran the exchanges
+    round_starts: list[RoundStart] = field(default_factory=list)  # before each round that was not void
     server: ServerRecord = None  # at the end
     entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
     test: Block | None = None
     replayed: bool = True  # whether the audited messages are of the rows of this run
-    aggregator: Aggregator | None = None  # that ran the exchanges
     streams: Streams | None = None  # of the masked channel
 
     @property
-    def shards(self) -> dict[int, Any]:
+    def shards(self) -> dict[int, ClientData]:
         return {shard.client: shard for block in self.blocks for shard in block.shards}
 
     @property
@@ -137,7 +142,7 @@ class Stage:
         """[b, p_i] rows of a client, dense, by position."""
         return dense_rows(self.shards[client], rows)
 
-    def whole(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def full_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """[b, p] samples with all columns, from all clients that hold parts of them."""
         values = np.zeros((len(rows), self.algorithm.problem.features))
         for shard in self.shards.values():
@@ -152,12 +157,10 @@ class Stage:
 
     @property
     def cells(self) -> Cells:
-        problem = self.algorithm.problem
-        assert problem.rows is not None and problem.columns is not None  # set in a run
-        return Cells(problem.rows, problem.columns)
+        return self.algorithm.problem.cells
 
 
-def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def dense_rows(shard: ClientData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """[b, p] rows of a shard, dense, in float64."""
     if shard.sparse:
         return np.asarray(shard.take_sparse(rows, np.float64).toarray())
@@ -166,7 +169,7 @@ def dense_rows(shard: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return out
 
 
-def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) -> Stage:
+def replay_job(job: Job, rounds: int, fit: bool = False, between: bool = False) -> Replay:
     """Record the set-up, `rounds` rounds of a job, and evaluations before and after.
 
     The result depends on the job's seed alone, except for keys and secret noise.
@@ -181,39 +184,41 @@ def rehearse(job: Job, rounds: int, fit: bool = False, between: bool = False) ->
     UsageError, DataError, TooFewClients
         as the run itself would.
     """
-    watch, transcript = Watch(), Transcript(rounds, beside=BESIDE)
+    observer, transcript = RowObserver(), Transcript(rounds, beside=MOST_OUTSIDE_ROUNDS)
     ready = prepare(job, Alone(), recorder=transcript)
     aggregator = ready.aggregator
     transcript.channel = aggregator.channel.name
     blocks = list(aggregator.blocks)
-    watched = [Block(tuple(Watched(shard, watch) for shard in block.shards), block.dtype) for block in blocks]
-    aggregator.local_clients.blocks = Roster.of(watched)
-    stage = Stage(job, ready.algorithm, blocks, transcript, test=ready.test, aggregator=aggregator)
+    observer.observe(aggregator)
+    replay = Replay(job, ready.algorithm, blocks, transcript, aggregator, test=ready.test)
     if transcript.channel == "masked":
         from mpifed.audit.streams import streams_of
 
-        stage.streams = streams_of(aggregator.channel)
-    _play(stage, ready, _Watching(aggregator, watch), rounds, fit, between)
-    stage.entered = {key: dict(clients) for key, clients in watch.entered.items()}
-    return stage
+        replay.streams = streams_of(aggregator.channel)
+    _play(replay, ready, rounds, fit, between)
+    replay.entered = {key: dict(clients) for key, clients in observer.entered.items()}
+    return replay
 
 
-def _play(stage: Stage, ready: Ready, aggregator: Any, rounds: int, fit: bool, between: bool) -> None:
-    everybody = Round(SETUP, stage.job.seed, np.ones(aggregator.clients, dtype=bool))
-    measures: tuple[Measure, ...] = measures_of(stage.job, stage.algorithm) if stage.job.record.evaluate_every else ()
-    transcript = stage.transcript
-    server, clients = play(stage.algorithm.setup, ready.server, list(ready.clients), everybody, aggregator)
-    exchanges = stage.algorithm.exchanges
+def _play(replay: Replay, ready: Ready, rounds: int, fit: bool, between: bool) -> None:
+    aggregator = ready.aggregator
+    everybody = Round(SETUP, replay.job.seed, np.ones(aggregator.clients, dtype=bool))
+    measures: tuple[Measure, ...] = (
+        measures_of(replay.job, replay.algorithm) if replay.job.record.evaluate_every else ()
+    )
+    transcript = replay.transcript
+    server, clients = play(replay.algorithm.setup, ready.server, list(ready.clients), everybody, aggregator)
+    exchanges = replay.algorithm.exchanges
 
     def measured() -> None:
-        measure(measures, stage.algorithm, server, aggregator.blocks, clients, everybody, aggregator, None)
+        measure(measures, replay.algorithm, server, aggregator.blocks, clients, everybody, aggregator, None)
 
     begun = transcript.nbytes
     measured()
-    beside, before_round, most = transcript.nbytes - begun, transcript.nbytes, 0
+    evaluation, before_round, most = transcript.nbytes - begun, transcript.nbytes, 0
     attempt = 0
-    while (index := len(stage.scenes)) < min(rounds, stage.job.rounds):
-        if attempt == stage.job.participation.attempts:
+    while (index := len(replay.round_starts)) < min(rounds, replay.job.rounds):
+        if attempt == replay.job.participation.attempts:
             raise TooFewClients(
                 f"round {index} was void in each of {attempt} attempts, or after a sum had already been decoded, since "
                 "too many clients dropped out: the run itself ends here, and there is nothing to audit; raise "
@@ -221,20 +226,20 @@ def _play(stage: Stage, ready: Ready, aggregator: Any, rounds: int, fit: bool, b
             )
         if fit and index and not attempt:
             most, before_round = max(most, transcript.nbytes - before_round), transcript.nbytes
-            if transcript.nbytes + most + beside > transcript.limit_bytes:
+            if transcript.nbytes + most + evaluation > transcript.limit_bytes:
                 break
-        now = next_round(stage.job, aggregator.clients, exchanges, index, attempt, ready.key)
-        before = Scene(now, copy.deepcopy(server), copy.deepcopy(clients))
+        now = next_round(replay.job, aggregator.clients, exchanges, index, attempt, ready.key)
+        before = RoundStart(now, copy.deepcopy(server), copy.deepcopy(clients))
         server, clients = play(exchanges, server, clients, now, aggregator)
-        again = next_attempt(stage.job, now, exchanges, attempt)
+        again = next_attempt(replay.job, now, exchanges, attempt)
         attempt = again or 0
         if again is not None:
             continue
-        if len(stage.scenes) > 1:
-            stage.scenes[-1] = stage.scenes[-1]._replace(clients=[])  # only the last round is replayed
-        stage.scenes.append(before)
-        if between and measures and len(stage.scenes) % stage.job.record.evaluate_every == 0:
+        if len(replay.round_starts) > 1:
+            replay.round_starts[-1] = replay.round_starts[-1]._replace(clients=[])  # only the last round is replayed
+        replay.round_starts.append(before)
+        if between and measures and len(replay.round_starts) % replay.job.record.evaluate_every == 0:
             measured()
-    transcript.rounds = len(stage.scenes)
+    transcript.rounds = len(replay.round_starts)
     measured()
-    stage.server = server
+    replay.server = server

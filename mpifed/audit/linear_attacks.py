@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.audit.attack_result import LINEAR, PRODUCTS, AttackResult, Floats, not_applicable, pictures
 from mpifed.audit.attacks.linear import Solved, rows_from_duals, rows_from_scores, rows_from_slopes
 from mpifed.audit.attacks.matching import match
-from mpifed.audit.attempt import LINEAR, PRODUCTS, Attempt, Floats, none
-from mpifed.audit.changes import from_changes
-from mpifed.audit.reader import EACH, HIDDEN, SEALED, Reader, pictures
-from mpifed.audit.stage import dense_rows
-from mpifed.audit.undeclared import as_products
+from mpifed.audit.dual_changes import dual_change_attacks
+from mpifed.audit.reader import EACH, HIDDEN, SEALED, Reader
+from mpifed.audit.replay import dense_rows
+from mpifed.audit.undeclared_uploads import as_products
 from mpifed.core.exchange import Exchange
+from mpifed.core.record import Array
 from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives
 
 FEW = 4  # most clients that are attacked
@@ -28,11 +29,11 @@ LARGEST = 2**24  # most numbers in the rows of a client that are solved for
 UPLOADS = "each client's uploads"
 
 
-def systems(reader: Reader) -> Iterator[Attempt]:
+def linear_attacks(reader: Reader) -> Iterator[AttackResult]:
     """Attacks that solve the linear equations which the server collects over the recorded rounds."""
     yield _products(reader)
     yield _linear(reader)
-    yield from from_changes(reader)
+    yield from dual_change_attacks(reader)
 
 
 def _seen(reader: Reader, exchanges: Iterable[Exchange]) -> str:
@@ -50,9 +51,9 @@ def _hidden(reader: Reader) -> bool:
 class _Products(NamedTuple):
     """Inner products of one client's rows, by occurrence."""
 
-    rows: list[Any]  # T arrays [b]
-    products: list[Any]  # T arrays [b, h]
-    weights: list[Any]  # T arrays [p_i, h]
+    rows: list[Array]  # T arrays [b]
+    products: list[Array]  # T arrays [b, h]
+    weights: list[Array]  # T arrays [p_i, h]
 
     def add(self, products: InnerProducts) -> None:
         self.rows.append(np.asarray(products.rows))
@@ -60,7 +61,7 @@ class _Products(NamedTuple):
         self.weights.append(products.weights)
 
 
-def _products(reader: Reader) -> Attempt:
+def _products(reader: Reader) -> AttackResult:
     """A client's rows, in its columns, from their inner products with weights that the server has broadcast."""
     used, collected = list[Exchange](), defaultdict[int, _Products](lambda: _Products([], [], []))
     for exchange in reader.exchanges.values():
@@ -72,25 +73,25 @@ def _products(reader: Reader) -> Attempt:
     tried = [_from_products(reader, used, collected)] if collected else []
     tried += list(_guessed(reader, reader.guessed))
     if tried:
-        return next((attempt for attempt in tried if attempt.success), tried[0])
+        return next((result for result in tried if result.success), tried[0])
     if _hidden(reader):
-        return none(PRODUCTS, HIDDEN, seen="encrypted uploads")
-    return none(
+        return not_applicable(PRODUCTS, HIDDEN, seen="encrypted uploads")
+    return not_applicable(
         PRODUCTS, f"no client sends inner products of its rows with weights that the server knows{reader.attribution}"
     )
 
 
-def undeclared_products(reader: Reader, explained: set[str]) -> Iterator[Attempt]:
+def undeclared_product_attacks(reader: Reader, explained: set[str]) -> Iterator[AttackResult]:
     """Successful guesses about exchanges outside the rounds, and those whose declarations have led to no success."""
     known = explained | {exchange.name for exchange in reader.guessed}
     others = [
         exchange for name, exchange in reader.exchanges.items() if name not in known and reader.readable(exchange)
     ]
     clear = [exchange for exchange in others if reader.seen(exchange) == EACH]  # masked uploads reveal nothing
-    yield from (attempt for attempt in _guessed(reader, clear) if attempt.success)
+    yield from (result for result in _guessed(reader, clear) if result.success)
 
 
-def _guessed(reader: Reader, exchanges: Iterable[Exchange]) -> Iterator[Attempt]:
+def _guessed(reader: Reader, exchanges: Iterable[Exchange]) -> Iterator[AttackResult]:
     """Attacks on uploads that the algorithm does not declare, each guess by itself."""
     for exchange in exchanges:
         guesses: dict[str, dict[int, _Products]] = {}
@@ -101,14 +102,14 @@ def _guessed(reader: Reader, exchanges: Iterable[Exchange]) -> Iterator[Attempt]
                     of_client = guesses.setdefault(guess, {}).setdefault(client, _Products([], [], []))
                     of_client.add(products)
         for guess, by_client in guesses.items():
-            attempt = _from_products(reader, [exchange], by_client)
-            yield attempt._replace(text=f"{attempt.text}; interpreted as {guess}")
+            result = _from_products(reader, [exchange], by_client)
+            yield result._replace(text=f"{result.text}; interpreted as {guess}")
 
 
-def _from_products(reader: Reader, used: list[Exchange], collected: dict[int, _Products]) -> Attempt:
+def _from_products(reader: Reader, used: list[Exchange], collected: dict[int, _Products]) -> AttackResult:
     recovery = _Recovery(reader, used)
     for client, products in sorted(collected.items())[:FEW]:
-        shard = reader.stage.shards[client]
+        shard = reader.replay.shards[client]
         needed, equations = shard.features, sum(weights.shape[1] for weights in products.weights)
         there = np.unique(np.concatenate(products.rows))
         if equations < needed or len(there) * needed > LARGEST:
@@ -117,24 +118,24 @@ def _from_products(reader: Reader, used: list[Exchange], collected: dict[int, _P
         numbers, solved = rows_from_scores(products.rows, products.products, products.weights)
         at = np.asarray(np.searchsorted(shard.rows, numbers), dtype=np.int64)
         recovery.add(solved, dense_rows(shard, at), len(numbers))
-    return recovery.attempt(PRODUCTS, "equations per row")
+    return recovery.result(PRODUCTS, "equations per row")
 
 
 # --- weighted sums of rows -------------------------------------------------------------------------------------------
 
 
-def _linear(reader: Reader) -> Attempt:
+def _linear(reader: Reader) -> AttackResult:
     """A client's rows, in its columns, from weighted sums over them and the weights."""
-    attempt = _from_derivatives(reader) or _from_duals(reader)
-    if attempt is not None:
-        return attempt
+    result = _from_derivatives(reader) or _from_duals(reader)
+    if result is not None:
+        return result
     if _hidden(reader):
-        return none(LINEAR, HIDDEN, seen="encrypted uploads")
+        return not_applicable(LINEAR, HIDDEN, seen="encrypted uploads")
     why = "no client sends dual variables, or derivatives by scores, together with sums of rows weighted by them"
-    return none(LINEAR, why + reader.attribution)
+    return not_applicable(LINEAR, why + reader.attribution)
 
 
-def _from_derivatives(reader: Reader) -> Attempt | None:
+def _from_derivatives(reader: Reader) -> AttackResult | None:
     """From gradients of columns, and the derivatives of the loss by the scores that were sent in the same round."""
     derivatives: dict[int, ScoreDerivatives] = {}
     used = list[Exchange]()
@@ -145,7 +146,7 @@ def _from_derivatives(reader: Reader) -> Attempt | None:
             used += [exchange] if by_client else []
     if not derivatives:
         return None
-    gradients = list[tuple[int, int, Any]]()
+    gradients = list[tuple[int, int, Array]]()
     for exchange in reader.rounds:
         for play, parts in reader.revealed_by_client(MeanGradient, exchange, FEW):
             if play.round in derivatives:
@@ -159,15 +160,15 @@ def _from_derivatives(reader: Reader) -> Attempt | None:
                 used += [exchange] if firsts else []
     recovery = _Recovery(reader, used)
     for round, client, first in gradients:
-        shard, derivative = reader.stage.shards[client], derivatives[round]
+        shard, derivative = reader.replay.shards[client], derivatives[round]
         solved = rows_from_slopes(first, derivative.derivatives)
         recovery.add(
             solved, dense_rows(shard, np.searchsorted(shard.rows, np.asarray(derivative.rows))), len(derivative.rows)
         )
-    return recovery.attempt(LINEAR, "independent derivatives")
+    return recovery.result(LINEAR, "independent derivatives")
 
 
-def _from_duals(reader: Reader) -> Attempt | None:
+def _from_duals(reader: Reader) -> AttackResult | None:
     """From X'alpha and the dual variables themselves."""
     weights, used = _weights_of_rows(reader)
     if not weights:
@@ -181,23 +182,23 @@ def _from_duals(reader: Reader) -> Attempt | None:
             used += [exchange]
             for client, items in by_client.items():
                 sums[client] += [np.asarray(dual_sum.values) for dual_sum in items]
-                moved[client] += [weight[reader.stage.shards[client].rows] for _ in items]
+                moved[client] += [weight[reader.replay.shards[client].rows] for _ in items]
     recovery = _Recovery(reader, used)
     for client in sorted(sums)[:FEW]:
-        shard, steps = reader.stage.shards[client], np.array(moved[client])
+        shard, steps = reader.replay.shards[client], np.array(moved[client])
         at = np.flatnonzero(steps.any(axis=0))  # rows that are in an equation
         if len(at) * shard.features > LARGEST:
             recovery.nothing(shard.samples, len(steps), len(at))
             continue
         solved = rows_from_duals(steps[:, at], np.array(sums[client]), 1.0)
         recovery.add(solved, dense_rows(shard, at), shard.samples)
-    return recovery.attempt(LINEAR, "equations for the rows whose dual variables changed")
+    return recovery.result(LINEAR, "equations for the rows whose dual variables changed")
 
 
 def _weights_of_rows(reader: Reader) -> tuple[dict[int, tuple[int, Floats]], list[Exchange]]:
     """({round: (index of the exchange, [N] weights of rows)}, exchanges) from all steps since the first round."""
     weights, used = dict[int, tuple[int, Floats]](), list[Exchange]()
-    samples = reader.stage.algorithm.problem.samples
+    samples = reader.replay.algorithm.problem.samples
     for exchange in reader.rounds:
         now = before = np.zeros(samples)
         last = dict[int, Floats]()
@@ -245,11 +246,11 @@ class _Recovery:
                 self._good, self._worst = self._good + 1, max(self._worst, matched.relative_error)
                 self._pairs.append((solved.rows[at], truth[at]))
 
-    def attempt(self, attack: str, what: str) -> Attempt:
+    def result(self, attack: str, what: str) -> AttackResult:
         text = f"{self._good} of {self._there} rows recovered in a client's columns"
         text += f" with a relative error of at most {self._worst:.1g}" if self._good else ""
         text += f"; {self._got} {what}, {self._needed} needed for all of them"
-        return Attempt(
+        return AttackResult(
             attack, "server", self._seen, True, self._good > 0, text, self._good, self._there,
             *pictures(self._pairs), self._exchanges,
         )  # fmt: skip

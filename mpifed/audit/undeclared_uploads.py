@@ -6,25 +6,25 @@ A guess is right if the attack on it succeeds: the recovered rows are true rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
 from mpifed.algorithms.revealed import of_step, wide
 from mpifed.audit.reader import Reader
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, bare_leaves, leaves, map_leaves, unflat, zeros
-from mpifed.core.reveals import InnerProducts, MeanGradient, Received
+from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
 PADDING = 8  # most numbers before or after those of a model in a flat vector
-Leaves = list[tuple[str, Any]]
+Leaves = list[tuple[str, Array]]
 
 
 def remarks(reader: Reader) -> Iterator[str]:
     """Trust assumptions of the algorithm's paper, and the guesses that were tried about undeclared uploads."""
-    stage = reader.stage
-    yield from stage.algorithm.trust(stage.transcript.channel == "plain")
-    says = stage.algorithm.explains_answers()
+    replay = reader.replay
+    yield from replay.algorithm.trust(replay.transcript.channel == "plain")
+    says = replay.algorithm.explains_answers()
     for exchange in reader.guessed:
         tried = dict.fromkeys(guess for guess, _ in _all_guesses(reader, exchange))
         what = (
@@ -33,22 +33,22 @@ def remarks(reader: Reader) -> Iterator[str]:
             else "none of their fields has a shape that is attacked"
         )
         name, do = (
-            type(stage.algorithm).__name__,
+            type(replay.algorithm).__name__,
             "let its `reveals` declare it" if says else "give it a method `reveals`",
         )
         yield (
             f'{name} does not declare what uploads in "{exchange.name}" reveal: {what}; {do}, see docs/how-to/audit.md'
         )
-    if reader.beside:
-        names = ", ".join(f'"{exchange.name}"' for exchange in reader.beside)
+    if reader.undeclared_outside:
+        names = ", ".join(f'"{exchange.name}"' for exchange in reader.undeclared_outside)
         yield (
-            f"{type(stage.algorithm).__name__} does not declare what uploads outside the rounds reveal, in {names}: as "
-            "far as they can be read and shapes allow, they were attacked as gradients, models and inner products, and "
-            "searched for rows"
+            f"{type(replay.algorithm).__name__} does not declare what uploads outside the rounds reveal, in {names}: "
+            "as far as they can be read and shapes allow, they were attacked as gradients, models and inner products, "
+            "and searched for rows"
         )
 
 
-def _all_guesses(reader: Reader, exchange: Any) -> Iterator[tuple[str, Any]]:
+def _all_guesses(reader: Reader, exchange: Exchange) -> Iterator[tuple[str, Revealed]]:
     play = reader.plays(exchange)[0]
     received = [reader.of_client(exchange, play, next(iter(play.uploads))), *reader.of_sum(exchange, play)]
     for answer in received:
@@ -65,7 +65,7 @@ def as_gradients(reader: Reader, received: Received) -> Iterator[tuple[str, Mean
     model = model_at(reader, received)
     if model is None:
         return
-    problem, columns = reader.stage.algorithm.problem, received.columns
+    problem, columns = reader.replay.algorithm.problem, received.columns
     held = model._replace(first=model.first[columns])
     numbers = _numbers(leaf for leaf in bare_leaves(received.question) if np.asarray(leaf).dtype.kind == "f")
     steps = dict.fromkeys([number for number in numbers if number > 0] + [1.0])
@@ -86,18 +86,18 @@ def as_gradients(reader: Reader, received: Received) -> Iterator[tuple[str, Mean
                 yield f"{what} (`{name or 'upload'}`)", MeanGradient(held, gradient, 1, parts=parts)
 
 
-def model_at(reader: Reader, received: Received) -> Any:
+def model_at(reader: Reader, received: Received) -> Parameters | None:
     """The broadcast model, or else that at the start of the round; None if models are not `Parameters` of rows."""
-    stage = reader.stage
-    scenes = [scene for scene in stage.scenes if scene.now.index == received.round]
-    model = stage.algorithm.model(scenes[0].server if scenes else stage.server)
-    if not isinstance(model, Parameters) or np.shape(model.first)[:-1] != (stage.algorithm.problem.features,):
+    replay = reader.replay
+    round_starts = [round_start for round_start in replay.round_starts if round_start.now.index == received.round]
+    model = replay.algorithm.model(round_starts[0].server if round_starts else replay.server)
+    if not isinstance(model, Parameters) or np.shape(model.first)[:-1] != (replay.algorithm.problem.features,):
         return None
     broadcast = next(_in_shapes(list(leaves(received.question)), model), None)
     return wide(model if broadcast is None else broadcast[1])
 
 
-def _in_shapes(fields: Leaves, model: Parameters) -> Iterator[tuple[str, Any]]:
+def _in_shapes(fields: Leaves, model: Parameters) -> Iterator[tuple[str, Parameters]]:
     """(name, parameters) for consecutive leaves in the shapes of a model, and for leaves in the shape of `first`."""
     like = bare_leaves(model)
     for start, (name, _) in enumerate(fields):
@@ -112,7 +112,7 @@ def _in_shapes(fields: Leaves, model: Parameters) -> Iterator[tuple[str, Any]]:
             yield from _flat(name, leaf, model)
 
 
-def _flat(name: str, leaf: Any, model: Parameters) -> Iterator[tuple[str, Any]]:
+def _flat(name: str, leaf: Array, model: Parameters) -> Iterator[tuple[str, Parameters]]:
     """(name, parameters) of a flat vector of a model, in any usual order, with at most `PADDING` further numbers."""
     values, like = np.asarray(leaf), wide(model)
     size = like.first.size
@@ -132,7 +132,7 @@ def _flat(name: str, leaf: Any, model: Parameters) -> Iterator[tuple[str, Any]]:
                 )
 
 
-def _like(leaf: Any, like: Any) -> Array | None:
+def _like(leaf: Array, like: Array) -> Array | None:
     """`leaf` in the shape of `like`; the first of several stacked along axis 0; None for other shapes."""
     values, shape = np.asarray(leaf), np.shape(like)
     if values.dtype.kind != "f" or not shape:
@@ -146,12 +146,12 @@ def _like(leaf: Any, like: Any) -> Array | None:
 def _weights(reader: Reader, received: Received) -> list[float]:
     """Possible weights of an upload: relative numbers of rows, numbers of clients, scalars in the upload."""
     clients = list(received.clients)
-    weights = [float(reader.stage.algorithm.problem.weights[clients].sum()), float(len(clients))]
+    weights = [float(reader.replay.algorithm.problem.weights[clients].sum()), float(len(clients))]
     weights += _numbers(bare_leaves(received.answer))
     return list(dict.fromkeys(round(weight, 9) for weight in weights if weight > 0 and np.isfinite(weight)))
 
 
-def _numbers(values: Iterable[Any]) -> list[float]:
+def _numbers(values: Iterable[Array]) -> list[float]:
     """Values of all scalar leaves."""
     return [float(np.ravel(leaf)[0]) for leaf in values if np.size(leaf) == 1]
 
@@ -175,7 +175,7 @@ def as_products(reader: Reader, received: Received) -> Iterator[tuple[str, Inner
 
 def _known_weights(reader: Reader, received: Received, model: Parameters) -> Iterator[tuple[str, Array]]:
     """(name, [p_i, h]) of broadcast leaves with a number, or h, per column; without any, of the model."""
-    features, matched = reader.stage.algorithm.problem.features, False
+    features, matched = reader.replay.algorithm.problem.features, False
     for name, leaf in leaves(received.question):
         values = np.asarray(leaf, dtype=np.float64) if np.asarray(leaf).dtype.kind == "f" else np.zeros(0)
         if values.ndim and len(values) == features:
@@ -187,14 +187,14 @@ def _known_weights(reader: Reader, received: Received, model: Parameters) -> Ite
 
 def _by_rows(reader: Reader, received: Received, leaf: Array, scores: int) -> Iterator[tuple[Array, Array]]:
     """(rows, [b, h]) for each set of rows of which a leaf may have `scores` numbers per row."""
-    stage, client = reader.stage, received.clients[0]
-    entered = received.rows[stage.rows(received.round, received.exchange.name, client)]
+    replay, client = reader.replay, received.clients[0]
+    entered = received.rows[replay.rows(received.round, received.exchange.name, client)]
     arrays = [np.asarray(leaf) for leaf in bare_leaves(received.question)]
     numbered = [array for array in arrays if array.ndim == 1 and array.dtype.kind in "iu"]
     for rows in (*numbered, received.rows, entered):
         if len(rows) and leaf.size == len(rows) * scores:
             yield rows, leaf.reshape(len(rows), scores)
             return
-    samples = stage.algorithm.problem.samples
+    samples = replay.algorithm.problem.samples
     if leaf.size == samples * scores:
         yield received.rows, leaf.reshape(samples, scores)[received.rows]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpifed.audit import escrows, graphs, kept, masks, secrets
-from mpifed.audit.beside import Beside, copies
-from mpifed.audit.stage import Stage
+from mpifed.audit import dropout_secrets, mask_graph, masks, running_sums, secret_keys
+from mpifed.audit.outside_uploads import ClassifiedMessages, copies
+from mpifed.audit.replay import Replay
 from mpifed.core.round import SETUP
 from mpifed.run.transcript import RecordedMessage, client_of
 
@@ -41,7 +41,7 @@ NOTHING_SEALED = "nothing is masked or encrypted"
 _SHOWN = 3
 
 
-class Exact(NamedTuple):
+class ExactChecks(NamedTuple):
     """What was checked, and the findings."""
 
     what: str  # "masks", "ciphertexts"; "" with plain security
@@ -90,43 +90,43 @@ class Exact(NamedTuple):
         }  # fmt: skip
 
 
-def exact(stage: Stage, classified: Beside, plain: Stage, same_run: bool) -> Exact:
+def exact_checks(replay: Replay, classified: ClassifiedMessages, plain: Replay, same_run: bool) -> ExactChecks:
     """All exhaustive checks of masked or encrypted messages.
 
     Parameters
     ----------
-    classified : the messages, classified by `mpifed.audit.beside.beside`
+    classified : the messages, classified by `mpifed.audit.outside_uploads.classify`
     plain : the same rounds with plain security
-    same_run : whether the messages are those of `stage`
+    same_run : whether the messages are those of `replay`
     """
-    channel = stage.transcript.channel
+    channel = replay.transcript.channel
     if channel == "plain":
-        return Exact("", 0, 0, 0, 0, 0, 0, 0, 0, 0.0, {})
-    keys = {SENT: secrets.sent(stage), SERVER: secrets.with_server(stage)}
+        return ExactChecks("", 0, 0, 0, 0, 0, 0, 0, 0, 0.0, {})
+    keys = {SENT: secret_keys.messages_with_keys(replay), SERVER: secret_keys.keys_with_server(replay)}
     keys |= {COPY: copies(classified.suspect, plain), UNKNOWN: classified.strange}
-    checks = (_of_masks if channel == "masked" else _of_ciphertexts)(stage, classified.sound, plain, same_run, keys)
+    checks = (_of_masks if channel == "masked" else _of_ciphertexts)(replay, classified.sound, plain, same_run, keys)
     senders = {
-        client_of(upload) for upload in secrets.encrypted(stage, stage.transcript.messages)
+        client_of(upload) for upload in secret_keys.private_uploads(replay, replay.transcript.messages)
     }  # who sends, as played here
-    return checks._replace(of_clients=max(checks.of_clients, len(senders)), of_rounds=len(stage.scenes))
+    return checks._replace(of_clients=max(checks.of_clients, len(senders)), of_rounds=len(replay.round_starts))
 
 
 def _of_masks(
-    stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, same_run: bool, keys: dict[str, list[str]]
-) -> Exact:
-    keys[SENT] = list(dict.fromkeys([*keys[SENT], *escrows.sent(stage)]))
-    known, sealed, totals, left = masks.masks_of(stage, messages, plain, same_run)
-    sums, lengths = kept.masks_of_kept(stage, plain) if same_run else ([], [])
+    replay: Replay, messages: Sequence[RecordedMessage], plain: Replay, same_run: bool, keys: dict[str, list[str]]
+) -> ExactChecks:
+    keys[SENT] = list(dict.fromkeys([*keys[SENT], *dropout_secrets.messages_with_secrets(replay)]))
+    known, sealed, totals, left = masks.masks_of(replay, messages, plain, same_run)
+    sums, lengths = running_sums.masks_of_running_sums(replay, plain) if same_run else ([], [])
     known += sums
-    all_masks = [*known, *sealed]
+    all_masks, streams = [*known, *sealed], replay.streams
     words, of_words = (sum(len(mask.words) for mask in group) for group in (known, all_masks))
-    tests = 128 * (len({(mask.exchange, mask.client) for mask in known + totals}) + stage.algorithm.problem.clients)
+    tests = 128 * (len({(mask.exchange, mask.client) for mask in known + totals}) + replay.algorithm.problem.clients)
     tested = words + sum(len(mask.words) for mask in totals)
     times = len({(mask.exchange, mask.turn) for mask in known})  # upper bound on the masks of one position
-    return Exact(
+    return ExactChecks(
         "masks", len({mask.client for mask in known}), len({mask.client for mask in all_masks}),
         len({mask.round for mask in known} - {SETUP}), sum(mask.round == SETUP for mask in known), words, of_words,
-        len(stage.streams.uses) if stage.streams else 0, stage.streams.made if stage.streams else 0,
+        len(streams.uses) if streams else 0, streams.made if streams else 0,
         (tested + words * times) / 2.0**64 + tested**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
         {
             NO_MASK: [*masks.zeros(known), *masks.zeros(totals), *lengths],
@@ -134,27 +134,25 @@ def _of_masks(
                 *masks.repeated(known), *masks.repeated(totals), *masks.same_word(known), *masks.alike(sealed),
             ],
             LEFT: left,
-            SHARED: stage.streams.shared() if stage.streams else [],
-            FEW: graphs.missing(stage.streams, stage.job) if stage.streams else [],
-            UNEVEN: [
-                *masks.uneven(known), *masks.uneven(totals), *(stage.streams.uneven() if stage.streams else []),
-            ],
-            **({ESCROW: escrows.opened(stage)} if stage.job.participation.max_dropouts else {}), **keys,
+            SHARED: streams.shared() if streams else [],
+            FEW: mask_graph.missing_streams(streams, replay.job) if streams else [],
+            UNEVEN: [*masks.uneven(known), *masks.uneven(totals), *(streams.uneven() if streams else [])],
+            **({ESCROW: dropout_secrets.rebuilt(replay)} if replay.job.participation.max_dropouts else {}), **keys,
         },
     )  # fmt: skip
 
 
 def _of_ciphertexts(
-    stage: Stage, messages: Sequence[RecordedMessage], plain: Stage, same_run: bool, keys: dict[str, list[str]]
-) -> Exact:
-    uploads = secrets.encrypted(stage, messages)
+    replay: Replay, messages: Sequence[RecordedMessage], plain: Replay, same_run: bool, keys: dict[str, list[str]]
+) -> ExactChecks:
+    uploads = secret_keys.private_uploads(replay, messages)
     clients = len({client_of(upload) for upload in uploads})
-    count, alike = secrets.made_alike(stage, uploads, messages)
+    count, alike = secret_keys.shared_randomness(replay, uploads, messages)
     rounds, outside_rounds = (
         len({upload.round for upload in uploads} - {SETUP}),
         sum(upload.round == SETUP for upload in uploads),
     )
-    return Exact(
+    return ExactChecks(
         "ciphertexts", clients, clients, rounds, outside_rounds, count, count, 0, 0, count**2 / 2.0**71,
         {ALIKE: alike, **keys},
     )  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mpifed.audit.bit_windows import length, ones, repeats, uneven_bits
 from mpifed.audit.masks import Mask, alike, repeated, zeros
-from mpifed.audit.secrets import contained
-from mpifed.audit.windows import length, ones, repeats, uneven_bits
+from mpifed.audit.secret_keys import contained
 
 KINDS = [np.uint32, np.uint64]
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.audit.command import audited
-from mpifed.audit.secrets import contained, pieces
+from mpifed.audit.secret_keys import contained, pieces
 from mpifed.cli import main
 from mpifed.comm.masking.channel import Masked
 from mpifed.run.transcript import Transcript

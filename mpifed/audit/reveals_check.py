@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import numpy as np
 
-from mpifed.core.record import bare_leaves, leaves
+from mpifed.core.record import Array, Record, bare_leaves, leaves
 from mpifed.core.reveals import (
     AddedNoise,
     DualSum,
@@ -14,12 +14,13 @@ from mpifed.core.reveals import (
     InnerProducts,
     MeanGradient,
     Received,
+    Revealed,
     ScoreDerivatives,
 )
 from mpifed.maths.objectives import Parameters
 
 
-def wrong_revealed(item: Any, received: Received) -> str:
+def wrong_revealed(item: Revealed, received: Received) -> str:
     """Why a declared item is malformed, in words; "" if it is not."""
     wrong = _wrong_shapes(item, len(received.columns))
     if not wrong and not received.sealed and not finite(item):
@@ -27,7 +28,7 @@ def wrong_revealed(item: Any, received: Received) -> str:
     return wrong
 
 
-def _wrong_shapes(item: Any, columns: int) -> str:
+def _wrong_shapes(item: Revealed, columns: int) -> str:
     if isinstance(item, MeanGradient):
         if not isinstance(item.model, Parameters):
             return f"MeanGradient with `model` {_form(item.model)}; Parameters(first, head) is expected"
@@ -53,7 +54,7 @@ def _wrong_shapes(item: Any, columns: int) -> str:
     )
 
 
-def _form(record: Any) -> str:
+def _form(record: Record) -> str:
     """Type and shapes of a record, for an error."""
     if not isinstance(record, tuple):
         return f"of type {type(record).__name__} and shape {np.shape(record)}"
@@ -62,13 +63,14 @@ def _form(record: Any) -> str:
     return f"{type(record).__name__}({', '.join(f'{name} {np.shape(leaf)}' for name, leaf in leaves(record))})"
 
 
-def finite(item: Any) -> bool:
+def finite(item: Revealed) -> bool:
     """Whether all arrays of an item are finite."""
-    parts = [part for part in item if hasattr(part, "_fields") or hasattr(part, "dtype")]
+    # the others are plain numbers
+    parts = cast(list[Record], [part for part in item if hasattr(part, "_fields") or hasattr(part, "dtype")])
     return all(bool(np.isfinite(leaf).all()) for part in parts for leaf in bare_leaves(part))
 
 
-def _unlike(kind: str, field: str, values: Any, expected: tuple[int | None, ...]) -> str:
+def _unlike(kind: str, field: str, values: Array, expected: tuple[int | None, ...]) -> str:
     """Error for an array of another shape than expected, where None is any length; "" if it fits."""
     shape = np.shape(values)
     if len(shape) == len(expected) and all(b in (None, a) for a, b in zip(shape, expected, strict=True)):

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mpifed.core.record import Array
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -58,7 +60,7 @@ class Sample(NamedTuple):
         return self._replace(words=words & np.uint64(2**self.bits - 1))
 
 
-class TestedUniformity(NamedTuple):
+class UniformityResult(NamedTuple):
     """p-value of a test of a sample or a pair."""
 
     test: str
@@ -69,8 +71,8 @@ class TestedUniformity(NamedTuple):
 class Uniformity(NamedTuple):
     """All tests, and those that reject uniformity."""
 
-    results: tuple[TestedUniformity, ...]
-    rejected: tuple[TestedUniformity, ...]  # by Holm's method at `LEVEL`, the least likely first
+    results: tuple[UniformityResult, ...]
+    rejected: tuple[UniformityResult, ...]  # by Holm's method at `LEVEL`, the least likely first
     samples: int
     short: int  # uploads too short to be tested
 
@@ -80,13 +82,13 @@ class Uniformity(NamedTuple):
         return None if not self.results else not self.rejected
 
 
-def excerpt(words: NDArray[Any], start: float) -> NDArray[Any]:
+def excerpt(words: Array, start: float) -> Array:
     """At most `LARGEST` consecutive words; `start` in [0, 1] selects among the possible first positions."""
     first = round(start * max(0, len(words) - LARGEST))
     return words[first : first + LARGEST]
 
 
-def of_integers(exchange: str, round: int, client: int, data: NDArray[Any]) -> Sample:
+def of_integers(exchange: str, round: int, client: int, data: Array) -> Sample:
     """A sample from integers as they were sent, or from bytes, by eight."""
     data = np.ascontiguousarray(data).ravel()
     if data.dtype == np.uint8:
@@ -107,7 +109,7 @@ def examine(samples: Sequence[Sample]) -> Uniformity:
     """Run all tests on every sample of sufficient length, on short samples together, and on pairs."""
     long = [sample for sample in samples if len(sample.words) >= SHORTEST]
     joined, short = _joined([sample for sample in samples if len(sample.words) < SHORTEST])
-    results = [result for sample in (*long, *joined) for result in tests(sample)]
+    results = [result for sample in (*long, *joined) for result in sample_tests(sample)]
     for first, second in _pairs(long):
         results += _pair_tests(first, second)
     return Uniformity(tuple(results), rejected(results), len(samples), short)
@@ -138,18 +140,18 @@ def _by_round(samples: Sequence[Sample]) -> dict[tuple[str, int, int], list[Samp
     return groups
 
 
-def tests(sample: Sample) -> Iterator[TestedUniformity]:
+def sample_tests(sample: Sample) -> Iterator[UniformityResult]:
     """Tests of a single sample."""
     from scipy import stats
 
     binary, fractions = sample.binary(), sample.fractions
-    yield TestedUniformity(
+    yield UniformityResult(
         "bytes" if len(binary) >= 8 * 256 * EXPECTED else "half-bytes", sample.name, chi_square(binary)
     )
-    yield TestedUniformity("monobit", sample.name, monobit(binary))
-    yield TestedUniformity("runs", sample.name, runs(binary))
-    yield TestedUniformity("serial correlation", sample.name, correlation(fractions[:-1], fractions[1:]))
-    yield TestedUniformity("top bits", sample.name, float(stats.kstest(fractions, "uniform").pvalue))
+    yield UniformityResult("monobit", sample.name, monobit(binary))
+    yield UniformityResult("runs", sample.name, runs(binary))
+    yield UniformityResult("serial correlation", sample.name, correlation(fractions[:-1], fractions[1:]))
+    yield UniformityResult("top bits", sample.name, float(stats.kstest(fractions, "uniform").pvalue))
 
 
 def chi_square(binary: NDArray[np.uint8]) -> float:
@@ -207,22 +209,22 @@ def _pairs(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]:
     yield from among[:PAIRS]
 
 
-def _pair_tests(first: Sample, second: Sample) -> Iterator[TestedUniformity]:
+def _pair_tests(first: Sample, second: Sample) -> Iterator[UniformityResult]:
     from scipy import stats
 
     count = min(len(first.words), len(second.words))
     what = f"{first.name} and {second.name}"
-    yield TestedUniformity(
+    yield UniformityResult(
         "correlation of a pair", what, correlation(first.fractions[:count], second.fractions[:count])
     )
     difference = first.minus(second)
-    yield TestedUniformity("difference of a pair", what, chi_square(difference.binary()))
-    yield TestedUniformity(
+    yield UniformityResult("difference of a pair", what, chi_square(difference.binary()))
+    yield UniformityResult(
         "top bits of a difference", what, float(stats.kstest(difference.fractions, "uniform").pvalue)
     )
 
 
-def rejected(results: Iterable[TestedUniformity], level: float = LEVEL) -> tuple[TestedUniformity, ...]:
+def rejected(results: Iterable[UniformityResult], level: float = LEVEL) -> tuple[UniformityResult, ...]:
     """Tests that Holm's method rejects at the level of the family (S. Holm, Scand. J. Statist. 1979)."""
     ordered = sorted(results, key=lambda result: result.p)
     for number, result in enumerate(ordered):

@@ -13,11 +13,11 @@ from functools import partial
 import numpy as np
 
 from mpifed.algorithms.private import settings
+from mpifed.audit.attack_result import BITS, AttackResult, Floats, not_applicable
 from mpifed.audit.attacks.bits import LEVEL, Hits, Singles, share
-from mpifed.audit.attempt import BITS, Attempt, Floats, none
-from mpifed.audit.plays import Play
+from mpifed.audit.messages import Play
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, Reader
-from mpifed.audit.stage import Stage
+from mpifed.audit.replay import Replay
 from mpifed.core.exchange import Exchange
 from mpifed.core.protocols import PrivacySettings
 from mpifed.core.record import bare_leaves, leaves
@@ -46,22 +46,22 @@ class Arithmetic:
 Released = tuple[Singles, Arithmetic]
 
 
-def on_noise(reader: Reader) -> Iterator[Attempt]:
+def noise_attack(reader: Reader) -> Iterator[AttackResult]:
     """Attack on single uploads with local noise, or else on the first model."""
-    stage = reader.stage
-    privacy = stage.algorithm.problem.privacy
+    replay = reader.replay
+    privacy = replay.algorithm.problem.privacy
     local = privacy is not None and privacy.trust == "local"
-    who, seen = ("server", EACH if stage.transcript.channel == "plain" else SEALED) if local else ("anybody", MODEL)
+    who, seen = ("server", EACH if replay.transcript.channel == "plain" else SEALED) if local else ("anybody", MODEL)
     if privacy is None or not privacy.multiplier:
-        yield none(BITS, "the job adds no noise", who)
+        yield not_applicable(BITS, "the job adds no noise", who)
         return
     exchange = _noisy(reader)
     why = _unknown(reader, exchange, privacy)
     if exchange is None or why:
-        yield none(BITS, why, who, seen)
+        yield not_applicable(BITS, why, who, seen)
     else:
         released = _uploads(reader, exchange) if local else _first_model(reader, exchange)
-        yield _attempt(list(released), np.random.default_rng(stage.job.seed), who, seen)
+        yield _result(list(released), np.random.default_rng(replay.job.seed), who, seen)
 
 
 def _noisy(reader: Reader) -> Exchange | None:
@@ -74,37 +74,37 @@ def _noisy(reader: Reader) -> Exchange | None:
 
 def _unknown(reader: Reader, exchange: Exchange | None, privacy: PrivacySettings) -> str:
     """Why the attack does not apply, in words; "" if it applies."""
-    stage = reader.stage
+    replay = reader.replay
     if exchange is None:
         return "no message that can be read contains noise of a single draw"
-    if stage.algorithm.problem.dtype != "float32":
+    if replay.algorithm.problem.dtype != "float32":
         return "the job computes in float64; the attack is on the generator of float32"
     if privacy.trust == "local":
         return "" if reader.readable(exchange) else HIDDEN
     if not all(noise.in_model for _, noise in reader.revealed_by_sum(AddedNoise, exchange)):
         return "the dependence of the model on the noise is not known"
-    if privacy.trust == "distributed" and stage.scenes[0].now.fewest > 1:
+    if privacy.trust == "distributed" and replay.round_starts[0].now.fewest > 1:
         return "the sum has noise of several clients, of which nearly every float is a possible value"
     return ""
 
 
-def _attempt(released: list[Released], rng: np.random.Generator, who: str, seen: str) -> Attempt:
+def _result(released: list[Released], rng: np.random.Generator, who: str, seen: str) -> AttackResult:
     """How many of the small values of all releases the generator can produce."""
     parts = [share(values, arithmetic, rng) for values, arithmetic in released if len(values)]
     of = sum(part.of for part in parts)
     if not of:
-        return none(BITS, "no value is small enough to be noise alone", who, seen)
+        return not_applicable(BITS, "no value is small enough to be noise alone", who, seen)
     whole = Hits(sum(part.hits for part in parts), of, sum(part.chance * part.of for part in parts) / of)
     text = (
         f"the generator of float32 noise can produce {whole.hits} of {of} small values; of values with other content, "
         f"{whole.chance * of:.0f} would be expected by chance (p = {whole.p:.2g})"
     )
-    return Attempt(BITS, who, seen, True, whole.p < LEVEL, text)
+    return AttackResult(BITS, who, seen, True, whole.p < LEVEL, text)
 
 
 def _uploads(reader: Reader, exchange: Exchange) -> Iterator[Released]:
     """Uploads of each client, by field."""
-    weights = _weights(reader.stage)
+    weights = _weights(reader.replay)
     for _, noisy in reader.revealed_by_client(AddedNoise, exchange):
         for client, items in noisy.items():
             for noise in items:
@@ -115,8 +115,8 @@ def _uploads(reader: Reader, exchange: Exchange) -> Iterator[Released]:
 
 def _first_model(reader: Reader, exchange: Exchange) -> Iterator[Released]:
     """The model after the first round, where it was zero before."""
-    stage = reader.stage
-    problem, weights = stage.algorithm.problem, _weights(stage)
+    replay = reader.replay
+    problem, weights = replay.algorithm.problem, _weights(replay)
     played: list[tuple[Play, AddedNoise]] = list(reader.revealed_by_sum(AddedNoise, exchange))[:2]
     if not played:
         return
@@ -130,14 +130,14 @@ def _first_model(reader: Reader, exchange: Exchange) -> Iterator[Released]:
     else:  # noise of a single client
         scale = 0.0 if settings(problem).whole else reader.scales(exchange)[0]
         arithmetic = Arithmetic(deviation / total, total, scale, total)
-    last = {f"model.{name}": leaf for name, leaf in leaves(stage.algorithm.model(stage.server))}
+    last = {f"model.{name}": leaf for name, leaf in leaves(replay.algorithm.model(replay.server))}
     after = played[1][0].question if len(played) > 1 else last
     for name in set(last) & set(after) & set(first.question):
         before = np.asarray(first.question[name])
         yield np.asarray(after[name], np.float32)[before == 0], arithmetic
 
 
-def _weights(stage: Stage) -> Floats:
+def _weights(replay: Replay) -> Floats:
     """[N] weights of clients in the mean."""
-    problem = stage.algorithm.problem
+    problem = replay.algorithm.problem
     return np.ones(problem.clients) if settings(problem).level == "client" else np.asarray(problem.weights, np.float64)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.audit.attack_result import MOVED, AttackResult, Floats, not_applicable, pictures
 from mpifed.audit.attacks.matching import ALIKE, match
-from mpifed.audit.attempt import MOVED, Attempt, Floats, none
-from mpifed.audit.reader import HIDDEN, SUM, Reader, pictures
-from mpifed.audit.stage import Stage
+from mpifed.audit.reader import HIDDEN, SUM, Reader
+from mpifed.audit.replay import Replay
 from mpifed.core.exchange import Exchange
 from mpifed.core.reveals import DualSum
 
@@ -36,7 +36,7 @@ class _Change(NamedTuple):
     values: Floats
 
 
-def from_changes(reader: Reader) -> Iterator[Attempt]:
+def dual_change_attacks(reader: Reader) -> Iterator[AttackResult]:
     """Changes that are a single row up to its length; nothing if no sums over dual variables are sent."""
     exchanges = [exchange for exchange in reader.rounds if any(True for _ in reader.revealed_by_sum(DualSum, exchange))]
     if not exchanges:
@@ -44,15 +44,15 @@ def from_changes(reader: Reader) -> Iterator[Attempt]:
     last = exchanges[-1]
     if reader.readable(last):
         names = tuple(exchange.name for exchange in exchanges)
-        yield _moved(reader.stage, list(_of_each(reader, exchanges)), reader.seen(last), names)
+        yield _moved(reader.replay, list(_of_each(reader, exchanges)), reader.seen(last), names)
     else:
-        yield none(MOVED, HIDDEN, seen="encrypted uploads")
-    yield _moved(reader.stage, list(_of_sum(reader, last)), SUM, (last.name,))
+        yield not_applicable(MOVED, HIDDEN, seen="encrypted uploads")
+    yield _moved(reader.replay, list(_of_sum(reader, last)), SUM, (last.name,))
 
 
 def _of_each(reader: Reader, exchanges: list[Exchange]) -> Iterator[_Change]:
     """Changes of clients, concatenated for clients that hold the same samples."""
-    stage = reader.stage
+    replay = reader.replay
     collected: dict[int, list[tuple[When, DualSum]]] = defaultdict(list)
     for exchange in exchanges:
         for play, by_client in reader.revealed_by_client(DualSum, exchange):
@@ -62,10 +62,10 @@ def _of_each(reader: Reader, exchanges: list[Exchange]) -> Iterator[_Change]:
     grouped: dict[tuple[tuple[When, ...], int], list[tuple[int, Floats]]] = defaultdict(list)
     for client, sums in sorted(collected.items()):
         for whens, change in _changes(sorted(sums, key=lambda item: item[0])):
-            grouped[whens, int(stage.cells.rows.groups[client])].append((client, change))
+            grouped[whens, int(replay.cells.rows.groups[client])].append((client, change))
     for _, parts in sorted(grouped.items(), key=lambda item: item[0]):
         clients = tuple(client for client, _ in parts)
-        columns = np.concatenate([stage.shards[client].columns for client in clients])
+        columns = np.concatenate([replay.shards[client].columns for client in clients])
         yield _Change(clients, columns, np.concatenate([change for _, change in parts]))
 
 
@@ -73,40 +73,40 @@ def _of_sum(reader: Reader, exchange: Exchange) -> Iterator[_Change]:
     """Changes of the sum over all clients, which the server decodes with any security."""
     sums = [((play.round, 0), dual_sum) for play, dual_sum in reader.revealed_by_sum(DualSum, exchange)]
     for _, change in _changes(sums):
-        yield _Change(tuple(reader.stage.shards), np.arange(len(change)), change)
+        yield _Change(tuple(reader.replay.shards), np.arange(len(change)), change)
 
 
 def _changes(sums: list[tuple[When, DualSum]]) -> Iterator[tuple[tuple[When, ...], Floats]]:
     """(when, change) between consecutive sums, from zero on; sums that are sent as changes are taken as they are."""
-    before: tuple[When, Any] = ((-1, 0), 0.0)
+    before: tuple[When, Floats] = ((-1, 0), np.zeros(()))
     for when, dual_sum in sums:
         values = np.asarray(dual_sum.values, dtype=np.float64)
         yield ((when,), values) if dual_sum.change else ((before[0], when), values - before[1])
         before = when, values
 
 
-def _moved(stage: Stage, changes: list[_Change], seen: str, exchanges: tuple[str, ...]) -> Attempt:
+def _moved(replay: Replay, changes: list[_Change], seen: str, exchanges: tuple[str, ...]) -> AttackResult:
     """Changes that are a row up to a factor, within rounding."""
     considered = [change for change in changes if np.count_nonzero(change.values) >= NARROWEST][:TRIED]
-    pairs = [pair for pair in (_nearest(stage, change) for change in considered) if pair is not None]
+    pairs = [pair for pair in (_nearest(replay, change) for change in considered) if pair is not None]
     text = f"{len(pairs)} of {len(considered)} changes are a single row, up to its length; the others are sums of rows"
     success, shown = bool(pairs), pictures(pairs)
-    return Attempt(MOVED, "server", seen, True, success, text, len(pairs), len(considered), *shown, exchanges)
+    return AttackResult(MOVED, "server", seen, True, success, text, len(pairs), len(considered), *shown, exchanges)
 
 
-def _nearest(stage: Stage, change: _Change) -> tuple[Floats, Floats] | None:
+def _nearest(replay: Replay, change: _Change) -> tuple[Floats, Floats] | None:
     """(the change, the row that it equals up to a factor) in its columns; None if it is no single row."""
-    problem = stage.algorithm.problem
+    problem = replay.algorithm.problem
     whole = np.zeros(problem.features)
     whole[change.columns] = change.values
     scores, squares = np.zeros((2, problem.samples))
     for client in change.clients:
-        shard = stage.shards[client]
-        for at, X in shard.pieces(stage.job.compute.dtype):
+        shard = replay.shards[client]
+        for at, X in shard.pieces(replay.job.compute.dtype):
             rows = shard.rows[at]
             scores[rows] += X @ whole[shard.columns].astype(X.dtype)
             squares[rows] += np.asarray((X.multiply(X) if shard.sparse else X * X).sum(axis=1)).ravel()
     cosines = np.abs(scores) / np.sqrt(np.maximum(squares, 1e-300))
-    truth = stage.whole(np.argmax(np.where(squares > 0, cosines, 0.0), keepdims=True))[0, change.columns]
+    truth = replay.full_rows(np.argmax(np.where(squares > 0, cosines, 0.0), keepdims=True))[0, change.columns]
     nearest = match(change.values, truth[None])
     return (change.values, truth) if abs(nearest.cosine) > ALIKE and nearest.scaled_error < SINGLE else None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.stage import Stage
+from mpifed.audit.replay import Replay
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import AnyRecord, Record, leaves, map_leaves
+from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
 from mpifed.job.participation import most_summed
 from mpifed.run.transcript import RecordedMessage, client_of
 
@@ -22,9 +22,9 @@ class Play(NamedTuple):
     """The messages of one occurrence of an exchange."""
 
     round: int
-    question: dict[str, NDArray[Any]]  # by the names of leaves
+    question: dict[str, Array]  # by the names of leaves
     uploads: dict[int, list[RecordedMessage]]  # by client, the parts of its upload
-    opened: dict[str, NDArray[Any]]  # the decoded sum, by the names of leaves; empty if no party decoded it
+    opened: dict[str, Array]  # the decoded sum, by the names of leaves; empty if no party decoded it
     opened_for: str  # "server", "clients", "client 3"; "" if no party decoded it
     turn: int = 0  # earlier occurrences of the exchange
 
@@ -47,47 +47,47 @@ def plays(messages: Iterable[RecordedMessage], exchange: str) -> list[Play]:
     return [by_turn[turn] for turn in sorted(by_turn)]
 
 
-def complete(template: Record, values: dict[str, NDArray[Any]]) -> bool:
+def complete(template: Record, values: dict[str, Array]) -> bool:
     """Whether all leaves of `template` are in `values`: a transcript omits messages beyond its size limit."""
     return all(name in values for name, _ in leaves(template))
 
 
-def filled(template: AnyRecord, values: dict[str, NDArray[Any]]) -> AnyRecord:
+def filled(template: AnyRecord, values: dict[str, Array]) -> AnyRecord:
     """A record with the structure of `template` and the leaves of `values`, by name."""
     names = iter([name for name, _ in leaves(template)])
     return map_leaves(lambda _: values[next(names)], template)
 
 
-def line_of(stage: Stage, exchange: Exchange) -> ExchangePlan:
+def plan_of(replay: Replay, exchange: Exchange) -> ExchangePlan:
     """Layout of clients' numbers in the messages of an exchange, in the fixed-point format of the recording."""
-    settings: dict[str, Any] = stage.job.sum_settings(stage.algorithm.problem) | {"exact": True}
-    most = most_summed(stage.job, stage.algorithm, exchange)
-    return ExchangePlan(exchange, partial(make_sum, exchange, most, **settings), stage.cells)
+    settings = replay.job.sum_settings(replay.algorithm.problem) | {"exact": True}
+    most = most_summed(replay.job, replay.algorithm, exchange)
+    return ExchangePlan(exchange, partial(make_sum, exchange, most, **settings), replay.cells)
 
 
-def integers(line: ExchangePlan, upload: list[RecordedMessage]) -> NDArray[np.signedinteger] | None:
+def integers(plan: ExchangePlan, upload: list[RecordedMessage]) -> NDArray[np.signedinteger] | None:
     """[m] message with one client's upload in its positions; None if the upload is not of integers of this number."""
     data, client = (upload[0].data, client_of(upload[0])) if len(upload) == 1 else (None, None)
-    kind = line.sum.message.dtype
-    if data is None or client is None or data.nbytes != line.sent[client] or data.dtype.itemsize != kind.itemsize:
+    kind = plan.sum.message.dtype
+    if data is None or client is None or data.nbytes != plan.sent[client] or data.dtype.itemsize != kind.itemsize:
         return None
-    numbers: NDArray[np.signedinteger] = np.zeros_like(line.sum.message[:-1])
-    line.put(numbers, client, data.view(kind))
+    numbers: NDArray[np.signedinteger] = np.zeros_like(plan.sum.message[:-1])
+    plan.put(numbers, client, data.view(kind))
     return numbers
 
 
 class Decoder:
     """Decodes the integers of one client's upload."""
 
-    def __init__(self, stage: Stage, exchange: Exchange) -> None:
-        self._line = line_of(stage, exchange)
+    def __init__(self, replay: Replay, exchange: Exchange) -> None:
+        self._plan = plan_of(replay, exchange)
 
     @property
     def scales(self) -> list[float]:
         """Fixed-point unit of each field."""
-        return [place.form.scale for place in self._line.sum.places]
+        return [place.form.scale for place in self._plan.sum.places]
 
     def __call__(self, upload: list[RecordedMessage]) -> Record | None:
         """The upload, zero in others' positions; None if it is not of integers of this size."""
-        message = integers(self._line, upload)
-        return None if message is None else self._line.sum.total(np.append(message, 0))
+        message = integers(self._plan, upload)
+        return None if message is None else self._plan.sum.total(np.append(message, 0))

@@ -6,13 +6,21 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from mpifed.audit.attack_result import (
+    INVERSION,
+    RECONSTRUCTION,
+    AttackResult,
+    Floats,
+    beyond_chance,
+    not_applicable,
+    pictures,
+)
 from mpifed.audit.attacks.inversion import invert
 from mpifed.audit.attacks.matching import EXACT, Match, match, match_all, recovered
 from mpifed.audit.attacks.reconstruction import direction, reconstruct
-from mpifed.audit.attempt import INVERSION, RECONSTRUCTION, Attempt, Floats, none
+from mpifed.audit.gradient_targets import Target, in_parts, targets, undeclared_targets
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, SUM, Reader
-from mpifed.audit.stage import Stage
-from mpifed.audit.targets import Target, in_parts, targets, undeclared_targets
+from mpifed.audit.replay import Replay
 from mpifed.core.reveals import DualSum
 
 MOST_CLIENTS = 16  # most clients that are attacked individually
@@ -22,54 +30,54 @@ EASY_BATCH, STARTS = 6, 2  # up to EASY_BATCH rows, inversion has STARTS restart
 MOST_GUESSES = 4  # most interpretations of an undeclared upload that inversion tries
 
 
-def on_gradients(reader: Reader) -> Iterator[Attempt]:
+def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
     """Reconstruction and inversion from single clients' uploads, as far as they can be read, and from the sum."""
     all_targets = list(targets(reader, MOST_CLIENTS))
     if in_parts(reader):
         reason = f"data are split by columns: no client sends the gradient of whole rows{reader.attribution}"
-        yield none(RECONSTRUCTION, reason, seen=EACH)
-        yield none(INVERSION, reason, seen=EACH)
+        yield from _neither(reason, EACH)
     elif (
         all_targets
-        and reader.stage.transcript.channel == "encrypted"
+        and reader.replay.transcript.channel == "encrypted"
         and {target.seen for target in all_targets} == {SUM}
     ):
-        yield none(RECONSTRUCTION, HIDDEN, seen="encrypted uploads")
-        yield none(INVERSION, HIDDEN, seen="encrypted uploads")
+        yield from _neither(HIDDEN, "encrypted uploads")
     if not all_targets:
-        why = _why_none(reader)
-        yield none(RECONSTRUCTION, why)
-        yield none(INVERSION, why)
+        yield from _neither(_why_none(reader))
         return
-    known = _nonnegative(reader.stage)
+    known = _nonnegative(reader.replay)
     for seen in (EACH, SEALED, SUM):
         here = [target for target in all_targets if target.seen == seen]
         declared = [target for target in here if not target.guess and target.numbers <= LARGEST]
         guesses = [target for target in here if target.guess and target.numbers <= LARGEST]
         if here and not (declared or guesses):
             why = f"its rows have {here[0].numbers} numbers; rows of at most {LARGEST} are compared with the result"
-            yield none(RECONSTRUCTION, why, seen=seen)
-            yield none(INVERSION, why, seen=seen)
+            yield from _neither(why, seen)
         if declared:
-            yield _reconstruction(reader.stage, declared, known)
-            yield _inversion(reader.stage, declared, known)
+            yield _reconstruction(reader.replay, declared, known)
+            yield _inversion(reader.replay, declared, known)
         if guesses:
-            yield _reconstruction(reader.stage, _best_guesses(reader.stage, guesses, known), known)
-            yield _first_success([_inversion(reader.stage, [target], known) for target in guesses[:MOST_GUESSES]])
+            yield _reconstruction(reader.replay, _best_guesses(reader.replay, guesses, known), known)
+            yield _first_success([_inversion(reader.replay, [target], known) for target in guesses[:MOST_GUESSES]])
 
 
-def on_undeclared_gradients(reader: Reader, explained: set[str]) -> Iterator[Attempt]:
+def undeclared_gradient_attacks(reader: Reader, explained: set[str]) -> Iterator[AttackResult]:
     """Successful guesses about exchanges outside the rounds, and those whose declarations have led to no success."""
     declared = [target for target in targets(reader, MOST_CLIENTS) if not target.guess]
-    known = _nonnegative(reader.stage)
+    known = _nonnegative(reader.replay)
     guesses = list(undeclared_targets(reader, MOST_CLIENTS, explained, declared))
     for seen, name in dict.fromkeys((target.seen, target.exchange) for target in guesses):
         here = [target for target in guesses if (target.seen, target.exchange) == (seen, name)]
-        exact = _reconstruction(reader.stage, _best_guesses(reader.stage, here, known), known)
-        few = _first_success([_inversion(reader.stage, [target], known) for target in here[:MOST_GUESSES]])
-        for attempt in (exact, few):
-            if attempt.success:
-                yield attempt._replace(text=f'{attempt.text}, which the algorithm does not declare for "{name}"')
+        exact = _reconstruction(reader.replay, _best_guesses(reader.replay, here, known), known)
+        few = _first_success([_inversion(reader.replay, [target], known) for target in here[:MOST_GUESSES]])
+        for result in (exact, few):
+            if result.success:
+                yield result._replace(text=f'{result.text}, which the algorithm does not declare for "{name}"')
+
+
+def _neither(why: str, seen: str = "") -> Iterator[AttackResult]:
+    """Neither attack applies."""
+    yield from (not_applicable(attack, why, seen=seen) for attack in (RECONSTRUCTION, INVERSION))
 
 
 def _why_none(reader: Reader) -> str:
@@ -81,7 +89,7 @@ def _why_none(reader: Reader) -> str:
     return "no message that can be read contains a gradient or has the shapes of the model"
 
 
-def _best_guesses(stage: Stage, guesses: Sequence[Target], known: bool) -> list[Target]:
+def _best_guesses(replay: Replay, guesses: Sequence[Target], known: bool) -> list[Target]:
     """For each client and round, the guess that reconstructs a true row, or the first guess."""
     chosen: dict[tuple[int, tuple[int, ...]], Target] = {}
     certain = set[tuple[int, tuple[int, ...]]]()
@@ -90,29 +98,30 @@ def _best_guesses(stage: Stage, guesses: Sequence[Target], known: bool) -> list[
         first = chosen.setdefault(key, guess)
         if guess.batch != 1 or key in certain or not recovered([match(direction(guess.gradient.first)[0], guess.rows)]):
             continue
-        sure = reconstruct(stage.algorithm.problem.objective, guess.model, guess.gradient, nonnegative=known).claimed
+        sure = reconstruct(replay.algorithm.problem.objective, guess.model, guess.gradient, nonnegative=known).claimed
         if sure or not recovered([match(direction(first.gradient.first)[0], first.rows)]):
             chosen[key] = guess
         certain |= {key} if sure else set()
     return list(chosen.values())
 
 
-def _first_success(attempts: Sequence[Attempt]) -> Attempt:
-    return next((attempt for attempt in attempts if attempt.success), attempts[0])
+def _first_success(results: Sequence[AttackResult]) -> AttackResult:
+    return next((result for result in results if result.success), results[0])
 
 
-def _nonnegative(stage: Stage) -> bool:
+def _nonnegative(replay: Replay) -> bool:
     """Whether features are nonnegative, as those of images; assumed to be public knowledge about the data."""
     return all(
-        (stage.features(client, np.arange(min(shard.samples, 50))) >= 0).all() for client, shard in stage.shards.items()
+        (replay.features(client, np.arange(min(shard.samples, 50))) >= 0).all()
+        for client, shard in replay.shards.items()
     )
 
 
-def _reconstruction(stage: Stage, attacked: Sequence[Target], known: bool) -> Attempt:
+def _reconstruction(replay: Replay, attacked: Sequence[Target], known: bool) -> AttackResult:
     """Reconstruct the row of a minibatch of one row from its gradient."""
-    objective, seen = stage.algorithm.problem.objective, attacked[0].seen
+    objective, seen = replay.algorithm.problem.objective, attacked[0].seen
     if seen != SUM and not any(target.batch == 1 for target in attacked):
-        return none(
+        return not_applicable(
             RECONSTRUCTION, f"a minibatch has {attacked[0].batch} rows; reconstruction needs a single row", seen=seen
         )
     if seen == SUM:
@@ -129,12 +138,12 @@ def _reconstruction(stage: Stage, attacked: Sequence[Target], known: bool) -> At
     text = f"{good} of {_count(attacked)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
     text += _guess(attacked)
     truth = [target.rows[matched.at] for target, matched in zip(attacked, matches, strict=True)]
-    pictures = _stacked(rows, truth)
+    shown = pictures(zip(rows, truth, strict=True))
     names = tuple({target.exchange: None for target, way in zip(attacked, matches, strict=True) if recovered([way])})
-    return Attempt(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(attacked), *pictures, names)
+    return AttackResult(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(attacked), *shown, names)
 
 
-def _inversion(stage: Stage, attacked: Sequence[Target], known: bool) -> Attempt:
+def _inversion(replay: Replay, attacked: Sequence[Target], known: bool) -> AttackResult:
     """Reconstruct the rows of a small minibatch, or the sums of classes while a linear model is zero."""
     seen = attacked[0].seen
     within = [
@@ -145,8 +154,10 @@ def _inversion(stage: Stage, attacked: Sequence[Target], known: bool) -> Attempt
     if not within:
         batch = attacked[0].batch
         why = f"gradients of {batch} rows; inversion is tried up to {LARGEST_BATCH}"
-        return none(INVERSION, "minibatches of one row: reconstruction suffices" if batch == 1 else why, seen=seen)
-    objective, matches, chance = stage.algorithm.problem.objective, list[Match](), list[Match]()
+        return not_applicable(
+            INVERSION, "minibatches of one row: reconstruction suffices" if batch == 1 else why, seen=seen
+        )
+    objective, matches, chance = replay.algorithm.problem.objective, list[Match](), list[Match]()
     rows, truth, claims = list[Floats](), list[Floats](), 0
     tried = [within[0], within[-1]] if seen == EACH and len(within) > 1 else within[:1]
     for target in tried:
@@ -157,7 +168,7 @@ def _inversion(stage: Stage, attacked: Sequence[Target], known: bool) -> Attempt
             continue
         matched = match_all(end.rows, target.rows)
         matches += matched
-        chance += match_all(end.rows, _strangers(stage, target))
+        chance += match_all(end.rows, _strangers(replay, target))
         rows += list(end.rows)[: len(matched)]
         truth += [target.rows[matched_row.at] for matched_row in matched]
     good, by_chance = recovered(matches), recovered(chance)
@@ -167,22 +178,9 @@ def _inversion(stage: Stage, attacked: Sequence[Target], known: bool) -> Attempt
     text += f"; and {by_chance} of as many rows outside the minibatch" if by_chance else ""
     text += f"; {close} more are recognizable, and {near} of as many rows outside the minibatch" if close else ""
     text += "; their clients are not known" if good and seen == SUM and not attacked[0].parts else ""
-    pictures = _stacked(rows, truth)
     success = beyond_chance(good, by_chance) or close > near + 3 * np.sqrt(near + 1)  # rows of a class are similar, too
-    names = tuple({target.exchange: None for target in tried})
-    return Attempt(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *pictures, names)
-
-
-def beyond_chance(matches: int, strangers: int) -> bool:
-    """Whether more rows of the minibatch were matched than matches of other rows explain."""
-    return bool(matches > strangers + 3 * np.sqrt(strangers))
-
-
-def _stacked(rows: Sequence[Floats], truth: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """(recovered rows, true rows) for images; empty if rows differ in width."""
-    if len({len(row) for row in rows}) != 1:
-        return np.zeros((0, 0)), np.zeros((0, 0))
-    return np.stack(rows), np.stack(truth)
+    shown, names = pictures(zip(rows, truth, strict=True)), tuple({target.exchange: None for target in tried})
+    return AttackResult(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *shown, names)
 
 
 def _lengths(matches: Sequence[Match]) -> str:
@@ -190,17 +188,17 @@ def _lengths(matches: Sequence[Match]) -> str:
     return f", {count} of them up to their length" if count else ""
 
 
-def _strangers(stage: Stage, target: Target) -> Floats:
+def _strangers(replay: Replay, target: Target) -> Floats:
     """As many rows of the same clients that did not enter the gradient."""
     if target.parts:
-        shard = stage.shards[target.clients[0]]
-        inside = shard.rows[stage.rows(target.round, target.exchange, shard.client)]
-        return stage.whole(np.setdiff1d(np.arange(stage.algorithm.problem.samples), inside)[: target.batch])
+        shard = replay.shards[target.clients[0]]
+        inside = shard.rows[replay.rows(target.round, target.exchange, shard.client)]
+        return replay.full_rows(np.setdiff1d(np.arange(replay.algorithm.problem.samples), inside)[: target.batch])
     outside = []
     for client in target.clients:
-        inside = stage.rows(target.round, target.exchange, client)
-        others = np.setdiff1d(np.arange(stage.shards[client].samples), inside)
-        outside.append(stage.features(client, others[: max(1, len(inside))]))
+        inside = replay.rows(target.round, target.exchange, client)
+        others = np.setdiff1d(np.arange(replay.shards[client].samples), inside)
+        outside.append(replay.features(client, others[: max(1, len(inside))]))
     rows = np.concatenate(outside)
     cosines = _units(rows) @ _units(target.rows).T
     # leave out duplicates of rows in the minibatch

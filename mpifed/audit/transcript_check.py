@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mpifed.audit.stage import Stage
+from mpifed.audit.replay import Replay
 from mpifed.core.errors import DataError
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
@@ -17,7 +17,7 @@ _KINDS = {"question": "broadcast", "opened": "decoded sum"}  # kinds of messages
 Shapes = dict[tuple[str, str, str], set[tuple[tuple[int, ...], str, bool]]]  # by exchange, kind and leaf
 
 
-def check(recorded: Recorded, stage: Stage) -> None:
+def check_transcript(recorded: Recorded, replay: Replay) -> None:
     """Compare a transcript with the auditor's replay.
 
     Raises
@@ -26,11 +26,11 @@ def check(recorded: Recorded, stage: Stage) -> None:
         when no round is recorded, when uploads are missing although nothing was left out, or when there are messages
         that no run of the job records.
     """
-    if recorded.channel != stage.transcript.channel:
+    if recorded.channel != replay.transcript.channel:
         raise _damaged(f'its uploads have security "{recorded.channel}", those of the job '
-                       f'"{stage.transcript.channel}"')  # fmt: skip
-    clients = stage.algorithm.problem.clients
-    names = {"", *(exchange.name for exchange in all_exchanges(stage.algorithm))}
+                       f'"{replay.transcript.channel}"')  # fmt: skip
+    clients = replay.algorithm.problem.clients
+    names = {"", *(exchange.name for exchange in all_exchanges(replay.algorithm))}
     parties = {SERVER, CLIENTS, *(f"client {i}" for i in range(clients)), *(f"rank {i}" for i in recorded.ranks)}
     for message in recorded.messages:
         about = f"a message of {message.sender} to {message.receiver} in {message.exchange!r}, round {message.round}"
@@ -38,10 +38,10 @@ def check(recorded: Recorded, stage: Stage) -> None:
             raise _damaged(f"{about}: no exchange of the job; it has {', '.join(sorted(names - {''}))}")
         if not {message.sender, message.receiver} <= parties:
             raise _damaged(f"{about}: expected the server, recording ranks, and clients 0 to {clients - 1}")
-        if not SETUP <= message.round < max(1, stage.job.rounds):
-            raise _damaged(f"{about}: the job has rounds 0 to {stage.job.rounds - 1}")
-    _check_shapes(recorded.messages, stage)
-    _check_uploads(recorded, stage)
+        if not SETUP <= message.round < max(1, replay.job.rounds):
+            raise _damaged(f"{about}: the job has rounds 0 to {replay.job.rounds - 1}")
+    _check_shapes(recorded.messages, replay)
+    _check_uploads(recorded, replay)
 
 
 def _damaged(text: str) -> DataError:
@@ -59,9 +59,9 @@ def _shapes(messages: Iterable[RecordedMessage]) -> Shapes:
     return shapes
 
 
-def _check_shapes(messages: tuple[RecordedMessage, ...], stage: Stage) -> None:
+def _check_shapes(messages: tuple[RecordedMessage, ...], replay: Replay) -> None:
     """Broadcasts and sums with a single shape in the replay must have it, and be finite."""
-    replayed = _shapes(stage.transcript.messages)
+    replayed = _shapes(replay.transcript.messages)
     played = {(exchange, kind) for exchange, kind, _ in replayed}
     for key, shapes in _shapes(messages).items():
         if key[:2] not in played:
@@ -74,15 +74,15 @@ def _check_shapes(messages: tuple[RecordedMessage, ...], stage: Stage) -> None:
             raise _damaged(f"the {_KINDS[key[1]]} of {key[0]} {key[2]!r} has {what}; expected shape {expected}, finite")
 
 
-def _check_uploads(recorded: Recorded, stage: Stage) -> None:
+def _check_uploads(recorded: Recorded, replay: Replay) -> None:
     rounds = {message.round for message in recorded.messages if message.round != SETUP}
     if not any(message.kind == "upload" for message in recorded.messages):
         raise _damaged("it has no uploads of clients, so that there is nothing to check")
-    if recorded.left_out or stage.job.privacy is not None:  # participation may be secret
+    if recorded.left_out or replay.job.privacy is not None:  # participation may be secret
         return
-    senders, replayed = _senders(recorded.messages), _senders(stage.transcript.messages)
+    senders, replayed = _senders(recorded.messages), _senders(replay.transcript.messages)
     known = {(message.exchange, message.round, message.kind, message.what) for message in recorded.messages}
-    for message in stage.transcript.messages:
+    for message in replay.transcript.messages:
         key = message.exchange, message.round, message.kind, message.what
         if message.kind in _KINDS and message.round in rounds and key not in known:
             raise _damaged(

@@ -9,10 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.plays import Play
 from mpifed.audit.reader import SUM, Reader
-from mpifed.audit.undeclared import as_gradients
-from mpifed.core.exchange import Exchange
+from mpifed.audit.undeclared_uploads import as_gradients
 from mpifed.core.reveals import MeanGradient, Received
 from mpifed.maths.objectives import Parameters
 
@@ -31,7 +29,7 @@ class Target(NamedTuple):
     model: Parameters  # at which the gradient was taken
     gradient: Parameters  # mean over `batch` rows
     batch: int
-    look: Callable[[], NDArray[np.float64]]  # gives `rows`; lazy, since they may be wide
+    read: Callable[[], NDArray[np.float64]]  # gives `rows`; lazy, since they may be wide
     numbers: int  # in `rows`
     clients: tuple[int, ...]  # whose rows they are
     parts: bool = False  # whether each client has contributed the gradient of its own columns
@@ -40,17 +38,17 @@ class Target(NamedTuple):
     @property
     def rows(self) -> NDArray[np.float64]:
         """[b, p] the rows that entered, or may have entered; unknown to the attacker."""
-        return self.look()
+        return self.read()
 
 
 def targets(reader: Reader, clients: int) -> Iterator[Target]:
     """Gradients of at most `clients` clients in the first and last occurrence of each exchange."""
     for exchange in reader.rounds:
-        plays = reader.plays(exchange)
+        plays = reader.first_and_last(exchange)
         guessed = any(other.name == exchange.name for other in reader.guessed)
-        for play in plays[:1] + plays[1:][-1:]:
+        for play in plays:
             few = list(play.uploads)[:FEW]
-            for seen, received in _received(reader, exchange, play, clients):
+            for seen, received in reader.received(exchange, play, clients):
                 candidates = [("", item) for item in reader.revealed(received) if isinstance(item, MeanGradient)]
                 if guessed and (seen == SUM or received.clients[0] in few):
                     candidates += as_gradients(reader, received)
@@ -70,9 +68,8 @@ def undeclared_targets(reader: Reader, clients: int, explained: set[str], declar
     known = explained | {exchange.name for exchange in reader.guessed}
     others = [exchange for name, exchange in reader.exchanges.items() if name not in known]
     for exchange in filter(reader.readable, others):
-        plays = reader.plays(exchange)
-        for play in plays[:1] + plays[1:][-1:]:
-            for seen, received in _received(reader, exchange, play, min(clients, FEW)):
+        for play in reader.first_and_last(exchange):
+            for seen, received in reader.received(exchange, play, min(clients, FEW)):
                 if received.sealed:  # random numbers
                     continue
                 guesses = ((guess, gradient) for guess, gradient in as_gradients(reader, received))
@@ -114,42 +111,34 @@ def in_parts(reader: Reader) -> bool:
         gradient for exchange in reader.rounds for _, gradient in reader.revealed_by_sum(MeanGradient, exchange)
     )
     first = next(gradients, None)
-    whole = all(len(shard.columns) == reader.stage.algorithm.problem.features for shard in reader.stage.shards.values())
+    whole = all(
+        len(shard.columns) == reader.replay.algorithm.problem.features for shard in reader.replay.shards.values()
+    )
     return first is not None and first.parts and not whole  # a client with all columns sends no part
-
-
-def _received(reader: Reader, exchange: Exchange, play: Play, clients: int) -> Iterator[tuple[str, Received]]:
-    """(EACH, SEALED or SUM, message) of each client, and of the sum."""
-    for client in list(play.uploads)[:clients]:
-        received = reader.of_client(exchange, play, client)
-        if received is not None:
-            yield reader.seen(exchange), received
-    for received in reader.of_sum(exchange, play):
-        yield SUM, received
 
 
 def _complete(reader: Reader, received: Received, mean: MeanGradient) -> bool:
     """Whether a gradient is of whole rows: of all clients' columns, or of clients that hold all these columns."""
     if mean.parts:
-        return len(received.clients) > 1 and len(received.columns) == reader.stage.algorithm.problem.features
-    return all(len(reader.stage.shards[client].columns) == len(received.columns) for client in received.clients)
+        return len(received.clients) > 1 and len(received.columns) == reader.replay.algorithm.problem.features
+    return all(len(reader.replay.shards[client].columns) == len(received.columns) for client in received.clients)
 
 
 def _target(reader: Reader, seen: str, received: Received, mean: MeanGradient, guess: str) -> Target:
-    stage, name, clients = reader.stage, received.exchange.name, received.clients
-    entered = {client: stage.rows(received.round, name, client) for client in clients}
+    replay, name, clients = reader.replay, received.exchange.name, received.clients
+    entered = {client: replay.rows(received.round, name, client) for client in clients}
     batch = sum(len(rows) for rows in entered.values())
-    if not stage.replayed:  # secret draws cannot be replayed
-        entered = {client: np.arange(stage.shards[client].samples) for client in clients}
+    if not replay.replayed:  # secret draws cannot be replayed
+        entered = {client: np.arange(replay.shards[client].samples) for client in clients}
         batch = mean.batch * len(clients)
     if mean.parts:
-        numbers = stage.shards[clients[0]].rows[entered[clients[0]]]
+        numbers = replay.shards[clients[0]].rows[entered[clients[0]]]
         batch = len(numbers)
 
     def rows() -> NDArray[np.float64]:
         if mean.parts:
-            return stage.whole(numbers)
-        return np.concatenate([stage.features(client, positions) for client, positions in entered.items()])
+            return replay.full_rows(numbers)
+        return np.concatenate([replay.features(client, positions) for client, positions in entered.items()])
 
     size = (batch if mean.parts else sum(map(len, entered.values()))) * len(received.columns)
     return Target(
