@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -75,6 +76,7 @@ class Unrelated:
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "waves.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "waves", raising=False)  # of another test of this process
 
 
 def make(folder: Path, *arguments: str) -> None:
