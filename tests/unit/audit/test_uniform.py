@@ -12,7 +12,6 @@ from mpifed.audit.uniform import (
     LEVEL,
     SHORTEST,
     Sample,
-    TestedUniformity,
     examine,
     monobit,
     of_integers,
@@ -20,6 +19,7 @@ from mpifed.audit.uniform import (
     rejected,
     runs,
 )
+from mpifed.audit.uniform import TestedUniformity as OneResult
 from mpifed.audit.uniform import tests as alone
 
 PRIME = 1152921504606830593  # of 60 bits
@@ -72,7 +72,7 @@ def test_a_family_raises_no_more_false_alarms_than_its_level() -> None:
 
 def test_holm_by_hand() -> None:
     """0.005 <= 0.05/4, 0.01 <= 0.05/3, but 0.03 > 0.05/2: two are rejected, although 0.04 < 0.05."""
-    results = [TestedUniformity(f"t{i}", "", p) for i, p in enumerate((0.01, 0.04, 0.03, 0.005))]
+    results = [OneResult(f"t{i}", "", p) for i, p in enumerate((0.01, 0.04, 0.03, 0.005))]
     assert [one.p for one in rejected(results, 0.05)] == [0.005, 0.01]
     assert rejected(results[1:3], 0.01) == ()
 
