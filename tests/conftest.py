@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
@@ -97,6 +98,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
         if MPI.COMM_WORLD.size > 1:
             _guard = _Guard(MPI.COMM_WORLD, config)
+
+
+def pytest_collection_finish() -> None:
+    """What 10,000 collected tests hold is not looked through again by the garbage collector."""
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
