@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,8 @@ class SharedData(DataCache):
         except OSError:  # whatever is there, the run is to say it
             files = []
         stamps = [(name, stat.st_size, stat.st_mtime_ns, stat.st_mode) for name, stat in files]
-        self._values = {} if key[0].stage or not files else self.opened.setdefault(repr((key, stamps)), {})
+        alike = files and not key[0].stage and "cupy" not in sys.modules  # a test may make its own device
+        self._values = self.opened.setdefault(repr((key, stamps)), {}) if alike else {}
 
 
 @contextmanager
