@@ -10,6 +10,8 @@ WORKERS ?= 2
 # one BLAS thread per rank; Open MPI may put more ranks on a machine than it has cores, and run in containers
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
+# hundreds of processes would compile the package anew
+unexport PYTHONDONTWRITEBYTECODE
 export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
 export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from launching import environment, mpiexec
+from shared_data import shared_data
+from standing import World
 
 settings.register_profile("mpifed", deadline=None)  # how long an example takes depends on who else is on the machine
 settings.load_profile("mpifed")
@@ -97,6 +100,11 @@ def pytest_configure(config: pytest.Config) -> None:
             _guard = _Guard(MPI.COMM_WORLD, config)
 
 
+def pytest_collection_finish() -> None:
+    """What 10,000 collected tests hold is not looked through again by the garbage collector."""
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Only rank 0 writes reports; the failures of the others are written by `pytest_runtest_makereport`."""
@@ -169,6 +177,13 @@ _TIMER = pytest.StashKey[threading.Timer]()
 
 
 # --- data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_runs() -> Iterator[None]:
+    """Runs of this process open the same data once."""
+    with shared_data():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -380,12 +395,14 @@ def _called(arguments: list[str], cwd: Path | None, env: dict[str, str]) -> Ende
 
 
 @pytest.fixture(scope="session")
-def launch() -> Callable[..., Ended]:
+def launch() -> Iterator[Callable[..., Ended]]:
     """launch(ranks, *arguments): `python -m mpifed arguments` under mpiexec; ranks = 0 is without it.
 
     ranks = None calls the same command in this process, which is ten times as quick: for messages, codes and results.
+    Where nothing is said of folder, environment and program, ranks that stand call it, as long as they do.
     A launch that takes longer than `limit_s` fails the test.
     """
+    worlds: dict[int, World] = {}
 
     def launch(
         ranks: int | None,
@@ -397,6 +414,11 @@ def launch() -> Callable[..., Ended]:
     ) -> Ended:
         if ranks is None:
             return _called([str(one) for one in arguments], cwd, env or {})
+        if ranks and cwd is None and env is None and program == ("-m", "mpifed"):
+            said = worlds.setdefault(ranks, World(ranks)).call([str(one) for one in arguments], limit_s)
+            if said is None:
+                pytest.fail(f"hangs on {ranks} ranks: {arguments}")
+            return Ended(*said)
         command = [sys.executable, *program, *map(str, arguments)]
         if ranks:
             command = [mpiexec(), "-n", str(ranks), *command]
@@ -416,7 +438,9 @@ def launch() -> Callable[..., Ended]:
             pytest.fail(f"hangs: {' '.join(command)}\n{out}\n{err}")
         return Ended(process.returncode, out, err)
 
-    return launch
+    yield launch
+    for world in worlds.values():
+        world.end()
 
 
 @pytest.fixture(scope="session")

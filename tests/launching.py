@@ -33,6 +33,7 @@ def environment(changes: dict[str, str]) -> dict[str, str]:
     kept["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT), str(OWN), str(ROOT / "tests"), *filter(None, [kept.get("PYTHONPATH")])]
     )
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # else every rank compiles the package anew
     kept["OMP_NUM_THREADS"] = "1"
     kept["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"  # Open MPI 5: more ranks than cores
     kept["OMPI_MCA_rmaps_base_oversubscribe"] = "true"  # Open MPI 4

@@ -5,8 +5,6 @@ The classes of `mpifed.maths.duals`, which use them for arrays on a device, docu
 
 from __future__ import annotations
 
-import numpy as np
-
 from mpifed.core.record import Array, beside
 from mpifed.maths.kernels import KernelSource, launch
 
@@ -63,7 +61,7 @@ def device_step(
     dtype = alpha.dtype
 
     def alike(values: Array | float) -> Array | float:
-        return beside(alpha, values, dtype) if np.ndim(values) else float(values)
+        return beside(alpha, values, dtype) if getattr(values, "ndim", 0) else float(values)
 
     result: Array = launch(source, alpha, alpha, alike(scores), alike(y), alike(curvature), *map(float, least))
     return result

@@ -8,9 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from shared_data import SharedData, shared_data
+
 from mpifed.comm.transport import connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED
+from mpifed.run import command
 from mpifed.run.command import How, run_command
 
 
@@ -27,5 +30,7 @@ if __name__ == "__main__":
     if connect().rank % 2:
         loops.compiled = None
     folder, *jobs = map(Path, sys.argv[1:])
-    failed = {code for job in jobs if (code := ended(job, folder / job.stem)) not in FINISHED}
+    command.DataCache = SharedData  # type: ignore[misc]
+    with shared_data():
+        failed = {code for job in jobs if (code := ended(job, folder / job.stem)) not in FINISHED}
     sys.exit(max(failed, default=0))

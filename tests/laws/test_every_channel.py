@@ -88,8 +88,8 @@ def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
 
 
 # With clients who leave where they may: one case of every algorithm masked on 3 ranks and encrypted on 2, and in all
-# ways; the others in turn masked or encrypted, and by the long tests in the other channel; each channel on all numbers
-# of ranks.
+# ways on 2; the others in turn masked or encrypted, and by the long tests in the other channel; each channel on all
+# numbers of ranks.
 ONCE = ["rows, sparse, leaving", "columns, sparse", "halves", "cells"]
 OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares", "cells, some"]
 FEW = [
@@ -102,9 +102,11 @@ REST = [name for name in NAMES if name not in FEW]
 PLAN: dict[int, list[One]] = {
     0: some(NAMES, ONCE, ["plain"]) + some(FEW, OTHERS, ["plain"]),
     1: some(LESS, ONCE, PROTECTED),
-    2: some(FEW + REST[::2], ONCE, ["encrypted"]) + some(LESS, ONCE, ["masked"]),
-    3: some(FEW + REST[1::2], ONCE, ["masked"]) + some(LESS, ONCE, ["encrypted"]),
-    4: some(LESS, ONCE, ["plain", *PROTECTED]) + some(FEW, OTHERS, ["masked"]),
+    2: some(FEW + REST[::2], ONCE, ["encrypted"])
+    + some(LESS + REST[1::2], ONCE, ["masked"])
+    + some(FEW, OTHERS, ["masked"]),
+    3: some(FEW, ONCE, ["masked"]) + some(LESS, ONCE, ["encrypted"]),
+    4: some(LESS, ONCE, ["plain", *PROTECTED]),
     5: some(LESS + REST[1::2], ONCE, ["encrypted"]) + some(REST[::2], ONCE, ["masked"]),  # 5, 7: long
     7: some(LESS, ONCE, ["encrypted"]) + some(FEW, ONCE, ["masked"]),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from mpifed.files.json_file import read_json
 
 pytestmark = pytest.mark.launch
 LEFT = "the program was left, by"
-PROGRAM = Path(__file__).with_name("several.py")
 LIMIT_S = 30.0  # a world that ends takes 2 s; one that hangs takes for ever
 
 
@@ -114,8 +112,6 @@ REFUSED = {
         "job", ("sweep={'algorithm.batch_size' = [10000, 5]}",), ("batch_size = 10000",)
     ),
 }  # fmt: skip
-# what one rank finds, which ends the others
-OF_A_RANK = ("a term that counts no sample", "numbers that blow up on columns")
 
 
 @pytest.fixture(scope="module")
@@ -144,49 +140,21 @@ def command(
     return command
 
 
-def ends_as_said(name: str, code: str, text: str, arguments: list[str]) -> None:
-    """One message, and the right code."""
-    folder = Path(arguments[1]).parent
-    assert code == str(REFUSED[name].code), (name, text)
-    assert text.count("mpifed: error") == 1, (name, text)
-    assert "Traceback" not in text, (name, text)
-    for said in REFUSED[name].said:
-        assert text.count(said.replace("FOLDER", str(folder))) == 1, (name, said, text)
-    if "sweep" in name:
-        assert (Path(arguments[-1]) / "point-0001" / "model.h5").exists()
-
-
+@pytest.mark.parametrize("ranks", [None, 3])
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_in_one_process(
-    name: str, command: Callable[[str, Path], list[str]], launch: Callable[..., Any], tmp_path: Path
+def test_refused(
+    name: str, ranks: int | None, command: Callable[[str, Path], list[str]], launch: Callable[..., Any], tmp_path: Path
 ) -> None:
+    """One message, and the right code."""
     arguments = command(name, tmp_path / "run")
-    ended = launch(None, *arguments)
-    ends_as_said(name, str(ended.code), ended.text, arguments)
-
-
-@pytest.mark.parametrize("name", OF_A_RANK)
-def test_ended_by_one_rank(
-    name: str, command: Callable[[str, Path], list[str]], launch: Callable[..., Any], tmp_path: Path
-) -> None:
-    arguments = command(name, tmp_path / "run")
-    ended = launch(3, *arguments, limit_s=LIMIT_S)
-    ends_as_said(name, str(ended.code), ended.text, arguments)
-
-
-def test_refused_on_every_rank(
-    command: Callable[[str, Path], list[str]], launch: Callable[..., Any], tmp_path: Path
-) -> None:
-    """All others in one launch: after each, the ranks are still together."""
-    together = [name for name in REFUSED if not name.startswith(OF_A_RANK)]
-    commands = [command(name, tmp_path / f"run-{number}") for number, name in enumerate(together)]
-    (tmp_path / "commands.json").write_text(json.dumps(commands))
-    ended = launch(3, tmp_path, program=(str(PROGRAM),), limit_s=2 * LIMIT_S)
-    assert ended.code == 0, ended.text
-    for number, name in enumerate(together):
-        texts = [(tmp_path / f"{number}-{rank}").read_text().rpartition("code ") for rank in range(3)]
-        assert len({code for _, _, code in texts}) == 1, texts
-        ends_as_said(name, texts[0][2].strip(), "".join(text for text, _, _ in texts), commands[number])
+    ended = launch(ranks, *arguments, limit_s=LIMIT_S)
+    assert ended.code == REFUSED[name].code, ended.text
+    assert ended.text.count("mpifed: error") == 1, ended.text
+    assert "Traceback" not in ended.text, ended.text
+    for said in REFUSED[name].said:
+        assert ended.text.count(said.replace("FOLDER", str(Path(arguments[1]).parent))) == 1, (said, ended.text)
+    if "sweep" in name:
+        assert (tmp_path / "run" / "point-0001" / "model.h5").exists()
 
 
 # --- ended in the middle ---------------------------------------------------------------------------------------------

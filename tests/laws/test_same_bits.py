@@ -15,9 +15,9 @@ from registry import CASES, SIZES, Case, table
 
 from mpifed.files.history import read_history
 
-RANKS = [2, 3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 7))]
+RANKS = [3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 4, 7))]
 DUAL = ("hyfdca", "bundle", "cocoa")
-ROUNDS = 4
+ROUNDS = 3
 PROGRAM = Path(__file__).with_name("sweeps.py")
 BLOCKS = {"aggregation": {"arithmetic": "exact-blocks"}}
 ALL = [  # and sums of blocks, which are rounded whole

@@ -21,6 +21,7 @@ from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
+from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
@@ -144,7 +145,7 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
 
     def played(algorithm: dict[str, Any], wrong: bool) -> tuple[Any, dict[str, Any]]:
         job = checked(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
-        at = prepare(job, Alone())
+        at = prepare(job, Alone(), DataCache())  # its labels are changed
         shards = [shard for block in at.aggregator.blocks for shard in block.shards]
         for shard in shards:
             if wrong and shard.client != case.hyper["label_holder"]:

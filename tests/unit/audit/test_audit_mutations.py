@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked
 
+from mpifed.audit import secret_keys
 from mpifed.audit.command import audited
 from mpifed.audit.exact_checks import exact_checks
 from mpifed.audit.outside_uploads import classify
@@ -93,6 +94,13 @@ def leaks(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., dict[
 # --- masks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None for keys among so many messages, which takes the longest: it is that of the tests of six clients."""
+    monkeypatch.setattr(secret_keys, "contained", lambda secrets, texts: [])
+
+
+@pytest.mark.usefixtures("no_search")
 @pytest.mark.parametrize("client", range(CLIENTS))
 def test_one_client_has_no_mask(
     client: int, twenty: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
@@ -437,6 +445,7 @@ def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest)
         assert examine(sealed(replay, tuple(replay.transcript.messages)).samples).uniform is not False, seed
 
 
+@pytest.mark.usefixtures("no_search")
 def test_the_verdict_says_what_was_looked_at(twenty: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
     found = audited(write_job(tmp_path / "job.toml", table(twenty)), (), None)
     text = "masks: 20 of 20 clients, 12 rounds, 3,120 of 3,120 words, 4,560 of 4,560 streams of the auditor's replay: "
@@ -449,6 +458,7 @@ def test_the_verdict_says_what_was_looked_at(twenty: Path, write_job: Callable[.
     assert "a client is skipped with probability 20%" in as_text(found)
 
 
+@pytest.mark.usefixtures("no_search")
 def test_fewer_rounds_where_more_do_not_fit(
     twenty: Path, write_job: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
