@@ -24,6 +24,9 @@ from mpifed.cli import main
 from mpifed.comm.transport import connect
 
 
+OURS = (str(Path(__file__).parents[1]), sys.prefix)  # which may be in the folder for temporary files
+
+
 class World:
     """So many ranks, started at the first command and again after one that has ended them."""
 
@@ -105,7 +108,8 @@ def answer(folder: Path, rank: int) -> None:
             before, name = set(sys.modules), folder / f"{number}-{rank}"
             code = called(arguments, name)
             for module in set(sys.modules) - before:  # of a test's own folder: the next has another of this name
-                if str(getattr(sys.modules[module], "__file__", "")).startswith(tempfile.gettempdir()):
+                file = str(getattr(sys.modules[module], "__file__", ""))
+                if file.startswith(tempfile.gettempdir()) and not file.startswith(OURS):
                     del sys.modules[module]
             Path(f"{name}.part").write_text(str(code), encoding="utf-8")
             os.replace(f"{name}.part", f"{name}.code")
