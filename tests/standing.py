@@ -23,7 +23,6 @@ from launching import environment, mpiexec
 from mpifed.cli import main
 from mpifed.comm.transport import connect
 
-
 OURS = (str(Path(__file__).parents[1]), sys.prefix)  # which may be in the folder for temporary files
 
 

@@ -20,6 +20,11 @@ from typing import NamedTuple
 from mpifed.core.tables import Table
 from mpifed.job.settings import Settings
 
+if sys.version_info >= (3, 11):
+    from importlib.metadata import packages_distributions
+else:  # whose own one does not know packages without top_level.txt
+    from importlib_metadata import packages_distributions
+
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -101,4 +106,4 @@ def _distributions(tops: set[str]) -> dict[str, str]:
     return {name: metadata.version(name) for top in sorted(foreign) for name in known.get(top, [])}
 
 
-_installed = cache(metadata.packages_distributions)  # takes some tenths of a second
+_installed = cache(packages_distributions)  # takes some tenths of a second

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tomllib
 from click.testing import CliRunner
 from jobs_in_python import checked
 from paper import read
@@ -19,6 +18,7 @@ from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.record import leaves
+from mpifed.files.run_folder import job_of
 from mpifed.run.api import run
 from mpifed.run.outcome import Result
 from mpifed.shards.store import open_federation
@@ -137,9 +137,9 @@ def test_unstandardized_targets_are_fitted_by_default(tmp_path: Path) -> None:
     without = trained(folder, tmp_path / "without", FULL["fedavg"], 200, model={"name": "least-squares", "bias": False})
     assert by_default.columns["train_loss"] < 0.025
     assert without.columns["train_loss"] > 2
-    job = tomllib.loads((tmp_path / "default" / "job.toml").read_text())
+    job = job_of(tmp_path / "default")
     assert job["model"]["bias"] is True
-    assert tomllib.loads((tmp_path / "without" / "job.toml").read_text())["model"]["bias"] is False
+    assert job_of(tmp_path / "without")["model"]["bias"] is False
     assert not warned(tmp_path / "default")
     (warning,) = warned(tmp_path / "without")
     assert warning.startswith("targets have mean 2.") and "[model] bias = true" in warning
@@ -253,7 +253,7 @@ def test_duals_and_cells_have_no_intercept(tmp_path: Path, name: str) -> None:
     model: dict[str, Any] = {"name": "squared-hinge", "l2": 0.01}
     result = trained(folder, tmp_path / "run", algorithm, 2, model=model)
     assert [key for key, _ in leaves(result.model)] == ["first"]
-    assert tomllib.loads((tmp_path / "run" / "job.toml").read_text())["model"]["bias"] is False
+    assert job_of(tmp_path / "run")["model"]["bias"] is False
     with pytest.raises(UsageError, match=rf'\[model\] bias = true: "{name}" has no intercepts.*add a column of ones'):
         trained(folder, tmp_path / "refused", algorithm, 2, model=model | {"bias": True})
 
