@@ -44,7 +44,7 @@ Timings: TypeAlias = dict[str, dict[str, object]]  # by call and length: the alg
 
 
 class Reduction(Protocol):
-    """An algorithm."""
+    """How arrays are summed over ranks."""
 
     def reduce(self, array: Array, total: Array | None) -> None:
         """Sum `array` over ranks into `total` on rank 0; where both are the same array, every rank's is overwritten."""
