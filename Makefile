@@ -75,10 +75,10 @@ fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files
 	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
 
 # ONLY='ledger|masks': a part of tests/mutants/mutants.toml, by name, file or promise; CHECK=1: do they still apply?
-mutants: $(VENV)/test.done ## deliberate bugs, each in a copy: does a test fail? (20 minutes)
+mutants: $(VENV)/test.done ## deliberate bugs, each in a copy: does a test fail? (6 minutes)
 	$(LAUNCH) $(BIN)/python tests/mutants/run.py --workers $(WORKERS) $(if $(ONLY),--only '$(ONLY)') $(if $(CHECK),--check)
 
-test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (3 minutes)
+test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (2 minutes)
 	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill
 
 test-slurm: $(VENV)/test.done ## on a real Slurm of four nodes that is started here, and stopped (as root; installs it)
