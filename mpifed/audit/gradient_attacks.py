@@ -76,7 +76,7 @@ def undeclared_gradient_attacks(reader: Reader, explained: set[str]) -> Iterator
 
 
 def _neither(why: str, seen: str = "") -> Iterator[AttackResult]:
-    """Neither attack applies."""
+    """The results of reconstruction and inversion where there is no gradient for them: not applicable, and why."""
     yield from (not_applicable(attack, why, seen=seen) for attack in (RECONSTRUCTION, INVERSION))
 
 
