@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RANKS ?= 4
-WORKERS ?= 2
+WORKERS ?= 3
 
 # one BLAS thread per rank; Open MPI may put more ranks on a machine than it has cores, and run in containers
 export OMP_NUM_THREADS ?= 1
@@ -24,7 +24,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat $(VENV)/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca certify-constraints audit-jobs clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints audit-jobs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -75,8 +75,11 @@ fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files
 	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
 
 # ONLY='ledger|masks': a part of tests/mutants/mutants.toml, by name, file or promise; CHECK=1: do they still apply?
-mutants: $(VENV)/test.done ## deliberate bugs, each in a copy: does a test fail? (6 minutes)
+mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test fail? (6 minutes)
 	$(LAUNCH) $(BIN)/python tests/mutants/run.py --workers $(WORKERS) $(if $(ONLY),--only '$(ONLY)') $(if $(CHECK),--check)
+
+test-models: $(VENV)/test,torch,jax.done ## networks of PyTorch and JAX: every algorithm, channel and number of ranks (installs both)
+	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) --dist loadfile
 
 test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (2 minutes)
 	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill
@@ -108,7 +111,7 @@ format: $(VENV)/dev.done ## ruff: mend what it can, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/data,plot.done ## speed against a hand-written loop, in one run (benchmarks/results.json)
+bench: $(VENV)/data,plot,torch.done ## speed against a hand-written loop, in one run (benchmarks/results.json)
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py
 
 bench-gpu: $(VENV)/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
@@ -136,6 +139,12 @@ reproduce-hyfdca: $(VENV)/data,plot.done ## Figures 3-4 of the HyFDCA paper and 
 	MPIEXEC= $(BIN)/python -m jobs.hyfdca.reproduce \
 	  $(if $(FULL),--full) $(if $(QUICK),--quick) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
+
+# FULL=1: the CNN too, 3 seeds, days on one core; or SEEDS, ROUNDS, ONLY='cnn-e5-b10-iid', TUNE=1; MINUTES=30
+reproduce-mcmahan: $(VENV)/data,plot,torch.done ## rounds to 97 and 99 % on MNIST, Tables 1-2 of McMahan et al. 2017: the 2NN; FULL=1 for all
+	MPIEXEC= $(BIN)/python -m jobs.mcmahan.reproduce \
+	  $(if $(FULL),--full) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
 
 certify-constraints: $(VENV)/data.done ## all jobs with constraints, each certificate computed again from raw data (a quarter of an hour)
 	MPIEXEC= $(BIN)/python -m jobs.constraints.whole $(if $(ONLY),--only $(ONLY))

@@ -173,13 +173,13 @@ def peak_rss_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def timed(play: Callable[[int], None], rounds: int, comm: MPI.Comm) -> dict[str, Any]:
+def timed(play: Callable[[int], None], rounds: int, comm: MPI.Comm, warm_up: int = WARM_UP) -> dict[str, Any]:
     """Plays warm-up and `rounds` timed rounds; the results, over all ranks."""
-    for t in range(1, WARM_UP + 1):
+    for t in range(1, warm_up + 1):
         play(t)
     comm.Barrier()
     marks, cpu_s = [time.perf_counter()], -time.process_time()
-    for t in range(WARM_UP + 1, WARM_UP + rounds + 1):
+    for t in range(warm_up + 1, warm_up + rounds + 1):
         play(t)
         marks.append(time.perf_counter())
     cpu_s += time.process_time()

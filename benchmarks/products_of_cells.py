@@ -17,10 +17,10 @@ import numpy as np
 from mpi4py import MPI
 
 from mpifed.comm.placement import place
-from mpifed.shards.store import FederatedDataset, open_federation
+from mpifed.shards.store import ShardFolder, open_federation
 
 
-def block(federation: FederatedDataset, client: int) -> object:
+def block(federation: ShardFolder, client: int) -> object:
     """All rows of a client."""
     shard = federation.shard(client, in_memory=True)
     at = np.arange(shard.samples)

@@ -75,6 +75,29 @@ def fedpdm() -> None:
     save("reproductions/fedpdm.svg")
 
 
+def mcmahan() -> None:
+    """The best test accuracy so far by rounds, a panel for each model; crosses are the rounds of the paper."""
+    rows = table("reproductions/mcmahan-accuracy.csv")
+    targets = {"2nn": 0.97, "cnn": 0.99}
+    _, axes = plt.subplots(1, 2, figsize=(9, 3.6))
+    for axis, (model, target) in zip(axes, targets.items(), strict=True):
+        curves = groupby((row for row in rows if row["job"].startswith(model)), key=lambda row: row["job"])
+        for color, (name, lines) in zip(COLORS, curves, strict=False):
+            points = list(lines)
+            rounds, accuracy = (np.array([float(row[key]) for row in points]) for key in ("round", "accuracy"))
+            _, epochs, batch, split = name.split("-")
+            label = f"E = {epochs[1:]}, B = {batch[1:].replace('inf', 'all')}, {split.replace('shards', 'two shards')}"
+            axis.plot(
+                rounds[1:], 100 * np.maximum.accumulate(accuracy)[1:], color=color, label=label.replace("iid", "IID")
+            )
+            axis.plot(float(points[0]["paper"]), 100 * target, "x", color=color, markersize=8)
+        axis.axhline(100 * target, color="black", linewidth=0.8, linestyle=":")
+        axis.set(xscale="log", ylim=(80, 100), xlabel="round", title=f"{model.upper()}, target {100 * target:.0f} %")
+        axis.legend(fontsize=7, loc="lower right")
+    axes[0].set_ylabel("best test accuracy so far, %")
+    save("reproductions/mcmahan.svg")
+
+
 def speed() -> None:
     """Time by hand / time by mpifed, on one rank and on two."""
     rows = table("benchmarks/speed.csv")
@@ -102,4 +125,5 @@ if __name__ == "__main__":
     with plt.rc_context(STYLE):
         ssca()
         fedpdm()
+        mcmahan()
         speed()

@@ -1,3 +1,56 @@
 """Federated optimization at HPC scale: the server asks, the clients answer, the answers are summed."""
 
+from __future__ import annotations
+
+from importlib import import_module
+
 __version__ = "0.1.0"
+
+# by name, its module, and after a colon its name there where that is another: imported when it is first asked for, so
+# that `import mpifed` is quick and starts no MPI; editors and type checkers read __init__.pyi
+_WHERE = {
+    "FederatedDataset": "mpifed.python.arrays",
+    "Run": "mpifed.python.results", "check": "mpifed.python.runs",
+    "load": "mpifed.python.results", "Sweep": "mpifed.python.sweeps", "sweep": "mpifed.python.sweeps",
+    "constraint": "mpifed.python.describe", "Torch": "mpifed.python.describe",
+    "FedAvg": "mpifed.algorithms.fedavg", "FedProx": "mpifed.algorithms.fedavg",
+    "Scaffold": "mpifed.algorithms.scaffold", "FedPDM": "mpifed.algorithms.fedpdm",
+    "SSCA": "mpifed.algorithms.ssca_horizontal:SSCAHorizontal",
+    "VerticalSGD": "mpifed.algorithms.vertical_sgd", "HybridFedAvg": "mpifed.algorithms.hybrid_fedavg",
+    "HyFDCA": "mpifed.algorithms.hyfdca", "Bundle": "mpifed.algorithms.bundle", "HyFEM": "mpifed.algorithms.hyfem",
+    "CoCoA": "mpifed.algorithms.cocoa",
+    "SGD": "mpifed.maths.optimizers", "ServerSGD": "mpifed.maths.optimizers",
+    "PowerDecay": "mpifed.maths.schedules", "StepDecay": "mpifed.maths.schedules",
+    "CosineDecay": "mpifed.maths.schedules", "StepSize": "mpifed.maths.schedules",
+    "Softmax": "mpifed.maths.objectives", "MLP": "mpifed.maths.objectives", "Logistic": "mpifed.maths.objectives",
+    "LeastSquares": "mpifed.maths.objectives", "OneVsRest": "mpifed.maths.objectives",
+    "TrueClassLogistic": "mpifed.maths.objectives", "Hinge": "mpifed.maths.objectives",
+    "SquaredHinge": "mpifed.maths.objectives",
+    "Loss": "mpifed.maths.terms", "ErrorRate": "mpifed.maths.terms", "Norm": "mpifed.maths.terms",
+    "L1": "mpifed.maths.regularizers", "ElasticNet": "mpifed.maths.regularizers",
+    "GroupL1": "mpifed.maths.regularizers", "Box": "mpifed.maths.regularizers", "L0Ball": "mpifed.maths.regularizers",
+    "Privacy": "mpifed.maths.privacy.settings",
+    "Participation": "mpifed.python.tables", "Aggregation": "mpifed.python.tables",
+    "Record": "mpifed.python.tables", "Stop": "mpifed.python.tables", "Compute": "mpifed.python.tables",
+    "Masking": "mpifed.python.tables", "Encryption": "mpifed.python.tables",
+    "SimulatedNetwork": "mpifed.python.tables",
+    "MpifedError": "mpifed.core.errors", "UsageError": "mpifed.core.errors", "DataError": "mpifed.core.errors",
+    "NumericalError": "mpifed.core.errors", "Interrupted": "mpifed.core.errors",
+    "BudgetSpent": "mpifed.core.errors",
+}  # fmt: skip
+__all__ = ["__version__", *_WHERE]
+
+
+def __getattr__(name: str) -> object:
+    if name == "run":  # the package of that name is a function too
+        return import_module("mpifed.run")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'mpifed' has no attribute {name!r}")
+    module, _, there = _WHERE[name].partition(":")
+    value: object = getattr(import_module(module), there or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

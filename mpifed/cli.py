@@ -16,6 +16,7 @@ from mpifed.batch.cli import FOLDER, Finite, status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
+from mpifed.results.cli import export
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
 
@@ -54,6 +55,7 @@ main.add_command(data)
 main.add_command(submit)
 main.add_command(status)
 main.add_command(scale)
+main.add_command(export)
 
 
 @main.command()
@@ -267,12 +269,7 @@ def plot(
 @click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def audit(
-    what: Path,
-    changes: tuple[str, ...],
-    rounds: int | None,
-    out: Path | None,
-    parties: tuple[str, ...],
-    as_json: bool,
+    what: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, parties: tuple[str, ...], as_json: bool
 ) -> None:
     """What each party of a run could learn: counted, attacked and tested, against what the job declares.
 

@@ -14,20 +14,20 @@ import shutil
 import subprocess
 import tempfile
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from mpifed.batch.cluster import partitions
-from mpifed.batch.durations import limit_of
 from mpifed.batch.plugin import plugin, plugins
-from mpifed.comm.encryption.schemes import SCHEMES
+from mpifed.batch.slurm import has
+from mpifed.comm.encryption.schemes import SCHEMES, library_of
 from mpifed.comm.key_streams import KEY_BYTES, Pad, Stream
-from mpifed.comm.mpi import launched_ranks, library
+from mpifed.comm.mpi import PMI, family_of, launched_rank, launched_ranks, library
 from mpifed.comm.transport import Alone, connect
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
@@ -35,9 +35,6 @@ from mpifed.results.text import human_bytes
 from mpifed.run.environment import hdf5_version, versions
 from mpifed.run.launch import guarded
 
-_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-_PMI, _PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and libraries fit each other
-_FAMILIES = {"Open MPI": _PMIX, "OpenRTE": _PMIX, "PRRTE": _PMIX, "Intel": _PMI, "HYDRA": _PMI, "MPICH": _PMI}
 _SLOW_MS = 8.0  # for 10^6 values; about 1 with AES instructions and 30 without
 _MASKED = 2**18  # values of one measurement
 _LITTLE_BYTES = 2**30  # less free space than this is worth a warning
@@ -53,6 +50,11 @@ class CheckResult(NamedTuple):
     def __str__(self) -> str:
         return f"{self.level:9}{self.what}{self.remedy and '; ' + self.remedy}"
 
+    @classmethod
+    def of(cls, problem: object, what: str, remedy: str) -> CheckResult:
+        """A warning with its remedy where there is a problem, else ok."""
+        return cls("warning", what, remedy) if problem else cls("ok", what)
+
 
 class RankLocation(NamedTuple):
     """The host and the usable cores of a rank."""
@@ -62,10 +64,7 @@ class RankLocation(NamedTuple):
 
 
 def examine(environment: Mapping[str, str] = os.environ) -> int:
-    """Run all checks and print their results on rank 0; 1 on every rank if any is an error, else 0.
-
-    Collective under a launcher.
-    """
+    """Run all checks, and print their results on rank 0; 1 on every rank if any is an error, else 0. Collective."""
     try:
         transport, failure = connect(environment), None
     except UsageError as error:
@@ -76,7 +75,7 @@ def examine(environment: Mapping[str, str] = os.environ) -> int:
         code = None
         if locations is not None:
             findings = [*joined(locations, environment, failure), *_facts(locations, environment)]
-            if failure is None or _launcher_rank(environment) == 0:
+            if failure is None or launched_rank(environment) == 0:
                 print(*findings, sep="\n", flush=True)
             code = int(any(finding.level == "error" for finding in findings))
         return int(transport.share(code))
@@ -88,27 +87,14 @@ def _facts(locations: Sequence[RankLocation], environment: Mapping[str, str]) ->
     """All checks except whether the ranks have joined."""
     name = library()
     yield CheckResult("ok", ", ".join(f"{package} {version}" for package, version in versions().items()))
-    yield from mpi_library(name)
-    yield from launcher(name, environment)
-    yield from cores(locations)
-    yield from blas()
-    yield from hdf5(environment)
-    yield from folder(Path.cwd(), environment)
-    yield from compiled_loops()
-    yield from devices()
-    yield from key_streams()
-    yield from encryption()
-    yield from slurm(name, environment)
+    of_ranks = mpi_library(name), launcher(name, environment), cores(locations)
+    of_host = blas(), hdf5(environment), folder(Path.cwd(), environment), compiled_loops(), devices()
+    yield from chain(*of_ranks, *of_host, key_streams(), encryption(), slurm(name, environment))
 
 
 def _location() -> RankLocation:
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return RankLocation(platform.node(), frozenset(usable))
-
-
-def _launcher_rank(environment: Mapping[str, str]) -> int:
-    """The rank of this process according to the launcher, for when MPI does not know it."""
-    return next((int(environment[name]) for name in _RANKS if environment.get(name, "").isdigit()), 0)
 
 
 def joined(
@@ -129,23 +115,19 @@ def joined(
 
 
 def mpi_library(name: str | None) -> Iterator[CheckResult]:
-    """Whether there is an MPI library."""
-    if name is None:
-        yield CheckResult("warning", "no MPI library: only one rank can run", "pip install 'mpifed[mpich]'")
-    else:
-        yield CheckResult("ok", name)
+    yield CheckResult.of(name is None, name or "no MPI library: only one rank can run", "pip install 'mpifed[mpich]'")
 
 
 def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """Whether the mpiexec on PATH belongs to the library `name`."""
-    path = _which("mpiexec", environment)
+    path = has("mpiexec", environment)
     if path is None:
-        if srun := _which("srun", environment):
+        if srun := has("srun", environment):
             yield CheckResult("ok", f"no mpiexec on PATH; {srun} launches ranks")
         elif name is not None:
             yield CheckResult("warning", "no mpiexec on PATH", "activate the environment or module of the MPI library")
         return
-    launcher_family, library_family = _family(_version(path)), _family(name or "")
+    launcher_family, library_family = family_of(_version(path)), family_of(name or "")
     if launcher_family is None or library_family is None:
         what = f"{path}: cannot determine whether it belongs to the MPI library"
         yield CheckResult("warning", what, "try `mpiexec -n 2 mpifed doctor`")
@@ -156,11 +138,6 @@ def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[Check
         yield CheckResult("error", what, "put the mpiexec of the MPI library first on PATH")
 
 
-def _which(command: str, environment: Mapping[str, str]) -> str | None:
-    """The path of a command; None if it is not on PATH."""
-    return shutil.which(command, path=environment.get("PATH", os.defpath))
-
-
 def _version(path: str) -> str:
     """The version text of a launcher; empty if it cannot be run."""
     try:
@@ -169,45 +146,30 @@ def _version(path: str) -> str:
         return ""
 
 
-def _family(text: str) -> str | None:
-    return next((family for word, family in _FAMILIES.items() if word in text), None)
-
-
 def cores(locations: Sequence[RankLocation]) -> Iterator[CheckResult]:
-    """Whether every rank has a core of its own."""
     by_host: dict[str, list[frozenset[int]]] = defaultdict(list)
     for location in locations:
         by_host[location.host].append(location.cores)
     for host, usable in sorted(by_host.items()):
         count = len(frozenset().union(*usable))
         what = f"{host}: {len(usable)} rank{'s' * (len(usable) > 1)}, {count} usable core{'s' * (count > 1)}"
-        if len(usable) > count:
-            yield CheckResult(
-                "warning", what, "start at most one per core, or bind them otherwise: waiting ranks use their cores"
-            )
-        else:
-            yield CheckResult("ok", what)
+        remedy = "start at most one per core, or bind them otherwise: waiting ranks use their cores"
+        yield CheckResult.of(len(usable) > count, what, remedy)
 
 
 def blas() -> Iterator[CheckResult]:
     """The BLAS libraries, and whether they can be limited to one thread per rank."""
     from threadpoolctl import threadpool_info
 
-    libraries = {
-        f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"
-    }
-    if libraries:
-        yield CheckResult("ok", f"BLAS: {', '.join(sorted(libraries))}; `mpifed run` limits it to one thread per rank")
-    else:
-        yield CheckResult(
-            "warning",
-            "BLAS: none whose threads can be limited; results may depend on their number",
-            "export OMP_NUM_THREADS=1, or install NumPy with OpenBLAS",
-        )
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    libraries = sorted({f"{pool['internal_api']} {pool['version']}" for pool in pools})
+    what = f"BLAS: {', '.join(libraries)}; `mpifed run` limits it to one thread per rank"
+    if not libraries:
+        what = "BLAS: none whose threads can be limited; results may depend on their number"
+    yield CheckResult.of(not libraries, what, "export OMP_NUM_THREADS=1, or install NumPy with OpenBLAS")
 
 
 def hdf5(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """The version of HDF5, and whether the environment sets file locking."""
     setting = environment.get("HDF5_USE_FILE_LOCKING")
     how = "" if setting is None else f", HDF5_USE_FILE_LOCKING={setting}"
     yield CheckResult("ok", f"HDF5 {hdf5_version()}{how}")
@@ -222,8 +184,7 @@ def folder(path: Path, environment: Mapping[str, str]) -> Iterator[CheckResult]:
         yield CheckResult("error", f"{path}: cannot be written ({error.strerror})", "choose another folder, or --out")
         return
     free = shutil.disk_usage(path).free
-    what = f"{path}: {human_bytes(free)} free"
-    yield CheckResult("warning", what, "checkpoints may not fit") if free < _LITTLE_BYTES else CheckResult("ok", what)
+    yield CheckResult.of(free < _LITTLE_BYTES, f"{path}: {human_bytes(free)} free", "checkpoints may not fit")
 
 
 def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -234,9 +195,8 @@ def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[
         what = f"{path}: no file locks ({error.strerror})"
         setting = environment.get("HDF5_USE_FILE_LOCKING", "").upper()
         if setting in ("TRUE", "1") or (setting == "BEST_EFFORT" and error.errno != errno.ENOSYS):
-            yield CheckResult(
-                "error", f"{what}, and HDF5_USE_FILE_LOCKING asks for them", "unset it, or set it to FALSE"
-            )
+            what += ", and HDF5_USE_FILE_LOCKING asks for them"
+            yield CheckResult("error", what, "unset it, or set it to FALSE")
         else:
             yield CheckResult("ok", f"{what}; none are needed")
     else:
@@ -244,16 +204,14 @@ def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[
 
 
 def compiled_loops() -> Iterator[CheckResult]:
-    """Whether the memory-bound loops are compiled."""
+    what = "memory-bound loops are compiled"
     if loops.compiled is None:
         what = "memory-bound loops are not compiled: short rounds take up to a third longer, with the same results"
-        yield CheckResult("warning", what, "install a C compiler and Python's headers, and reinstall mpifed")
-    else:
-        yield CheckResult("ok", "memory-bound loops are compiled")
+    remedy = "install a C compiler and Python's headers, and reinstall mpifed"
+    yield CheckResult.of(loops.compiled is None, what, remedy)
 
 
 def devices() -> Iterator[CheckResult]:
-    """CuPy and its GPUs."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError:
@@ -275,10 +233,8 @@ def key_streams() -> Iterator[CheckResult]:
     """The time to compute masks, which the masked channel takes for each partner of a client."""
     ms = 1e3 * min(_seconds_of_masks() for _ in range(5))
     what = f"masked channel: {ms:.2g} ms for 10^6 values of a key stream (AES-128)"
-    if ms > _SLOW_MS:
-        yield CheckResult("warning", what, "this processor or build lacks AES instructions: set [masking] neighbours")
-    else:
-        yield CheckResult("ok", what)
+    remedy = "this processor or build lacks AES instructions: set [masking] neighbours"
+    yield CheckResult.of(ms > _SLOW_MS, what, remedy)
 
 
 def _seconds_of_masks() -> float:
@@ -288,23 +244,18 @@ def _seconds_of_masks() -> float:
 
 
 def encryption() -> Iterator[CheckResult]:
-    """The libraries of the encrypted channel that can be loaded."""
     loadable, missing = [], []
     for scheme, (_, module) in SCHEMES.items():
         name = f"{scheme} ({module.partition('.')[0]})"
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # one of them recommends another library
-                importlib.import_module(module)
+            library_of(scheme, module, "encrypted")
             loadable.append(name)
-        except ImportError:
+        except UsageError:
             missing.append(name)
-    without = f"; not {', '.join(missing)}" * bool(missing)
+    what = f"{', '.join(loadable)}{'; not ' * bool(missing)}{', '.join(missing)}"
     if not loadable:
-        what = f"encrypted channel: none of {', '.join(missing)}"
-        yield CheckResult("ok", what + "; if a job needs it, pip install 'mpifed[encrypted]'")
-    else:
-        yield CheckResult("ok", f"encrypted channel: {', '.join(loadable)}{without}")
+        what = f"none of {', '.join(missing)}; if a job needs it, pip install 'mpifed[encrypted]'"
+    yield CheckResult("ok", f"encrypted channel: {what}")
 
 
 def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -313,7 +264,7 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckRes
     if job is not None and tasks is not None:
         yield CheckResult("ok", f"Slurm job {job}, a step of {tasks} task{'s' * (tasks != '1')}")
         return
-    sbatch = _which("sbatch", environment)
+    sbatch = has("sbatch", environment)
     if job is None and sbatch is None:
         yield CheckResult("ok", "no Slurm")
         return
@@ -324,33 +275,25 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckRes
             plugin_name = plugin(name, environment, listed)
             how = "`srun --mpi=list` lists; no rank was started" if listed else "`srun --mpi=list` did not list"
             yield CheckResult("ok", f"this library needs `srun --mpi={plugin_name}`, which {how}")
-            mpiexec = _which("mpiexec", environment)
-            if mpiexec is not None and plugin_name == "pmi2" and "HYDRA" in _version(mpiexec) and _family(name) == _PMI:
+            mpiexec = has("mpiexec", environment)
+            if mpiexec and plugin_name == "pmi2" and family_of(name) == PMI and "HYDRA" in _version(mpiexec):
                 yield CheckResult("ok", f"batch jobs use {mpiexec}: with pmi2, MPICH's ranks sometimes fail to connect")
         except MpifedError as error:
             yield CheckResult("warning", str(error))
     if job is not None:
-        command = f"srun --mpi={plugin_name} mpifed doctor"
-        yield CheckResult("ok", f"Slurm job {job}, outside its steps; `{command}` checks its ranks")
+        how = f"`srun --mpi={plugin_name} mpifed doctor` checks its ranks"
+        yield CheckResult("ok", f"Slurm job {job}, outside its steps; {how}")
     else:
         yield CheckResult("ok", f"Slurm: {sbatch}")
         yield from _partitions(environment)
 
 
 def _partitions(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """The nodes and limits of the default partition."""
     try:
         available = partitions(environment)
     except MpifedError as error:
         yield CheckResult("warning", str(error), "ask the cluster's administrators whether Slurm is up")
         return
-    for partition in available:
-        if partition.default:
-            working = [node for node in partition.nodes if not node.out]
-            largest = max(working, key=lambda node: (node.cpus, node.memory_mib), default=None)
-            each = f", each {largest.cpus} CPUs and {largest.memory_mib} MiB or less" if largest else ""
-            yield CheckResult(
-                "ok" if partition.available == "up" and working else "warning",
-                f"partition {partition.name} is {partition.available}: {len(working)} of {len(partition.nodes)} nodes "
-                f"in service{each}; time limit {limit_of(partition.limit_s)}",
-            )
+    for partition in [each for each in available if each.default]:
+        working = partition.available == "up" and partition.working
+        yield CheckResult("ok" if working else "warning", str(partition))

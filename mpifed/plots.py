@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ PANELS = labels("vertical")  # from top to bottom
 HORIZONTAL = labels("horizontal")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 DASHES = ("-", "--", ":", "-.")  # beyond as many lines as there are colours
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+BANDS = {"range": " and range", "deviation": " and standard deviation", "none": ""}
 CLOCK = ((3600, "h"), (60, "min"), (1, "s"))
 BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 STYLE: dict[Any, Any] = {  # keys are literals, in matplotlib's own types
@@ -147,9 +150,9 @@ def figure(
     rows = [row for row in PANELS if any(row == panel[0] for panel in drawn)]
     columns = [column for column in x if any(column == panel[1] for panel in drawn)]
 
-    from matplotlib.figure import Figure
+    from mpifed.notebook_figure import NotebookFigure
 
-    picture = Figure(figsize=(1 + 3.1 * len(columns), 0.8 + 2.4 * len(rows)), layout="constrained")
+    picture = NotebookFigure(figsize=(1 + 3.1 * len(columns), 0.8 + 2.4 * len(rows)), layout="constrained")
     grid = picture.subplots(len(rows), len(columns), sharex="col", sharey="row", squeeze=False)
     for (row, column), curves in drawn.items():
         _draw(axes := grid[rows.index(row), columns.index(column)], curves)
@@ -164,6 +167,70 @@ def figure(
     handles, labels = axes.get_legend_handles_labels()
     picture.legend(handles, labels, loc="outside lower center", ncols=min(len(groups), len(columns)))
     return picture
+
+
+def compared(
+    histories: Mapping[str, Sequence[Mapping[str, Floats]]],
+    x: str = "round",
+    y: str = "test_accuracy",
+    band: str = "range",
+) -> Figure:
+    """A line for each label: the mean over its runs of column `y` against `x`.
+
+    Parameters
+    ----------
+    histories
+        Columns of the runs of each label, by name.
+    band
+        Around each line: "range", "deviation" (standard, over runs) or "none".
+
+    Raises
+    ------
+    UsageError
+        No run has such a column.
+    """
+    if band not in BANDS:
+        raise UsageError(f"band = {band!r}: expected one of {', '.join(BANDS)}")
+    from matplotlib import rc_context
+
+    from mpifed.notebook_figure import NotebookFigure
+
+    groups = {
+        label: [PlottedRun(label, {}, dict(one) | {"bytes": one["up_bytes"] + one["down_bytes"]}) for one in runs]
+        for label, runs in histories.items()
+    }
+    curves = {label: _curve(runs, x, y, band) for label, runs in groups.items()}
+    if not any(len(curve.x) for curve in curves.values()):
+        known = sorted({name for runs in groups.values() for one in runs for name in one.history})
+        raise UsageError(f"no run has measured {y} against {x}; columns are {', '.join(known)}")
+    with rc_context(STYLE):
+        picture = NotebookFigure(figsize=(4.8, 3.4), layout="constrained")
+        axes = picture.subplots()
+        _draw(axes, {label: curve for label, curve in curves.items() if len(curve.x)}, markers=True)
+        if y in PANELS:
+            _finish_vertical(axes, y, [curve.y for curve in curves.values()])
+        else:
+            axes.set_ylabel(y)
+        if x in HORIZONTAL:
+            _finish_horizontal(axes, x)
+        else:
+            axes.set_xlabel(x)
+        most = max(len(runs) for runs in groups.values())
+        title = f"mean{BANDS[band]} of {most} seeds" if most > 1 else None
+        names = [str(label).replace("$", r"\$") for label, curve in curves.items() if len(curve.x)]
+        rows = math.ceil(len(names) / (columns := _columns(names)))
+        picture.set_size_inches(4.8, 3.1 + 0.2 * rows + (0.2 if title else 0))
+        picture.legend(
+            axes.lines, names, loc="outside upper center", ncols=columns, title=title, fontsize=9,
+            title_fontsize=8,
+        )  # fmt: skip
+    return picture
+
+
+def _columns(names: Sequence[str], wide: int = 52) -> int:
+    """Columns of a legend above a figure of usual width: as many as fit, in rows of alike lengths."""
+    most = max(1, min(4, wide // (max(map(len, names)) + 6)))
+    return math.ceil(len(names) / math.ceil(len(names) / most))
 
 
 def terminal(run_dir: str | os.PathLike[str]) -> str:
@@ -225,8 +292,8 @@ def _grouped(runs: Iterable[PlottedRun]) -> dict[str, list[PlottedRun]]:
     return labelled
 
 
-def _curve(runs: Sequence[PlottedRun], x: str, y: str) -> Curve:
-    """The mean and range of `y` at the rounds that all `runs` have measured, against the mean of `x`."""
+def _curve(runs: Sequence[PlottedRun], x: str, y: str, band: str = "range") -> Curve:
+    """The mean and band of `y` at the rounds that all `runs` have measured, against the mean of `x`."""
     rounds = functools.reduce(np.intersect1d, [run.history["round"] for run in runs])
     at = [np.isin(run.history["round"], rounds) for run in runs]
     if not all({x, y} <= run.history.keys() for run in runs):
@@ -234,13 +301,19 @@ def _curve(runs: Sequence[PlottedRun], x: str, y: str) -> Curve:
     xs, ys = (np.stack([run.history[name][here] for run, here in zip(runs, at, strict=True)]) for name in (x, y))
     finite = np.isfinite(xs).all(axis=0) & np.isfinite(ys).all(axis=0)
     xs, ys = xs[:, finite], ys[:, finite]
-    return Curve(xs.mean(axis=0), ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0))
+    middle = ys.mean(axis=0)
+    spread = ys.std(axis=0, ddof=1) if band == "deviation" and len(ys) > 1 else np.zeros_like(middle)
+    low, high = (ys.min(axis=0), ys.max(axis=0)) if band == "range" else (middle - spread, middle + spread)
+    return Curve(xs.mean(axis=0), middle, low, high)
 
 
-def _draw(axes: Axes, curves: Mapping[str, Curve]) -> None:
+def _draw(axes: Axes, curves: Mapping[str, Curve], markers: bool = False) -> None:
     for index, (label, curve) in enumerate(curves.items()):
         colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
-        axes.plot(curve.x, curve.y, color=colour, linestyle=dash, label=label)
+        own = DASHES[index % len(DASHES)] if markers else dash  # told apart in print without colours, too
+        (line,) = axes.plot(curve.x, curve.y, color=colour, linestyle=own, label=label)
+        if markers:
+            line.set(marker=MARKERS[index % len(MARKERS)], markevery=max(1, len(curve.x) // 8), markersize=4)
         if np.any(curve.low < curve.high):
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
 

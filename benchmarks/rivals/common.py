@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from processes import cpu_s, family
 
 HIDDEN, CLASSES, PENALTY = 128, 10, 1e-5
+NETWORK = "RIVALS_NETWORK"  # environment variable: the network of the case, which workers import
 LAUNCHED = "RIVALS_LAUNCHED"  # environment variable: time.time() just before the launch
 
 
@@ -25,6 +26,7 @@ class Case(NamedTuple):
     step: float  # of every round: a step that falls with the rounds costs the same
     present: int = 0  # clients drawn in a round; 0: all
     steps: int = 1  # local steps; 0: one local epoch
+    network: str = ""  # 784-128-10 without biases and with swish; "cnn": see `start_model`
     shuffle: bool = True  # otherwise the rows come in their order, for comparing results
 
     def rows(self, samples: int) -> int:
@@ -40,7 +42,9 @@ CASES = {
     "1": Case(10, batch=100, step=0.5),
     "2": Case(100, batch=30, step=0.1, present=5, steps=0),
     "3": Case(1000, batch=10, step=0.5),
-    "step": Case(6, batch=70, step=0.5, shuffle=False),  # these two are compared with reference.py
+    "cnn": Case(8, batch=20, step=0.05, steps=5, network="cnn"),
+    "cnn-epoch": Case(6, batch=30, step=0.1, steps=0, network="cnn", shuffle=False),
+    "step": Case(6, batch=70, step=0.5, shuffle=False),  # those in order are compared with reference.py
     "epoch": Case(6, batch=30, step=0.1, steps=0, shuffle=False),
 }
 
@@ -91,9 +95,17 @@ def shards(folder: Path, which: range | None = None) -> list[tuple[NDArray[np.fl
     return found
 
 
-def start_model(features: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The start of every adapter: weights [p, hidden] and [hidden, classes]; no biases."""
+def start_model(features: int, network: str = "") -> tuple[NDArray[np.float32], ...]:
+    """The start of every adapter: weights [p, hidden] and [hidden, classes], no biases; or those of the CNN.
+
+    That has 5 x 5 convolutions with 16 and 32 channels, each with ReLU and 2 x 2 maxima, and 128 units with ReLU:
+    weights and biases of the four layers, as PyTorch has them, 215,370 numbers.
+    """
     rng = np.random.default_rng(1)
+    if network == "cnn":
+        kernels = (16, 1, 5, 5), (32, 16, 5, 5), (128, 32 * 7 * 7), (CLASSES, 128)
+        both = [(rng.uniform(-1, 1, shape) * (3 / np.prod(shape[1:])) ** 0.5, np.zeros(shape[0])) for shape in kernels]
+        return tuple(part.astype(np.float32) for pair in both for part in pair)
     shapes = (features, HIDDEN), (HIDDEN, CLASSES)
     first, second = (rng.uniform(-1, 1, shape) * (6 / sum(shape)) ** 0.5 for shape in shapes)
     return first.astype(np.float32), second.astype(np.float32)
@@ -119,12 +131,12 @@ class Clock:
         if len(self.marks) in (self.work.warm_up, self.work.all_rounds):
             self.cpu_s = cpu_s(family()) - self.cpu_s
 
-    def report(self, w: tuple[Any, Any], rows: int | None, steps: int | None, **more: Any) -> None:
+    def report(self, w: tuple[Any, ...], rows: int | None, steps: int | None, **more: Any) -> None:
         """Print the result: one line of JSON.
 
         Parameters
         ----------
-        w : the last model, [p, hidden] and [hidden, classes]
+        w : the last model, as `start_model` has it
         rows, steps : read and taken by all clients in all rounds with the warm-up; None where no count was to be had
         more : what else is worth knowing, such as versions
         """

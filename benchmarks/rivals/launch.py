@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common import CASES, LAUNCHED
+from common import CASES, LAUNCHED, NETWORK
 from processes import MARK, Memory, family
 from variants import EACH, Variant
 
@@ -75,6 +75,7 @@ def run(
         open(Path(folder, "err"), "w+") as err,
     ):
         settings = surroundings(variant, mark) | {"RIVALS_OUT": folder, LAUNCHED: repr(time.time())}
+        settings[NETWORK] = CASES[case].network
         started = subprocess.Popen(
             command(variant, case, rounds, data, more or []),
             env=settings, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL,

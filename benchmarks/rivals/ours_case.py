@@ -1,8 +1,8 @@
 """mpifed and the loop written by hand, as the adapters of the rivals; each process is a rank.
 
-float, exact: `mpifed run` of case1-fedsgd.toml, case2.toml, case3.toml, with float or exact sums, the latter being how
-it is shipped; blocks: with `numbers = "exact-blocks"`, of case 3 by blocks of 100 clients; ssca: of case1.toml, with
-float sums. hand: handwritten.py. The job's step falls with the rounds.
+float, exact: `mpifed run` of case1-fedsgd.toml, case2.toml, case3.toml, torch.toml, with float or exact sums, the
+latter being how it is shipped; blocks: with `numbers = "exact-blocks"`, of case 3 by blocks of 100 clients; ssca: of
+case1.toml, with float sums. hand: handwritten.py. The job's step falls with the rounds.
 """
 
 from __future__ import annotations
@@ -75,12 +75,16 @@ def by_mpifed(work: Work) -> None:
         return play(exchanges, *more)
 
     loop.play = marked
-    job = {"1": "case1.toml" if work.setting == "ssca" else "case1-fedsgd.toml"}.get(work.name, f"case{work.name}.toml")
+    job = {"cnn": "torch.toml", "1": "case1.toml" if work.setting == "ssca" else "case1-fedsgd.toml"}.get(
+        work.name, f"case{work.name}.toml"
+    )
     changes = [
         f"rounds={work.rounds}",
         f"data.path={work.data.parent}",
         f"aggregation.arithmetic={SETTINGS[work.setting]}",
     ]
+    if work.name == "cnn":
+        changes += ["model.build=torch_parts:Network", "client_optimizer.weight_decay=2e-5"]
     if (work.setting, work.name) == ("blocks", "3"):
         changes.append("data.block=100")
     with tempfile.TemporaryDirectory() as folder:

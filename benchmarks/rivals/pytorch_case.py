@@ -117,9 +117,10 @@ def data(work: Work, which: range) -> list[tuple[Tensors, object]]:
 def load(model: Network, flat: torch.Tensor) -> None:
     """Put a flat model into a network."""
     with torch.no_grad():
-        first = model.first.weight.numel()
-        model.first.weight.copy_(flat[:first].view_as(model.first.weight))
-        model.second.weight.copy_(flat[first:].view_as(model.second.weight))
+        start = 0
+        for parameter in model.parameters():
+            parameter.copy_(flat[start : start + parameter.numel()].view_as(parameter))
+            start += parameter.numel()
 
 
 def play(work: Work, rank: int = 0, size: int = 1) -> None:

@@ -1,6 +1,6 @@
 """Speed, processor time, memory and start-up of mpifed beside other software that simulates federated learning.
 
-    python benchmarks/rivals/rivals.py [--installed] [--quick] [--cases 1 2 3] [--only NAME ...]
+    python benchmarks/rivals/rivals.py [--installed] [--quick] [--cases 1 2 3 cnn] [--only NAME ...]
                                        [--leave-out VARIANT ...] [--tune] [--verify]
 
 Installs every rival in an environment of its own (benchmarks/.cache/rivals/NAME, from requirements/NAME.txt), compares
@@ -79,7 +79,7 @@ def verify(variant: Variant, case: str) -> dict[str, Any]:
         if "error" in found:
             return {"case": case, "variant": variant.name, "error": found["error"]}
         w = np.load(model)
-    start = start_model(784)
+    start = start_model(784, asked.network)
     clients = [(x.astype(np.float64), y) for x, y in shards(data)]
     expected = federated_averaging(clients, start, asked.batch, asked.step, 4, PENALTY)
     counted = found["rows"] == 4 * asked.clients * SAMPLES and found["steps"] == 4 * asked.local_steps(SAMPLES)
@@ -94,12 +94,17 @@ def verified(rivals: list[str]) -> list[dict[str, Any]]:
     for variant in VARIANTS:
         if variant.rival not in rivals or variant.setting not in VERIFIED[variant.rival]:
             continue
-        for case in ("step",) if variant.setting.startswith("joined") else ("step", "epoch"):
+        for case in ("step",) if variant.setting.startswith("joined") else cases_of(variant):
             result = verify(variant, case)
             results.append(result)
             said = result.get("error") or f"largest difference {result['difference']:.1e}, rows {result['counted']}"
             print(f"{variant.name}, {case}: {'agrees' if result.get('agrees') else 'DIFFERS'}; {said}", flush=True)
     return results
+
+
+def cases_of(variant: Variant) -> tuple[str, ...]:
+    """The cases in which its model is compared."""
+    return ("step", "epoch", "cnn-epoch") if "cnn" in variant.rounds else ("step", "epoch")
 
 
 def counted(case: str, found: dict[str, Any], samples: int) -> bool | None:
@@ -141,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--installed", action="store_true", help="run what is installed, and install nothing")
     parser.add_argument("--quick", action="store_true", help="1 repetition of a fifth of the rounds")
-    parser.add_argument("--cases", nargs="+", choices=["1", "2", "3"], default=["1", "2", "3"])
+    parser.add_argument("--cases", nargs="+", choices=["1", "2", "3", "cnn"], default=["1", "2", "3", "cnn"])
     parser.add_argument("--only", nargs="+", choices=list(VERIFIED), default=list(VERIFIED), help="these rivals")
     names = sorted({one.name for one in VARIANTS})
     parser.add_argument("--leave-out", nargs="+", choices=names, default=[], help="say, what takes minutes")

@@ -16,7 +16,7 @@ from mpifed.core.exchange import ToServer
 from mpifed.core.record import beside, map_leaves, zeros
 from mpifed.core.reveals import MeanGradient, Received
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, gradient, penalty_gradient
+from mpifed.maths.objectives import Parameters, penalty_gradient
 from mpifed.maths.ranges import Count, Size
 
 
@@ -54,7 +54,7 @@ class ServerMomentum(Rows):  # for data split by rows; the fields are the keys o
     def answer(self, clients: tuple[()], model: Parameters, block: Block, now: Round) -> tuple[tuple[()], Weighted]:
         batch = block.take(block.draw(now, "minibatch", self.batch_size))
         weight = beside(batch.y, self.problem.weights[block.clients])  # of the block's clients, as leading axis
-        slopes = gradient(self.problem.objective, model, batch.X, batch.y, weight[:, None] / self.batch_size)
+        slopes = self.problem.objective.gradient(model, batch.X, batch.y, weight[:, None] / self.batch_size)
         return clients, Weighted(slopes, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:

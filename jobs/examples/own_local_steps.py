@@ -13,7 +13,7 @@ from mpifed.core.exchange import ToServer
 from mpifed.core.record import beside, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.arrays import column
-from mpifed.maths.objectives import Parameters, gradient, penalty_gradient
+from mpifed.maths.objectives import Parameters, penalty_gradient
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
 
@@ -56,7 +56,7 @@ class LocalSteps(Rows):
         models = map_leaves(lambda w: xp.broadcast_to(w, (n, *w.shape)), model)  # leaves [n, ...], one for each client
         for start in range(0, size * self.local_steps, size):
             batch = rows.rows(start, start + size)
-            loss = gradient(self.problem.objective, models, batch.X, batch.y, each)
+            loss = self.problem.objective.gradient(models, batch.X, batch.y, each)
             slopes = map_leaves(add, loss, penalty_gradient(self.problem.objective, models))
             models = map_leaves(lambda w, g: w - rate * (g + decay * w), models, slopes)
         weight = beside(rows.y, self.problem.weights[block.clients])

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.random import Generator
 
 from mpifed.core.record import Array
-from mpifed.maths.objectives import Linear, Parameters, Slope
+from mpifed.maths.objectives import LinearScores, Parameters, Slope
 
 
 @dataclass(frozen=True)
-class Huber(Linear):  # the fields, and `l2`, are the keys of [model] in the job
+class Huber(LinearScores):  # the fields, and `l2`, are the keys of [model] in the job
     classifies: ClassVar[bool] = False  # y are real numbers
     delta: float = 1.0
 

@@ -93,13 +93,13 @@ def done(folder: Path, points: int, rounds: int) -> bool:
     return len(ended) >= points
 
 
-def prepare_mnist(folder: Path, split: str, clients: int) -> None:
+def prepare_mnist(folder: Path, split: str, clients: int, partition: str = "iid") -> None:
     """MNIST shared out to clients, unless it is there."""
     if (folder / "federation.h5").exists():
         return
     source = Path(os.environ.get("MPIFED_DATA", "data")) / "mnist"
     given = [str(source)] if source.is_dir() else []  # else it is downloaded
-    options = ["--split", split, "--clients", str(clients), "--out", str(folder)]
+    options = ["--split", split, "--clients", str(clients), "--partition", partition, "--out", str(folder)]
     subprocess.run([sys.executable, "-m", "mpifed", "data", "mnist", *given, *options], check=True)
 
 

@@ -13,7 +13,7 @@ from mpifed.core.protocols import MeanTerm
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
 from mpifed.maths import certificates
 from mpifed.maths.certificates import CertifiedPoint, FirstIterate, Floats
-from mpifed.maths.objectives import Parameters, concave, penalized, penalty_gradient, squares
+from mpifed.maths.objectives import Parameters, concave, penalty_gradient, squares
 from mpifed.maths.terms import Norm
 
 CERTIFICATE = certificates.Certificate._fields
@@ -145,7 +145,7 @@ def strong_convexity(problem: Problem, model: Parameters) -> Floats:
     The norm is of all parameters; where l2 leaves intercepts out, it makes nothing strongly convex.
     """
     moduli = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in _all_terms(problem)])
-    if objective_term(problem).sampled and all(bare_leaves(penalized(problem.objective, model))):
+    if objective_term(problem).sampled and all(bare_leaves(problem.objective.penalized(model))):
         moduli[0] += 2 * problem.objective.l2
     return moduli
 

@@ -42,7 +42,7 @@ from mpifed.core.exchange import ToServer
 from mpifed.core.record import ABSENT, Array, added, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient, penalized
+from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import AVERAGE, SGD, ServerSGD
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.ranges import Count, Repeats, Weight
@@ -146,7 +146,7 @@ class FedAvg(Rows):
         def change(part: Block) -> Parameters:
             batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
             each = np.repeat(self.problem.weights[part.clients], self.batch_size)[None] * (-step / self.batch_size)
-            mean_gradient = gradient(objective, broadcast.model, batch.X, batch.y, beside(batch.y, each))
+            mean_gradient = objective.gradient(broadcast.model, batch.X, batch.y, beside(batch.y, each))
             return map_leaves(lambda leaf: leaf[0], mean_gradient)
 
         def public(leaf: Array, w: Array, counts: bool) -> Array:
@@ -159,7 +159,7 @@ class FedAvg(Rows):
             return leaf
 
         changes = added(change(part) for part in block.parts(self.batch_size))
-        parts = penalized(objective, broadcast.model)
+        parts = objective.penalized(broadcast.model)
         return Weighted(map_leaves(public, changes, broadcast.model, parts), weight.sum())
 
     def absorb(self, server: FedAvgServer, total: Weighted, now: Round) -> FedAvgServer:

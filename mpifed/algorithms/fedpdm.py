@@ -43,7 +43,7 @@ from mpifed.core.exchange import Measure, ToServer
 from mpifed.core.record import Array, bare_leaves, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, concave, penalized
+from mpifed.maths.objectives import Parameters, concave
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload_hidden
@@ -225,7 +225,7 @@ class FedPDM(Rows):
     def _penalties(self) -> tuple[float, ...]:
         """The factors of ||x||^2 in a client's objective: for intercepts, where there are any, and for weights."""
         objective, decay = self.problem.objective, self.client_optimizer.weight_decay / 2
-        counts = set(bare_leaves(penalized(objective, model_template(self.problem))))
+        counts = set(bare_leaves(objective.penalized(model_template(self.problem))))
         return tuple(decay + (float(objective.l2) if counted else 0.0) for counted in sorted(counts))
 
     def _share(self, index: int) -> Share:

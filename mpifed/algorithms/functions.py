@@ -15,8 +15,8 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.core.exchange import Problem
-from mpifed.core.protocols import Features, MeanTerm
-from mpifed.core.record import ABSENT, Array, Record, map_leaves, namespace
+from mpifed.core.protocols import Features, MeanTerm, Slope
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
 from mpifed.maths.objectives import Parameters, concave, penalty
 from mpifed.maths.terms import Loss, Norm, Term
 
@@ -109,15 +109,7 @@ class Statistics(NamedTuple):
     level: Array  # [..., K] float64 of F - aim; ABSENT without constraints
 
 
-class Slopes(NamedTuple):
-    """Derivatives by the scores and the head: `Statistics` before backpropagation to the features."""
-
-    scores: tuple[Array, ...]  # K times [..., s, h]
-    head: Record  # leaves [..., K, ...]
-    level: Array  # [..., K] float64, or ABSENT
-
-
-def slopes(
+def slope_of_each(
     problem: Problem,
     functions: Sequence[Function],
     head: Record,
@@ -125,8 +117,8 @@ def slopes(
     y: Array,
     weights: Array,
     shares: Array,
-) -> Slopes:
-    """Derivatives of the weighted sums of the functions by scores and head.
+) -> tuple[list[Slope], Array]:
+    """Derivatives of the weighted sums of the functions by scores and head: K slopes, and levels [..., K].
 
     Parameters
     ----------
@@ -144,9 +136,7 @@ def slopes(
         derivatives.append(slope)
         if problem.constraints:
             levels.append(xp.sum(each * (slope.loss - function.aim), axis=-1, dtype=np.float64))
-    stacked = map_leaves(lambda *parts: _stack(parts, y.ndim - 1), *[slope.head for slope in derivatives])
-    level = xp.stack(levels, axis=-1) if levels else ABSENT
-    return Slopes(tuple(slope.scores for slope in derivatives), stacked, level)
+    return derivatives, xp.stack(levels, axis=-1) if levels else ABSENT
 
 
 def statistics(
@@ -159,9 +149,18 @@ def statistics(
     shares: Array,
 ) -> Statistics:
     """Weighted sums over the samples of each client, from all features: y, weights [n, s] give leaves [n, K, ...]."""
-    derivatives = slopes(problem, functions, model.head, problem.objective.scores(model.first, X), y, weights, shares)
-    first = _stack([problem.objective.pull(X, by_scores) for by_scores in derivatives.scores], y.ndim - 1)
-    return Statistics(Parameters(first, derivatives.head), derivatives.level)
+
+    def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Statistics:
+        scores, backward = problem.objective.forward(model, X)
+        each, level = slope_of_each(problem, functions, model.head, scores, y, weights, shares)
+        return Statistics(stacked([backward(slope) for slope in each], y), level)
+
+    return problem.objective.in_pieces(of_piece, model, X, y, weights)
+
+
+def stacked(parts: Sequence[AnyRecord], y: Array) -> AnyRecord:
+    """Records with leaves [..., *shape] as one with leaves [..., K, *shape]."""
+    return map_leaves(lambda *leaves: _stack(leaves, y.ndim - 1), *parts)
 
 
 def _stack(parts: Sequence[Array], axis: int) -> Array:

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.certificate import certificate_columns, first_iterate, report_certificate
-from mpifed.algorithms.functions import Tally, report_levels, sampled, slopes, tally, terms
+from mpifed.algorithms.functions import Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToServer, fields_like
+from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import Parameters
@@ -199,6 +200,16 @@ def _evaluate(
     """Sums over the evaluated rows of each client, chunk by chunk, in float64."""
     xp, functions, objective = block.xp, sampled(problem), problem.objective
     chosen = measured_rows(problem)
+
+    def of_piece(model: Parameters, X: Features, y: Array, ones: Array) -> Evaluation:
+        if not gradients:
+            return Evaluation(tally(problem, model.head, objective.scores_of(model, X), y, ones), ABSENT)
+        scores, backward = objective.forward(model, X)
+        # of sums over the counted rows, as if all counted
+        each, _ = slope_of_each(problem, functions, model.head, scores, y, ones, np.ones(len(functions)))
+        gradient = map_leaves(_widened, stacked([backward(slope) for slope in each], y))
+        return Evaluation(tally(problem, model.head, scores, y, ones), gradient)
+
     sums = []
     for i, client in enumerate(block.clients):
         alone, count = block.only(np.array([i])), block.shards[i].samples
@@ -209,13 +220,7 @@ def _evaluate(
         total: list[Evaluation] = []
         for start in range(0, max(len(rows), 1), CHUNK):
             batch = alone.take(rows[None, start : start + CHUNK])
-            ones = xp.ones(batch.y.shape)
-            scores = objective.scores(model.first, batch.X)
-            chunk = Evaluation(tally(problem, model.head, scores, batch.y, ones), ABSENT)
-            if gradients:  # of sums over the counted rows, as if all counted
-                down = slopes(problem, functions, model.head, scores, batch.y, ones, np.ones(len(functions)))
-                pulled = xp.stack([objective.pull(batch.X, by_scores) for by_scores in down.scores], axis=1)
-                chunk = chunk._replace(gradient=map_leaves(_widened, Parameters(pulled, down.head)))
+            chunk = objective.in_pieces(of_piece, model, batch.X, batch.y, xp.ones(batch.y.shape))
             total = [chunk if not total else map_leaves(operator.add, total[0], chunk)]
         sums += total
     return clients, map_leaves(lambda *parts: xp.concatenate(parts), sums[0], *sums[1:])

@@ -28,7 +28,7 @@ from mpifed.core.protocols import Features
 from mpifed.core.record import Array, added, bare_leaves, beside, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
-from mpifed.maths.objectives import Parameters, concave, concave_gradient, gradient, penalized
+from mpifed.maths.objectives import Parameters, concave, concave_gradient, descended
 from mpifed.maths.optimizers import SGD
 
 TILE = 32  # rows, of which a batch of random size is made
@@ -56,7 +56,7 @@ class Descent(NamedTuple):
 
     def of(self, dtype: str) -> Descent:
         """The same, computed in `dtype`; for a single step only the gradient matters, whose dtype is wide anyway."""
-        if self.model.first.dtype == dtype:
+        if bare_leaves(self.model)[0].dtype == dtype:
             return self
 
         def wide(record: Parameters) -> Parameters:
@@ -113,7 +113,7 @@ class LocalSteps:
         double, decay = 2 * float(objective.l2), self.optimizer.weight_decay if self.optimizer is not None else 0.0
         factors = map_leaves(
             lambda counts: 1 - step * (pull + (double if counts else 0.0) + decay),
-            penalized(objective, model_template(self.problem)),
+            objective.penalized(model_template(self.problem)),
         )
         return factors
 
@@ -247,8 +247,12 @@ class LocalSteps:
         )
         # None: at the model, which needs no copy for each
         x = None if starts is None else map_leaves(lambda leaf: leaf.copy(), starts)
-        ended = block.xp.zeros(len(block.clients), dtype=bool)
+        ended, kept = block.xp.zeros(len(block.clients), dtype=bool), [float(part) for part in bare_leaves(keep)]
+        plain = push is None and not tolerance and self._plain
         for r, batch in enumerate(self.minibatches(block, now)):
+            if x is not None and plain:
+                self.problem.objective.descend(x, batch.X, batch.y, batch.weights * -step, kept)
+                continue
             at = model if x is None else x
             down = self._down(at, batch, step, block, now, r)
             if push is not None:
@@ -261,7 +265,7 @@ class LocalSteps:
             elif tolerance:
                 new = map_leaves(lambda w, d, part: d + w * w.dtype.type(part), x, down, keep)
             else:
-                new = map_leaves(_descended, x, down, keep)
+                new = map_leaves(descended, x, down, keep)
             if tolerance:
                 new, ended = _stopped(new, at, ended, tolerance * step**2)
             x = new
@@ -290,11 +294,17 @@ class LocalSteps:
             x = map_leaves(operator.add, map_leaves(faster, velocity, move) if nesterov else velocity, x)
         return map_leaves(operator.sub, x, descent.model)
 
+    @property
+    def _plain(self) -> bool:
+        """Whether a step is along the gradient alone: not clipped, without noise or a penalty that is not convex."""
+        privacy = privacy_of(self.problem)
+        return (privacy is None or privacy.level == "client") and not concave(self.problem.objective)
+
     def _down(self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int) -> Parameters:
         """[n, ...]: -step (mean gradient + concave), clipped and with noise as the job says."""
         problem, privacy = self.problem, privacy_of(self.problem)
         if privacy is None or privacy.level == "client":
-            down: Parameters = gradient(problem.objective, at, batch.X, batch.y, batch.weights * -step)
+            down = problem.objective.gradient(at, batch.X, batch.y, batch.weights * -step)
         else:
             gain = -step / self.batch
             total = self._clipped(at, batch)
@@ -305,7 +315,7 @@ class LocalSteps:
         if concave(problem.objective):
             down = map_leaves(
                 lambda d, w, counts: _add(d, concave_gradient(problem.objective, w) * -step) if counts else d,
-                down, at, penalized(problem.objective, at),
+                down, at, problem.objective.penalized(at),
             )  # fmt: skip
         return down
 
@@ -318,7 +328,7 @@ def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
     beta = concave(problem.objective)
     kinds = map_leaves(
         lambda keep, counts: max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2)) if counts else abs(keep),
-        keeps, penalized(problem.objective, keeps),
+        keeps, problem.objective.penalized(keeps),
     )  # fmt: skip
     return max(map(float, bare_leaves(kinds)))
 
@@ -337,13 +347,6 @@ def _shrunk(down: Array, w: Array, keep: float) -> Array:
     if keep != 1:
         down += w * w.dtype.type(keep - 1)
     return down
-
-
-def _descended(x: Array, down: Array, keep: float) -> Array:
-    if keep != 1:
-        x *= x.dtype.type(keep)
-    x += down
-    return x
 
 
 def _subtract(out: Array, other: Array) -> Array:

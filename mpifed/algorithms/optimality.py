@@ -18,7 +18,7 @@ from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem,
 from mpifed.core.protocols import Model
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, gradient, penalty_gradient, squares
+from mpifed.maths.objectives import Parameters, penalty_gradient, squares
 
 
 class FedPDMServer(NamedTuple):
@@ -96,7 +96,7 @@ def _slope(objective: Model, model: Parameters, block: Block) -> Parameters:
     total: Parameters | None = None
     for _, batch in block.everything(CHUNK):
         ones = block.xp.ones(batch.y.shape)
-        chunk = map_leaves(lambda leaf: leaf[0].astype(np.float64), gradient(objective, model, batch.X, batch.y, ones))
+        chunk = map_leaves(lambda leaf: leaf[0].astype(np.float64), objective.gradient(model, batch.X, batch.y, ones))
         total = chunk if total is None else map_leaves(operator.add, total, chunk)
     rows = int(block.counts[0])
     assert total is not None  # every client has rows

@@ -20,7 +20,7 @@ from mpifed.core.holdings import Holdings
 from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array, beside, index, leaves
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Linear, Parameters
+from mpifed.maths.objectives import LinearScores, Parameters
 from mpifed.maths.sparse import renumbered
 
 
@@ -46,7 +46,7 @@ def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
             "client_optimizer", "columns that no row drawn has are left out of steps"
         )
     kind = type(problem.objective).__name__
-    if not isinstance(problem.objective, Linear) or any(True for _ in leaves(model_template(problem).head)):
+    if not isinstance(problem.objective, LinearScores) or any(True for _ in leaves(model_template(problem).head)):
         wrong.append(
             f"[model] name: {kind} has parameters that belong to no column; take a model without: hinge, "
             "squared-hinge, logistic, least-squares, or softmax without bias"

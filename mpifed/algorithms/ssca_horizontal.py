@@ -30,7 +30,7 @@ from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, Array, added, beside, in_memory, map_leaves, namespace, on_host
 from mpifed.core.reveals import MeanGradient, Received, Revealed
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, penalized
+from mpifed.maths.objectives import Parameters
 from mpifed.maths.surrogate import Surrogate, level_at, move, slope_at
 
 
@@ -230,7 +230,7 @@ class SSCAHorizontal(SSCABase, Rows):
             parts = [row - w * w.dtype.type(factor) for row, factor in zip(slope, penalties, strict=True)]
             return namespace(w).stack(parts)
 
-        parts = penalized(self.problem.objective, anchor)
+        parts = self.problem.objective.penalized(anchor)
         slope = map_leaves(less, slope_at(surrogate, curvature, anchor), anchor, parts)
         if not self.problem.constraints:
             return slope, ABSENT

@@ -22,7 +22,7 @@ from mpifed.algorithms.ssca_remarks import against_noise, courses_of, remark
 from mpifed.algorithms.ssca_subproblem import quadratics, solve
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.record import ABSENT, Array, map_leaves, on_host
-from mpifed.maths.objectives import Parameters, penalized
+from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Count, Repeats, Size
 from mpifed.maths.schedules import StepSize, unmet
 from mpifed.maths.surrogate import (
@@ -53,6 +53,10 @@ class SSCAServer(NamedTuple):
     margins: Margins  # ABSENT where they are "off"
 
 
+# convergence is proven for them
+_RHO, _GAMMA = StepSize(0.9, 0.51), StepSize(0.9, 0.56)
+
+
 @dataclass(frozen=True)
 class SSCABase(Algorithm):
     """Algorithms 1-4: the hyper-parameters, and everything that the server computes.
@@ -72,9 +76,9 @@ class SSCABase(Algorithm):
 
     batch_size: Count
     """Rows in a minibatch, B in the paper: of each client's own, or of all where clients hold columns."""
-    rho: StepSize
+    rho: StepSize = _RHO
     """Weight of the newest gradient in the surrogate, scale / t^decay in round t; scale at most 1."""
-    gamma: StepSize
+    gamma: StepSize = _GAMMA
     """How far the model moves towards the surrogate's minimizer, scale / t^decay in round t; scale at most 1."""
     tau: Size = 0.1
     """Curvature of the surrogates: the larger, the smaller the steps."""
@@ -213,7 +217,7 @@ class SSCABase(Algorithm):
         self, surrogate: Surrogate, rho: float, gradient: Parameters, level: Array, at: Parameters, weight: float = 1.0
     ) -> Surrogate:
         """The surrogates after a round, with the penalties of the functions that have one."""
-        penalties, parts = [function.penalty for function in self.functions], penalized(self.problem.objective, at)
+        penalties, parts = [function.penalty for function in self.functions], self.problem.objective.penalized(at)
         return track(surrogate, rho, gradient, level, at, self.tau, penalties, weight, parts)
 
     def _excess(self, level: Array) -> Floats:

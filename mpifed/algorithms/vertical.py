@@ -23,11 +23,11 @@ import numpy as np
 
 from mpifed.algorithms.certificate import certificate_columns
 from mpifed.algorithms.functions import (
-    Slopes,
     Statistics,
     Tally,
     sampled,
-    slopes,
+    slope_of_each,
+    stacked,
     tally,
 )
 from mpifed.algorithms.horizontal import (
@@ -80,6 +80,14 @@ class PartialScores(NamedTuple):
     """A client's partial scores."""
 
     partial: Array  # [n, V, b, h] at the V models
+
+
+class Slopes(NamedTuple):
+    """Derivatives by the scores and the head: `Statistics` before backpropagation to the features."""
+
+    scores: Array  # [K, b, h]
+    head: Record  # leaves [K, ...]
+    level: Array  # [K] float64, or ABSENT
 
 
 class ScoreSlopes(NamedTuple):
@@ -182,7 +190,7 @@ class Pass:
             weights = [model.first[index(model.first, span(shard.columns))] for model in models]
             X = block.only(np.array([i])).take(broadcast.rows[None]).X
             w = weights[0] if len(weights) == 1 else xp.concatenate(weights, axis=1)
-            scores = self.problem.objective.scores(w, X)[0]
+            scores = self.problem.linear.scores(w, X)[0]
             partial[i] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
         return self._memory(broadcast, block), PartialScores(partial)
 
@@ -222,25 +230,22 @@ class Pass:
         if not self.gradients:
             return memory
         down = self._slopes(broadcast.model.head, total.partial[0], y, weights, broadcast.shares)
-        stacked = Slopes((xp.stack(down.scores),), down.head, down.level)
         if self.points == 2 and broadcast.keep:
             before = self._slopes(
                 broadcast.previous.head, total.partial[1], y, weights * -float(broadcast.keep), broadcast.shares
             )
-            stacked = Slopes(
-                (stacked.scores[0] + xp.stack(before.scores),),
-                map_leaves(operator.add, down.head, before.head),
-                down.level + before.level if len(down.level) else ABSENT,
-            )
+            down = map_leaves(operator.add, down, before)
         n = len(block.clients)
-        memory = memory._replace(slopes=_for_each(stacked.scores[0], n), head=_for_each(stacked.head, n))
-        return memory._replace(level=_for_each(stacked.level, n)) if self._levels else memory
+        memory = memory._replace(slopes=_for_each(down.scores, n), head=_for_each(down.head, n))
+        return memory._replace(level=_for_each(down.level, n)) if self._levels else memory
 
     def _slopes(self, head: Record, scores: Array, y: Array, weights: Array, shares: Array) -> Slopes:
         functions = sampled(self.problem)
-        return slopes(
+        each, level = slope_of_each(
             self.problem, functions, head, scores, y, weights, shares if len(shares) else np.ones(len(functions))
         )
+        by_scores = namespace(scores).stack([slope.scores for slope in each])
+        return Slopes(by_scores, stacked([slope.head for slope in each], y), level)
 
     def tell_slopes(
         self, clients: PassClients, broadcast: tuple[()], block: Block, now: Round
@@ -285,7 +290,7 @@ class Pass:
         """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
         functions, size, width = derivatives.shape
         beside = derivatives[0] if functions == 1 else derivatives.swapaxes(0, 1).reshape(size, functions * width)
-        pulled = self.problem.objective.pull(X, beside[None])[0]
+        pulled = self.problem.linear.pull(X, beside[None])[0]
         by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)
         return by_function
 

@@ -17,7 +17,7 @@ from mpifed.algorithms.vertical import Columns, Pass, PassBroadcast, PassUpload,
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import ABSENT, Array, map_leaves, zeros
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, penalized
+from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count
 
@@ -70,7 +70,7 @@ class VerticalSGD(Columns):
         step, momentum = optimizer.at(int(server.steps) + 1), optimizer.momentum
         decays = map_leaves(
             lambda counts: (2 * self.problem.objective.l2 if counts else 0.0) + optimizer.weight_decay,
-            penalized(self.problem.objective, server.model),
+            self.problem.objective.penalized(server.model),
         )
 
         def moved(w: Array, slope: Array, decay: float) -> Array:

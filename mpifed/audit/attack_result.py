@@ -14,6 +14,16 @@ RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS, SENT = (
     "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership", "noise-in-floats",
     "row-sent",
 )  # fmt: skip
+ATTACKS = {
+    RECONSTRUCTION: "a row was reconstructed from the gradient of a minibatch of one row",
+    INVERSION: "rows were reconstructed from the gradient of a small minibatch",
+    PRODUCTS: "rows were reconstructed from their inner products with known weights",
+    LINEAR: "rows were reconstructed by solving linear equations between messages",
+    MOVED: "a row was reconstructed from the change of a sum over dual variables, of which a single one had changed",
+    SENT: "an upload contains a row, up to a factor",
+    MEMBERSHIP: "the final model distinguishes training rows from others",
+    BITS: "the rounding of a private release shows which of its values are noise alone",
+}  # by name, what its success means
 
 
 class AttackResult(NamedTuple):
@@ -33,7 +43,6 @@ class AttackResult(NamedTuple):
 
 
 def not_applicable(attack: str, why: str, party: str = "server", seen: str = "") -> AttackResult:
-    """An attack that does not apply."""
     return AttackResult(attack, party, seen, False, False, why)
 
 

@@ -17,7 +17,6 @@ from mpifed.audit.findings import check_names, findings
 from mpifed.audit.gradient_attacks import gradient_attacks, undeclared_gradient_attacks
 from mpifed.audit.linear_attacks import linear_attacks, undeclared_product_attacks
 from mpifed.audit.membership_attack import membership_attack
-from mpifed.audit.messages import filled
 from mpifed.audit.noise_attack import noise_attack
 from mpifed.audit.outside_uploads import classify
 from mpifed.audit.reader import Reader
@@ -30,8 +29,8 @@ from mpifed.audit.transcript_check import check_transcript
 from mpifed.audit.undeclared_uploads import remarks
 from mpifed.audit.uniformity import examine
 from mpifed.core.errors import BrokenProtocol, DataError, LeakFound, UsageError
-from mpifed.core.record import leaves
-from mpifed.files.model_file import read_model
+from mpifed.core.record import map_leaves
+from mpifed.files.model_file import model_arrays, read_model
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
 from mpifed.maths.objectives import Parameters
@@ -46,12 +45,8 @@ def audit_command(
 ) -> None:
     """Audit a job or a run and print the report.
 
-    Raises
-    ------
-    LeakFound
-        when a party learns more than the job declares.
-    UsageError, DataError
-        when the job or the run cannot be audited.
+    Raises LeakFound when a party learns more than the job declares; UsageError or DataError when the job or the run
+    cannot be audited.
     """
     import click
 
@@ -70,7 +65,8 @@ def audit_command(
 def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties: Sequence[str] = PARTIES) -> Audit:
     """The audit of a job file, of the first point of a sweep, or of a run directory; in this process."""
     server, client = _parties(parties)
-    job, run_dir = _job(target, changes)
+    own, run_dir = _job(target, changes)
+    job = own.model_copy(update={"aggregation": own.aggregation.model_copy(update={"arithmetic": "exact"})})
     check_names(job.audit.accept)
     recorded, source = None, "recorded for this audit"
     if run_dir is not None and is_recorded(run_dir) and not changes and rounds is None:
@@ -99,6 +95,7 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
         raise DataError(f"the transcript {source} is damaged: {error}; record the run again") from error
     recorded = recorded._replace(messages=classified.sound)  # `exact` has reported the others
     audit = _audit(job, replay, plain, recorded, source, _model(replay, run_dir), server, client, checks)
+    audit = audit._replace(remarks=(*_remarks(own), *audit.remarks))
     if same_run and rounds is None and count < min(ROUNDS, job.rounds):
         fewer = f"only {count} of {ROUNDS} rounds were recorded: more do not fit into a transcript; see --rounds"
         audit = audit._replace(remarks=(*audit.remarks, fewer))
@@ -125,7 +122,7 @@ def _audit(
         conditions=selected, attacks=attacks, uniform=uniform, clear=uploads.clear, control=control,
         exact=checks, longest=uploads.longest,
         findings=findings(replay, single_client_fields(replay, messages, plain), selected, attacks, uniform, checks),
-        remarks=(*_remarks(job), *remarks(reader)),
+        remarks=tuple(remarks(reader)),
     )  # fmt: skip
 
 
@@ -177,13 +174,11 @@ def _parties(names: Sequence[str]) -> tuple[bool, int | None]:
 
 
 def _job(target: Path, changes: tuple[str, ...]) -> tuple[Job, Path | None]:
-    """(the job with exact sums, the run directory, or None for a job file)."""
+    """(the job, the run directory, or None for a job file)."""
     path = target / "job.toml" if target.is_dir() else target
     if target.is_dir() and not path.exists():
         raise DataError(f"{target}: no job.toml; give a run directory or a job file")
-    job = points(read_table(path, changes), str(path))[0].job
-    job = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"arithmetic": "exact"})})
-    return job, target if target.is_dir() else None
+    return points(read_table(path, changes), str(path))[0].job, target if target.is_dir() else None
 
 
 def _plain(job: Job) -> Job:
@@ -216,10 +211,10 @@ def _model(replay: Replay, run_dir: Path | None) -> Parameters:
     if run_dir is None or not (run_dir / "model.h5").exists():
         return last
     values = read_model(run_dir / "model.h5")
-    names = {name for name, _ in leaves(last)}
-    if set(values) != names:
+    names = list(model_arrays(last))
+    if set(values) != set(names):
         raise DataError(f"{run_dir}/model.h5: holds {', '.join(values)}, expected {', '.join(sorted(names))}")
     if not all(np.isfinite(array).all() for array in values.values()):
         raise DataError(f"{run_dir}/model.h5: has parameters that are not finite; an audit needs a finite model")
-    model = filled(last, values)
-    return model
+    ordered = iter([values[name] for name in names])
+    return map_leaves(lambda _: next(ordered), last)

@@ -17,9 +17,8 @@ def private_numbers(replay: Replay, exchange: Exchange, round: int, hidden_model
     owners = []
     names = [other.name for other in replay.exchanges]
     before = names[: names.index(exchange.name) + 1] if exchange.name in names else [exchange.name]
-    hidden_model = (
-        hidden_model and replay.algorithm.problem.split == "columns"
-    )  # elsewhere others hold the same columns
+    # elsewhere others hold the same columns
+    hidden_model = hidden_model and replay.algorithm.problem.split == "columns"
     for client, shard in replay.shards.items():
         rows = np.unique(np.concatenate([replay.rows(round, name, client) for name in before]))
         if len(rows):
@@ -95,9 +94,14 @@ def received_numbers(replay: Replay, exchange: Exchange, clients: list[int], hea
 def paper_count(replay: Replay, exchange: Exchange, party: str, rows: int, owners: list[PrivateNumbers]) -> str:
     """The count of arXiv:2104.06011 in its letters, for its own algorithms and network."""
     problem, name = replay.algorithm.problem, replay.job.algorithm["name"]
-    if name != "ssca" or problem.objective.hidden is None:
+    hidden = problem.objective.hidden
+    if name != "ssca" or hidden is None:
         return ""
-    J, L, K, M = problem.objective.hidden, problem.outputs, problem.features, len(problem.constraints)
+    if not isinstance(hidden, int):
+        if len(hidden) > 1:
+            return f"its count is of networks with one hidden layer, and does not apply to one with {len(hidden)}"
+        (hidden,) = hidden
+    J, L, K, M = hidden, problem.outputs, problem.features, len(problem.constraints)
     d = J * (K + L)
     if party == "server" and problem.split == "rows":
         clients = f"{len(owners)} clients x " if len(owners) > 1 else ""

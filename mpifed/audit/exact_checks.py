@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpifed.audit import dropout_secrets, mask_graph, masks, running_sums, secret_keys
+from mpifed.audit.messages import private_uploads
 from mpifed.audit.outside_uploads import ClassifiedMessages, copies
 from mpifed.audit.replay import Replay
 from mpifed.core.round import SETUP
@@ -105,9 +106,7 @@ def exact_checks(replay: Replay, classified: ClassifiedMessages, plain: Replay, 
     keys = {SENT: secret_keys.messages_with_keys(replay), SERVER: secret_keys.keys_with_server(replay)}
     keys |= {COPY: copies(classified.suspect, plain), UNKNOWN: classified.strange}
     checks = (_of_masks if channel == "masked" else _of_ciphertexts)(replay, classified.sound, plain, same_run, keys)
-    senders = {
-        client_of(upload) for upload in secret_keys.private_uploads(replay, replay.transcript.messages)
-    }  # who sends, as played here
+    senders = set(map(client_of, private_uploads(replay, replay.transcript.messages)))  # as played here
     return checks._replace(of_clients=max(checks.of_clients, len(senders)), of_rounds=len(replay.round_starts))
 
 
@@ -145,14 +144,11 @@ def _of_masks(
 def _of_ciphertexts(
     replay: Replay, messages: Sequence[RecordedMessage], plain: Replay, same_run: bool, keys: dict[str, list[str]]
 ) -> ExactChecks:
-    uploads = secret_keys.private_uploads(replay, messages)
+    uploads = private_uploads(replay, messages)
     clients = len({client_of(upload) for upload in uploads})
     count, alike = secret_keys.shared_randomness(replay, uploads, messages)
-    rounds, outside_rounds = (
-        len({upload.round for upload in uploads} - {SETUP}),
-        sum(upload.round == SETUP for upload in uploads),
-    )
+    rounds, outside_rounds = {upload.round for upload in uploads} - {SETUP}, [u for u in uploads if u.round == SETUP]
     return ExactChecks(
-        "ciphertexts", clients, clients, rounds, outside_rounds, count, count, 0, 0, count**2 / 2.0**71,
+        "ciphertexts", clients, clients, len(rounds), len(outside_rounds), count, count, 0, 0, count**2 / 2.0**71,
         {ALIKE: alike, **keys},
     )  # fmt: skip

@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpifed.audit import exact_checks
-from mpifed.audit.attack_result import (
-    BITS,
-    INVERSION,
-    LINEAR,
-    MEMBERSHIP,
-    MOVED,
-    PRODUCTS,
-    RECONSTRUCTION,
-    SENT,
-    AttackResult,
-)
+from mpifed.audit.attack_result import ATTACKS, AttackResult
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
 from mpifed.audit.replay import Replay
 from mpifed.audit.uniformity import Uniformity
@@ -34,14 +24,7 @@ NAMES = {
     DETERMINED: "a party receives as many independent equations as they have private unknowns",
     NOT_UNIFORM: "masked or encrypted uploads can be distinguished from random numbers",
     **exact_checks.NAMES,
-    RECONSTRUCTION: "a row was reconstructed from the gradient of a minibatch of one row",
-    INVERSION: "rows were reconstructed from the gradient of a small minibatch",
-    PRODUCTS: "rows were reconstructed from their inner products with known weights",
-    LINEAR: "rows were reconstructed by solving linear equations between messages",
-    MOVED: "a row was reconstructed from the change of a sum over dual variables, of which a single one had changed",
-    SENT: "an upload contains a row, up to a factor",
-    MEMBERSHIP: "the final model distinguishes training rows from others",
-    BITS: "the rounding of a private release shows which of its values are noise alone",
+    **ATTACKS,
 }
 
 
@@ -54,13 +37,7 @@ class Finding(NamedTuple):
 
 
 def check_names(accepted: Sequence[str]) -> None:
-    """Check that a job accepts known findings only.
-
-    Raises
-    ------
-    UsageError
-        for a name that is no finding.
-    """
+    """Check that a job accepts known findings only; UsageError for a name that is no finding."""
     unknown = [name for name in accepted if name not in NAMES]
     if unknown:
         raise UsageError(f"[audit] accept: {', '.join(unknown)} not known; the findings are {', '.join(NAMES)}")
@@ -76,9 +53,7 @@ def findings(
 ) -> list[Finding]:
     """The findings, at most one of each name, and whether the job accepts them.
 
-    Parameters
-    ----------
-    single : fields whose decoded sums show values of single clients; see `mpifed.audit.single_client`
+    `single`: fields whose decoded sums show values of single clients; see `mpifed.audit.single_client`.
     """
     texts: dict[str, list[str]] = {}
     plain = replay.transcript.channel == "plain"
@@ -96,7 +71,7 @@ def findings(
     determined = [
         f"{condition.exchange}, {condition.party}: {condition.text}"
         for condition in conditions
-        if _determines(condition) and not noisy
+        if condition.unknowns and condition.numbers and condition.verdict != UNDERDETERMINED and not noisy
     ]
     texts |= {DETERMINED: determined} if determined else {}
     for result in attacks:
@@ -113,7 +88,3 @@ def _in_clear(replay: Replay) -> list[str]:
     played = (*replay.algorithm.setup, *replay.exchanges, *measured)
     clear = {exchange.name: exchange for exchange in played if not exchange.private}
     return [f"{name} ({', '.join(leaf for leaf, _ in leaves(exchange.fields))})" for name, exchange in clear.items()]
-
-
-def _determines(condition: Condition) -> bool:
-    return condition.unknowns > 0 and condition.numbers > 0 and condition.verdict != UNDERDETERMINED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from mpifed.audit.attacks.reconstruction import direction, reconstruct
 from mpifed.audit.gradient_targets import Target, in_parts, targets, undeclared_targets
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.replay import Replay
+from mpifed.core.record import Array, bare_leaves
 from mpifed.core.reveals import DualSum
+from mpifed.maths.objectives import NeuralNetwork, Parameters
 
 MOST_CLIENTS = 16  # most clients that are attacked individually
 LARGEST_BATCH = 10  # most rows of a minibatch that inversion separates
@@ -45,6 +48,9 @@ def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
     if not all_targets:
         yield from _neither(_why_none(reader))
         return
+    if isinstance(reader.replay.algorithm.problem.objective, NeuralNetwork):
+        yield from _of_network(reader.replay, all_targets)
+        return
     known = _nonnegative(reader.replay)
     for seen in (EACH, SEALED, SUM):
         here = [target for target in all_targets if target.seen == seen]
@@ -63,6 +69,8 @@ def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
 
 def undeclared_gradient_attacks(reader: Reader, explained: set[str]) -> Iterator[AttackResult]:
     """Successful guesses about exchanges outside the rounds, and those whose declarations have led to no success."""
+    if isinstance(reader.replay.algorithm.problem.objective, NeuralNetwork):
+        return
     declared = [target for target in targets(reader, MOST_CLIENTS) if not target.guess]
     known = _nonnegative(reader.replay)
     guesses = list(undeclared_targets(reader, MOST_CLIENTS, explained, declared))
@@ -73,6 +81,52 @@ def undeclared_gradient_attacks(reader: Reader, explained: set[str]) -> Iterator
         for result in (exact, few):
             if result.success:
                 yield result._replace(text=f'{result.text}, which the algorithm does not declare for "{name}"')
+
+
+def _of_network(replay: Replay, attacked: Sequence[Target]) -> Iterator[AttackResult]:
+    """The row of a minibatch of one row, from a first layer that sees all features and has biases.
+
+    A unit's gradient is (derivative by its input) x the row, and that of its bias the derivative itself.
+    """
+    seen, features = attacked[0].seen, replay.algorithm.problem.features
+    yield not_applicable(
+        INVERSION, "no attack on minibatches is built in for networks of a library; that proves nothing", seen=seen
+    )
+    layers = [_first_layer(target.gradient, features) for target in attacked]
+    if not any(layers):
+        yield not_applicable(
+            RECONSTRUCTION, "the network has no layer of all features with biases, and no other attack on networks is "
+            "built in; that proves nothing", seen=seen,
+        )  # fmt: skip
+        return
+    alone = [(target, layer) for target, layer in zip(attacked, layers, strict=True) if layer and target.batch == 1]
+    if not alone:
+        why = f"a minibatch has {attacked[0].batch} rows; reconstruction needs a single row"
+        yield not_applicable(RECONSTRUCTION, why, seen=seen)
+        return
+    rows, truth, matches = list[Floats](), list[Floats](), list[Match]()
+    for target, (weight, bias) in alone:
+        unit = int(np.argmax(np.abs(bias)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            row = np.nan_to_num(weight[unit].astype(np.float64) / float(bias[unit]))
+        matches.append(match(row, target.rows))
+        rows.append(row)
+        truth.append(target.rows[matches[-1].at])
+    good, shown = recovered(matches), pictures(zip(rows, truth, strict=True))
+    text = f"{good} of {len(alone)} rows recovered{_lengths(matches)} from the first layer"
+    names = tuple({target.exchange: None for (target, _), way in zip(alone, matches, strict=True) if recovered([way])})
+    yield AttackResult(RECONSTRUCTION, "server", seen, True, good > 0, text, good, len(alone), *shown, names)
+
+
+def _first_layer(gradient: Parameters, features: int) -> tuple[Array, Array] | None:
+    """The gradients of a matrix [units, features], or its transpose, and of the biases [units] beside it."""
+    for both in pairwise(bare_leaves(gradient.head)):
+        for w, b in (both, both[::-1]):
+            if w.ndim == 2 and b.ndim == 1 and w.shape == (len(b), features):
+                return w, b
+            if w.ndim == 2 and b.ndim == 1 and w.shape == (features, len(b)):  # as of JAX
+                return w.T, b
+    return None
 
 
 def _neither(why: str, seen: str = "") -> Iterator[AttackResult]:

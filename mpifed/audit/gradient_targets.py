@@ -60,10 +60,8 @@ def targets(reader: Reader, clients: int) -> Iterator[Target]:
 def undeclared_targets(reader: Reader, clients: int, explained: set[str], declared: list[Target]) -> Iterator[Target]:
     """Guesses about uploads outside the rounds, or whose declaration has led to no success.
 
-    Parameters
-    ----------
-    explained : exchanges on which an attack has succeeded
-    declared : targets that the algorithm declares, which are not tried twice
+    `explained`: exchanges on which an attack has succeeded. `declared`: targets that the algorithm declares, which are
+    not tried twice.
     """
     known = explained | {exchange.name for exchange in reader.guessed}
     others = [exchange for name, exchange in reader.exchanges.items() if name not in known]

@@ -72,11 +72,8 @@ class Masks(NamedTuple):
 def masks_of(replay: Replay, messages: Sequence[RecordedMessage], plain: Replay, same_run: bool) -> Masks:
     """The masks of all uploads to private exchanges.
 
-    Parameters
-    ----------
-    plain : the same rounds with plain security
-    same_run : whether the messages are those of `replay`, whose rounds are those of `plain`; uploads of another run are
-        compared only where they follow the same broadcast
+    `plain`: the same rounds with plain security. `same_run`: whether the messages are those of `replay`, whose rounds
+    are those of `plain`; uploads of another run are compared only where they follow the same broadcast.
     """
     masks, leaving = Masks([], [], [], []), replay.job.participation.max_dropouts > 0
     private = {exchange.name: exchange for exchange in all_exchanges(replay.algorithm) if exchange.private}
@@ -121,8 +118,8 @@ def _total(plan: ExchangePlan, play: Play, added: dict[int, Array]) -> Mask:
 
 def _uploads(replay: Replay, plan: ExchangePlan, play: Play) -> Iterator[tuple[int, NDArray[np.int64], Array]]:
     """(client, masked positions, all numbers of its upload)."""
-    clients, kind = replay.algorithm.problem.clients, plan.sum.message.dtype
-    present = np.isin(np.arange(clients), list(play.uploads))
+    kind = plan.sum.message.dtype
+    present = play.present(replay.algorithm.problem.clients)
     own_masks = replay.job.participation.max_dropouts > 0  # then each client also has a mask of its own
     for client, (upload, *_) in play.uploads.items():
         data = upload.data.view(kind)

@@ -7,7 +7,7 @@ import numpy as np
 from mpifed.audit.attack_result import MEMBERSHIP, AttackResult, Floats, not_applicable
 from mpifed.audit.attacks.membership import membership
 from mpifed.audit.replay import Replay, dense_rows
-from mpifed.core.record import Array
+from mpifed.core.record import Array, map_leaves
 from mpifed.maths.objectives import Parameters
 
 MEMBERS = 2000  # most rows whose losses are compared
@@ -27,7 +27,7 @@ def membership_attack(replay: Replay, model: Parameters) -> AttackResult:
         _losses(replay, model, X, y)
         for X, y in (members, (dense_rows(strangers, np.arange(count)), strangers.y[:count]))
     ]
-    classes = [members[1], strangers.y[:count]] if replay.algorithm.problem.outputs > 1 else [None, None]
+    classes = [members[1], strangers.y[:count]] if replay.algorithm.problem.objective.classifies else [None, None]
     result = membership(
         losses[0], losses[1], member_classes=classes[0], stranger_classes=classes[1], seed=replay.job.seed
     )
@@ -62,6 +62,6 @@ def _members(replay: Replay) -> tuple[Floats, Array]:
 
 def _losses(replay: Replay, model: Parameters, X: Floats, y: Array) -> Floats:
     objective = replay.algorithm.problem.objective
-    scores = objective.scores(np.asarray(model.first, dtype=np.float64), X[None])
-    head = model.head
-    return np.asarray(objective.loss(head, scores, np.asarray(y)[None])[0], dtype=np.float64)
+    wide = map_leaves(lambda leaf: np.asarray(leaf, dtype=np.float64), model)
+    scores = objective.scores_of(wide, X[None])
+    return np.asarray(objective.loss(wide.head, scores, np.asarray(y)[None])[0], dtype=np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
 from mpifed.job.participation import most_summed
+from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import RecordedMessage, client_of
 
 
@@ -27,6 +28,10 @@ class Play(NamedTuple):
     opened: dict[str, Array]  # the decoded sum, by the names of leaves; empty if no party decoded it
     opened_for: str  # "server", "clients", "client 3"; "" if no party decoded it
     turn: int = 0  # earlier occurrences of the exchange
+
+    def present(self, clients: int) -> NDArray[np.bool_]:
+        """[N] participating clients."""
+        return np.isin(np.arange(clients), list(self.uploads))
 
 
 def plays(messages: Iterable[RecordedMessage], exchange: str) -> list[Play]:
@@ -65,6 +70,12 @@ def plan_of(replay: Replay, exchange: Exchange) -> ExchangePlan:
     return ExchangePlan(exchange, partial(make_sum, exchange, most, **settings), replay.cells)
 
 
+def decoded(plan: ExchangePlan, upload: list[RecordedMessage]) -> Record | None:
+    """One client's upload, zero in others' positions; None if it is not of integers of this size."""
+    message = integers(plan, upload)
+    return None if message is None else plan.sum.total(np.append(message, 0))
+
+
 def integers(plan: ExchangePlan, upload: list[RecordedMessage]) -> NDArray[np.signedinteger] | None:
     """[m] message with one client's upload in its positions; None if the upload is not of integers of this number."""
     data, client = (upload[0].data, client_of(upload[0])) if len(upload) == 1 else (None, None)
@@ -76,18 +87,7 @@ def integers(plan: ExchangePlan, upload: list[RecordedMessage]) -> NDArray[np.si
     return numbers
 
 
-class Decoder:
-    """Decodes the integers of one client's upload."""
-
-    def __init__(self, replay: Replay, exchange: Exchange) -> None:
-        self._plan = plan_of(replay, exchange)
-
-    @property
-    def scales(self) -> list[float]:
-        """Fixed-point unit of each field."""
-        return [place.form.scale for place in self._plan.sum.places]
-
-    def __call__(self, upload: list[RecordedMessage]) -> Record | None:
-        """The upload, zero in others' positions; None if it is not of integers of this size."""
-        message = integers(self._plan, upload)
-        return None if message is None else self._plan.sum.total(np.append(message, 0))
+def private_uploads(replay: Replay, messages: Sequence[RecordedMessage]) -> list[RecordedMessage]:
+    """Uploads in exchanges that are masked or encrypted."""
+    private = {exchange.name for exchange in all_exchanges(replay.algorithm) if exchange.private}
+    return [message for message in messages if message.kind == "upload" and message.exchange in private]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.audit.bit_windows import KnownWords, distinct_bytes
-from mpifed.audit.messages import complete, filled, plan_of, plays
+from mpifed.audit.messages import complete, filled, plan_of, plays, private_uploads
 from mpifed.audit.replay import Replay
 from mpifed.comm.encryption.bundles import unbundle
 from mpifed.comm.encryption.channel import Encrypted
@@ -132,11 +132,7 @@ def _same(total: Record, opened: dict[str, Array], plan: ExchangePlan) -> bool:
 
 def copies(suspect: Sequence[RecordedMessage], plain: Replay) -> list[str]:
     """Descriptions of the messages that contain words of clients' uploads."""
-    private = {exchange.name for exchange in all_exchanges(plain.algorithm) if exchange.private}
-    answers = [
-        message for message in plain.transcript.messages if message.kind == "upload" and message.exchange in private
-    ]
-    words = _words([message.data for message in answers])
+    words = _words([message.data for message in private_uploads(plain, plain.transcript.messages)])
     if not suspect or not len(words):
         return []
     starts = np.cumsum([0, *(message.data.nbytes for message in suspect)])

@@ -9,29 +9,19 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.messages import Decoder, Play, complete, filled, plays
+from mpifed.audit.messages import Play, complete, decoded, filled, plan_of, plays
 from mpifed.audit.replay import Replay
 from mpifed.audit.reveals_check import finite, wrong_revealed
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure, ServerRecord
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves
-from mpifed.core.reveals import (
-    AddedNoise,
-    DualSum,
-    DualVariables,
-    InnerProducts,
-    MeanGradient,
-    Received,
-    Revealed,
-    ScoreDerivatives,
-    function_of,
-)
+from mpifed.core.reveals import Received, Revealed, function_of
 from mpifed.run.transcript import RecordedMessage
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
 HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
 
-Kind = TypeVar("Kind", MeanGradient, InnerProducts, ScoreDerivatives, DualVariables, DualSum, AddedNoise)
+Kind = TypeVar("Kind", bound=Revealed)
 
 
 class _Place(NamedTuple):
@@ -61,12 +51,12 @@ class Reader:
                     self._places[exchange.name] = _Place(tuple(sequence), number, server)
         self.rounds = [self.exchanges[exchange.name] for exchange in replay.exchanges]
         self.all_plays = cache(lambda name: plays(messages, name))
-        self._decoder = cache(lambda name: Decoder(replay, self.exchanges[name]))
+        self._plan = cache(lambda name: plan_of(replay, self.exchanges[name]))
         self._source = cache(self._find_source)
 
     def scales(self, exchange: Exchange) -> list[float]:
         """Fixed-point unit of each field of an upload."""
-        return self._decoder(exchange.name).scales
+        return [place.form.scale for place in self._plan(exchange.name).sum.places]
 
     def position(self, exchange: Exchange) -> int:
         """Index of an exchange within its round."""
@@ -121,7 +111,7 @@ class Reader:
 
     def of_client(self, exchange: Exchange, play: Play, client: int) -> Received | None:
         """One client's upload; a masked one is decoded as if it were plain. None if it cannot be read."""
-        answer = self._decoder(exchange.name)(play.uploads.get(client, []))
+        answer = decoded(self._plan(exchange.name), play.uploads.get(client, []))
         if answer is None:
             return None
         shard, sealed = self.replay.shards[client], not self.replay.in_clear(exchange)
@@ -177,13 +167,7 @@ class Reader:
     # --- what the algorithm declares ---------------------------------------------------------------------------------
 
     def revealed(self, received: Received) -> list[Revealed]:
-        """What the algorithm declares that a message reveals; [] if it has no method `reveals`.
-
-        Raises
-        ------
-        UsageError
-            when `reveals` fails, or its arrays have other shapes than expected.
-        """
+        """What the algorithm declares that a message reveals, [] without `reveals`; UsageError where that is wrong."""
         algorithm = self.replay.algorithm
         name = f'{type(algorithm).__name__}.reveals of {_whose(received)} in "{received.exchange.name}"'
         try:
@@ -196,9 +180,7 @@ class Reader:
             wrong = wrong_revealed(item, received)
             if wrong:
                 raise UsageError(f"{name}: {wrong}; correct the method: mpifed/core/reveals.py says what is expected")
-        return [
-            item for item in items if finite(item)
-        ]  # masked numbers are arbitrary, and may have been divided by zero
+        return list(filter(finite, items))  # masked numbers are arbitrary, and may have been divided by zero
 
     def revealed_by_client(
         self, kind: type[Kind], exchange: Exchange, most: int | None = None
@@ -208,9 +190,9 @@ class Reader:
             by_client: dict[int, list[Kind]] = {}
             for client in sorted(play.uploads)[:most]:
                 received = self.of_client(exchange, play, client)
-                items = [] if received is None else [item for item in self.revealed(received) if isinstance(item, kind)]
-                if items:
-                    by_client[client] = items
+                for item in [] if received is None else self.revealed(received):
+                    if isinstance(item, kind):
+                        by_client.setdefault(client, []).append(item)
             yield play, by_client
 
     def revealed_by_sum(self, kind: type[Kind], exchange: Exchange) -> Iterator[tuple[Play, Kind]]:
@@ -229,31 +211,25 @@ class Reader:
         """Exchanges of the set-up and of measures for which the algorithm declares nothing."""
         known = {exchange.name for exchange in self.rounds}
         others = [exchange for name, exchange in self.exchanges.items() if name not in known and self.plays(exchange)]
-        return [
-            exchange for exchange in others if not any(self.revealed(received) for received in self._first(exchange))
-        ]
-
-    @cached_property
-    def undeclared(self) -> list[Exchange]:
-        """Exchanges of a round for which the algorithm declares nothing."""
-        exchanges = []
-        for exchange in self.rounds:
-            declared = (
-                [bool(self.revealed(received)) for received in self._first(exchange)] if self.plays(exchange) else []
-            )
-            if declared and not any(declared):
-                exchanges.append(exchange)
-        return exchanges
+        return [exchange for exchange in others if not any(self._declares(exchange))]
 
     @cached_property
     def guessed(self) -> list[Exchange]:
-        """Undeclared exchanges, and those whose `answer` a subclass overrides but not the inherited `reveals`."""
-        known = [exchange.name for exchange in self.undeclared]
+        """Undeclared exchanges of a round, and those whose `answer` a subclass overrides but not `reveals`."""
+        recorded = [exchange for exchange in self.rounds if self.plays(exchange)]
+        declared = [list(self._declares(exchange)) for exchange in recorded]
         return [
             exchange
-            for exchange in self.rounds
-            if exchange.name in known or (self.plays(exchange) and self._made_anew(exchange))
+            for exchange, messages in zip(recorded, declared, strict=True)
+            if (messages and not any(messages)) or self._made_anew(exchange)
         ]
+
+    def _declares(self, exchange: Exchange) -> Iterator[bool]:
+        """Whether the algorithm declares what each message reveals that was received in the first occurrence."""
+        play = self.plays(exchange)[0]
+        answers = (self.of_client(exchange, play, client) for client in play.uploads)
+        messages = [*self.of_sum(exchange, play), *(answer for answer in answers if answer is not None)]
+        yield from (bool(self.revealed(received)) for received in messages)
 
     def _made_anew(self, exchange: Exchange) -> bool:
         answer = function_of(exchange.answer)
@@ -263,13 +239,6 @@ class Reader:
             if any(function_of(attribute) is answer for attribute in vars(kind).values() if callable(attribute)):
                 return True
         return False
-
-    def _first(self, exchange: Exchange) -> Iterator[Received]:
-        """All messages received in the first occurrence of an exchange."""
-        play = self.plays(exchange)[0]
-        yield from self.of_sum(exchange, play)
-        answers = (self.of_client(exchange, play, client) for client in play.uploads)
-        yield from (answer for answer in answers if answer is not None)
 
 
 def _read_only(received: Received) -> Received:

@@ -172,17 +172,9 @@ def dense_rows(shard: ClientData, rows: NDArray[np.int64]) -> NDArray[np.float64
 def replay_job(job: Job, rounds: int, fit: bool = False, between: bool = False) -> Replay:
     """Record the set-up, `rounds` rounds of a job, and evaluations before and after.
 
-    The result depends on the job's seed alone, except for keys and secret noise.
-
-    Parameters
-    ----------
-    fit : whether to record fewer rounds if more do not fit into a transcript
-    between : whether to evaluate between rounds as well, as in a run
-
-    Raises
-    ------
-    UsageError, DataError, TooFewClients
-        as the run itself would.
+    The result depends on the job's seed alone, except for keys and secret noise. `fit`: whether to record fewer rounds
+    if more do not fit into a transcript. `between`: whether to evaluate between rounds as well, as in a run. Raises
+    UsageError, DataError or TooFewClients as the run itself would.
     """
     observer, transcript = RowObserver(), Transcript(rounds, beside=MOST_OUTSIDE_ROUNDS)
     ready = prepare(job, Alone(), recorder=transcript)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -232,7 +232,7 @@ def write(audit: Audit, folder: Path) -> str:
     write_json(folder / "report.json", as_json(audit))
     with aside(folder / "report.txt") as temporary:
         temporary.write_text(as_text(audit) + "\n", encoding="utf-8")
-    for number, result in enumerate(_pictured(audit.attacks)):
+    for number, result in enumerate(result for result in audit.attacks if result.applies and len(result.rows)):
         if side(result.rows.shape[1]) is None:
             continue
         path = folder / f"{number:02d}-{result.attack}{_KINDS.get(result.seen, '')}.png"
@@ -241,7 +241,3 @@ def write(audit: Audit, folder: Path) -> str:
         except UsageError as missing:  # the verdict does not depend on images
             return str(missing)
     return ""
-
-
-def _pictured(attacks: Sequence[AttackResult]) -> list[AttackResult]:
-    return [result for result in attacks if result.applies and len(result.rows)]

@@ -35,6 +35,8 @@ def _wrong_shapes(item: Revealed, columns: int) -> str:
         model_form, gradient_form = _form(item.model), _form(item.gradient)
         if not isinstance(item.gradient, Parameters) or model_form != gradient_form:
             return f"MeanGradient with `gradient` {gradient_form}; that of `model` is expected: {model_form}"
+        if not bare_leaves(item.model.first):  # of a network, whose parameters belong to no feature
+            return ""
         return _unlike("MeanGradient", "model.first", item.model.first, (columns, None))
     if isinstance(item, InnerProducts):
         scores = np.shape(item.weights)[-1] if np.ndim(item.weights) else None
@@ -47,11 +49,8 @@ def _wrong_shapes(item: Revealed, columns: int) -> str:
         return _unlike("DualVariables", "values", item.values, (np.size(item.rows),))
     if isinstance(item, DualSum):
         return _unlike("DualSum", "values", item.values, (columns,))
-    return (
-        ""
-        if isinstance(item, AddedNoise)
-        else f"gives a {type(item).__name__}, which is no kind of `mpifed.core.reveals`"
-    )
+    known = isinstance(item, AddedNoise)
+    return "" if known else f"gives a {type(item).__name__}, which is no kind of `mpifed.core.reveals`"
 
 
 def _form(record: Record) -> str:

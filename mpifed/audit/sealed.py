@@ -49,7 +49,7 @@ def sealed(replay: Replay, messages: tuple[RecordedMessage, ...]) -> Sealed:
         drawn = set(rng.permutation(len(cells.rows.groups))[:MOST_CLIENTS].tolist())
         start = float(rng.random())  # relative position of the tested words of long uploads
         for play in plays(messages, exchange.name):
-            present = np.isin(np.arange(len(cells.rows.groups)), list(play.uploads))
+            present = play.present(len(cells.rows.groups))
             for client, upload in [item for item in play.uploads.items() if item[0] in drawn]:
                 if opener is not None and exchange.private:
                     for numbers, modulus in opener(upload):
@@ -85,10 +85,8 @@ def hidden(
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
     """(masked positions among the numbers of a client's upload, by field the number of unmasked ones).
 
-    Parameters
-    ----------
-    present : [N] participating clients
-    plain : whether to give the positions that other security settings would mask
+    `present`: [N] participating clients. `plain`: whether to give the positions that other security settings would
+    mask.
     """
     masked, clear = [np.zeros(0, dtype=bool)], dict[str, int]()
     for place in plan.sum.places:

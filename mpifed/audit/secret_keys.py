@@ -26,7 +26,6 @@ from mpifed.comm.transport import Bytes, Transport
 from mpifed.core.holdings import Cells
 from mpifed.core.record import Array
 from mpifed.core.round import Round
-from mpifed.run.setup import all_exchanges
 from mpifed.run.transcript import RecordedMessage
 
 T = TypeVar("T")
@@ -92,12 +91,6 @@ def messages_with_keys(replay: Replay) -> list[str]:
     clients, keys = replay.algorithm.problem.clients, len({secret for secret in secrets if len(secret) >= 2 * _WORD})
     few = [f"not searched for: the channel gives {keys} secret keys for {clients} clients"] * (keys < clients)
     return [*few, *dict.fromkeys(contained(secrets, texts))]
-
-
-def private_uploads(replay: Replay, messages: Sequence[RecordedMessage]) -> list[RecordedMessage]:
-    """Uploads in exchanges that are masked or encrypted."""
-    private = {exchange.name for exchange in all_exchanges(replay.algorithm) if exchange.private}
-    return [message for message in messages if message.kind == "upload" and message.exchange in private]
 
 
 def shared_randomness(
@@ -224,7 +217,8 @@ class _TwoRanks:
         values = cast(list[T], list(self._values))  # both ranks take the same step
         self._barrier.wait(_WAIT_S)
         if rank == 0:
-            self.received.append(_as_bytes(values[1]))
+            value = values[1]
+            self.received.append(value.tobytes() if isinstance(value, np.ndarray) else pickle.dumps(value))
         return values
 
     def run(self, task: Callable[[int], None]) -> None:
@@ -245,7 +239,3 @@ class _TwoRanks:
             thread.join()
         for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
             raise error
-
-
-def _as_bytes(value: object) -> bytes:
-    return value.tobytes() if isinstance(value, np.ndarray) else pickle.dumps(value)

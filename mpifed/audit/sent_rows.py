@@ -130,9 +130,8 @@ def _near(windows: Floats, rows: Floats) -> list[tuple[int, Floats]]:
         return []
     units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     pairs = 2 * len(windows) * len(rows)
-    near = np.minimum(
-        NEAR, (CHANCE / pairs) ** (1 / (np.count_nonzero(rows, axis=1) - 1))
-    )  # probability for random directions
+    # probability for random directions
+    near = np.minimum(NEAR, (CHANCE / pairs) ** (1 / (np.count_nonzero(rows, axis=1) - 1)))
     nearest = dict[int, Floats]()
     for turned in (windows, windows[:, ::-1]):
         cosines = np.abs(turned @ units.T) / lengths[:, None]  # [m, S]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.audit.messages import Play, integers, plan_of, plays
 from mpifed.audit.replay import Replay
@@ -21,13 +20,7 @@ MOSTLY = 0.5  # least fraction of the nonzero values of a field that come from a
 
 
 def single_client_fields(replay: Replay, messages: tuple[RecordedMessage, ...], plain: Replay) -> list[str]:
-    """Descriptions of fields whose decoded sums show values of single clients.
-
-    Parameters
-    ----------
-    messages : of the audited run
-    plain : the same rounds with plain security
-    """
+    """Fields whose decoded sums show values of single clients; `plain`: the same rounds with plain security."""
     descriptions: list[str] = []
     for exchange in all_exchanges(replay.algorithm):
         to = "clients" if isinstance(exchange, ToClients) else "the server"
@@ -47,18 +40,13 @@ def _declared(replay: Replay, exchange: Exchange, opened: list[Play]) -> Iterato
         elif held is not None and isinstance(exchange, ToClients) and field.rows is not None:
             continue  # a client that fills a row alone is the only receiver
         elif held is not None:
-            most = max(int((held.held_by(_answered(replay, play)) == 1).sum()) for play in opened)
+            most = max(int((held.held_by(play.present(len(held.groups))) == 1).sum()) for play in opened)
             if most:
                 what = "columns" if field.rows is None else "rows"
                 change = "changes of the last uploads, " if exchange.stale else ""
                 yield f"{whole}: {change}{most} of {held.length} {what} of single clients"
         elif any(len(play.uploads) == 1 for play in opened):
             yield f"{whole}: in a round with a single client"
-
-
-def _answered(replay: Replay, play: Play) -> NDArray[np.bool_]:
-    """[N] participating clients."""
-    return np.isin(np.arange(replay.algorithm.problem.clients), list(play.uploads))
 
 
 def _in_fact(replay: Replay, exchange: Exchange, plain: Replay) -> Iterator[str]:

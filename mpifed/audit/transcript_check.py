@@ -20,11 +20,8 @@ Shapes = dict[tuple[str, str, str], set[tuple[tuple[int, ...], str, bool]]]  # b
 def check_transcript(recorded: Recorded, replay: Replay) -> None:
     """Compare a transcript with the auditor's replay.
 
-    Raises
-    ------
-    DataError
-        when no round is recorded, when uploads are missing although nothing was left out, or when there are messages
-        that no run of the job records.
+    Raises DataError when no round is recorded, when uploads are missing although nothing was left out, or when there
+    are messages that no run of the job records.
     """
     if recorded.channel != replay.transcript.channel:
         raise _damaged(f'its uploads have security "{recorded.channel}", those of the job '

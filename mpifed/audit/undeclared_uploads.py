@@ -27,15 +27,11 @@ def remarks(reader: Reader) -> Iterator[str]:
     says = replay.algorithm.explains_answers()
     for exchange in reader.guessed:
         tried = dict.fromkeys(guess for guess, _ in _all_guesses(reader, exchange))
-        what = (
-            f"they were attacked as {', '.join(tried)}"
-            if tried
-            else "none of their fields has a shape that is attacked"
-        )
-        name, do = (
-            type(replay.algorithm).__name__,
-            "let its `reveals` declare it" if says else "give it a method `reveals`",
-        )
+        what = f"they were attacked as {', '.join(tried)}"
+        if not tried:
+            what = "none of their fields has a shape that is attacked"
+        name = type(replay.algorithm).__name__
+        do = "let its `reveals` declare it" if says else "give it a method `reveals`"
         yield (
             f'{name} does not declare what uploads in "{exchange.name}" reveal: {what}; {do}, see docs/how-to/audit.md'
         )
@@ -138,8 +134,7 @@ def _like(leaf: Array, like: Array) -> Array | None:
     if values.dtype.kind != "f" or not shape:
         return None
     if values.size == np.prod(shape):
-        result: Array | None = values.reshape(shape).astype(np.float64)
-        return result
+        return values.reshape(shape).astype(np.float64)
     return values[0].astype(np.float64) if values.shape[1:] == shape and len(values) else None
 
 

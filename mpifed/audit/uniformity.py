@@ -141,7 +141,6 @@ def _by_round(samples: Sequence[Sample]) -> dict[tuple[str, int, int], list[Samp
 
 
 def sample_tests(sample: Sample) -> Iterator[UniformityResult]:
-    """Tests of a single sample."""
     from scipy import stats
 
     binary, fractions = sample.binary(), sample.fractions

@@ -98,7 +98,7 @@ def submit(
     Time and memory come from the forecast of `mpifed check` and are checked against the cluster. A run that is queued,
     running or finished is not submitted again; a sweep's array has only the points that are not.
     """
-    from mpifed.batch.request import SubmitRequest
+    from mpifed.batch.resources import SubmitRequest
     from mpifed.batch.submit import submit as submitted
 
     request = SubmitRequest(

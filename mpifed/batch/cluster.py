@@ -43,6 +43,16 @@ class SlurmPartition(NamedTuple):
     most_nodes: float  # that one job may have
     nodes: tuple[Node, ...]
 
+    @property
+    def working(self) -> list[Node]:
+        return [node for node in self.nodes if not node.out]
+
+    def __str__(self) -> str:
+        largest = max(self.working, key=lambda node: (node.cpus, node.memory_mib), default=None)
+        each = f", each {largest.cpus} CPUs and {largest.memory_mib} MiB or less" if largest else ""
+        count = f"{len(self.working)} of {len(self.nodes)} nodes in service{each}"
+        return f"partition {self.name} is {self.available}: {count}; time limit {limit_of(self.limit_s)}"
+
 
 class Wanted(NamedTuple):
     """The resources that a job requests."""
@@ -112,13 +122,7 @@ def gpus_of(gres: str) -> int:
 
 
 def judge(available: Sequence[SlurmPartition], names: str | None, wanted: Wanted) -> Feasibility:
-    """Whether the job could run in any of the partitions named, separated by commas, or in the default partition.
-
-    Raises
-    ------
-    UsageError
-        If there is no such partition.
-    """
+    """Whether the job could run in any of the partitions `names`, or in the default; UsageError if one is unknown."""
     candidates = _chosen(available, names)
     verdicts = [_judge(partition, wanted) for partition in candidates]
     fitting = [verdict for verdict in verdicts if not verdict.errors]

@@ -19,13 +19,7 @@ _SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
 def seconds_of(text: str) -> float:
-    """'90' (minutes), '90:00', '1:30:00', '2-12', '2-12:30', '2-12:30:00' -> seconds; 'infinite' -> infinity.
-
-    Raises
-    ------
-    UsageError
-        If the text has none of these forms.
-    """
+    """'90' (minutes), '90:00', '1:30:00', '2-12', '2-12:30:00' -> seconds; 'infinite' -> infinity; else UsageError."""
     if text.strip().lower() in ("infinite", "unlimited"):
         return math.inf
     for form in _FORMS:

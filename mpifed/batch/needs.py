@@ -43,16 +43,8 @@ class Needs(NamedTuple):
 def needs(job: Path, changes: tuple[str, ...], ranks: int, whole: float) -> Needs:
     """The needs of a job on `ranks` ranks, from a rehearsal that takes seconds.
 
-    Parameters
-    ----------
-    whole
-        Number of runs in one Slurm job; a half-finished run counts as a half. The first point of a sweep stands for
-        all.
-
-    Raises
-    ------
-    UsageError, DataError
-        As `mpifed run` would before its first round.
+    `whole`: number of runs in one Slurm job; a half-finished run counts as a half. The first point of a sweep stands
+    for all. Raises UsageError or DataError as `mpifed run` would before its first round.
     """
     from mpifed.forecast.job import forecast
 

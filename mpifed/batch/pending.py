@@ -19,11 +19,8 @@ from mpifed.run.folder import same_job
 def status_of(out: Path, points: Sequence[SweepPoint], sweep: bool) -> RunStatus:
     """The status of a job's points.
 
-    Raises
-    ------
-    UsageError
-        If `out` holds a run where a sweep is submitted, or the reverse, or an earlier run whose settings differ so
-        that it cannot be resumed with these.
+    Raises UsageError if `out` holds a run where a sweep is submitted, or the reverse, or an earlier run whose settings
+    differ so that it cannot be resumed with these.
     """
     if out.is_dir() and (is_sweep(out) if not sweep else (out / "job.toml").exists()):
         raise UsageError(f"--out {out}: holds a {'run' if sweep else 'sweep'}; choose another folder")
@@ -39,12 +36,8 @@ def status_of(out: Path, points: Sequence[SweepPoint], sweep: bool) -> RunStatus
 def pending_points(points: Sequence[SweepPoint], status: RunStatus, array: bool, sweep: bool) -> list[int]:
     """Indices of the points to submit: all that are not in the queue and would not end the same way again.
 
-    Raises
-    ------
-    UsageError
-        If there are none, with what to do.
-    MpifedError
-        If Slurm does not say what became of earlier submissions.
+    Raises UsageError if there are none, with what to do; MpifedError if Slurm does not say what became of earlier
+    submissions.
     """
     out, indices = status.folder, []
     if status.record is not None and not status.answered and has("squeue"):

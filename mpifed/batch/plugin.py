@@ -24,15 +24,8 @@ _PLUGINS = (
 def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ, listed: set[str] | None = None) -> str:
     """pmi2, pmix or cray_shasta, for the MPI library of that name; by default the one that mpi4py loads.
 
-    Parameters
-    ----------
-    listed
-        The result of `plugins`, if it was called already; empty if srun did not respond.
-
-    Raises
-    ------
-    MpifedError
-        If there is no library, or this Slurm has none of its plugins, with what to do.
+    `listed`: the result of `plugins`, if it was called already; empty if srun did not respond. Raises MpifedError if
+    there is no library, or this Slurm has none of its plugins, with what to do.
     """
     name = name or library()
     if name is None:

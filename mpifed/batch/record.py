@@ -77,7 +77,6 @@ class Record(NamedTuple):
 
 
 def path_of(out: Path) -> Path:
-    """The path of the record of a run or sweep."""
     return beside(out, _RECORD)
 
 

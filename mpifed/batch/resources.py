@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from mpifed.batch import cluster, needs
 from mpifed.batch.durations import is_number, limit_of, seconds_of
 from mpifed.batch.needs import Needs
-from mpifed.batch.request import SubmitRequest
 from mpifed.batch.script import Options
 from mpifed.batch.slurm import has
 from mpifed.core.errors import MpifedError, UsageError
 
 _SIGNAL = "B:USR1@"
 _DEFAULT_LEAD_S = 120  # in the batch script
+
+
+class SubmitRequest(NamedTuple):
+    """The command-line options of `mpifed submit`."""
+
+    job: Path
+    changes: tuple[str, ...]
+    out: Path | None
+    nodes: int
+    tasks: int  # per node
+    time: str | None
+    partition: str | None
+    account: str | None
+    gpus: int  # per node
+    array: bool
+    throttle: int | None
+    forecast: bool
+    dry_run: bool
+    options: tuple[str, ...]  # further options of sbatch
+    command: tuple[str, ...]  # arguments of mpifed, as typed
+    unchecked: bool = False  # --no-check: user-defined classes are not checked before the run
 
 
 def sized(request: SubmitRequest, runs: int, whole: float, options: Options) -> tuple[Options, list[str]]:

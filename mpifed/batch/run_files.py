@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mpifed.core.errors import DataError
-from mpifed.core.tables import Table
 from mpifed.files.columns import of_kind
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
@@ -18,6 +17,8 @@ from mpifed.files.run_folder import JOB, job_of, read_run
 from mpifed.run.checkpoint import generations
 from mpifed.run.folder import FAILURE
 from mpifed.run.process import is_alive
+
+Content = TypeVar("Content")
 
 
 class RunFiles(NamedTuple):
@@ -39,7 +40,7 @@ class RunFiles(NamedTuple):
 
 def read_run_files(run_dir: Path) -> RunFiles:
     """The state of a run according to the files in its folder; a damaged file counts as missing."""
-    run = _run(run_dir)
+    run = _if_sound(read_run, run_dir)
     last, saved = _last_row(run_dir), _checkpoint(run_dir)
     rounds = [value for value in (run.get("rounds"), last.get("round"), saved) if value is not None]
     return RunFiles(
@@ -47,7 +48,7 @@ def read_run_files(run_dir: Path) -> RunFiles:
         code=run.get("exit"),
         alive=is_alive(run["process"]) if run.get("process") and run.get("exit") is None else None,
         job=run.get("slurm_job"),
-        rounds=_rounds(run_dir),
+        rounds=_if_sound(job_of, run_dir).get("rounds"),
         round=int(max(rounds)) if rounds else None,
         checkpoint=saved,
         measured=int(last["round"]) if "round" in last else None,
@@ -58,29 +59,17 @@ def read_run_files(run_dir: Path) -> RunFiles:
     )
 
 
-def _run(run_dir: Path) -> Table:
+def _if_sound(read: Callable[[Path], dict[str, Content]], run_dir: Path) -> dict[str, Content]:
+    """What `read` gives; nothing where the file is damaged."""
     try:
-        return read_run(run_dir)
+        return read(run_dir)
     except DataError:
         return {}
-
-
-def _rounds(run_dir: Path) -> int | None:
-    try:
-        rounds: int | None = job_of(run_dir).get("rounds")
-    except DataError:
-        return None
-    return rounds
 
 
 def _last_row(run_dir: Path) -> dict[str, float]:
     """The finite values of the last evaluated round, by column."""
-    if not (run_dir / HISTORY).exists():
-        return {}
-    try:
-        columns = read_history(run_dir)
-    except DataError:
-        return {}
+    columns = _if_sound(read_history, run_dir) if (run_dir / HISTORY).exists() else {}
     last = {name: float(values[-1]) for name, values in columns.items() if len(values)}
     return {name: value for name, value in last.items() if math.isfinite(value)}
 

@@ -53,7 +53,6 @@ Options = dict[str, str | None]  # options of sbatch by long name; None for thos
 
 
 def read_script() -> str:
-    """The text of the batch script."""
     return SCRIPT.read_text(encoding="utf-8")
 
 
@@ -73,10 +72,8 @@ def _value(text: str | None) -> str | None:
 def parsed(words: Sequence[str]) -> Options:
     """Options of sbatch from a command line: `--qos=high`, `--qos high`, `-q high`, `--exclusive`.
 
-    Raises
-    ------
-    UsageError
-        If a word is not an option, or is an option of `mpifed submit` itself or one that would break the script.
+    Raises UsageError if a word is not an option, or is an option of `mpifed submit` itself or one that would break the
+    script.
     """
     options: Options = {}
     rest = list(words)
@@ -111,6 +108,8 @@ def filled(
 ) -> str:
     """A script with its `#SBATCH` options replaced or added, and its arguments fixed.
 
+    Raises UsageError if the script lacks the line that the arguments replace, or an argument has a line break.
+
     Parameters
     ----------
     text
@@ -121,11 +120,6 @@ def filled(
         Arguments that would follow the script's name on a command line.
     before
         Lines of shell code to run first.
-
-    Raises
-    ------
-    UsageError
-        If the script lacks the line that the arguments replace, or an argument has a line break.
     """
     remaining, lines, last = dict(options), [], 0
     for line in text.splitlines():

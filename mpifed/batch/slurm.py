@@ -18,15 +18,7 @@ def has(command: str, environment: Mapping[str, str] = os.environ) -> str | None
 
 
 def call(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> str:
-    """The standard output of a command.
-
-    Raises
-    ------
-    UsageError
-        If the command is not on PATH.
-    MpifedError
-        If it fails, with its error message.
-    """
+    """The standard output of a command; UsageError if it is not on PATH, MpifedError, with its text, if it fails."""
     path = has(command[0], environment)
     if path is None:
         raise UsageError(

@@ -42,18 +42,11 @@ class RunStatus(NamedTuple):
     answered: bool  # whether Slurm responded
 
     def of(self, *states: str) -> list[State]:
-        """The points in any of these states."""
         return [point for point in self.points if point.state in states]
 
 
 def look(folder: Path) -> RunStatus:
-    """The status of a run or sweep; one that was only submitted has no files yet.
-
-    Raises
-    ------
-    DataError
-        If the folder is not that of a run or sweep, and nothing was submitted for it.
-    """
+    """The status of a run or sweep, which may be submitted only; DataError if the folder is of neither."""
     submitted = record.read(folder)
     sweep = is_sweep(folder) or (bool(submitted and submitted.points) and not (folder / "job.toml").exists())
     if sweep:
@@ -136,7 +129,6 @@ class _Facts(NamedTuple):
         return self.entry.id if self.entry else None
 
     def state(self) -> tuple[str, str]:
-        """(state, why)."""
         entry, files = self.entry, self.files
         if entry is not None and entry.live:
             return self._live(entry)

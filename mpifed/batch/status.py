@@ -98,7 +98,6 @@ def _of_when(files: RunFiles) -> str:
 
 
 def next_command(status: RunStatus) -> str:
-    """The command to run next."""
     open_points = [point for point in status.of(*_GOES_ON) if not fails_again(point)]
     if open_points and not (not status.sweep and status.of("queued", "running")):
         return _going_on(status, open_points)

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from mpifed.batch import cluster, record, script
 from mpifed.batch.pending import pending_points, status_of
 from mpifed.batch.record import Record, Submission, beside
-from mpifed.batch.request import SubmitRequest
-from mpifed.batch.resources import sized
+from mpifed.batch.resources import SubmitRequest, sized
 from mpifed.batch.script import Options
 from mpifed.batch.slurm import call, has
 from mpifed.core.errors import UsageError
@@ -38,14 +37,8 @@ class SubmissionPlan(NamedTuple):
 def submit(request: SubmitRequest) -> Iterator[str]:
     """Submit a job, yielding the lines to print.
 
-    Raises
-    ------
-    UsageError
-        If the job, the command line or the cluster does not allow it, or the job is already queued or finished.
-    DataError
-        If its data are missing.
-    MpifedError
-        If Slurm refuses the job.
+    Raises UsageError if the job, the command line or the cluster does not allow it, or the job is already queued or
+    finished; DataError if its data are missing; MpifedError if Slurm refuses the job.
     """
     if not request.dry_run and not has("sbatch"):
         raise UsageError(
@@ -159,7 +152,6 @@ def _path() -> tuple[list[str], list[str]]:
 
 
 def _note(request: SubmitRequest, plan: SubmissionPlan, path: Path, id: str) -> None:
-    """Record the submission."""
     before = record.read(plan.out)
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
     new = Submission(id, when, list(request.command), str(path), plan.log, plan.numbers)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from mpifed.comm.allreduce import Reduction
 from mpifed.comm.message_layout import (
-    FlatMessage,
     Index,
     Place,
     client_out_of_bounds,
@@ -40,9 +39,11 @@ class Sum(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of the sum, as a deployment would send it."""
+        return self.message.itemsize * self.places[-1].stop
 
     def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
         """[N] bytes that each client uploads or receives, where `values` gives the number of values of a field."""
+        return np.asarray(self.message.itemsize * sum(place.form.limbs * values(place) for place in self.places))
 
     def begin(self, adds: bool) -> None:
         """Start a new sum; `adds`: whether answers will be added, the first of which overwrites the last sum."""
@@ -63,7 +64,7 @@ class Sum(Protocol):
         """The sum, decoded from a reduced message."""
 
 
-class ExactSum(FlatMessage):
+class ExactSum(Sum):
     """Integers on each field's grid: the same bits in any order of addition and on any number of ranks."""
 
     def __init__(self, fields: Record, places: list[Place]) -> None:
@@ -81,13 +82,7 @@ class ExactSum(FlatMessage):
                 accumulator.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Round each client's values to the grid, and add them.
-
-        Raises
-        ------
-        NumericalError
-            when a value is not a number or outside its field's bound.
-        """
+        """Round each client's values to the grid, and add them; NumericalError where one is not within its bound."""
         parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(answer), strict=True)
         for place, encoder, accumulator, leaf in parts:
             if place.field.in_parts:
@@ -100,13 +95,7 @@ class ExactSum(FlatMessage):
         self._anew = False
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
-        """Round the sum of the answers of `clients` to the grid, and add it, as a single addition.
-
-        Raises
-        ------
-        NumericalError
-            when a value is not a number, or outside its field's bound times the number of `clients`.
-        """
+        """Add a sum of answers, rounded to the grid; NumericalError outside the bound times the number of `clients`."""
         parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(total), strict=True)
         for place, encoder, accumulator, leaf in parts:
             whole = place.whole(leaf)
@@ -117,7 +106,6 @@ class ExactSum(FlatMessage):
     def _put(
         self, place: Place, accumulator: NDArray[np.signedinteger], leaf: Array | Placed, clients: NDArray[np.int64]
     ) -> None:
-        """Add the clients' parts of a field."""
         whole = accumulator.reshape(place.form.limbs, *place.field.shape)
         for coded, at in merged(self._scattered(place, whole, place.parts(leaf, clients))):
             for limb, part in enumerate(coded):
@@ -158,13 +146,7 @@ class ExactSum(FlatMessage):
         return self.message if reduce_in_place(transport, [self.message], everywhere) else None
 
     def numbers(self, answer: Record, client: int) -> NDArray[np.signedinteger]:
-        """Integers at the client's own positions.
-
-        Raises
-        ------
-        NumericalError
-            when a value is not a number or outside its field's bound.
-        """
+        """Integers at the client's own positions; NumericalError where a value is not within its field's bound."""
         integers = []
         for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
             for _, values, _ in place.parts_of(leaf, client):
@@ -180,7 +162,7 @@ class ExactSum(FlatMessage):
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
 
-class FloatSum(FlatMessage):
+class FloatSum(Sum):
     """Floating-point sums: faster, but their bits depend on the number of ranks.
 
     Long fields are reduced separately, in the arrays of the algorithm, without a copy into the message.
@@ -289,15 +271,8 @@ def make_sum(
 ) -> Sum:
     """Sum of an exchange's answers, of up to `clients` clients.
 
-    Parameters
-    ----------
-    exact : exact sums, or else sums in `dtype`
-    bounds, scales : by "exchange.field" or a record of fields; they override those that the algorithm declares
-
-    Raises
-    ------
-    UsageError
-        when a field's bound and scale fit no grid.
+    `exact`: exact sums, or else sums in `dtype`. `bounds` and `scales`: by "exchange.field" or a record of fields; they
+    override those that the algorithm declares. Raises UsageError when a field's bound and scale fit no grid.
     """
     dtype = "float64" if exchange.off_clock else dtype
     places = places_of(exchange, clients, dtype, exact, bounds, scales, target_scale)

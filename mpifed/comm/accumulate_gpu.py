@@ -6,7 +6,7 @@ device as well; the result is appended to the message and copied with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ _WORD = 8
 _CHECK = 2 * _WORD  # bytes behind the message for each field: 1 + the client outside the bound, and its value
 
 
-class DeviceSum:
+class DeviceSum(Sum):
     """A `Sum` whose answers may be on a device; `host_sum` is the sum of the same exchange on the host."""
 
     def __init__(self, host_sum: ExactSum | FloatSum, device: Device) -> None:
@@ -35,21 +35,13 @@ class DeviceSum:
         nbytes = self._behind + _CHECK * len(host_sum.places)
         self._staged: NDArray[np.uint8] = device.pinned(nbytes, np.uint8)
         self._buffer: Any = device.record(np.zeros(nbytes, np.uint8))  # NumPy's or CuPy's: here `get` is called
-        self._sums: Any = self._buffer[: host_sum.message.nbytes].view(  # as above
-            host_sum.message.dtype
-        )  # the last number as in the message
+        # as above; the last number as in the message
+        self._sums: Any = self._buffer[: host_sum.message.nbytes].view(host_sum.message.dtype)
         self._worst: Any = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)  # as above
         self._adds = False
         self._pending = False  # whether the device's buffer holds values not yet copied
         self._clients_there: tuple[bytes, Array] = b"", self._sums[:0]  # as bytes, on the device
         self._blocks: dict[int, NDArray[np.int64]] = {}  # clients of each block, by its first
-
-    @property
-    def nbytes(self) -> int:
-        return self._host_sum.nbytes
-
-    def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
-        return self._host_sum.nbytes_of(values)
 
     def begin(self, adds: bool) -> None:
         self._host_sum.begin(False)
@@ -119,11 +111,9 @@ class DeviceSum:
             )
         array = self._device.record(leaf)
         array = array if array.dtype.kind == "f" else array.astype(np.float64)
-        rows: Array = namespace(array).ascontiguousarray(array.reshape(clients, -1))
-        return rows
+        return namespace(array).ascontiguousarray(array.reshape(clients, -1))
 
     def _put(self, place: Place, leaf: Array, clients: NDArray[np.int64], worst: Array) -> None:
-        """Add the clients' parts of a field."""
         wholes = [limb.reshape(place.field.shape) for limb in self._limbs(place)]
         for i, values, at in self._parts(place, leaf, clients):
             if self._exact:

@@ -17,7 +17,6 @@ from mpifed.comm.exchange_plan import ExchangePlan, StaleAnswers
 from mpifed.comm.local_clients import LocalClients
 from mpifed.comm.message_layout import names_field
 from mpifed.comm.minimum_group import check_groups, check_rounds
-from mpifed.comm.traffic import spent
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import Device, Host
@@ -109,17 +108,13 @@ class Aggregator:
 
     @property
     def halted(self) -> bool:
-        """Whether the server has ended the run."""
         return self.order != 0
 
     def make_ready(self, exchanges: Sequence[Exchange]) -> None:
         """Allocate buffers for `exchanges`, and check that they can be summed as the job wants.
 
-        Raises
-        ------
-        UsageError
-            when a bound, a scale or `allow` names none of their fields; when a bound and scale fit no grid; when sums
-            would be over fewer clients than the job allows.
+        Raises UsageError when a bound, a scale or `allow` names none of their fields; when a bound and scale fit no
+        grid; when sums would be over fewer clients than the job allows.
         """
         plans = [self._plan(exchange) for exchange in exchanges]
         known = [place.name for plan in plans for place in plan.sum.places]
@@ -132,13 +127,7 @@ class Aggregator:
             check_groups([plan for plan in plans if plan.exchange.private], self.cells, self.protection)
 
     def check_rounds(self, exchanges: Sequence[Exchange], rounds: Iterable[Round]) -> None:
-        """Check that in none of these rounds a sum would be over fewer clients than the job allows.
-
-        Raises
-        ------
-        UsageError
-            naming the fields and their first such rounds.
-        """
+        """UsageError, naming fields and rounds, where a sum would be over fewer clients than the job allows."""
         if self.channel.name != "plain":
             private = [self._plan(exchange) for exchange in exchanges if exchange.private]
             check_rounds(private, self.cells, self.protection, rounds)
@@ -159,13 +148,7 @@ class Aggregator:
         return gathered(self.transport, {"keys": self.channel.keys, **by_name}, before)
 
     def record(self, recorder: Recorder | None) -> None:
-        """Record every message from now on; with None, stop recording.
-
-        Raises
-        ------
-        UsageError
-            where sums are in floats, or of blocks: then clients have no uploads of their own.
-        """
+        """Record every message from now on, or none; UsageError unless sums are exact and of single clients."""
         if recorder is not None and (self._by_blocks or not self._exact):
             why = '"exact-blocks": sums of blocks are not' if self._by_blocks else '"float": only exact sums can be'
             raise UsageError(f'[aggregation] arithmetic = {why} recorded; set arithmetic = "exact"')
@@ -274,7 +257,7 @@ class Aggregator:
         # follows from participation alone, unless clients leave, or stale answers count as well
         who = now.present.tobytes() if now.leaving is None and plan.stale is None else None
         if who is None or who != plan.counted_for:
-            plan.spent, plan.counted_for = spent(plan, self._channel(exchange), question, now), who
+            plan.spent, plan.counted_for = self._channel(exchange).spent(plan, question, now), who
         account.add(plan.spent)
         self.up_bytes += plan.spent.up_bytes
         self.down_bytes += plan.spent.down_bytes

@@ -47,7 +47,10 @@ class Reduction(Protocol):
     """How arrays are summed over ranks."""
 
     def reduce(self, array: Array, total: Array | None) -> None:
-        """Sum `array` over ranks into `total` on rank 0; where both are the same array, every rank's is overwritten."""
+        """Sum `array` over ranks into `total` on rank 0 (None elsewhere).
+
+        Where every rank passes `array` as `total`, less is copied, and `array` is overwritten on all of them.
+        """
 
     def reduce_all(self, array: Array, total: Array) -> None:
         """Sum `array` over ranks into `total`, which may be the same array, on every rank."""

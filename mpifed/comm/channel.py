@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.cost_accounts import CostAccount
+from mpifed.comm.cost_accounts import CostAccount, Spent
 from mpifed.comm.exchange_plan import ExchangePlan, answer_of
 from mpifed.comm.transport import Transport
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.holdings import Cells
-from mpifed.core.record import Record
+from mpifed.core.record import Record, leaves, nbytes
 from mpifed.core.round import Round
 
 
@@ -145,6 +145,27 @@ class Channel:
     def traffic(self, plan: ExchangePlan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes that each client uploads and receives, without the broadcast, as in a deployment."""
         return plan.sent * answering(plan.exchange, now), plan.received * hearing(plan.exchange, now)
+
+    def spent(self, plan: ExchangePlan, question: Record, now: Round) -> Spent:
+        """Cost of running the exchange of a plan once, as in a deployment."""
+        exchange, columns = plan.exchange, plan.cells.columns
+        up, down = self.traffic(plan, now)
+        by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in exchange.told_by_columns)
+        clear = np.where(now.asked, nbytes(question) - by_columns, 0)
+        clear += by_columns // columns.length * np.where(now.asked, columns.widths, 0)
+        down, to_clients = down + clear, isinstance(exchange, ToClients)
+        opened = (plan.values_received * hearing(exchange, now)).max() if to_clients else plan.values
+        return Spent(
+            up_bytes=int(up.sum()),
+            down_bytes=int(down.sum()),
+            up_most=int(up.max()),
+            down_most=int(down.max()),
+            sealed_most=int((plan.values_sent * answering(exchange, now)).max()) if exchange.private else 0,
+            opened_most=int(opened) if exchange.private else 0,
+            up_clear=plan.sum.nbytes if exchange.private and not to_clients else 0,
+            down_clear=int(clear.max()),
+            added=int(plan.values_sent @ answering(exchange, now)),
+        )
 
 
 def answering(exchange: Exchange, now: Round) -> NDArray[np.bool_]:

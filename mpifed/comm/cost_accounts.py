@@ -48,7 +48,6 @@ class CostAccount:
         self.wait_s = 0.0  # gathered: mean minus minimum of `sum_s`: waiting for the last rank
 
     def add(self, spent: Spent) -> None:
-        """Add the cost of one more run."""
         totals = vars(self)
         for name, value in zip(Spent._fields, spent, strict=True):
             totals[name] += value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.accumulate import ExactSum
-from mpifed.comm.broadcast import Broadcast
 from mpifed.comm.cost_accounts import CostAccount, Spent
 from mpifed.comm.message_layout import Place
+from mpifed.comm.transport import Bytes, Transport
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange, Placed
 from mpifed.core.holdings import Cells, size
-from mpifed.core.record import Array, Record, map_leaves
+from mpifed.core.record import Array, Layout, Record, map_leaves
+
+_HEADER = 8  # bytes of a broadcast before the question: the server's order
 
 
 class StaleAnswers:
@@ -26,6 +29,32 @@ class StaleAnswers:
         self.last: dict[int, np.ndarray] = {}  # by client of this rank: the integers at its own positions
         self.answered = np.zeros(clients, dtype=bool)  # [N] whether each client ever has; alike on all ranks
         self.sealed: Any = None  # what the server stores, in the channel's own form
+
+
+class Broadcast:
+    """An exchange's broadcasts: order and question in one message, but for long fields; laid out by the first."""
+
+    def __init__(self) -> None:
+        self._layout: Layout | None = None
+        self._buffer: Bytes = np.zeros(0, dtype=np.uint8)
+
+    def send(self, transport: Transport, order: int, question: Record) -> tuple[int, Record, float]:
+        """(rank 0's order, its question, seconds until both are there); views until the next broadcast. Collective."""
+        serves = transport.rank == 0
+        if self._layout is None:
+            self._layout = transport.share(Layout(question) if serves else None)
+            self._buffer = np.zeros(_HEADER + self._layout.nbytes, dtype=np.uint8)
+        header, packed = self._buffer[:_HEADER].view(np.int64), self._buffer[_HEADER:]
+        if serves:
+            header[0] = order
+            long = self._layout.pack(question, packed, to_send=True)
+        else:
+            long = self._layout.long(packed)
+        start = time.perf_counter()
+        for part in (self._buffer[: _HEADER + self._layout.short], *long):
+            transport.broadcast(part)
+        seconds = time.perf_counter() - start
+        return int(header[0]), question if serves else self._layout.unpack(packed), seconds
 
 
 class ExchangePlan:
@@ -61,13 +90,7 @@ class ExchangePlan:
         return self._alone
 
     def integers(self, answer: Record, i: int, client: int) -> NDArray[np.signedinteger]:
-        """[m] the answer of the `i`-th of several clients, rounded to the grids; overwritten by the next call.
-
-        Raises
-        ------
-        NumericalError
-            when a value is not a number or outside its field's bound.
-        """
+        """[m] the `i`-th client's answer on the grids, until the next call; NumericalError if it is out of bounds."""
         self.alone.begin(True)
         self.alone.add(answer_of(answer, i), np.array([client]))
         message: NDArray[np.signedinteger] = self.alone.message[:-1]
@@ -105,13 +128,7 @@ class ExchangePlan:
             start = stop
 
     def check_range(self, integers: NDArray[np.signedinteger], client: int) -> None:
-        """Refuse integers [m] that are no encoding of values within their fields' bounds.
-
-        Raises
-        ------
-        NumericalError
-            naming field and client.
-        """
+        """NumericalError, naming field and client, where integers [m] encode no values within the bounds."""
         for place in self.sum.places:
             size = (place.stop - place.start) // place.form.limbs
             for limb, most in enumerate(place.form.largest):

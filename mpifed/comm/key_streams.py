@@ -98,13 +98,11 @@ class Prf:
 
     def key(self, label: bytes, turn: int) -> bytes:
         """Key [16] of a label of 7 bytes and a turn."""
-        block: bytes = self._context.update(struct.pack(">7sBQ", label, 0, turn))
-        return block
+        return self._context.update(struct.pack(">7sBQ", label, 0, turn))
 
     def long_key(self, label: bytes, turn: int) -> bytes:
         """Key [32] of a label of 7 bytes and a turn."""
-        blocks: bytes = self._context.update(struct.pack(">7sBQ7sBQ", label, 1, turn, label, 2, turn))
-        return blocks
+        return self._context.update(struct.pack(">7sBQ7sBQ", label, 1, turn, label, 2, turn))
 
 
 class Turns:
@@ -115,13 +113,7 @@ class Turns:
         self._sealed: set[int] = set()
 
     def next(self, turn: int | None = None) -> int:
-        """The next turn, or a later one.
-
-        Raises
-        ------
-        BrokenProtocol
-            when it is not later than all before it.
-        """
+        """The next turn, or a later one; BrokenProtocol when it is not later than all before it."""
         turn = self.now + 1 if turn is None else turn
         if not self.now < turn < 2**48:
             raise BrokenProtocol(
@@ -133,13 +125,7 @@ class Turns:
         return turn
 
     def use(self, client: int) -> None:
-        """Register that the client's message of this turn is being sealed.
-
-        Raises
-        ------
-        BrokenProtocol
-            when a message of the client was sealed in this turn before.
-        """
+        """Register that the client seals its message of this turn; BrokenProtocol when it has sealed one before."""
         if client in self._sealed:
             raise BrokenProtocol(
                 f"repeated nonce: client {client} would seal a second message in turn {self.now}; their difference "

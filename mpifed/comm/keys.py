@@ -39,10 +39,7 @@ def derive(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | No
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
     """The shared secret of a private and a public key (RFC 7748, section 6.1).
 
-    Raises
-    ------
-    BrokenProtocol
-        when the public key is of small order, so that the secret would not depend on the private key.
+    Raises BrokenProtocol when the public key is of small order, so that the secret would not depend on the private key.
     """
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
@@ -59,13 +56,7 @@ def seal(key: bytes, nonce: bytes, message: bytes, context: bytes = b"") -> byte
 
 
 def unseal(key: bytes, nonce: bytes, sealed: bytes, context: bytes = b"") -> bytes:
-    """Decrypt a message of `seal`.
-
-    Raises
-    ------
-    BrokenProtocol
-        when it was not sealed under this key for this context.
-    """
+    """Decrypt a message of `seal`; BrokenProtocol when it was not sealed under this key for this context."""
     try:
         return ChaCha20Poly1305(key).decrypt(nonce, sealed, context)
     except InvalidTag:
@@ -76,12 +67,7 @@ def unseal(key: bytes, nonce: bytes, sealed: bytes, context: bytes = b"") -> byt
 
 
 class Keyring:
-    """The keys of this rank's clients.
-
-    Parameters
-    ----------
-    setting : of the channel; its transport carries public keys
-    """
+    """The keys of this rank's clients; the transport of the channel carries public keys."""
 
     def __init__(self, setting: ChannelSetting) -> None:
         self.transport, self.hosted, self.clients = setting.transport, setting.hosted, setting.clients
@@ -112,13 +98,7 @@ class Keyring:
         return (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
 
     def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Generate and distribute new keys; `timed` measures the cryptography. Collective.
-
-        Raises
-        ------
-        BrokenProtocol
-            when two clients have the same public key, or a client has none.
-        """
+        """Generate and distribute new keys. Collective; BrokenProtocol when clients share one, or one has none."""
         self.forget()
         with timed():
             self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
@@ -160,13 +140,7 @@ class Keyring:
         return derive(self.pair(i, j), PROTOCOL + b", group key")
 
     def pair(self, i: int, j: int) -> bytes:
-        """[32] the secret of client `i`, of this rank, and client `j`; computed when first needed.
-
-        Raises
-        ------
-        BrokenProtocol
-            when the other's public key is of small order.
-        """
+        """[32] the secret of client `i`, of this rank, and `j`; BrokenProtocol where that has a key of small order."""
         pair = (i, j) if i < j else (j, i)
         secret = self._pairs.get(pair)
         if secret is None:

@@ -5,7 +5,7 @@ The last number of the message is the system's own: how many ranks ask for the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import EllipsisType
 from typing import TypeAlias
 
@@ -50,10 +50,7 @@ class Place:
     def parts(
         self, leaf: Array | Placed, clients: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.floating], Index]]:
-        """(client, values, index) of each client who fills a part of the field.
-
-        `index` is into an array of the field's shape.
-        """
+        """(client, values, index into the field's axes) of each client who fills a part of the field."""
         if not isinstance(leaf, Placed):
             for client, values in zip(clients.tolist(), self.rows(leaf, len(clients)), strict=True):
                 if client == self.field.sender:
@@ -119,20 +116,6 @@ def merged(parts: Iterable[tuple[np.ndarray, Index]]) -> Iterator[tuple[np.ndarr
         yield pending, where
 
 
-class FlatMessage:
-    """Flat buffer of a sum, and its size."""
-
-    places: list[Place]
-    message: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        return self.message.itemsize * self.places[-1].stop
-
-    def nbytes_of(self, values: Callable[[Place], NDArray[np.int64]]) -> NDArray[np.int64]:
-        return np.asarray(self.message.itemsize * sum(place.form.limbs * values(place) for place in self.places))
-
-
 def places_of(
     exchange: Exchange,
     clients: int,
@@ -142,13 +125,7 @@ def places_of(
     scales: Mapping[str, float],
     target_scale: float = 1.0,
 ) -> list[Place]:
-    """Places of an exchange's fields, for sums over up to `clients` clients.
-
-    Raises
-    ------
-    UsageError
-        when a field's bound and scale fit no grid, or are not the job's to choose.
-    """
+    """Places of an exchange's fields, for up to `clients` clients; UsageError where a bound or scale is impossible."""
     fields: list[tuple[str, Field]] = []
     forms: list[SumGrid] = []
     for leaf, field in fields_of(exchange).items():

@@ -49,13 +49,7 @@ def _allowing(fields: Iterable[str]) -> str:
 
 
 def check_groups(plans: list[ExchangePlan], cells: Cells, protection: Protection) -> None:
-    """Refuse a job whose sums would be over too few clients even with full participation.
-
-    Raises
-    ------
-    UsageError
-        naming the fields.
-    """
+    """UsageError, naming fields, for a job whose sums would be over too few clients even if all participate."""
     everybody = np.ones(len(cells.rows.groups), dtype=bool)
     too_small = {name: count for plan in plans for name, count in small(plan, cells, protection, everybody)}
     if too_small:
@@ -68,13 +62,7 @@ def check_groups(plans: list[ExchangePlan], cells: Cells, protection: Protection
 
 
 def check_rounds(plans: list[ExchangePlan], cells: Cells, protection: Protection, rounds: Iterable[Round]) -> None:
-    """Refuse a job that has rounds in which a sum would be over too few participating clients.
-
-    Raises
-    ------
-    UsageError
-        naming all such fields, each with its first round.
-    """
+    """UsageError, naming fields and first rounds, where a sum would be over too few participating clients."""
     first_round: dict[str, int] = {}
     partial = [plan for plan in plans if any(cells.along(place.field) is not None for place in plan.sum.places)]
     for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
@@ -92,13 +80,7 @@ def check_rounds(plans: list[ExchangePlan], cells: Cells, protection: Protection
 
 
 def refuse_small(plan: ExchangePlan, cells: Cells, protection: Protection, now: Round) -> None:
-    """Refuse to open a sum of too few uploads. Alike on all ranks.
-
-    Raises
-    ------
-    TooFewClients
-        naming the field.
-    """
+    """Refuse to open a sum of too few uploads: on all ranks alike, TooFewClients naming the field."""
     for name, count in small(plan, cells, protection, now.present):
         raise TooFewClients(
             f"{name}: round {now.index} has uploads of {counted(count, 'client')}, and [aggregation] min_clients = "

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Communicator: TypeAlias = "Comm"
 
+PMI, PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and libraries fit each other
+_FAMILIES = {"Open MPI": PMIX, "OpenRTE": PMIX, "PRRTE": PMIX, "Intel": PMI, "HYDRA": PMI, "MPICH": PMI}
+_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -40,6 +43,11 @@ def is_mpich() -> bool:
     return "MPICH" in str(library())
 
 
+def family_of(text: str) -> str | None:
+    """The family of a library or launcher, by its version text; None if it is not known."""
+    return next((family for word, family in _FAMILIES.items() if word in text), None)
+
+
 def takes_device_arrays(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the MPI library, already initialized, reports to be CUDA-aware; False if it does not say.
 
@@ -60,3 +68,8 @@ def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
     Variables of an allocation (SLURM_NTASKS) are ignored: they are set in a batch script as well.
     """
     return max([1, *(int(environment[name]) for name in _STEP_SIZES if environment.get(name, "").isdigit())])
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """The rank of this process according to the launcher, for when MPI does not know it."""
+    return next((int(environment[name]) for name in _RANKS if environment.get(name, "").isdigit()), 0)

@@ -24,7 +24,6 @@ class NodeMap(NamedTuple):
 
     @property
     def many(self) -> int:
-        """Number of nodes."""
         return max(self.nodes) + 1
 
     def ranks_of(self, node: int) -> list[int]:
@@ -38,8 +37,3 @@ class NodeMap(NamedTuple):
     def size_of(self, rank: int) -> int:
         """Number of ranks on the node of a rank."""
         return self.nodes.count(self.nodes[rank])
-
-    @property
-    def layered(self) -> bool:
-        """Whether there are several nodes, at least one with several ranks."""
-        return 1 < self.many < len(self.nodes)

@@ -36,9 +36,7 @@ class Placement:
 
     def of(self, rank: int) -> list[range]:
         """The blocks that `rank` hosts, in order."""
-        first, stop = np.searchsorted(self.ranks, [rank, rank + 1])
-        starts = self.bounds[first : stop + 1].tolist()
-        return list(map(range, starts[:-1], starts[1:]))
+        return list(self.blocks[slice(*np.searchsorted(self.ranks, [rank, rank + 1]))])
 
     def hosted(self, rank: int) -> Hosted:
         """The clients and block bounds of `rank`."""
@@ -57,16 +55,13 @@ class Placement:
 def place(loads: Sequence[float] | NDArray[np.int64], block: int, ranks: int, dedicated: bool) -> Placement:
     """Assign contiguous runs of blocks to ranks, with about equal loads.
 
+    Raises UsageError when there are more ranks than any machine has.
+
     Parameters
     ----------
     loads : [N] computational load of each client, for instance its number of rows
     block : number of clients computed together
     dedicated : rank 0 hosts no clients, unless it is the only rank
-
-    Raises
-    ------
-    UsageError
-        when there are more ranks than any machine has.
 
     Returns
     -------

@@ -28,7 +28,7 @@ JOINED = "MPIFED_JOINED"  # a file that rank 0 creates when all ranks have joine
 _leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
 
 
-class Transport(Protocol):
+class Transport(Reduction, Protocol):
     """A group of ranks. All methods but `abort` are collective."""
 
     rank: int
@@ -42,15 +42,6 @@ class Transport(Protocol):
 
     def broadcast(self, array: np.ndarray) -> None:
         """Overwrite `array` on every rank by rank 0's."""
-
-    def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
-        """Sum `array` over all ranks into `total` on rank 0 (None elsewhere).
-
-        Where every rank passes `array` as `total`, less is copied, and `array` is overwritten on all of them.
-        """
-
-    def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
-        """Sum `array` over all ranks into `total`, which may be the same array, on every rank."""
 
     def ways(self) -> Timings:
         """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
@@ -159,8 +150,7 @@ class MPITransport:
         return self._comm.bcast(value)
 
     def gather(self, value: T) -> list[T] | None:
-        gathered: list[T] | None = self._comm.gather(value)
-        return gathered
+        return self._comm.gather(value)
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
         """As `Transport.fold`, along a binomial tree, in ceil(log2(size)) steps."""
@@ -241,10 +231,7 @@ class _Failure(NamedTuple):
 def connect(environment: Mapping[str, str] = os.environ) -> Transport:
     """The transport of this process: MPI under a launcher, else a single process. Collective under MPI.
 
-    Raises
-    ------
-    UsageError
-        when a launcher started several processes that MPI does not join into a single MPI_COMM_WORLD.
+    Raises UsageError when a launcher started several processes that MPI does not join into a single MPI_COMM_WORLD.
     """
     ranks = launched_ranks(environment)
     if ranks == 1:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
 from mpifed.core.block import Block
 from mpifed.core.contract import nearest_name
@@ -21,7 +21,7 @@ from mpifed.core.round import Round
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """A frozen dataclass of hyper-parameters with pure methods; `problem` is its first field, set by the run.
+    """A frozen dataclass of hyper-parameters with pure methods; `problem` is set by the run.
 
     The other fields are the keys of the table `[algorithm]`. A subclass must give `exchanges`, `measures` and
     `start_server`; all else has a default. Algorithms for data split by rows derive from
@@ -42,7 +42,7 @@ class Algorithm(ABC):
     intercepts : whether models may have intercepts
     """
 
-    problem: Problem
+    problem: Problem = field(default=cast(Problem, None), kw_only=True, repr=False)
 
     default_security: ClassVar[str] = "plain"
     why_everybody: ClassVar[str] = "each holds other columns"

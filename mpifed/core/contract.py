@@ -8,9 +8,11 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from mpifed.core.errors import UsageError
 
+SESSION = "session"  # in the place of a module: what only this process knows
 _NEAR = 0.85  # how alike two names are, of 1, for the first to count as a misspelling of the second
 _ALIKE = 0.6  # the same where the first is wrong for certain
 _DERIVED = {  # base classes that give more, by the name of what they derive from
@@ -82,7 +84,32 @@ def own_class(name: str, base: type, place: str) -> type:
     UsageError
         when it cannot be imported, or does not keep to its base class.
     """
+    part = own_object(name, place, base)
+    if not isinstance(part, type):
+        raise UsageError(f"{place}: is no class")
+    if wrong := list(breaches(part, base)):
+        raise UsageError("\n".join(f"{place}: {breach}" for breach in wrong))
+    return part
+
+
+def own_object(name: str, place: str, base: type = object) -> Any:  # a class, or a function of any kind
+    """What "module:name" names, imported; `base` is the base class of what is expected, for a message.
+
+    Raises
+    ------
+    UsageError
+        when it cannot be imported.
+    """
+    if own_module(name) is None:
+        raise UsageError(f'{place}: give it as "module:name"')
     module, _, attribute = name.partition(":")
+    if module == SESSION:
+        if attribute not in _remembered:
+            raise UsageError(
+                f"{place}: was an object of the process that made this job; put it into a module, and name it "
+                '"module:name"'
+            )
+        return _remembered[attribute]
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module in the folder where the job is started
     try:
@@ -94,16 +121,34 @@ def own_class(name: str, base: type, place: str) -> type:
         remedy = "correct it" if exists else "the module must be importable from the folder where you start"
         raise UsageError(f"{place}: importing {module}: {type(error).__name__}: {error}; {remedy}") from error
     if not hasattr(imported, attribute):
-        kinds = [kind for kind in vars(imported).values() if isinstance(kind, type) and kind.__module__ == module]
+        own = [value for value in vars(imported).values() if getattr(value, "__module__", None) == module]
+        if base is object:
+            functions = [value.__name__ for value in own if callable(value)]
+            known = f"its functions are {', '.join(functions)}" if functions else "it has no functions"
+            raise UsageError(f"{place}: {module} has no {attribute}{nearest_name(attribute, functions)}; {known}")
+        kinds = [kind for kind in own if isinstance(kind, type)]
         classes = [kind.__name__ for kind in kinds if issubclass(kind, base)] or [kind.__name__ for kind in kinds]
         known = f"its classes are {', '.join(classes)}" if classes else "it has no classes"
         raise UsageError(f"{place}: {module} has no {attribute}{nearest_name(attribute, classes)}; {known}")
-    part: type = getattr(imported, attribute)
-    if not isinstance(part, type):
-        raise UsageError(f"{place}: is no class")
-    if wrong := list(breaches(part, base)):
-        raise UsageError("\n".join(f"{place}: {breach}" for breach in wrong))
-    return part
+    return getattr(imported, attribute)
+
+
+_remembered: dict[str, object] = {}  # classes and functions
+
+
+def remember(value: object) -> str:
+    """The name, as in a job, by which this process finds a class or function that no import gives."""
+    known = next((name for name, other in _remembered.items() if other is value), None)
+    if known is None:
+        plain = "".join(letter if letter.isalnum() else "_" for letter in getattr(value, "__name__", "object"))
+        known = f"{plain}_{len(_remembered)}"
+        _remembered[known] = value
+    return f"{SESSION}:{known}"
+
+
+def remembered() -> dict[str, object]:
+    """The classes and functions that `remember` has named, by name."""
+    return dict(_remembered)
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:

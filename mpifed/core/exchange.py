@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 
 from mpifed.core.block import Block
 from mpifed.core.holdings import Cells, Holdings
-from mpifed.core.protocols import Dual, Limited, MeanTerm, Model, PrivacySettings, Proximal
+from mpifed.core.protocols import Dual, Limited, LinearModel, MeanTerm, Model, PrivacySettings, Proximal
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
 from mpifed.core.round import Round
 
@@ -270,6 +270,11 @@ class Problem:
         """The dual of the loss, for algorithms that check that there is one."""
         assert self.objective.dual is not None  # `Algorithm.check` says so
         return self.objective.dual
+
+    @property
+    def linear(self) -> LinearModel:
+        """The objective, for algorithms that need scores that are linear in the features."""
+        return cast(LinearModel, self.objective)  # data split by columns or cells are refused with others
 
     @property
     def cells(self) -> Cells:

@@ -5,12 +5,13 @@ Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.record import Array, Record
+from mpifed.core.record import AnyRecord, Array, Record
 
 # a record of each model's own class, which who holds a model of any class cannot know
 Head: TypeAlias = Any
@@ -45,9 +46,12 @@ Features: TypeAlias = "Array | tuple[CsrRows, ...]"  # [..., s, p], or n CSR mat
 
 
 class Parameters(NamedTuple):
-    """A model: the weights of the features, and the head, the parameters that turn scores into predictions."""
+    """A model: the weights of the features, and the head, the parameters that turn scores into predictions.
 
-    first: Array  # [p, h]
+    Where scores are not linear in the features, all parameters are in the head.
+    """
+
+    first: Array  # [p, h]; ABSENT where scores are not linear in the features
     head: Head  # all other parameters; () where there are none
 
 
@@ -57,6 +61,10 @@ class Slope(NamedTuple):
     loss: Array  # [..., s] the unweighted loss of each sample
     head: Head  # derivative with respect to the head: its shapes, each with the leading axes
     scores: Array  # [..., s, h] derivative of each sample's weighted loss with respect to its scores
+
+
+# from the slope at the scores of a pass through a model to the gradient, leaves [..., *shape]
+Backward: TypeAlias = Callable[[Slope], Parameters]
 
 
 class Dual(Protocol):
@@ -110,28 +118,41 @@ class Model(Protocol):
     def dual(self) -> Dual | None: ...
 
     @property
-    def unpenalized(self) -> tuple[str, ...]: ...
-
-    @property
     def nonconvex_penalty(self) -> float: ...
 
     @property
-    def penalize_bias(self) -> bool: ...
-
-    @property
-    def hidden(self) -> int | None: ...
+    def hidden(self) -> int | tuple[int, ...] | None: ...
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters: ...
 
-    def scores(self, first: Array, X: Features) -> Array: ...
+    def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]: ...
+
+    def scores_of(self, model: Parameters, X: Features) -> Array: ...
+
+    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters: ...
+
+    def descend(self, model: Parameters, X: Features, y: Array, weights: Array, keep: Sequence[float]) -> None: ...
+
+    def in_pieces(
+        self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
+        model: Parameters, X: Features, y: Array, weights: Array,
+    ) -> AnyRecord: ...  # fmt: skip
+
+    def penalized(self, model: Parameters) -> Parameters: ...
 
     def loss(self, head: Head, scores: Array, y: Array) -> Array: ...
 
     def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope: ...
 
-    def pull(self, X: Features, slopes: Array) -> Array: ...
-
     def predict(self, head: Head, scores: Array) -> Array: ...
+
+
+class LinearModel(Model, Protocol):
+    """`mpifed.maths.objectives.LinearScores`: what columns, cells and dual variables need besides."""
+
+    def scores(self, first: Array, X: Features) -> Array: ...
+
+    def pull(self, X: Features, slopes: Array) -> Array: ...
 
     def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array: ...
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial, reduce
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from functools import cache, partial, reduce
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -25,6 +25,28 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 ABSENT: Any = ()  # in place of an array or record that is not needed: which are, the settings say, not the types
 
 Class = TypeVar("Class", bound=type)
+
+
+class NamedArrays(tuple[Any, ...]):  # of arrays, or of what `map_leaves` puts in their place
+    """The base of records whose fields need not be identifiers, such as `conv1.weight`: see `named_arrays`."""
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __new__(cls, *values: object) -> NamedArrays:
+        return super().__new__(cls, values)
+
+    def __reduce__(self) -> tuple[Callable[..., NamedArrays], tuple[object, ...]]:
+        return _named, (self._fields, *self)
+
+
+@cache
+def named_arrays(fields: tuple[str, ...]) -> type[NamedArrays]:
+    """The class of records with these fields."""
+    return type("NamedArrays", (NamedArrays,), {"_fields": fields})
+
+
+def _named(fields: tuple[str, ...], *values: object) -> NamedArrays:
+    return named_arrays(fields)(*values)
 
 
 def in_memory(*fields: str) -> Callable[[Class], Class]:
@@ -74,6 +96,19 @@ def on_host(array: Array) -> Array:
         return array
     copied: Array = cast(Any, array).get()  # of CuPy, whose arrays alone have it
     return copied
+
+
+def vectors(values: Array) -> Array:
+    """[...] elements that are vectors, from values [..., t] float64: of several targets each sample has one."""
+    kind = np.dtype([("values", np.float64, (values.shape[-1],))])
+    packed: Array = np.ascontiguousarray(values, dtype=np.float64).view(kind)
+    return packed[..., 0]
+
+
+def of_vectors(y: Array) -> Array:
+    """[..., t] the values of `vectors`; of plain numbers [..., 1]."""
+    values: Array = y["values"] if y.dtype.names else y[..., None]
+    return values
 
 
 def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:
@@ -137,14 +172,14 @@ def put_in_place(record: AnyRecord, who: Array, values: AnyRecord) -> AnyRecord:
     """The same as `put`, in the arrays of `record` wherever they can be written to."""
 
     def replaced(leaf: Array, new: Array) -> Array:
-        leaf = leaf if _writable(leaf) else leaf.copy()
+        leaf = leaf if writable(leaf) else leaf.copy()
         leaf[beside(leaf, who)] = beside(leaf, new)
         return leaf
 
     return map_leaves(replaced, record, values)
 
 
-def _writable(leaf: Array) -> bool:
+def writable(leaf: Array) -> bool:
     """Whether it can be written to; CuPy does not keep from writing to what was broadcast, where rows share memory."""
     if namespace(leaf) is np:
         return bool(leaf.flags.writeable)

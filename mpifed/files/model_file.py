@@ -10,12 +10,18 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Record, bare_leaves, leaves
 from mpifed.core.tables import Table
 from mpifed.files.atomic import aside
 from mpifed.shards.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
 
 _NO_MODEL = "no readable model", "let the run reach its end, or resume it"
+
+
+def model_arrays(model: Record) -> dict[str, Array]:
+    """The arrays of a model by name: its fields, or those of its head alone where there is nothing else."""
+    head = getattr(model, "head", None)
+    return dict(leaves(head if head and not bare_leaves(getattr(model, "first", ())) else model))
 
 
 def write_arrays(

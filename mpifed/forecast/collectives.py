@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.core.record import Array
-
 SATURATED = 8  # ranks whose copies use the whole memory bandwidth of a node; an assumption
 
 
@@ -33,7 +31,6 @@ class Machine(NamedTuple):
     added_bytes_per_s: float = 5e9  # by one core
 
     def nodes(self, ranks: int) -> int:
-        """The number of nodes for `ranks` ranks."""
         return ceil(ranks / self.ranks_per_node)
 
 
@@ -48,20 +45,12 @@ class Parts(NamedTuple):
         return self.latency + self.bandwidth
 
 
-def _copy(target: Array, source: Array) -> None:
-    np.copyto(target, source)
-
-
-def _add(target: Array, source: Array) -> None:
-    target += source
-
-
 def machine_here(ranks_per_node: int, latency_s: float | None, bytes_per_s: float | None) -> Machine:
     """The cost model with the memory bandwidth of this machine, measured now on one core."""
     source, target = np.ones(2**17, dtype=np.int64), np.empty(2**17, dtype=np.int64)  # the size of a chunk of a sum
     copied, added = (
-        source.nbytes / min(timeit(lambda act=act: act(target, source), number=1) for _ in range(20))  # type: ignore[misc]
-        for act in (_copy, _add)
+        source.nbytes / min(timeit(act, number=1) for _ in range(20))
+        for act in (lambda: np.copyto(target, source), lambda: np.add(target, source, target))
     )
     options = {"latency_s": latency_s, "bytes_per_s": bytes_per_s}
     options_given = {name: value for name, value in options.items() if value is not None}
@@ -69,7 +58,6 @@ def machine_here(ranks_per_node: int, latency_s: float | None, bytes_per_s: floa
 
 
 def broadcast_time(machine: Machine, ranks: int, nbytes: int) -> Parts:
-    """The time of a broadcast of `nbytes` to every rank."""
     if ranks == 1:
         return Parts(0.0, 0.0)
     node_ranks, nodes = min(ranks, machine.ranks_per_node), machine.nodes(ranks)

@@ -32,7 +32,6 @@ class View(NamedTuple):
 
     @property
     def clients(self) -> int:
-        """The number of clients in a round."""
         return int(self.present.sum())
 
     @property

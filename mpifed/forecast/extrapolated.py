@@ -1,6 +1,7 @@
-"""Extrapolated rehearsals: linear extrapolation from two rehearsals with fewer local steps or a narrower network.
+"""The costs measured in a rehearsal, and extrapolated ones.
 
-Time, bytes and memory grow linearly with the numbers of local steps and of hidden units.
+Extrapolation is linear, from two rehearsals with fewer local steps or a narrower network: time, bytes and memory grow
+linearly with the numbers of local steps and of hidden units.
 """
 
 from __future__ import annotations
@@ -11,15 +12,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.record import Array, Record, map_leaves
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.forecast.cost import MeasuredCost
 from mpifed.forecast.synthetic_shards import Scenario
 
 _WHOLE_S = 0.5  # rounds that take no longer are rehearsed with all local steps
 _FEW = 2  # local steps of the shorter rehearsal; a single one is computed in another way
 _ALWAYS_WHOLE = 16  # local steps: so many or fewer are rehearsed as they are, however long they take
 _WIDE = 10**6  # weights in the first layer of a network
+
+
+class MeasuredCost(NamedTuple):
+    """The costs measured in a rehearsal."""
+
+    hosting: float  # seconds that grow with the number of clients the rank hosts
+    opening: float  # seconds to open sums, independent of that number
+    memory: float  # bytes, beyond those of the process before
+    exchanges: dict[str, dict[str, float]]  # cost of each exchange, once, and of "keys"; see `mpifed.results.costs`
+    accounts: dict[str, dict[str, float]]  # counters of each exchange, once; see `mpifed.job.time_model`
+    broadcasts: dict[str, Record]  # by exchange
+    partners: int = 0  # number of clients with whom each participating client shares masks
+    extrapolated: tuple[str, ...] = ()  # what was rehearsed only in part, and how much of it
+
+    @property
+    def seconds(self) -> float:
+        return self.hosting + self.opening
+
+
+NO_COST = MeasuredCost(0.0, 0.0, 0.0, {}, {}, {})
 
 
 class Reducible(NamedTuple):
@@ -35,7 +55,7 @@ def narrowed(scenario: Scenario, play: Callable[[Scenario], MeasuredCost]) -> Me
     width = _width(scenario)
     if width is None:
         return play(scenario)
-    narrow, wide = (max(part, _WIDE * part // (2 * scenario.data.features)) for part in (1, 2))
+    narrow, wide = (max(part, _WIDE * part // (2 * _per_unit(scenario))) for part in (1, 2))
     return extrapolate(width, narrow, play(width.of(narrow)), wide, play(width.of(wide)))
 
 
@@ -82,18 +102,27 @@ def extrapolate(part: Reducible, few: int, small: MeasuredCost, more: int, large
 
 
 def _width(scenario: Scenario) -> Reducible | None:
-    """The hidden units of a wide network; None for other models."""
+    """The hidden units of a wide network, of several layers those of the first; None for other models."""
     problem = scenario.algorithm.problem
     hidden = problem.objective.hidden
-    if hidden is None or hidden * scenario.data.features <= _WIDE or hidden < 4:
+    if hidden is None:
+        return None
+    first, *others = (hidden,) if isinstance(hidden, int) else hidden
+    if first * _per_unit(scenario) <= _WIDE or first < 4:
         return None
 
     def of(count: int) -> Scenario:
         objective: Any = problem.objective  # a dataclass with that field, as it has hidden units
-        objective = dataclasses.replace(objective, hidden=count)
+        objective = dataclasses.replace(objective, hidden=(count, *others) if others else count)
         return _with(scenario, problem=dataclasses.replace(problem, objective=objective))
 
-    return Reducible("hidden units", hidden, of)
+    return Reducible("units of the first hidden layer" if others else "hidden units", first, of)
+
+
+def _per_unit(scenario: Scenario) -> int:
+    """Weights that a unit of the first hidden layer adds: from the features, and to a second hidden layer."""
+    hidden = scenario.algorithm.problem.objective.hidden
+    return scenario.data.features + (hidden[1] if isinstance(hidden, tuple) and len(hidden) > 1 else 0)
 
 
 def _steps(scenario: Scenario) -> Reducible | None:

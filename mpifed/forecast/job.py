@@ -23,8 +23,8 @@ from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
 from mpifed.core.tables import Table
-from mpifed.forecast.cost import NO_COST, MeasuredCost
 from mpifed.forecast.disclosure import View, general_statements, learns
+from mpifed.forecast.extrapolated import NO_COST, MeasuredCost
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.rehearsal import (
     agreement_s,
@@ -43,6 +43,7 @@ from mpifed.job.participation import most_summed
 from mpifed.job.sweep import points
 from mpifed.job.time_model import described, played_once, simulate
 from mpifed.job.validation import data_warnings, with_noise
+from mpifed.maths.objectives import NeuralNetwork
 from mpifed.privacy.calibration import settle
 from mpifed.privacy.protection import warnings_of
 from mpifed.privacy.spending import without_epsilon
@@ -57,20 +58,18 @@ from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
 def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     """The forecast of a job on `ranks` ranks, of a sweep its first point: who learns what, bytes, memory and time.
 
-    Raises
-    ------
-    UsageError, DataError
-        As `mpifed run` would before its first round.
+    Raises UsageError or DataError as `mpifed run` would before its first round.
     """
     table = read_table(job_path, changes)
     imports = own_modules(table)
     all_points = points(table, str(job_path))
-    job, process_bytes = all_points[0].job, peak_rss_bytes()
+    job = all_points[0].job
     check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
     hosts = len(np.unique(placement.ranks))
     scenario = Scenario(job, data, algorithm_of(job, data), random_rows_like(data), hosts)
+    process_bytes = peak_rss_bytes()  # with the libraries that the job needs
     host = placement.hosts  # [N] each client's rank
     now, busiest = typical_round(job, data, scenario.algorithm.exchanges, host)
     keep_freed_memory()
@@ -99,10 +98,13 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     per_round = {key: sum(exchange[key] for exchange in exchanges) for key in KEYS}
     before = {key: keys[key] + sum(exchange["times"] * exchange[key] for exchange in setup) for key in KEYS}
     whole = {key: before[key] + job.rounds * per_round[key] for key in KEYS}
+    work = max(round_cost.memory, certifying.memory)
+    if isinstance(scenario.algorithm.problem.objective, NeuralNetwork):  # its library's memory is not traced
+        work = max(work, float(peak_rss_bytes() - process_bytes))
     memory = {
         "process": process_bytes,
         "data": _data_bytes(job, data, host) + _states_bytes(scenario, host, now),
-        "work": max(round_cost.memory, certifying.memory),
+        "work": work,
     }
     return {
         "job": job.name,
@@ -152,7 +154,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     }
 
 
-def algorithm_of(job: Job, data: store.FederatedDataset) -> Algorithm:
+def algorithm_of(job: Job, data: store.ShardFolder) -> Algorithm:
     """The job's algorithm, with calibrated noise if the job is private."""
     algorithm = job.make_algorithm(problem_of(job, data))
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
@@ -182,7 +184,7 @@ def _certificates(job: Job, evaluations: int) -> int:
     return len(range(0, job.rounds, math.lcm(every, record.evaluate_every) or job.rounds)) + 1
 
 
-def _data_bytes(job: Job, data: store.FederatedDataset, host: NDArray[np.int64]) -> int:
+def _data_bytes(job: Job, data: store.ShardFolder, host: NDArray[np.int64]) -> int:
     """Bytes of data on the rank with the most, if all its clients participate: values, labels and test data."""
     beside = SHARD_NBYTES + 8 * data.counts  # also for clients whose values stay in their files
     whole, labels = np.bincount(host, data.nbytes + beside), np.bincount(host, beside)
@@ -202,16 +204,14 @@ def _states_bytes(scenario: Scenario, host: NDArray[np.int64], now: Round) -> in
     return int(min(absent * each, scenario.job.data.state_gib * 2**30))
 
 
-def _view(
-    job: Job, data: store.FederatedDataset, now: Round, ranks: int, host: NDArray[np.int64], partners: int
-) -> View:
+def _view(job: Job, data: store.ShardFolder, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
     withstands = enough(int(now.present.sum()), job.participation.max_dropouts) if partners else 0
     at_server = int((host == 0).sum())
     leave = job.participation.max_dropouts if job.participation.dropout_rate else 0
     return View(job.protection(), cells_of(data), now.present, ranks, at_server, partners, withstands, leave)
 
 
-def _keys(job: Job, data: store.FederatedDataset, now: Round, round_cost: MeasuredCost) -> dict[str, float]:
+def _keys(job: Job, data: store.ShardFolder, now: Round, round_cost: MeasuredCost) -> dict[str, float]:
     """The cost of keys, including those that pairs of clients agree on when they first participate together."""
     keys = round_cost.exchanges["keys"]
     if job.channel == "plain":

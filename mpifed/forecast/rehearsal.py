@@ -31,8 +31,7 @@ from mpifed.core.protocols import PrivacySettings
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
 from mpifed.core.state_check import Specs, check_renewed, check_started
-from mpifed.forecast.cost import MeasuredCost
-from mpifed.forecast.extrapolated import Reducible, extrapolate, narrowed, shortened
+from mpifed.forecast.extrapolated import MeasuredCost, Reducible, extrapolate, narrowed, shortened
 from mpifed.forecast.sampled_encryption import SampledEncryption
 from mpifed.forecast.synthetic_shards import Scenario
 from mpifed.job.job import Job
@@ -212,7 +211,7 @@ def _everybody(scenario: Scenario) -> Round:
 
 
 def typical_round(
-    job: Job, data: store.FederatedDataset, exchanges: Sequence[Exchange], host: NDArray[np.int64]
+    job: Job, data: store.ShardFolder, exchanges: Sequence[Exchange], host: NDArray[np.int64]
 ) -> tuple[Round, int]:
     """The first round whose busiest rank has the median load among the first 16, and that rank; without drop-outs."""
     indices = range(min(job.rounds, 16))

@@ -8,7 +8,7 @@ of clients grows with the number of ranks, so that every rank has as many as one
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,13 +22,14 @@ from mpifed.core.record import Array, nbytes
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
 from mpifed.forecast.collectives import Machine, Parts, broadcast_time, machine_here, sum_time
-from mpifed.forecast.cost import MeasuredCost
+from mpifed.forecast.extrapolated import MeasuredCost
 from mpifed.forecast.job import algorithm_of
 from mpifed.forecast.rehearsal import load_libraries, rehearse_round, typical_round
 from mpifed.forecast.synthetic_shards import Scenario, random_rows_like
 from mpifed.job.job import read_table
 from mpifed.job.participation import most_summed
 from mpifed.job.sweep import points
+from mpifed.results.text import human_bytes, human_seconds
 from mpifed.run.memory import keep_freed_memory
 from mpifed.shards import store
 
@@ -67,6 +68,8 @@ def scale(
 ) -> Table:
     """The predicted time of a round of a job on each number of ranks.
 
+    Raises UsageError or DataError as `mpifed run` would before its first round.
+
     Parameters
     ----------
     weak
@@ -75,11 +78,6 @@ def scale(
         Latency and bandwidth between two nodes; by default those of `Machine`.
     ranks_per_node
         By default the number of cores here.
-
-    Raises
-    ------
-    UsageError, DataError
-        As `mpifed run` would before its first round.
     """
     job = points(read_table(job_path, changes), str(job_path))[0].job
     data = store.open_federation(job.data.path)
@@ -154,7 +152,6 @@ def _work(scenario: Scenario) -> Work:
 
 
 def _row(scenario: Scenario, work: Work, machine: Machine, ranks: int, weak: bool) -> Table:
-    """The predicted round on `ranks` ranks."""
     job, data = scenario.job, scenario.data
     typical = _typical(scenario, 1 if weak else ranks)
     most, mean = float(typical.loads.max()), float(typical.loads.mean())
@@ -205,3 +202,36 @@ def _ends(rows: Sequence[Table]) -> Table:
         "pays_up_to_ranks": max((row["ranks"] for row in paying), default=None),
         "stops_because": None if beyond is None else beyond["most_lost_to"],
     }
+
+
+def scale_text(prediction: Table) -> str:
+    return "\n".join(_lines(prediction))
+
+
+def _lines(prediction: Table) -> Iterator[str]:
+    weak, machine, work = prediction["kind"] == "weak", prediction["machine"], prediction["arithmetic"]
+    problem = "clients in proportion to ranks" if weak else "the job as it is"
+    yield f"{prediction['job']}: PREDICTED rounds, {problem}"
+    headings = ("ranks", "nodes", "clients", "round", "arithmetic", "broadcast", "sum", "server", "speed-up")
+    yield f"{headings[0]:>8}" + "".join(f"{heading:>11}" for heading in headings[1:]) + "  efficiency  most is lost to"
+    for row in prediction["scaling"]:
+        seconds = (row[key] for key in ("round_s", "arithmetic_s", "broadcast_s", "sum_s", "server_s"))
+        cells = [str(row["nodes"]), str(row["clients"]), *(human_seconds(value) if value else "0" for value in seconds)]
+        line = f"{row['ranks']:>8}" + "".join(f"{cell:>11}" for cell in cells)
+        yield f"{line}{row['speed_up']:>11.4g}{row['efficiency']:>12.1%}  {row['most_lost_to'] or ''}".rstrip()
+    if prediction["stops_because"] is not None:
+        pays = prediction["pays_up_to_ranks"]
+        text = "none of these numbers of ranks pays" if pays is None else f"more than {pays} ranks do not pay"
+        yield f"{text}: most efficiency is lost to {prediction['stops_because']}, {WHY[prediction['stops_because']]}"
+    if not weak and prediction["fastest_ranks"] != prediction["scaling"][-1]["ranks"]:
+        yield f"fastest on {prediction['fastest_ranks']} ranks"
+    yield (
+        f"rehearsed here: {human_seconds(work['client_s'])} per participating client, "
+        f"{human_seconds(work['overhead_s'])} per rank, {human_seconds(work['server_s'])} on the server"
+    )
+    rates = [human_bytes(machine[key]) for key in ("bytes_per_s", "copied_bytes_per_s")]
+    yield (
+        f"modelled: {machine['ranks_per_node']} ranks per node, {human_seconds(machine['latency_s'])} and {rates[0]}/s "
+        f"between nodes; memory is copied at {rates[1]}/s"
+    )
+    yield "left out: files, checkpoints, evaluation, traffic of other jobs, and contention between cores of a node"

@@ -14,7 +14,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.protocols import Piece
-from mpifed.core.record import Array
+from mpifed.core.record import Array, vectors
 from mpifed.job.job import Job
 from mpifed.shards import store
 
@@ -26,7 +26,7 @@ class Scenario(NamedTuple):
     """The job, data and algorithm of a rehearsal."""
 
     job: Job
-    data: store.FederatedDataset
+    data: store.ShardFolder
     algorithm: Algorithm
     random_rows: RandomRows
     hosts: int = 1  # ranks that host clients
@@ -65,10 +65,12 @@ class RandomRows(NamedTuple):
     y: Array  # [s]
 
 
-def random_rows_like(data: store.FederatedDataset) -> RandomRows:
+def random_rows_like(data: store.ShardFolder) -> RandomRows:
     """Random rows with all columns of the data, stored as its values are, and as dense."""
     rng, width, most = np.random.default_rng(0), data.features, int(data.counts.max())
     y = rng.integers(data.classes, size=most) if data.classes else rng.standard_normal(most) * _SHRINK
+    if data.targets > 1:
+        y = vectors(np.repeat(y[:, None], data.targets, axis=1))
     stored = data.nbytes.sum() / (data.counts @ data.widths)  # bytes per value, including zeros of sparse rows
     if not data.sparse:
         rows = min(most, max(1, _VALUES // width))

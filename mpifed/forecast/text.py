@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from textwrap import wrap
 
 import numpy as np
@@ -17,12 +18,12 @@ from mpifed.results.text import human_bytes, human_seconds
 
 _WIDTH = 100
 _INDENT = 12
+_MANY = 5  # arrays of a network from which on they share a line; `check --json` has each
 _UNIT = r"(\d) (us|ms|s|min|h|B|[KMGT]iB)\b"
 _REHEARSED = "rehearsed here on random rows, without messages, files and MPI's own memory"
 
 
 def forecast_text(forecast: Table) -> str:
-    """The forecast as text."""
     return "\n".join(_lines(forecast))
 
 
@@ -41,7 +42,7 @@ def _lines(forecast: Table) -> Iterator[str]:
             times = f"{title}, {exchange['times']} times" if exchange.get("times", 1) > 1 else title
             yield f'\n{times}: "{exchange["name"]}", {who} the sum ({exchange["security"]}, {exchange["arithmetic"]})'
             for what in ("broadcast", "upload"):
-                yield from (_field_line(what, field) for field in exchange[what])
+                yield from (_field_line(what, field) for field in _joined(exchange[what]))
     yield ""
     yield from _text("Sent", f"{_both(forecast, '_per_round')} per round")
     yield from _text("", f"{_both(forecast, '')} in the whole run; evaluation is not counted")
@@ -100,6 +101,24 @@ def _time(seconds: dict[str, float]) -> str:
         many = "s" * (seconds["certificates"] > 1)
         text += f", {seconds['certificates']} certificate{many} of {human_seconds(seconds['certificate'])}"
     return text
+
+
+def _joined(fields: list[Table]) -> Iterator[Table]:
+    """The fields; many arrays of a network, one after the other and alike but for their shapes, are one."""
+
+    def alike(field: Table) -> tuple[str, Table]:
+        whole, head, _ = field["field"].partition("head.")
+        own = {"field": field["field"]} if not head else {}
+        return whole + head, own | {key: field[key] for key in field if key not in ("field", "shape", "bytes")}
+
+    for (whole, _), group in groupby(fields, alike):
+        parts = list(group)
+        if len(parts) < _MANY:
+            yield from parts
+            continue
+        numbers = sum(int(np.prod(part["shape"], dtype=np.int64)) for part in parts)
+        name = f"{whole.removesuffix('.')}, {len(parts)} arrays"
+        yield parts[0] | {"field": name, "shape": [numbers], "bytes": sum(part["bytes"] for part in parts)}
 
 
 def _field_line(what: str, field: Table) -> str:

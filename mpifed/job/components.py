@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import types
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, create_model
 
@@ -28,7 +29,7 @@ from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDecay, StepDecay
 from mpifed.maths.terms import TERMS, Term
 
-_NUMBER = "number"
+_NUMBER, _LIST = "number", "list"
 Part = TypeVar("Part")  # a dataclass
 
 
@@ -53,6 +54,17 @@ _LEARNING_RATE = Annotated[
         '"step", initial, factor, every} or {schedule = "cosine", initial, rounds}',
     ),
 ]
+
+
+def _told_apart(hint: Any) -> Any:  # a type, of which Python has no type
+    """`X | tuple[X, ...]` as a union whose form is known before validation, for the same reason; others unchanged."""
+    forms = [form for form in get_args(hint) if get_origin(hint) in (Union, types.UnionType)]
+    tags = [_LIST if get_origin(form) is tuple else _NUMBER for form in forms]
+    if sorted(tags) != [_LIST, _NUMBER] or type(None) in forms:
+        return hint
+    one, other = (Annotated[form, Tag(tag)] for form, tag in zip(forms, tags, strict=True))
+    kind_of = Discriminator(lambda value: _LIST if isinstance(value, list | tuple) else _NUMBER)
+    return Annotated[one | other, kind_of]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +182,7 @@ def message(error: ReadOnlyTable, place: Sequence[int | str], known: list[str]) 
     known : the keys that could stand there
     """
     schedule = next((SCHEDULES[part] for part in place[2:] if part in SCHEDULES), None)
-    place = [*place[:2], *(part for part in place[2:] if part != _NUMBER and part not in SCHEDULES)]
+    place = [*place[:2], *(part for part in place[2:] if part not in (_NUMBER, _LIST, *SCHEDULES))]
     place, position = value_of_list(place)
     where = f"{where_is(place)}{position}"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -207,7 +219,7 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
         extra="forbid", strict=True, arbitrary_types_allowed=True, protected_namespaces=(), allow_inf_nan=False
     )
     fields = [field for field in fields_of(part) if field.name not in given]
-    hints |= {name: _LEARNING_RATE for name, hint in hints.items() if hint == LearningRate}
+    hints = {name: _LEARNING_RATE if hint == LearningRate else _told_apart(hint) for name, hint in hints.items()}
     for field in fields:
         if isinstance(field.default, float) and math.isinf(field.default):  # such as a bound that may be absent
             hints[field.name] = Annotated[hints[field.name], AllowInfNan(True)]

@@ -54,8 +54,8 @@ def _names(table: ReadOnlyTable) -> Iterator[tuple[str, str]]:
 
 
 def _name(table: str, part: object) -> Iterator[tuple[str, str]]:
-    if isinstance(part, Mapping) and isinstance(part.get("name"), str):
-        yield table, part["name"]
+    if isinstance(part, Mapping):
+        yield from ((table, value) for value in part.values() if isinstance(value, str))
 
 
 def _file(module: str) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +18,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import NamedTuple
 
+from mpifed.core.contract import SESSION, own_module, remembered
 from mpifed.core.tables import Table
 from mpifed.job.settings import Settings
 
@@ -36,10 +38,12 @@ class Sources(NamedTuple):
 
 
 def sources_of(job: Settings) -> Sources:
-    """The sources of all "module:Class" of a job, which must have been imported."""
+    """The sources of all "module:Class" and "module:function" of a job, which must have been imported."""
     tables: list[Table | None] = [job.model, job.minimize, job.regularizer, job.algorithm, *job.constraint]
-    names = {name.partition(":")[0] for table in tables if table for name in [table["name"]] if ":" in name}
+    names = {module for table in tables if table for value in table.values() if (module := own_module(value))}
     files, tops = dict[str, str](), set[str]()
+    if SESSION in names:
+        files |= {f"{SESSION}:{name}": _source_of(value) for name, value in sorted(remembered().items())}
     for name in sorted(names):
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None:
@@ -47,6 +51,15 @@ def sources_of(job: Settings) -> Sources:
             root = path.parents[name.count(".") + (path.stem == "__init__")]
             _follow(name, root, files, tops)
     return Sources(files, _distributions(tops))
+
+
+def _source_of(value: object) -> str:
+    """SHA-256 of the text of a class or function that no file of a module has, or of its compiled code."""
+    try:
+        text = inspect.getsource(value)  # type: ignore[arg-type]
+    except (OSError, TypeError):  # typed at a prompt
+        text = repr(getattr(getattr(value, "__code__", None), "co_code", value))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _follow(start: str, root: Path, files: dict[str, str], tops: set[str]) -> None:

@@ -58,7 +58,8 @@ SYNONYMS = {
     "local_ep": "local_epochs", "steps": "local_steps", "num_steps": "local_steps", "local_bs": "batch_size",
     "n_rounds": "rounds", "num_rounds": "rounds", "global_rounds": "rounds", "penalty": "l2", "reg": "l2",
     "frac": "clients_per_round", "num_clients": "clients_per_round", "intercept": "bias", "fit_intercept": "bias",
-    "hidden_size": "hidden", "random_state": "seed", "optimizer": "client_optimizer", "weight-decay": "weight_decay",
+    "hidden_size": "hidden", "hidden_layer_sizes": "hidden", "random_state": "seed",
+    "optimizer": "client_optimizer", "weight-decay": "weight_decay",
 }  # fmt: skip
 
 

@@ -59,13 +59,14 @@ def points(table: Table, source: str, *, imports: bool = True) -> list[SweepPoin
     for number, values in enumerate(itertools.product(*axes.values())):
         changed = copy.deepcopy(single)
         settings = dict(zip(axes, values, strict=True))
-        method: Table = settings.pop(METHODS, {})
+        method: Table = dict(settings.pop(METHODS, {}))
+        label = {"label": method.pop("label")} if "label" in method else {}
         for name, part in method.items():
             changed.pop(name, None)
             changed |= {name: copy.deepcopy(part)} if part else {}
         for key, value in settings.items():
             put_key(changed, key, value)
-        settings = {**method, **settings}
+        settings = {**label, **method, **settings}
         all_points.append(SweepPoint(point_name(number), settings, Job.check(changed, source, imports=imports)))
     return all_points
 
@@ -77,8 +78,11 @@ def _methods(methods: object, source: str) -> list[Table]:
             f"{source}: [sweep] {METHODS}: must be a list of tables, as in {METHODS} = [{{algorithm = {{...}}, "
             "client_optimizer = {...}}]"
         )
+    labels = [method.get("label") for method in methods]
+    if any(labels) and not (all(isinstance(label, str) for label in labels) and len(set(labels)) == len(labels)):
+        raise UsageError(f"{source}: [sweep] {METHODS}: give every method a label of its own, or none")
     for name, value in ((name, value) for method in methods for name, value in method.items()):
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) and name != "label":
             raise UsageError(
                 f"{source}: [sweep] {METHODS}: {shown(name)} = {shown(repr(value))}: must be a whole table"
             )

@@ -21,7 +21,7 @@ from mpifed.job.time_model import wrong_network
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.shards.statistics import intercept_warnings
-from mpifed.shards.store import FederatedDataset
+from mpifed.shards.store import ShardFolder
 
 
 def wrong_together(job: Settings) -> list[str]:
@@ -244,7 +244,7 @@ def _wrong_delta(privacy: PrivacySettings, samples: int, clients: int) -> Iterat
         )
 
 
-def data_warnings(job: Settings, data: FederatedDataset) -> list[str]:
+def data_warnings(job: Settings, data: ShardFolder) -> list[str]:
     """Warnings on the data for this model; none with [privacy], since they are computed from all rows."""
     bias = with_intercepts(job.model, job.algorithm).get("bias")
     if job.privacy is not None or bias is None:

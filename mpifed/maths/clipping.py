@@ -1,6 +1,6 @@
 """Clipping: each sample, or each client, contributes at most a given norm to a sum.
 
-Since scores are linear in the features, a sample's gradient by `first` is the outer product of its features x and its
+Where scores are linear in the features, a sample's gradient by `first` is the outer product of its features x and its
 derivatives s by the scores, of norm ||x|| ||s|| (I. Goodfellow: "Efficient Per-Example Gradient Computations", 2015,
 arXiv:1510.01799): clipping is a factor of the sample's weight, and no per-sample gradient is formed ("ghost clipping":
 X. Li, F. Tramer, P. Liang, T. Hashimoto, ICLR 2022, arXiv:2110.05679).
@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 import operator
 from functools import reduce
+from typing import cast
 
 import numpy as np
 
 from mpifed.core.errors import UsageError
 from mpifed.core.protocols import Features, Model, Parameters
-from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.kernels import clip_factors
-from mpifed.maths.objectives import Linear
+from mpifed.maths.objectives import LinearScores, NeuralNetwork
 from mpifed.maths.sparse import emptied
 
 _LARGEST = (
@@ -61,6 +62,17 @@ def clipped_gradient(
     """
     if messages := clippable(objective, model.head):
         raise UsageError("\n".join(messages))
+    if isinstance(objective, NeuralNetwork):
+        assert not isinstance(X, tuple)  # sparse data are refused
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _of_network(objective, model, X, y, weights, clip)
+    assert isinstance(objective, LinearScores)  # `clippable` says so
+    return _of_linear_scores(objective, model, X, y, weights, clip)
+
+
+def _of_linear_scores(
+    objective: LinearScores, model: Parameters, X: Features, y: Array, weights: Array, clip: float
+) -> Parameters:
     wide: Features = (
         X if isinstance(X, tuple) else X.astype("f8", copy=False)
     )  # sparse rows are converted in the product
@@ -86,6 +98,24 @@ def clipped_gradient(
     return Parameters(objective.pull(wide, slopes), objective.head_sum(slopes) if headed else head)
 
 
+def _of_network(
+    objective: NeuralNetwork, model: Parameters, X: Array, y: Array, weights: Array, clip: float
+) -> Parameters:
+    """All of it in float64; the norms are those of single samples' gradients, as the model gives them."""
+    wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model)
+
+    def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
+        x = cast(Array, X)
+        squares, gradient = objective.squares_and_gradient(model.head, x[0], y[0])
+        known = squares < _LARGEST  # false for NaN too
+        each = np.where(known, weights[0] * _factors(np.where(known, squares, 0.0), clip), 0.0)
+        if not known.all():
+            return objective.gradient(model, _zeroed(x, known[None]), y, each[None])
+        return Parameters(ABSENT, map_leaves(lambda leaf: leaf[None], gradient(each)))
+
+    return objective.in_pieces(of_piece, wide, X.astype("f8", copy=False), y, weights)
+
+
 def _zeroed(values: Array, known: Array) -> Array:
     """[n, s, ...] with zeros for samples where `known` [n, s] is false."""
     return namespace(values).where(known[..., None], values, 0.0)
@@ -100,12 +130,14 @@ def _without(X: Features, known: Array) -> Features:
 
 def clippable(objective: Model, head: Record) -> list[str]:
     """Messages on why the norms of per-sample gradients are not available, for models with this head."""
-    kind, messages = type(objective), []
-    overridden = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(Linear, name)]
+    kind, messages = type(objective), list[str]()
+    if isinstance(objective, NeuralNetwork):
+        return messages
+    overridden = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(LinearScores, name)]
     if overridden:
         messages.append(
             f"[model] name: {kind.__name__} has {' and '.join(overridden)} of its own, and clipping needs those of "
-            "mpifed.maths.objectives.Linear, X times the weights; derive it from Linear and leave them out"
+            "mpifed.maths.objectives.LinearScores, X times the weights; derive it from LinearScores and leave them out"
         )
     if any(leaves(head)) and _depth(kind, "head_squares") > _depth(kind, "slope"):
         messages.append(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -23,6 +23,8 @@ from mpifed.maths.ranges import Weight
 
 class Regularizer(ABC):
     """A function h of the model: a frozen dataclass with `value` and `prox`; its fields are keys of `[regularizer]`."""
+
+    of_features: ClassVar[bool] = False  # whether it needs the weights of features, which not all models have
 
     @abstractmethod
     def value(self, model: Parameters) -> float:
@@ -41,7 +43,7 @@ class Regularizer(ABC):
 class L1(Regularizer):
     """weight * sum of |x|, which sets parameters to zero.
 
-    Intercepts are not included unless `biases = true`. Matrices of the head, as a network's second layer, are.
+    Intercepts, and all vectors of a network, are not included unless `biases = true`. Matrices and kernels are.
     """
 
     weight: Weight
@@ -90,6 +92,7 @@ class GroupL1(Regularizer):
     not included.
     """
 
+    of_features: ClassVar[bool] = True
     weight: Weight
     """Factor of sqrt(h) * the sum of the norms."""
 
@@ -170,13 +173,13 @@ def _soft(u: Array, threshold: float) -> Array:
 
 def _parts(model: Parameters, biases: bool = True) -> Iterator[Array]:
     """The leaves that h depends on."""
-    yield model.first
+    yield from bare_leaves(model.first)
     yield from (leaf for leaf in bare_leaves(model.head) if biases or leaf.ndim > 1)
 
 
 def _change(function: Callable[[Array], Array], model: Parameters, biases: bool = True) -> Parameters:
     """The model with `function` applied to these leaves."""
-    first = function(model.first)
+    first = map_leaves(function, model.first)
     return Parameters(first, map_leaves(lambda leaf: function(leaf) if biases or leaf.ndim > 1 else leaf, model.head))
 
 

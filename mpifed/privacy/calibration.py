@@ -53,13 +53,7 @@ def spending_of(job: Job, algorithm: Algorithm, rounds: int) -> Spending:
 
 
 def settle(job: Job, algorithm: Algorithm) -> float:
-    """The noise multiplier of the job: given, or computed from the epsilon that all its rounds may cost.
-
-    Raises
-    ------
-    UsageError
-        when a single round costs more than the budget.
-    """
+    """The noise multiplier of the job, given or calibrated; UsageError when one round costs more than the budget."""
     assert job.privacy is not None
     multiplier = job.privacy.noise_multiplier
     if multiplier is None:
@@ -73,13 +67,7 @@ def settle(job: Job, algorithm: Algorithm) -> float:
 
 
 def settled_before(job: Job, algorithm: Algorithm, header: Header) -> float:
-    """The noise multiplier of a run that goes on, by the header of its ledger.
-
-    Raises
-    ------
-    DataError
-        when the job, with the rounds of the header, has another noise multiplier.
-    """
+    """The noise multiplier in the header of the ledger of a run that goes on; DataError when the job has another."""
     assert job.privacy is not None
     expected, multiplier, tolerance = job.privacy.noise_multiplier, header.noise_multiplier, 0.0
     if expected is None:

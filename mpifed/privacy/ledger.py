@@ -68,10 +68,7 @@ class Ledger:
     def __init__(self, run_dir: Path, job: Job, algorithm: Algorithm, saved: SavedProgress | None = None) -> None:
         """Reads the ledger of `run_dir`; `saved` is the progress of a run that is resumed from a checkpoint.
 
-        Raises
-        ------
-        DataError
-            when it is damaged, or does not agree with the checkpoint or the job.
+        Raises DataError when it is damaged, or does not agree with the checkpoint or the job.
         """
         self._dir, self._path, self._job, self._algorithm = run_dir, run_dir / LEDGER, job, algorithm
         problem = algorithm.problem
@@ -127,7 +124,6 @@ class Ledger:
             temporary.write_bytes(whole + newline + (self._link(lines[-1]) if self.secure else b""))
 
     def _link(self, line: ReleasedRound) -> bytes:
-        """The bytes of the next line."""
         text, sha256 = linked(line, self.head.sha256)
         self.head = LedgerHead(self.head.lines + 1, sha256)
         return text
@@ -220,7 +216,7 @@ class Ledger:
             bound = spending.epsilon_of(rounded(spent) if quick else spent, "rdp" if quick else None)
             epsilons = bound, spending.unamplified_of(spent)
             count = sum(spent.values())
-            cells = [_cell(epsilon) for epsilon in epsilons]
+            cells = [repr(epsilon) if math.isfinite(epsilon) else "" for epsilon in epsilons]
             rows += [(client, spending.rounds[client], count, *cells, accountant) for client in group.clients.tolist()]
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
@@ -248,10 +244,6 @@ def most_within(within: Callable[[int], bool], most: int) -> int:
 def finite(costs: Costs) -> dict[str, float | None]:
     """The epsilons by column; None where infinite or not defined."""
     return {name: value if math.isfinite(value) else None for name, value in costs._asdict().items()}
-
-
-def _cell(value: float) -> str:
-    return repr(value) if math.isfinite(value) else ""
 
 
 def _shown(clients: list[int] | None) -> str:

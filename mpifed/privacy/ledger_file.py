@@ -144,10 +144,7 @@ def _linked(content: bytes, before: str) -> tuple[bytes, str]:
 def read_compared(run_dir: Path) -> Contents | None:
     """The ledger of a run, compared with run.json and model.h5; None where nothing says that the run is private.
 
-    Raises
-    ------
-    DataError
-        when it is missing, damaged, or not what these files say; the ledger may be ahead of them.
+    Raises DataError when it is missing, damaged, or not what these files say; the ledger may be ahead of them.
     """
     run_json, model = run_dir / "run.json", run_dir / "model.h5"
     about, heads = _about(run_json), dict[Path, Table | None]()  # read before the ledger, which may grow meanwhile
@@ -192,13 +189,7 @@ def _compare_settings(path: Path, about: Table, ledger: Contents) -> None:
 
 
 def read_ledger(run_dir: Path) -> Contents:
-    """The ledger of a run, without comparing it with other files.
-
-    Raises
-    ------
-    DataError
-        when there is none, its hashes are wrong, or it is of a version that is not supported.
-    """
+    """The ledger of a run by itself; DataError when there is none, its hashes are wrong, or its version is unknown."""
     path = run_dir / LEDGER
     try:
         whole, _, rest = content(path).rpartition(b"\n")

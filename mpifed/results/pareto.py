@@ -100,7 +100,6 @@ class Recommendation(NamedTuple):
 
     @property
     def best(self) -> Setting:
-        """The recommended setting."""
         return self.front[0].setting
 
     @property
@@ -120,10 +119,7 @@ class Recommendation(NamedTuple):
 def criteria_of(text: str) -> dict[str, float]:
     """The weight of each criterion in `objective,elapsed_s:2`, by column; 1 where none is given.
 
-    Raises
-    ------
-    UsageError
-        when a weight is no positive number, or a column is named twice.
+    Raises UsageError when a weight is no positive number, or a column is named twice.
     """
     criteria: dict[str, float] = {}
     for part in text.split(","):

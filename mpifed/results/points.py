@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,9 +20,10 @@ from typing import NamedTuple, TypeAlias
 from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
+from mpifed.files.atomic import aside
 from mpifed.files.json_file import content
-from mpifed.files.run_folder import JOB, SUMMARY, job_of, summary
-from mpifed.job.sweep import point_name
+from mpifed.files.run_folder import JOB, RUN, SUMMARY, job_of, summary
+from mpifed.job.sweep import SweepPoint, point_name
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.text import toml_text
 
@@ -107,19 +109,29 @@ class Setting(NamedTuple):
         return {name: Mean.of(numbers) for name, numbers in values.items()}
 
 
+def write_sweep(folder: Path, points: Sequence[SweepPoint]) -> None:
+    """Write sweep.csv: a row for each point, with its settings and its run's `summary`, empty where not run."""
+    names = list(points[0].settings)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["point", *names, *SUMMARY])
+    for point in points:
+        run_dir = folder / point.name
+        values = summary(run_dir) if (run_dir / RUN).exists() else dict.fromkeys(SUMMARY)
+        rows.writerow([point.name, *point.settings.values(), *values.values()])
+    # the tasks of a job array may write at the same time
+    temporary_name = folder / f".sweep-{os.uname().nodename}-{os.getpid()}"
+    with aside(temporary_name) as temporary:
+        temporary.write_text(text.getvalue(), encoding="utf-8")
+    os.replace(temporary_name, folder / SWEEP)
+
+
 def is_sweep(folder: Path) -> bool:
-    """Whether this is the folder of a sweep."""
     return (folder / SWEEP).exists()
 
 
 def read_points(where: Folders) -> list[Ran]:
-    """The points of a sweep, run or not; or those of several runs and sweeps together.
-
-    Raises
-    ------
-    UsageError
-        when a folder is neither that of a run nor that of a sweep.
-    """
+    """The points of a sweep, run or not, or those of several runs and sweeps; UsageError for any other folder."""
     folders = [where] if isinstance(where, Path) else list(where)
     if len(folders) == 1 and is_sweep(folders[0]):
         return [_read_point(folders[0] / name, settings) for name, settings in point_settings(folders[0])]
@@ -154,13 +166,7 @@ def _flat(table: Table, above: str = "") -> Table:
 
 
 def point_settings(folder: Path) -> list[tuple[str, Table]]:
-    """The points of a sweep: the name of each, and what sets it apart.
-
-    Raises
-    ------
-    DataError
-        when sweep.csv is not the list of a sweep's points.
-    """
+    """The name of each point of a sweep, and what sets it apart; DataError when sweep.csv is not such a list."""
     path = folder / SWEEP
     try:
         header, *rows = list(csv.reader(io.StringIO(content(path).decode("utf-8"), newline="")))
@@ -220,13 +226,7 @@ def settings_of(points: Iterable[Ran]) -> list[Setting]:
 
 
 def read_settings(where: Folders) -> list[Setting]:
-    """The settings of a sweep, or of several runs, to choose among.
-
-    Raises
-    ------
-    UsageError
-        when a folder is neither, or none of the runs has finished.
-    """
+    """The settings of a sweep, or of several runs, to choose among; UsageError when none of the runs has finished."""
     points = read_points(where)
     if not any(point.finished for point in points):
         raise UsageError(f"{named(where)}: none of {len(points)} runs has finished; run them, or go on with --resume")

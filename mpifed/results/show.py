@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files import columns
-from mpifed.files.run_folder import RUN, read_run, summary
+from mpifed.files.history import read_history
+from mpifed.files.history_csv import HISTORY
+from mpifed.files.run_folder import RUN, job_of, read_run, summary
 from mpifed.files.schemas import RunJson
+from mpifed.job.goals import contradiction
 from mpifed.privacy import protection
 from mpifed.privacy.disclosure import uncovered
 from mpifed.privacy.ledger_file import read_compared
 from mpifed.results.costs import cost_lines, simulated_lines
 from mpifed.results.points import is_sweep
-from mpifed.results.show_certificate import certificate_lines
 from mpifed.results.text import line_of, meaning, value_of
+
+_LABELS = {
+    "kkt_residual": "KKT residual",
+    "stationarity": "  stationarity",
+    "feasibility": "  feasibility",
+    "complementarity": "  complementarity",
+    "lower_bound": "lower bound, by this model",
+    "duality_gap": "duality gap",
+}
 
 
 def run_summary(folder: Path) -> Table:
     """The results of a run, with the costs of each exchange.
 
-    Raises
-    ------
-    UsageError
-        when the folder is that of a sweep.
-    DataError
-        when it is not the folder of a run, or the run's ledger does not match its other files.
+    Raises UsageError when the folder is that of a sweep; DataError when it is not the folder of a run, or the run's
+    ledger does not match its other files.
     """
-    if is_sweep(folder):
-        raise UsageError(f"{folder}: is a sweep; mpifed compare {folder} shows its points")
-    if not (folder / "run.json").exists():
-        if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
-            raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
-        raise DataError(f"{folder}: no run.json; give the folder of a run")
+    must_be_run(folder)
     read_compared(folder)
     run = read_run(folder)  # costs of key agreement and of each exchange, up to the last checkpoint
     return summary(folder) | {"exchanges": run.get("exchanges"), "simulated": run.get("simulated")}
 
 
+def must_be_run(folder: Path) -> None:
+    """UsageError for the folder of a sweep, DataError for any that is not that of a run."""
+    if is_sweep(folder):
+        raise UsageError(f"{folder}: is a sweep; mpifed compare {folder} shows its points")
+    if not (folder / RUN).exists():
+        if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
+            raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
+        raise DataError(f"{folder}: no run.json; give the folder of a run")
+
+
 def run_text(folder: Path) -> str:
-    """The results of a run as text."""
     summary = run_summary(folder)
     labels = columns.labels("show")
     lines = [line_of("status", _status(summary))]
@@ -57,7 +71,7 @@ def run_text(folder: Path) -> str:
     lines += [line_of(label, text) for label, text in protection.shown(run, summary)]
     if run.get("delta") is not None:
         lines.append(line_of("epsilon does not cover", "; ".join(uncovered(folder))))
-    lines += [line_of(label, text) for label, text in certificate_lines(folder)]
+    lines += [line_of(label, text) for label, text in _certificate(folder)]
     lines += [line_of("warning", str(warning)) for warning in [*(run.get("warnings") or []), *_not_known(run)]]
     lines.append(line_of("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
     return "\n".join(lines)
@@ -78,3 +92,61 @@ def _status(summary: Table) -> str:
 def _with_unit(key: str, value: object) -> str:
     text = value_of(key, value)
     return f"{text} s" if columns.column_of(key).unit == "s" else text
+
+
+def _certificate(folder: Path) -> Iterator[tuple[str, str]]:
+    """(label, text) for each constraint and each number of the certificate, from run.json or the history's last row."""
+    columns = read_history(folder) if (folder / HISTORY).exists() else {}
+    last: Table = {name: values[-1] for name, values in columns.items() if len(values)}
+    last |= read_run(folder)  # null where the last model, over all rows, has no such number
+    last = {name: float(value) for name, value in last.items() if isinstance(value, (int, float, np.number))}
+    last = {name: value for name, value in last.items() if math.isfinite(value)}
+    job = job_of(folder)
+    for m, constraint in enumerate(job.get("constraint", []), 1):
+        if f"constraint_{m}" in last:
+            text = _constraint_text(last[f"constraint_{m}"], last.get(f"margin_{m}"), constraint["limit"])
+            yield f"constraint {m}{_what(constraint)}", text + _multipliers(last, m)
+    if why := contradiction(last):
+        yield "constraints", why
+    for name, label in _LABELS.items():
+        if name in last:
+            bound = job.get("stop", {}).get(name)
+            more = "" if bound is None else f", asked for {bound:g} or less"
+            yield label, f"{last[name]:.6g}{_relative(name, last)}{more}"
+
+
+def _multipliers(last: Mapping[str, float], m: int) -> str:
+    """The multiplier of the certificate, and that of the last convex subproblem if the algorithm solves one."""
+    texts = [
+        f"{label} {last[name]:.4g}"
+        for name, label in ((f"multiplier_{m}", "multiplier"), (f"subproblem_multiplier_{m}", "in the last subproblem"))
+        if name in last
+    ]
+    return f"; {', '.join(texts)}" if texts else ""
+
+
+def _relative(name: str, last: Mapping[str, float]) -> str:
+    """The gap relative to the objective, as text."""
+    objective = abs(last.get("objective", 0.0))
+    return f" ({last[name] / objective:.2%} of the objective)" if name == "duality_gap" and objective else ""
+
+
+def _what(constraint: Table) -> str:
+    """The term that a constraint bounds, as text."""
+    classes = constraint.get("classes")
+    of = f" of classes {', '.join(map(str, classes))}" if classes else ""
+    return f" ({constraint['name']}{of})"
+
+
+def _constraint_text(value: float, margin: float | None, limit: float) -> str:
+    """Whether a constraint is met, as text.
+
+    The value is exact, a mean over all the training rows of the term, and it alone decides; its margin bounds how
+    far the mean over new samples of the same distribution may be from it.
+    """
+    text = f"{value:.6g}{f' +- {margin:.2g}' if margin else ''}, limit {limit:g}: "
+    if value > limit:
+        return f"{text}NOT met, by {value - limit:.2g}"
+    if margin and value + margin > limit:
+        return f"{text}met on the training rows; so near the limit that it may not be on new samples"
+    return f"{text}met"

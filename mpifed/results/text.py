@@ -28,12 +28,10 @@ def human_seconds(seconds: float) -> str:
 
 
 def meaning(code: int | None) -> str:
-    """The meaning of a run's exit code."""
     return "killed or still running" if code is None else end_of(code).summary
 
 
 def line_of(label: str, text: str) -> str:
-    """A line of a summary."""
     return f"{label:30} {text}"
 
 

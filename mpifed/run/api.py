@@ -15,7 +15,7 @@ from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import open_folder
 from mpifed.run.lock import locked
-from mpifed.run.loop import Run
+from mpifed.run.loop import RunLoop
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.outcome import Result
 from mpifed.run.progress import Reporter, Silent
@@ -64,7 +64,7 @@ def run(
         if resume and not opened.saved and transport.rank == 0:
             reporter.note(f"{out}: new run; no checkpoint to resume")
         try:
-            this = Run(job, transport, out, reporter, request, cache, opened.header, check, accept_changed)
+            this = RunLoop(job, transport, out, reporter, request, cache, opened.header, check, accept_changed)
             return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
         finally:
             reporter.end()

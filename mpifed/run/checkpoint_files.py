@@ -21,8 +21,8 @@ from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array, Record, leaves, map_leaves
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.shards.extent import Extent, Files
 from mpifed.shards.hdf5 import Group, array_of, dataset_of, reading_hdf5, write_hdf5
-from mpifed.shards.shard import Extent, Files
 
 Arrays: TypeAlias = dict[str, Array]  # of one block, by name
 _BATCH_NBYTES = 2**26  # gathered before they are written

@@ -19,8 +19,8 @@ from mpifed.job.loading import check_data
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.compare import compare_text
+from mpifed.results.points import write_sweep
 from mpifed.results.show import run_text
-from mpifed.results.sweep_table import write_sweep
 from mpifed.run.agreement import agreed
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache

@@ -79,12 +79,13 @@ def test_scores(problem: Problem, model: Parameters, test: Block) -> dict[str, f
     """Mean loss and, for classification, accuracy on the rows of a block of one client."""
     losses, right, rows = 0.0, 0, 0
     for _, batch in test.everything(CHUNK):
-        scores = problem.objective.scores(model.first, batch.X)
+        scores = problem.objective.scores_of(model, batch.X)
         losses += float(problem.objective.loss(model.head, scores, batch.y).sum(dtype="float64"))
-        right += int((problem.objective.predict(model.head, scores) == batch.y).sum())
+        if problem.objective.classifies:
+            right += int((problem.objective.predict(model.head, scores) == batch.y).sum())
         rows += batch.y.size
     columns = {"test_loss": losses / rows}
-    if problem.outputs > 1:
+    if problem.objective.classifies:
         columns["test_accuracy"] = right / rows
     return columns
 

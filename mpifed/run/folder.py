@@ -15,9 +15,11 @@ from mpifed.job.job import Job
 from mpifed.job.loading import dotted
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
+from mpifed.run.lock import HEARTBEAT, LOCK
 
 FAILURE = "failure.txt"  # the message of the first rank to fail
 _FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
+RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT)  # all that a run writes beside RAW_FOLDERS
 # keys that may differ between a run and its resumption, since no bit depends on them
 _FREE = (
     "rounds", "name", "stop", "record", "server", "audit", "simulated_network", "data.path", "data.memory_gib",

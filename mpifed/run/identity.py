@@ -19,7 +19,7 @@ from mpifed.job.job import Job
 from mpifed.job.loading import dotted
 from mpifed.job.own_sources import sources_of
 from mpifed.run import environment
-from mpifed.shards.store import FederatedDataset
+from mpifed.shards.store import ShardFolder
 
 _DIGITS = 12  # of a SHA-256, where a person reads it
 _LIBRARIES = ("numpy", "scipy", "h5py")
@@ -36,7 +36,7 @@ class Identity(NamedTuple):
     accepted: list[str]  # changes that the user has accepted
 
     @classmethod
-    def of(cls, job: Job, data: FederatedDataset, device: Device) -> Identity:
+    def of(cls, job: Job, data: ShardFolder, device: Device) -> Identity:
         """The identity of a run that starts now."""
         versions = {name: version for name, version in environment.versions().items() if name in _LIBRARIES}
         libraries = {"mpifed": _package(), **versions, "device": device.name, **device.versions}

@@ -38,7 +38,7 @@ from mpifed.run.transcript import FOLDER as TRANSCRIPT
 from mpifed.run.transcript import Transcript, parts
 
 
-class Run:
+class RunLoop:
     """A run on this rank, from preparation to results, with all its mutable state."""
 
     def __init__(

@@ -17,12 +17,12 @@ from mpifed.core import loops
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device, Host
 from mpifed.core.errors import DataError
-from mpifed.core.record import Record, leaves
+from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import aside
 from mpifed.files.history import History
 from mpifed.files.json_file import write_json
-from mpifed.files.model_file import write_arrays
+from mpifed.files.model_file import model_arrays, write_arrays
 from mpifed.files.run_folder import job_of
 from mpifed.job.job import Job
 from mpifed.job.time_model import Simulation, described, played_once, simulate
@@ -161,7 +161,7 @@ class Results:
         last : columns of the last model
         late : those of them that are not in the history
         """
-        write_arrays(self.out / "model.h5", dict(leaves(self.algorithm.model(server))), self._attributes())
+        write_arrays(self.out / "model.h5", model_arrays(self.algorithm.model(server)), self._attributes())
         if self.history is not None:
             self.history.close()
         remarks = self.algorithm.remarks(server, last)

@@ -29,9 +29,11 @@ from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
 from mpifed.maths.checks.examined import Broken, Examined, belongs_to_mpifed
+from mpifed.maths.checks.networks import examine_network
 from mpifed.maths.checks.objectives import Task, examine_objective, examine_term
 from mpifed.maths.checks.points import SAMPLES
 from mpifed.maths.checks.regularizers import examine_regularizer
+from mpifed.maths.objectives import NeuralNetwork
 from mpifed.maths.sparse import DeviceRows
 from mpifed.run.agreement import agreed
 
@@ -122,7 +124,8 @@ def _tried(parts: list[Own], objective: Model, task: Task, device: Device) -> li
 def _examine(table: str, examined: Examined, objective: Examined, task: Task) -> int:
     """Test a part; how many numbers could be compared."""
     if table == "model":
-        return examine_objective(examined, task)
+        network = isinstance(examined.target, NeuralNetwork)
+        return examine_network(examined, task) if network else examine_objective(examined, task)
     start = objective.target.start(task.features, task.outputs, task.rng(), task.dtype)
     if table == "regularizer":
         return examine_regularizer(examined, start, task.rng())

@@ -29,6 +29,8 @@ from mpifed.core.tables import Table
 from mpifed.job.job import Job
 from mpifed.job.participation import first_rounds, is_secret, is_secure, most_summed
 from mpifed.job.validation import with_noise
+from mpifed.maths.objectives import LinearScores, Objective
+from mpifed.maths.regularizers import Regularizer
 from mpifed.privacy.calibration import settle, settled_before
 from mpifed.privacy.ledger_file import Header
 from mpifed.run.agreement import agreed
@@ -45,7 +47,7 @@ class Ready(NamedTuple):
     """What a run needs for its first round; of this rank."""
 
     algorithm: Algorithm
-    data: store.FederatedDataset
+    data: store.ShardFolder
     aggregator: Aggregator
     server: ServerRecord
     clients: ClientStates
@@ -56,9 +58,9 @@ class Ready(NamedTuple):
     notes: tuple[str, ...] = ()  # on classes of the user's that could not be tested; on all ranks
 
 
-def problem_of(job: Job, data: store.FederatedDataset) -> Problem:
+def problem_of(job: Job, data: store.ShardFolder) -> Problem:
     """The public description of the job's task."""
-    objective = job.make_objective()
+    objective = job.make_objective().of_shape(data.shape)
     if objective.classifies != bool(data.classes):
         loss = f', loss = "{job.model["loss"]}"' if "loss" in job.model else ""
         task = "regression" if data.classes else "classification"
@@ -66,15 +68,40 @@ def problem_of(job: Job, data: store.FederatedDataset) -> Problem:
             f'[model] name = "{job.model["name"]}"{loss}: is for {_KIND[objective.classifies]}, and {job.data.path} '
             f"holds {_KIND[bool(data.classes)]}; choose another model or loss, or make the data with --task {task}"
         )
-    outputs = data.classes or 1
-    if wrong := objective.check(outputs):
+    outputs = data.classes or data.targets
+    regularizer = job.make_regularizer()
+    if wrong := _wrong_data(job, objective, regularizer, data) or objective.check(data.features, outputs):
         raise UsageError("\n".join(wrong))
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
-        job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=job.make_regularizer(),
+        job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=regularizer,
         clients_per_round=job.participation.clients_per_round, privacy=job.privacy, **cells_of(data)._asdict(),
         target_scale=1.0 if job.privacy else data.target_scale,
     )  # fmt: skip
+
+
+def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None, data: store.ShardFolder) -> list[str]:
+    """Errors where data, algorithm or regularizer need scores that are linear in the features, and these are not."""
+    place = f'[model] name = "{job.model["name"]}"'
+    if isinstance(objective, LinearScores):
+        several = f'{place}: has one output, and {job.data.path} has {data.targets} targets; take name = "torch"'
+        return [several] if data.targets > 1 else []
+    if data.targets > 1 and job.compute.device == "gpu":
+        return [f'[compute] device = "gpu": {job.data.path} has {data.targets} targets, which need the cpu; set "cpu"']
+    linear = "mlp, softmax or another whose scores are linear in the features"
+    wrong = []
+    if data.split != "rows":
+        wrong.append(
+            f"{place}: needs all features of a sample, and {job.data.path} is split by {data.split}; take {linear}, or "
+            "make the data with --split rows"
+        )
+    if data.sparse:
+        wrong.append(f"{place}: needs dense data, and {job.data.path} is sparse; take {linear}")
+    if regularizer is not None and regularizer.of_features:
+        wrong.append(
+            f'[regularizer] name: groups the weights of features, which {place} has not; take "l1", or {linear}'
+        )
+    return wrong
 
 
 def prepare(
@@ -110,7 +137,7 @@ def prepare(
     data = cache.get("staged", lambda: staged(job.data, data, placement, transport))
     with agreed(transport):
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank)))
-        device = cache.get("device", lambda: device_of(job, transport))
+        device = cache.get("device", lambda: Host() if data.targets > 1 else device_of(job, transport))
     notes = check_own_classes(job, algorithm.problem, transport, blocks, device) if check else []
     with agreed(transport):
         aggregator = _aggregator(job, algorithm, transport, blocks, device)
@@ -183,7 +210,7 @@ def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Heade
     return settled, secret and is_secure(job)
 
 
-def cells_of(data: store.FederatedDataset) -> Cells:
+def cells_of(data: store.ShardFolder) -> Cells:
     """Which clients hold which rows and columns."""
 
     def along(axis: str, length: int, holding: Array) -> Holdings:
@@ -217,7 +244,7 @@ def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
         yield dataclasses.replace(measure, exchanges=renamed)
 
 
-def _open_blocks(job: Job, data: store.FederatedDataset, hosted: Hosted) -> Roster:
+def _open_blocks(job: Job, data: store.ShardFolder, hosted: Hosted) -> Roster:
     """The hosted shards: opened now if all clients are in every round, else when their clients first participate."""
     clients = hosted.clients
     if clients and job.data.verify and job.data.stage is None:  # a copy was compared when it was made
@@ -227,6 +254,6 @@ def _open_blocks(job: Job, data: store.FederatedDataset, hosted: Hosted) -> Rost
     return hosted_blocks(data, *hosted, job.compute.dtype, job.data.memory_gib * 2**30, ahead)
 
 
-def _test_block(job: Job, data: store.FederatedDataset) -> Block | None:
+def _test_block(job: Job, data: store.ShardFolder) -> Block | None:
     test = data.test_shard()
     return None if test is None else Block((test,), job.compute.dtype)

@@ -7,10 +7,10 @@ from mpifed.comm.transport import Transport
 from mpifed.job.schema import DataTable
 from mpifed.run.agreement import agreed
 from mpifed.shards import layout, staging
-from mpifed.shards.store import FederatedDataset
+from mpifed.shards.store import ShardFolder
 
 
-def staged(table: DataTable, data: FederatedDataset, placement: Placement, transport: Transport) -> FederatedDataset:
+def staged(table: DataTable, data: ShardFolder, placement: Placement, transport: Transport) -> ShardFolder:
     """The data as this rank reads them: from their folder, or from the copy on its node. Collective.
 
     Each file is copied by a single rank of the node: a shard file by the first that hosts one of its clients,

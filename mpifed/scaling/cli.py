@@ -90,7 +90,7 @@ def scale(
     machine: Table = {"latency_s": latency, "bytes_per_s": bandwidth, "ranks_per_node": ranks_per_node}
     if predict:
         from mpifed.forecast.scale import scale as predicted
-        from mpifed.forecast.scaling_text import scale_text
+        from mpifed.forecast.scale import scale_text
 
         prediction = predicted(job, changes, numbers(ranks, "--ranks"), weak=kinds == "weak", **machine)
         click.echo(json.dumps(prediction, indent=2) if as_json else scale_text(prediction))

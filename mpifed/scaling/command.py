@@ -14,10 +14,9 @@ from mpifed.forecast.scale import scale
 from mpifed.job.job import Job
 from mpifed.scaling.figures import draw
 from mpifed.scaling.launch import cores, launcher, refuse_oversubscription
-from mpifed.scaling.plan import STRONG, WEAK, plan
 from mpifed.scaling.report import report
 from mpifed.scaling.results import as_csv, read_series, rows
-from mpifed.scaling.study import Study, read_job
+from mpifed.scaling.study import STRONG, WEAK, Study, plan, read_job
 from mpifed.shards import store
 
 _BEYOND = 4  # the prediction continues to 4, 16 and 64 times the ranks
@@ -46,10 +45,7 @@ def study_command(
 ) -> Path:
     """Run the missing runs of a study; write scaling.csv, scaling.json, report.md and figures. The path of the report.
 
-    Raises
-    ------
-    UsageError, DataError, MpifedError
-        If the job is wrong, there are too few cores, or a run fails.
+    Raises UsageError, DataError or MpifedError if the job is wrong, there are too few cores, or a run fails.
     """
     ranks, core_count = sorted(set(options.ranks)), cores()
     refuse_oversubscription(ranks, core_count, options.oversubscribe)
@@ -57,6 +53,10 @@ def study_command(
     if options.sizes and "hidden" not in table.get("model", {}):
         name = table.get("model", {}).get("name")
         raise UsageError(f'--model-size: sets [model] hidden, which "{name}" does not have; leave it out')
+    if options.sizes and isinstance(table["model"]["hidden"], list):
+        raise UsageError(
+            "--model-size: sets the units of a single hidden layer, and [model] hidden is a list; leave it out"
+        )
     data = store.open_federation(table["data"]["path"])
     points = plan(options.kinds, ranks, options.clients, options.sizes, data.clients)
     study = Study(table, tuple(points), rounds, options.repeat, launcher(options.launcher), out, options.check)

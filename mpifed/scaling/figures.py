@@ -9,26 +9,19 @@ from typing import TYPE_CHECKING, Any
 from mpifed.core.tables import Table
 from mpifed.files.atomic import aside
 from mpifed.plots import COLOURS, STYLE
-from mpifed.scaling.plan import STRONG, WEAK
 from mpifed.scaling.results import PARTS, Series
+from mpifed.scaling.study import STRONG, WEAK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "pdf")
+_DASHED: Any = {"color": "#777777", "linestyle": "--", "label": "predicted", "zorder": 1}  # of matplotlib
 
 
 def draw(series: Sequence[Series], predicted: dict[str, Table], out: Path, core_count: int) -> list[str]:
-    """Write the figures; their names without suffix.
-
-    Parameters
-    ----------
-    predicted
-        Results of `mpifed scale --predict`, by kind.
-    core_count
-        Number of cores: more ranks than that share them.
-    """
+    """Write the figures; their names without suffix. `predicted`: results of `mpifed scale --predict`, by kind."""
     import matplotlib
 
     written = []
@@ -68,13 +61,10 @@ def _strong(series: Sequence[Series], predicted: Table | None, core_count: int) 
         times.plot(ranks, ideal, color=colour, linestyle=":", linewidth=1)
         speeds.plot(ranks, [line.speed_up(measured) for measured in line.points], "o-", color=colour, label=line.label)
     if predicted is not None:
-        predicted_rows, dashed = (
-            predicted["scaling"],
-            {"color": "#777777", "linestyle": "--", "label": "predicted", "zorder": 1},
-        )
+        predicted_rows = predicted["scaling"]
         x = [row["ranks"] for row in predicted_rows]
-        times.plot(x, [1e3 * row["round_s"] for row in predicted_rows], **dashed)
-        speeds.plot(x, [row["speed_up"] for row in predicted_rows], **dashed)
+        times.plot(x, [1e3 * row["round_s"] for row in predicted_rows], **_DASHED)
+        speeds.plot(x, [row["speed_up"] for row in predicted_rows], **_DASHED)
     most = max(measured.point.ranks for line in series for measured in line.points)
     least = min(line.first.point.ranks for line in series)
     speeds.plot([least, most], [1, most / least], color="black", linestyle=":", linewidth=1, label="ideal")
@@ -102,10 +92,8 @@ def _weak(series: Sequence[Series], predicted: Table | None, core_count: int) ->
         _with_range(times, line, colour)
     if predicted is not None:
         predicted_rows = predicted["scaling"]
-        rates.plot(
-            [row["ranks"] for row in predicted_rows], [row["efficiency"] for row in predicted_rows],
-            color="#777777", linestyle="--", label="predicted", zorder=1,
-        )  # fmt: skip
+        x = [row["ranks"] for row in predicted_rows]
+        rates.plot(x, [row["efficiency"] for row in predicted_rows], **_DASHED)
     rates.axhline(1, color="black", linestyle=":", linewidth=1, label="ideal")
     rates.set_ylabel("weak efficiency")
     rates.set_ylim(0, max(1.1, rates.get_ylim()[1]))
@@ -173,12 +161,6 @@ def _beyond(axes: Axes, core_count: int) -> None:
     """Shade the points with more ranks than cores."""
     low, high = axes.get_xlim()
     if high > 1.5 * core_count:
-        axes.axvspan(
-            core_count * 2**0.5,
-            high,
-            facecolor="#F0F0F0",
-            edgecolor="#BBBBBB",
-            zorder=0,
-            label="more ranks than cores here",
-        )
+        label = "more ranks than cores here"
+        axes.axvspan(core_count * 2**0.5, high, facecolor="#F0F0F0", edgecolor="#BBBBBB", zorder=0, label=label)
         axes.set_xlim(low, high)

@@ -14,13 +14,7 @@ from mpifed.core.errors import UsageError
 
 
 def launcher(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The start of a command line that launches the rest on `{ranks}` ranks.
-
-    Raises
-    ------
-    UsageError
-        If there is no launcher.
-    """
+    """The start of a command line that launches the rest on `{ranks}` ranks; UsageError if there is no launcher."""
     if given:
         return given if "{ranks}" in given else f"{given} -n {{ranks}}"
     allocated = environment.get("SLURM_JOB_ID") and environment.get("MPIFED_LAUNCHER", "srun") == "srun"

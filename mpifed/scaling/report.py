@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mpifed.core.tables import ReadOnlyTable
 from mpifed.results.text import human_seconds
-from mpifed.scaling.plan import STRONG
 from mpifed.scaling.results import PARTS, Series
+from mpifed.scaling.study import STRONG
 
 _QUIET = 0.3  # fraction of the cores that may be busy when a study begins
 _LAW = {STRONG: "Amdahl's law, T(P) / T(1) = s + (1 - s) / P", "weak": "Gustafson's law, speed-up = P - s (P - 1)"}
@@ -20,7 +20,6 @@ def report(
     predicted: Mapping[str, ReadOnlyTable],
     figures: Sequence[str],
 ) -> str:
-    """The text of the report."""
     sections = [
         _measured(about),
         *(_series(line, rows) for line in series),

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.json_file import read_json
-from mpifed.scaling.plan import STRONG, ScalingPoint
-from mpifed.scaling.study import Study
+from mpifed.scaling.study import STRONG, ScalingPoint, Study
 
 PARTS = {  # parts of a round, which add up to the mean round
     "answer_s": "computing the uploads",
@@ -35,11 +34,6 @@ class Measured(NamedTuple):
     def median_s(self) -> float:
         """Seconds per round."""
         return median(self.seconds)
-
-    @property
-    def spread(self) -> float:
-        """(most - least) / median."""
-        return (max(self.seconds) - min(self.seconds)) / self.median_s
 
 
 class Series(NamedTuple):
@@ -149,7 +143,6 @@ def rows(series: Sequence[Series], predicted: Mapping[tuple[str, int], float]) -
 
 
 def as_csv(rows: Sequence[Table]) -> str:
-    """The rows as CSV."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""The runs of a study: all points, several times, interleaved; finished runs are not repeated."""
+"""The points of a scaling study, and their runs: several of each, interleaved; finished ones are not repeated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import tomli_w
@@ -18,12 +18,73 @@ from mpifed.core.tables import Table
 from mpifed.files.json_file import read_json, write_json
 from mpifed.job.job import Job, put_key, read_table
 from mpifed.scaling.launch import start
-from mpifed.scaling.plan import STRONG, WEAK, ScalingPoint
 from mpifed.shards import store
 
+STRONG, WEAK = "strong", "weak"
 PLAN = "study.json"
 ROUNDS = 100  # rounds of a run, unless its job has fewer
 _DONE = (0, 5, 6)
+
+
+@dataclass(frozen=True)
+class ScalingPoint:
+    """One point of a series: a number of ranks and a problem."""
+
+    kind: str  # strong or weak
+    ranks: int
+    clients: int | None = None  # of synthetic data; None: the job's own data
+    size: int | None = None  # of the model; None: the job's own
+
+    @property
+    def series(self) -> ScalingPoint:
+        """The settings that this point shares with the others of its series."""
+        clients = self.clients
+        if self.kind == WEAK and clients is not None:
+            clients //= self.ranks
+        return replace(self, ranks=0, clients=clients)
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        parts = [self.kind, f"r{self.ranks:04d}"]
+        parts += [f"c{self.clients}"] if self.clients is not None else []
+        parts += [f"m{self.size}"] if self.size is not None else []
+        return "-".join(parts)
+
+    @property
+    def label(self) -> str:
+        """The label of its series."""
+        series = self.series
+        parts = [] if series.clients is None else [f"{series.clients} clients" + " a rank" * (series.kind == WEAK)]
+        parts += [] if series.size is None else [f"model size {series.size}"]
+        return ", ".join(parts) or "the job"
+
+    def table(self) -> Table:
+        return asdict(self)
+
+
+def plan(
+    kinds: Sequence[str], ranks: Sequence[int], clients: Sequence[int], sizes: Sequence[int], own_clients: int
+) -> list[ScalingPoint]:
+    """All points of a study.
+
+    Parameters
+    ----------
+    clients
+        Numbers of clients, in all (strong) or per rank (weak); empty: the job's own.
+    sizes
+        Sizes of the model; empty: the job's own.
+    own_clients
+        Number of clients in the job's own data.
+    """
+    points = []
+    for size in sizes or [None]:  # type: ignore[list-item]
+        if STRONG in kinds:
+            points += [ScalingPoint(STRONG, p, n, size) for n in clients or [None] for p in ranks]  # type: ignore[list-item]
+        if WEAK in kinds:
+            each = clients or [max(1, own_clients // max(ranks))]
+            points += [ScalingPoint(WEAK, p, n * p, size) for n in each for p in ranks]
+    return points
 
 
 @dataclass(frozen=True)
@@ -39,15 +100,7 @@ class Study:
     check: bool = True  # user-defined classes, before each run
 
     def run_all(self, say: Callable[[str], None]) -> None:
-        """Run all runs that have not finished yet.
-
-        Raises
-        ------
-        UsageError
-            If the folder holds another study.
-        MpifedError
-            If a run fails.
-        """
+        """Run all runs that have not finished; UsageError if the folder has another study, MpifedError if one fails."""
         self.out.mkdir(parents=True, exist_ok=True)
         self._same_as_before()
         for point in self.points:
@@ -58,11 +111,9 @@ class Study:
             self._run(point, turn)
 
     def folder(self, point: ScalingPoint, turn: int) -> Path:
-        """The folder of one run."""
         return self.out / "runs" / point.name / f"{turn:02d}"
 
     def done(self, point: ScalingPoint, turn: int) -> bool:
-        """Whether a run has finished."""
         try:
             run = read_json(self.folder(point, turn) / "run.json")
         except MpifedError:
@@ -70,7 +121,6 @@ class Study:
         return run.get("exit") in _DONE and run.get("rounds") == self.rounds
 
     def job_of(self, point: ScalingPoint) -> Table:
-        """The tables of the job of a point."""
         table: Table = json.loads(json.dumps(self.table, default=str))
         table.pop("sweep", None)
         put_key(table, "rounds", self.rounds)
@@ -148,27 +198,15 @@ class Study:
 
 
 def read_job(path: Path, changes: Sequence[str], rounds: int | None) -> tuple[Table, int]:
-    """The tables of a job, with an absolute data path, and the number of rounds of a run.
-
-    Raises
-    ------
-    UsageError
-        If the job is wrong.
-    """
+    """The tables of a job, with an absolute data path, and the rounds of a run; UsageError if the job is wrong."""
     table = read_table(path, changes)
     job = Job.check({key: value for key, value in table.items() if key != "sweep"}, str(path))
     put_key(table, "data.path", str(Path(job.data.path).resolve()))
     return table, rounds or min(job.rounds, ROUNDS)
 
 
-def synthetic_like(data: store.FederatedDataset, clients: int) -> list[str]:
-    """Arguments of `mpifed data` for synthetic data with as many rows and columns per client, stored alike.
-
-    Raises
-    ------
-    UsageError
-        If the clients hold columns of the same rows.
-    """
+def synthetic_like(data: store.ShardFolder, clients: int) -> list[str]:
+    """Arguments of `mpifed data` for as many rows and columns per client; UsageError unless the data split by rows."""
     if data.split != "rows":
         raise UsageError(
             f"{data.path}: is split by {data.split}; synthetic data for more clients are always split by rows: leave "

@@ -108,7 +108,6 @@ def _columns_of(partition: Partition, row: int, features: int) -> NDArray[np.int
 
 
 def _holders(partition: Partition, row: int, column: int) -> tuple[int, ...]:
-    """The clients that hold a cell."""
     in_rows = np.array([_has(group, row) for group in partition.rows])
     in_columns = np.array([_has(group, column) for group in partition.columns])
     return tuple(np.flatnonzero(in_rows[partition.holds[:, 0]] & in_columns[partition.holds[:, 1]]).tolist())
@@ -130,7 +129,6 @@ def _shared(partition: Partition, samples: int, features: int) -> tuple[int, int
 
 
 def _transposed(partition: Partition) -> Partition:
-    """The partition with rows and columns exchanged."""
     return Partition(partition.split, partition.columns, partition.rows, partition.holds[:, ::-1])
 
 

@@ -18,7 +18,7 @@ from mpifed.core.tables import Table
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
-    from mpifed.shards.store import FederatedDataset
+    from mpifed.shards.store import ShardFolder
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 PIXELS = ("digits", "mnist")  # scaled by `unit` by default: the papers' step sizes diverge on raw pixels
@@ -68,9 +68,9 @@ def _of_all_sources() -> list[click.Parameter]:
             help="--map, tables: how to treat cells that no client holds.",
         ),
         click.Option(
-            ["--partition"], default="iid", show_default=True, metavar="iid|dirichlet:A|classes:K",
-            help="Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, or "
-            "K classes each.",
+            ["--partition"], default="iid", show_default=True, metavar="iid|dirichlet:A|classes:K|shards:K",
+            help="Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, "
+            "K classes each, or K runs each of the rows sorted by class.",
         ),
         click.Option(["--skew"], type=float, metavar="A", help="Draw the sizes of groups of rows from Dirichlet(A)."),
         click.Option(
@@ -98,7 +98,6 @@ class _Sources(click.Group):
     """A command for each source, with options from the fields of its class; my_module:MyClass is a user's class."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of mpifed's sources."""
         from mpifed.shards.sources import SOURCES
 
         return list(SOURCES)
@@ -213,7 +212,7 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
     click.echo(_summary(federation))
 
 
-def _summary(federation: FederatedDataset) -> str:
+def _summary(federation: ShardFolder) -> str:
     """A few lines on the data that were made."""
     counts, widths = federation.counts, federation.widths
     lines = {

@@ -53,13 +53,7 @@ def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
 
 @contextmanager
 def write_hdf5(path: Path, mode: Literal["w", "r+"] = "w") -> Iterator[h5py.File]:
-    """A new HDF5 file, or with mode "r+" an existing one, opened for writing.
-
-    Raises
-    ------
-    OSError
-        at the end, if a write failed.
-    """
+    """A new HDF5 file, or with mode "r+" an existing one, opened for writing; OSError at the end, if a write failed."""
     with named_in_errors(path), open(path, _MODES[mode], buffering=0) as opened:
         file = _Unfailing(opened)
         try:
@@ -134,8 +128,7 @@ def dataset_of(group: h5py.Group, name: str, kinds: str = "biuf") -> h5py.Datase
 
     Raises
     ------
-    ValueError, KeyError
-        when there is no such dataset.
+    ValueError, KeyError : when there is no such dataset.
     """
     node = group
     for part in name.split("/"):

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from mpifed.core.block import Block
 from mpifed.core.roster import Roster
 from mpifed.shards.shard import Joint, Shard
-from mpifed.shards.store import FederatedDataset
+from mpifed.shards.store import ShardFolder
 
 SHARD_NBYTES = 2048  # of an open shard beside its arrays
 STREAMED_NBYTES = 2**30  # of labels of open shards whose values are read from files
 
 
 def hosted_blocks(
-    data: FederatedDataset, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, ahead: bool
+    data: ShardFolder, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, ahead: bool
 ) -> Roster:
     """The blocks of consecutive clients, opened on demand.
 
@@ -30,8 +30,7 @@ def hosted_blocks(
 
     Raises
     ------
-    DataError
-        When a shard is damaged: now if `ahead`, else when it is opened.
+    DataError : when a shard is damaged: now if `ahead`, else when it is opened.
     """
     opened = _Opened(data, clients, bounds, dtype, room)
     if ahead:
@@ -43,9 +42,7 @@ def hosted_blocks(
 class _Opened:
     """Open blocks: those in memory stay open, others as long as they were recently used."""
 
-    def __init__(
-        self, data: FederatedDataset, clients: range, bounds: NDArray[np.int64], dtype: str, room: float
-    ) -> None:
+    def __init__(self, data: ShardFolder, clients: range, bounds: NDArray[np.int64], dtype: str, room: float) -> None:
         self._data, self._clients, self._bounds, self._dtype, self._room = data, clients, bounds, dtype, room
         self._resident: dict[int, Block] = {}
         self._streamed: OrderedDict[int, Block] = OrderedDict()
@@ -63,7 +60,7 @@ class _Opened:
         shards, streams, clients = [], False, self._of(i)
         joint = Joint(int(self._data.counts[clients.start : clients.stop].sum())) if len(clients) > 1 else None
         for client in clients:
-            nbytes = self._data.shard_nbytes(client) + self._overhead(client)
+            nbytes = int(self._data.nbytes[client]) + self._overhead(client)
             fits = nbytes <= self._room
             self._room -= nbytes if fits else 0
             streams |= not fits

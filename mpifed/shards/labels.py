@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.record import Array
+from mpifed.core.record import Array, vectors
 from mpifed.shards.sources.dataset import Dataset, listed
 
 
@@ -31,16 +31,14 @@ def encode(data: Dataset, rule: str) -> Labels:
 
     Raises
     ------
-    UsageError
-        When the rule does not fit the labels.
-    DataError
-        When there is only one class, or a test label does not occur in the training rows.
+    UsageError : when the rule does not fit the labels.
+    DataError : when there is only one class, or a test label does not occur in the training rows.
     """
     labels, test = data.labels, data.test[1] if data.test else None
     if not np.issubdtype(labels.dtype, np.integer):
         if rule != "all":
             raise UsageError(f"--labels {rule}: the labels are real targets, not classes; add --task classification")
-        return Labels(labels, test, ())
+        return Labels(_targets(labels), None if test is None else _targets(test), ())
     values = np.unique(labels)
     if len(values) < 2:
         raise DataError(f"{_file(data, 0)}: all rows have the label {values[0]}; expected at least two classes")
@@ -48,6 +46,11 @@ def encode(data: Dataset, rule: str) -> Labels:
     if rule == "all":
         _check_known(data, values)
     return Labels(code(labels), None if test is None else code(test), meaning)
+
+
+def _targets(labels: Array) -> Array:
+    """[s] real targets: numbers, or vectors where there are several of each row."""
+    return labels if labels.ndim == 1 else labels[:, 0] if labels.shape[1] == 1 else vectors(labels)
 
 
 def _code(rule: str, values: Array) -> tuple[Callable[[Array], Array], tuple[str, ...]]:

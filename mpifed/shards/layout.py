@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.holdings import span as span
 from mpifed.core.io_errors import open_regular
-from mpifed.core.record import Array
+from mpifed.core.record import Array, of_vectors
 
 SCHEMA = 2
 FEDERATION = "federation.h5"
@@ -25,11 +25,6 @@ REMEDY = "make the data again with `mpifed data ... --force`"
 
 def shard_name(number: int) -> str:
     return f"shard-{number:05d}.h5"
-
-
-def group_name(client: int) -> str:
-    """Name of a client's group in a shard file of schema 1."""
-    return f"client-{client:05d}"
 
 
 def aside(path: Path) -> Path:
@@ -64,8 +59,7 @@ def check_bytes(folder: Path, whole: bool = False) -> None:
 
     Raises
     ------
-    DataError
-        When they differ, or either cannot be read.
+    DataError : when they differ, or either cannot be read.
     """
     path, beside = folder / FEDERATION, folder / BYTES
     try:
@@ -95,8 +89,7 @@ def check_sizes(folder: Path, sizes: NDArray[np.int64], clients: int, pack: int)
 
     Raises
     ------
-    DataError
-        When a file is missing or has another size.
+    DataError : when a file is missing or has another size.
     """
     for number, size in enumerate(sizes.tolist()):
         path = folder / shard_name(number)
@@ -109,7 +102,8 @@ def check_sizes(folder: Path, sizes: NDArray[np.int64], clients: int, pack: int)
 
 
 def compact_labels(y: Array) -> Array:
-    """Labels y [s] in the smallest little-endian dtype that represents them exactly."""
+    """Labels y [s] in the smallest little-endian dtype that represents them exactly; vectors one after the other."""
+    y = of_vectors(y).reshape(-1)
     if np.issubdtype(y.dtype, np.integer):
         return y.astype(np.min_scalar_type(int(y.max())).newbyteorder("<"))
     single = y.astype("<f4")

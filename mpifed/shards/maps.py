@@ -68,9 +68,8 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
 
     Raises
     ------
-    DataError
-        When the file is missing or malformed, a client has no entry, or a cell is held by several clients or, unless
-        that is allowed, by none.
+    DataError : when the file is missing or malformed, a client has no entry, or a cell is held by several clients
+        or, unless that is allowed, by none.
     """
     check_file(path)
     entries = dict[int, MapEntry]()
@@ -97,15 +96,12 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
     coverage = cover(partition, samples, features)
     if coverage.holders or (coverage.missing and missing != "zero"):
         row, column = coverage.cell or (0, 0)
-        whose = (
-            f"clients {listed(sorted(holds)[place] for place in coverage.holders)}" if coverage.holders else "no client"
-        )
-        remedy = "expected one client" + (
-            ""
-            if coverage.holders
-            else f"; give it one, or --missing zero to let all {coverage.missing} such cells be zero"
-        )
-        raise DataError(f"{path}: the cell of row {row} and column {column} is held by {whose}; {remedy}")
+        place = f"{path}: the cell of row {row} and column {column} is held by"
+        if coverage.holders:
+            whose = listed(sorted(holds)[at] for at in coverage.holders)
+            raise DataError(f"{place} clients {whose}; expected one client")
+        remedy = f"give it one, or --missing zero to let all {coverage.missing} such cells be zero"
+        raise DataError(f"{place} no client; expected one client; {remedy}")
     if coverage.bare:
         what, number = coverage.bare
         raise DataError(f"{path}: {what} {number} is held by no client; every {what} needs one")

@@ -74,13 +74,7 @@ def by_rectangles(rows: Groups, columns: Groups, holds: list[tuple[int, int]]) -
 
 
 def training_rows(partition: Partition, keep: NDArray[np.bool_], features: int) -> Partition:
-    """The partition of the rows where `keep` [s] is True, with new row indices.
-
-    Raises
-    ------
-    UsageError
-        When a client has none of these rows.
-    """
+    """The partition of the rows where `keep` [s] is True, numbered anew; UsageError when a client has none of them."""
     number = np.cumsum(keep) - 1
     groups = [number[group[keep[group]]] for group in partition.rows]
     empty = [len(groups[group]) == 0 for group in partition.holds[:, 0]]
@@ -106,14 +100,15 @@ def by_rows(
     features : total number of columns
     clients : N, at most s
     how : "iid"; "dirichlet:A", where each class is divided in proportions drawn from a symmetric Dirichlet
-        distribution with parameter A; "classes:K", where each client holds rows of (at most) K classes
+        distribution with parameter A; "classes:K", where each client holds rows of (at most) K classes; "shards:K",
+        where the rows in the order of their classes are cut into K N equal runs, and each client has K at random
+        (McMahan et al., AISTATS 2017, with K = 2)
     skew : parameter of a symmetric Dirichlet distribution of the clients' sizes; None for equal sizes
     seed : of all random numbers
 
     Raises
     ------
-    UsageError
-        When there are too few rows or classes for the partition.
+    UsageError : when there are too few rows or classes for the partition.
     """
     groups = deal(y, clients, how, skew, seed)
     holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
@@ -123,12 +118,8 @@ def by_rows(
 def by_columns(samples: int, features: int, clients: int) -> Partition:
     """A vertical split: each client holds a contiguous block of the columns of all rows.
 
-    The first blocks are larger by a column: 784 columns among 10 clients are 4 blocks of 79 columns and 6 of 78.
-
-    Raises
-    ------
-    UsageError
-        When there are more clients than columns.
+    The first blocks are larger by a column: 784 columns among 10 clients are 4 blocks of 79 columns and 6 of 78. Raises
+    UsageError when there are more clients than columns.
     """
     columns = cut(features, clients)
     holds = np.stack([np.zeros(clients, dtype=np.int64), np.arange(clients)], axis=1)
@@ -164,8 +155,11 @@ def deal(y: Array, clients: int, how: str, skew: float | None, seed: int) -> lis
     if skew is not None and not 0 < skew < np.inf:
         raise UsageError(f"--skew {skew:g}: the parameter of a Dirichlet distribution is a number above 0")
     rng = stream(seed, "rows")
+    name, parameter = _parse(how)
+    if name == "shards":
+        return _runs(y, clients, how, int(parameter), skew, rng)
     sizes = np.full(clients, 1.0) if skew is None else rng.dirichlet(np.full(clients, skew)) + np.finfo(float).tiny
-    kind, shares = _shares(y, how, sizes, rng)
+    kind, shares = _shares(y, how, name, parameter, sizes, rng)
     owner = np.empty(len(y), dtype=np.int64)
     for members, share in zip(_by_kind(kind, len(shares)), shares, strict=True):
         members = rng.permutation(members)
@@ -175,6 +169,26 @@ def deal(y: Array, clients: int, how: str, skew: float | None, seed: int) -> lis
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
 
 
+def _runs(y: Array, clients: int, how: str, each: int, skew: float | None, rng: Generator) -> list[NDArray[np.int64]]:
+    """N ascending arrays [s_n]: of each client `each` runs of the rows in the order of their classes y [s]."""
+    _check_classes(y, how)
+    if skew is not None:
+        raise UsageError(f"--partition {how} --skew {skew:g}: runs are of equal size; leave out --skew")
+    if each * clients > len(y):
+        raise UsageError(
+            f"--partition {how}: {clients} clients with {each} runs of {len(y)} rows; every run needs a row: give K "
+            f"from 1 to {len(y) // clients}"
+        )
+    runs = np.array_split(np.argsort(y, kind="stable"), each * clients)
+    holders = rng.permutation(each * clients).reshape(clients, each)
+    return [np.sort(np.concatenate([runs[i] for i in numbers])) for numbers in holders]
+
+
+def _check_classes(y: Array, how: str) -> None:
+    if not np.issubdtype(y.dtype, np.integer):
+        raise UsageError(f"--partition {how}: the labels are real targets, not classes; use --partition iid")
+
+
 def _by_kind(kind: Array, kinds: int) -> Iterator[Array]:
     """The ascending rows of each kind in kind [s], from 0 to kinds - 1."""
     order, ends = np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind, minlength=kinds))
@@ -182,14 +196,12 @@ def _by_kind(kind: Array, kinds: int) -> Iterator[Array]:
         yield order[start:stop]
 
 
-def _shares(y: Array, how: str, sizes: Array, rng: Generator) -> tuple[Array, Array]:
+def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: Generator) -> tuple[Array, Array]:
     """(kind [s] of each row, share [kinds, N] of each kind for each client, up to a factor)."""
-    name, parameter = _parse(how)
     clients = len(sizes)
     if name == "iid":
         return np.zeros(len(y), dtype=np.int64), sizes[None]
-    if not np.issubdtype(y.dtype, np.integer):
-        raise UsageError(f"--partition {how}: the labels are real targets, not classes; use --partition iid")
+    _check_classes(y, how)
     classes = int(y.max()) + 1
     check_memory(
         24 * classes * clients, f"--partition {how}: {classes} classes by {clients} groups",
@@ -218,11 +230,13 @@ def _parse(how: str) -> tuple[str, float]:
             return name, 0.0
         if name == "dirichlet" and 0 < float(text) < np.inf:
             return name, float(text)
-        if name == "classes" and int(text) > 0:
+        if name in ("classes", "shards") and int(text) > 0:
             return name, int(text)
     except ValueError:
         pass
-    raise UsageError(f"--partition {how[:40]}: expected iid, dirichlet:A with A > 0, or classes:K with K = 1, 2, ...")
+    raise UsageError(
+        f"--partition {how[:40]}: expected iid, dirichlet:A with A > 0, classes:K or shards:K with K = 1, 2, ..."
+    )
 
 
 def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:
@@ -247,10 +261,7 @@ def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:
 def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
     """[s] True for the rows of a test set: a fraction of each class, or of all rows for real targets y [s].
 
-    Raises
-    ------
-    UsageError
-        When the fraction is outside (0, 1), or one of the two sets would be empty.
+    Raises UsageError when the fraction is outside (0, 1), or one of the two sets would be empty.
     """
     if not 0 < fraction < 1:
         raise UsageError(f"--test-fraction {fraction:g}: expected a number above 0 and below 1, for example 0.2")

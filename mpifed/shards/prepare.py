@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 import mpifed
-from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
@@ -23,14 +22,13 @@ from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
 from mpifed.shards.memory import check_memory
-from mpifed.shards.optimum import MOST_FEATURES, least_squares
 from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out, training_rows
 from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Source, Synthetic, Tables
-from mpifed.shards.sources.dataset import CHUNK_VALUES
-from mpifed.shards.statistics import statistics, target_scale
-from mpifed.shards.store import About, FederatedDataset, open_federation, write_federation
+from mpifed.shards.sources.dataset import CHUNK_VALUES, checked
+from mpifed.shards.statistics import MOST_FEATURES, least_squares, statistics, target_scale
+from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Options:
             raise UsageError(f"--split {self.split}: --clients N is missing")
 
 
-def prepare(options: Options) -> FederatedDataset:
+def prepare(options: Options) -> ShardFolder:
     """Make a data folder.
 
     Dense rows are in memory chunk by chunk, as the source gives them; labels and test rows are in memory as a whole.
@@ -104,13 +102,11 @@ def prepare(options: Options) -> FederatedDataset:
 
     Raises
     ------
-    UsageError
-        When the options do not fit the data, or the folder is not empty.
-    DataError
-        When the source is missing or damaged.
+    UsageError : when the options do not fit the data, or the folder is not empty.
+    DataError : when the source is missing or damaged.
     """
     _check_out(options)
-    data = _checked(options.name, options.source.read(options.seed))
+    data = checked(options.name, options.source.read(options.seed))
     if options.test_fraction is not None:
         data = _hold_out(data, options.test_fraction, options.seed)
     y, test_y, meaning = encode(data, options.labels)
@@ -119,7 +115,7 @@ def prepare(options: Options) -> FederatedDataset:
         data = _only_held(data, partition)
     data, scaling = _scaled(data, options.scale, partition.missing)
     optimum, summary = None, statistics(data.chunks(), y, scaling, regression=not meaning)
-    if not meaning and data.dtype is not None and data.features <= MOST_FEATURES:
+    if not meaning and y.dtype.names is None and data.dtype is not None and data.features <= MOST_FEATURES:
         optimum = least_squares(data.chunks, y, scaling)
         summary["least_squares_loss"] = optimum.pop("loss_with_intercept")
     about = About(
@@ -134,6 +130,7 @@ def prepare(options: Options) -> FederatedDataset:
         target_scale=target_scale(summary),
         test=(data.test[0], test_y) if data.test and test_y is not None else None,
         names=data.names,
+        shape=data.shape,
         optimum=optimum,
     )
     chunks = _with_progress(data.chunks(), len(y))
@@ -143,52 +140,6 @@ def prepare(options: Options) -> FederatedDataset:
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
     return open_federation(options.out)
-
-
-def _checked(name: str, data: object) -> Dataset:
-    """The data, whose shapes and types are as `Dataset` says; DataError where a source gives something else."""
-    if not isinstance(data, Dataset):
-        raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.shards.sources.Dataset")
-    if not callable(data.chunks):
-        raise DataError(f"{name}: chunks is {type(data.chunks).__name__}; expected a function that yields rows")
-    if data.names is not None and len(data.names) != data.features:
-        raise DataError(f"{name}: {len(data.names)} names for {data.features} features")
-    _check_labels(name, "labels", data.labels)
-    if data.test is not None:
-        X, labels = data.test
-        _check_labels(name, "test labels", labels)
-        if np.shape(X) != (len(labels), data.features):
-            raise DataError(
-                f"{name}: test rows {np.shape(X)}; expected [{len(labels)}, {data.features}], as the labels"
-            )
-        if not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
-            raise DataError(f"{name}: test rows have values that are not finite")
-    return replace(data, chunks=lambda: _as_declared(name, data))
-
-
-def _check_labels(name: str, what: str, labels: object) -> None:
-    """DataError unless they are [s] finite numbers."""
-    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iuf" or not len(labels):
-        came = f"an array of {labels.dtype} {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
-        raise DataError(f"{name}: {what} are {came}; expected [rows], int64 classes or float64 targets")
-    beyond = np.flatnonzero(~(np.abs(labels) <= np.finfo(np.float32).max))
-    if len(beyond):
-        raise DataError(f"{name}: {what}: that of row {beyond[0]} is {labels[beyond[0]]}; expected finite numbers")
-
-
-def _as_declared(name: str, data: Dataset) -> Iterator[Piece]:
-    """The chunks, while they have as many columns as `features` and finite values, and in all a row for each label."""
-    rows = 0
-    for X in data.chunks():
-        if getattr(X, "ndim", 0) != 2 or X.shape[1] != data.features:
-            came = f"shape {X.shape}" if hasattr(X, "shape") else f"type {type(X).__name__}"
-            raise DataError(f"{name}: a chunk of rows has {came}; expected [rows, {data.features}], as features says")
-        if own_module(name) is not None and not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
-            raise DataError(f"{name}: rows {rows} to {rows + X.shape[0] - 1} have values that are not finite")
-        rows += X.shape[0]
-        yield X
-    if rows != len(data.labels):
-        raise DataError(f"{name}: {rows} rows and {len(data.labels)} labels; expected a label for each row")
 
 
 def _check_out(options: Options) -> None:
@@ -263,15 +214,8 @@ def _only_held(data: Dataset, partition: Partition) -> Dataset:
 def _scaled(data: Dataset, kinds: str, missing: int) -> tuple[Dataset, Scaling]:
     """(the data to store, the scaling of their columns that readers apply).
 
-    Parameters
-    ----------
-    kinds : names of scalings in sequence, separated by commas
-    missing : number of cells that no client holds
-
-    Raises
-    ------
-    UsageError
-        When a shift would fill a sparse matrix, or cells that no client holds.
+    `kinds`: names of scalings in sequence, separated by commas. `missing`: number of cells that no client holds. Raises
+    UsageError when a shift would fill a sparse matrix, or cells that no client holds.
     """
     scaling = IDENTITY
     for kind in kinds.split(","):

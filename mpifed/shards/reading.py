@@ -7,6 +7,7 @@ damaged files, the checks malicious ones.
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -17,21 +18,19 @@ from numpy.typing import NDArray
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards import layout
+from mpifed.shards.extent import Extent, Files, is_finite
 from mpifed.shards.hdf5 import Group, array_of, attribute_of, dataset_of, texts_of
 from mpifed.shards.scaling import Scaling
-from mpifed.shards.shard import Extent, Files, is_finite
+from mpifed.shards.shard import DenseRows, SparseRows
 from mpifed.shards.statistics import check_statistics
 
 _MOST = 2**62
 _MOST_CLASSES = 2**16  # unless there are more rows
+_MOST_TARGETS = 2**16  # of a row
 _SPLITS = ("rows", "columns", "grid")
 _DTYPES = {np.dtype(name).newbyteorder("<").str for name in ("u1", "u2", "u4", "u8", "i4", "i8", "f4", "f8")}
-_KINDS = {
-    "X": "uf",
-    "data": "f",
-    "indices": "i",
-    "indptr": "i",
-}  # allowed kinds of dtypes of the datasets of a shard file
+# allowed kinds of dtypes of the datasets of a shard file
+_KINDS = {"X": "uf", "data": "f", "indices": "i", "indptr": "i"}
 
 
 class Places(NamedTuple):
@@ -51,14 +50,10 @@ class Places(NamedTuple):
 
 
 def contents(file: Group, folder: Path) -> Table:
-    """The fields of `mpifed.shards.store.FederatedDataset`, by name, from an open `federation.h5`.
+    """The fields of `mpifed.shards.store.ShardFolder`, by name, from an open `federation.h5`.
 
-    Raises
-    ------
-    ValueError, KeyError
-        when an entry is missing or invalid.
-    DataError
-        when a shard file is missing or has the wrong size.
+    Raises ValueError or KeyError when an entry is missing or invalid; DataError when a shard file is missing or has the
+    wrong size.
     """
     entries = _numbers(file)
     clients, pack = entries["clients"], entries["pack"]
@@ -75,6 +70,7 @@ def contents(file: Group, folder: Path) -> Table:
     files = -(-clients // pack)
     sizes = _whole(file, "files/nbytes", (files,))
     layout.check_sizes(folder, sizes, clients, pack)
+    entries["targets"] = _targets(file, entries["classes"])
     entries["nbytes"] = _whole(file, "shard_nbytes", (clients,))
     entries["checksums"] = tuple(texts_of(file, "files/checksum"))
     if len(entries["checksums"]) != files or not all(
@@ -89,12 +85,36 @@ def contents(file: Group, folder: Path) -> Table:
         raise ValueError(f"{layout.PROVENANCE} is not a JSON object")
     entries["statistics"] = check_statistics(entries["provenance"].get("statistics", {}), entries["features"])
     entries["target_scale"] = _target_scale(file)
+    entries["shape"] = _shape(file, entries["features"])
     entries["optimum"] = None
     if "optimum" in file:
         entries["optimum"] = {name: array_of(file, f"optimum/{name}", "f") for name in ("w", "loss")}
         if entries["optimum"]["loss"].shape != ():
             raise ValueError("optimum/loss is not a scalar")
     return entries
+
+
+def _shape(file: Group, features: int) -> tuple[int, ...] | None:
+    """The attribute, positive integers whose product is the number of features; None where it is absent."""
+    if "shape" not in file.attrs:
+        return None
+    shape = attribute_of(file, "shape")
+    if not isinstance(shape, np.ndarray) or shape.dtype.kind not in "iu" or shape.ndim != 1 or not len(shape) <= 8:
+        raise ValueError(f"shape = {shape!r:.80}, expected integers")
+    lengths = tuple(int(length) for length in shape)
+    if min(lengths, default=0) < 1 or math.prod(lengths) != features:
+        raise ValueError(f"shape = {lengths!r:.80}, expected lengths whose product is {features}, that of features")
+    return lengths
+
+
+def _targets(file: Group, classes: int) -> int:
+    """The attribute, the number of real targets of a row; 1 where it is absent."""
+    if "targets" not in file.attrs:
+        return 1
+    targets = attribute_of(file, "targets")
+    if not isinstance(targets, (int, np.integer)) or not 2 <= targets <= _MOST_TARGETS or classes:
+        raise ValueError(f"targets = {targets!r:.80} and {classes} classes, expected 2 to {_MOST_TARGETS}, and none")
+    return int(targets)
 
 
 def _target_scale(file: Group) -> float:
@@ -169,7 +189,11 @@ def _places(file: Group, entries: Table, sizes: NDArray[np.int64]) -> Places:
         np.add.reduceat(counts.astype(float), starts)
         for counts in (entries["counts"], entries["counts"] * entries["widths"])
     )
-    least_counts = {"y": rows, "X": values, "indptr": rows + 1}  # least number of values in each file
+    least_counts = {
+        "y": rows * entries["targets"],
+        "X": values,
+        "indptr": rows + 1,
+    }  # least number of values in each file
     for name in names:
         places.offsets[name] = offsets = _whole(file, f"files/{name}/offset", (len(sizes),))
         places.dtypes[name] = dtypes = texts_of(file, f"files/{name}/dtype")
@@ -204,3 +228,27 @@ def check_members(members: NDArray[np.int64], bounds: NDArray[np.int64], number:
     descends = np.flatnonzero(np.diff(members) <= 0) + 1
     if not np.isin(descends, bounds).all():
         raise ValueError("the members of a group do not increase strictly")
+
+
+def raw_rows(
+    group: Group, shape: tuple[int, int], sparse: bool, in_memory: bool, files: Files
+) -> DenseRows | SparseRows:
+    """The raw rows [s, p] in a client's HDF5 group, or in that of the test rows; ValueError if they are malformed."""
+    whose = group.name.removeprefix("/")
+    if not sparse:
+        return DenseRows(_extent(group, "X", shape, files), in_memory, whose)
+    indptr = array_of(group, "indptr", "i").astype(np.int64, copy=False)
+    if indptr.shape != (shape[0] + 1,) or indptr[0] != 0:
+        raise ValueError(f"{whose}/indptr has shape {indptr.shape}, or does not begin with 0")
+    check_rows(whose, indptr)
+    stored = (int(indptr[-1]),)
+    data, indices = (_extent(group, name, stored, files) for name in ("data", "indices"))
+    return SparseRows(data, indices, indptr, shape[1], in_memory, whose)
+
+
+def _extent(group: Group, name: str, shape: tuple[int, ...], files: Files) -> Extent:
+    """The extent of a contiguous dataset in its file."""
+    dataset = dataset_of(group, name, "i" if name == "indices" else "uf")
+    if dataset.chunks or dataset.shape != shape or (dataset.size and dataset.id.get_offset() is None):
+        raise ValueError(f"{dataset.name} has shape {dataset.shape}, expected {shape} in one piece")
+    return Extent(Path(group.file.filename), dataset.id.get_offset() or 0, shape, dataset.dtype, files)

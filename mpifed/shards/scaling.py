@@ -26,7 +26,6 @@ class Scaling(NamedTuple):
         return bool(self.scale.ndim or self.shift.ndim)
 
     def part(self, columns: Array) -> Scaling:
-        """The scaling of these columns."""
         return Scaling(*(value[columns] if value.ndim else value for value in self))
 
     def to(self, dtype: DTypeLike) -> tuple[Array | None, Array | None]:
@@ -72,8 +71,7 @@ def fit(kind: str, chunks: Iterable[Piece], top: float | None) -> Scaling:
 
     Raises
     ------
-    UsageError
-        When a shift would fill a sparse matrix.
+    UsageError : when a shift would fill a sparse matrix.
     """
     if kind == "unit":
         if top is None:

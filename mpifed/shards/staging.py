@@ -23,7 +23,7 @@ from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import layout
-from mpifed.shards.store import FederatedDataset
+from mpifed.shards.store import ShardFolder
 
 _DIGITS = 32  # of the checksum in a folder's name
 _PIECE = 1 << 22
@@ -33,12 +33,12 @@ _LEFT_BEHIND_S = 600.0
 _ROOM = "use another folder, more nodes so that each hosts fewer clients, or leave [data] stage out"
 
 
-def checksum_of(data: FederatedDataset) -> str:
+def checksum_of(data: ShardFolder) -> str:
     """The SHA-256 of `federation.h5`, which contains those of all shard files."""
     return layout.sha256(data.path / layout.FEDERATION)
 
 
-def files_of(data: FederatedDataset, clients: Iterable[int]) -> dict[str, str]:
+def files_of(data: ShardFolder, clients: Iterable[int]) -> dict[str, str]:
     """Names and checksums of the shard files of these clients."""
     numbers = sorted({client // data.pack for client in clients})
     return {layout.shard_name(number): data.checksums[number] for number in numbers}
@@ -54,8 +54,7 @@ def folder_of(stage: str, checksum: str) -> Path:
 
     Raises
     ------
-    UsageError
-        when a variable is not set on this node, or the folder does not exist.
+    UsageError : when a variable is not set on this node, or the folder does not exist.
     """
     expanded = os.path.expanduser(os.path.expandvars(stage))
     where, here = f'[data] stage = "{stage}"', platform.node()
@@ -69,15 +68,11 @@ def folder_of(stage: str, checksum: str) -> Path:
     return root / f"mpifed-{checksum[:_DIGITS]}"
 
 
-def make_ready(data: FederatedDataset, folder: Path, names: Iterable[str]) -> None:
+def make_ready(data: ShardFolder, folder: Path, names: Iterable[str]) -> None:
     """Make a node's folder, and check that there is space for the missing files; called by one rank of the node.
 
-    Raises
-    ------
-    UsageError
-        when the folder cannot be made or belongs to another user.
-    DataError
-        when there is not enough space.
+    Raises UsageError when the folder cannot be made or belongs to another user; DataError when there is not enough
+    space.
     """
     try:
         folder.mkdir(mode=0o700, exist_ok=True)  # in a folder like /tmp another user could have made it first
@@ -108,8 +103,7 @@ def copy(source: Path, target: Path, expected: str, verify: bool = True) -> bool
 
     Raises
     ------
-    DataError
-        when the file cannot be copied, or its checksum differs.
+    DataError : when the file cannot be copied, or its checksum differs.
     """
     try:
         with _locked(target):
@@ -121,14 +115,8 @@ def copy(source: Path, target: Path, expected: str, verify: bool = True) -> bool
         raise DataError(f"[data] stage: {source} cannot be copied to {target} ({error.strerror}); {_ROOM}") from error
 
 
-def opened(data: FederatedDataset, folder: Path, clients: Iterable[int]) -> FederatedDataset:
-    """The federation, read from a node's copy.
-
-    Raises
-    ------
-    DataError
-        when a file of these clients is missing in it.
-    """
+def opened(data: ShardFolder, folder: Path, clients: Iterable[int]) -> ShardFolder:
+    """The federation, read from a node's copy; DataError when a file of these clients is missing in it."""
     for name in (*files_of(data, clients), layout.FEDERATION):
         if not (folder / name).is_file():
             raise DataError(

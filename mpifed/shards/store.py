@@ -30,14 +30,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.protocols import Piece
-from mpifed.core.record import Array
+from mpifed.core.record import Array, vectors
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
 from mpifed.shards import layout
+from mpifed.shards.extent import Extent, Files
 from mpifed.shards.hdf5 import array_of, attribute_of, content_sha256, dataset_of, reading_hdf5, texts_of
-from mpifed.shards.reading import Places, check_labels, check_members, check_rows, contents
+from mpifed.shards.reading import Places, check_labels, check_members, check_rows, contents, raw_rows
 from mpifed.shards.scaling import Scaling
-from mpifed.shards.shard import DenseRows, Extent, Files, Shard, SparseRows
+from mpifed.shards.shard import DenseRows, Shard, SparseRows
 from mpifed.shards.writing import About as About
 from mpifed.shards.writing import write_federation as write_federation
 
@@ -45,7 +46,7 @@ _FEW_MEMBERS = 2**22  # up to so many row or column indices of all clients are r
 
 
 @dataclass(frozen=True)
-class FederatedDataset:
+class ShardFolder:
     """The content of a data folder; the same on every rank. Shards and test data are read on demand."""
 
     path: Path
@@ -67,12 +68,15 @@ class FederatedDataset:
     provenance: Table
     optimum: Table | None  # loss and w [p] of the least-squares optimum, if computed
     statistics: Table  # of the training rows, as `mpifed.shards.statistics` has them; empty in older files
+    targets: int  # real targets of a row, 1 for classes
+    shape: tuple[int, ...] | None  # of a sample, such as (channels, height, width); None: [features]
     target_scale: float  # power of two near the size of real targets; 1 for classes
     places: Places | None  # of the datasets in the shard files; None for files of schema 1
     bounds: dict[str, NDArray[np.int64]]  # bounds of the groups of "rows" and "columns" within the concatenated members
     _groups: WeakValueDictionary[tuple[str, int], NDArray[np.int64]] = field(
         init=False, default_factory=WeakValueDictionary, repr=False, compare=False
     )  # those in use
+    _all: dict[str, NDArray[np.int64]] = field(init=False, default_factory=dict, repr=False, compare=False)  # if few
     _scalings: dict[int, Scaling] = field(init=False, default_factory=dict, repr=False, compare=False)  # of columns
     _files: Files = field(init=False, default_factory=Files, repr=False, compare=False)
 
@@ -89,12 +93,7 @@ class FederatedDataset:
             return stored or content_sha256(file, without=[layout.PROVENANCE])
 
     def file_of(self, client: int) -> Path:
-        """The file that holds a client's shard."""
         return self.path / layout.shard_name(client // self.pack)
-
-    def shard_nbytes(self, client: int) -> int:
-        """Bytes of a client's data as stored."""
-        return int(self.nbytes[client])
 
     def names(self) -> tuple[str, ...] | None:
         """[p] names of the features; None where the source has none."""
@@ -120,10 +119,12 @@ class FederatedDataset:
             if "test" not in file:
                 return None
             stored = array_of(file, "test/y", "uif")
-            if stored.shape != (self.test_samples,):
-                raise ValueError(f"test/y has shape {stored.shape}, for {self.test_samples} rows")
+            if stored.shape != (self.test_samples * self.targets,):
+                raise ValueError(
+                    f"test/y has shape {stored.shape}, for {self.test_samples} rows of {self.targets} targets"
+                )
             y = self._typed(f"{path}: test", stored)
-            values = self._values(path, file["test"], (len(y), self.features), in_memory=True)
+            values = raw_rows(file["test"], (len(y), self.features), self.sparse, True, self._files)
         sizes = {"rows": len(y), "columns": self.features}
         return Shard(
             -1, lambda axis: np.arange(sizes[axis]), (len(y), self.features), y, values, self.scaling, lambda: None
@@ -139,8 +140,7 @@ class FederatedDataset:
 
         Raises
         ------
-        DataError
-            When the file is missing or damaged, or its shape differs from that in `federation.h5`.
+        DataError : when the file is missing or damaged, or its shape differs from that in `federation.h5`.
         """
         group = int(self.holds[client, 1])
         scaling = self._scalings.get(group)
@@ -151,14 +151,14 @@ class FederatedDataset:
             y, values = self._side_by_side(client, in_memory) if self.places else self._in_group(client, in_memory)
         except (ValueError, MemoryError) as error:
             raise DataError(f"{self.file_of(client)}: {error}; {layout.REMEDY}") from error
+
+        def members(axis: str) -> NDArray[np.int64]:
+            return self._members(axis, int(self.holds[client, ("rows", "columns").index(axis)]))
+
         return Shard(
-            client, partial(self._held, client), (int(self.counts[client]), int(self.widths[client])), y, values,
+            client, members, (int(self.counts[client]), int(self.widths[client])), y, values,
             scaling, partial(self.verify, client // self.pack),
         )  # fmt: skip
-
-    def _held(self, client: int, axis: str) -> NDArray[np.int64]:
-        """The global indices of a client's "rows" or "columns"."""
-        return self._members(axis, int(self.holds[client, 1 if axis == "columns" else 0]))
 
     @cached_property
     def _before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -176,7 +176,7 @@ class FederatedDataset:
 
         start = int(rows[client] - rows[first])
         whose = f"client {client}"
-        y = self._typed(whose, extent("y", start, (samples,)).load())
+        y = self._typed(whose, extent("y", start * self.targets, (samples * self.targets,)).load())
         if not self.sparse:
             begin = int(values[client] - values[first])
             return y, DenseRows(extent("X", begin, (samples, int(self.widths[client]))), in_memory, whose)
@@ -190,7 +190,7 @@ class FederatedDataset:
         """(labels, values) of a client in a file of schema 1."""
         path, shape = self.file_of(client), (int(self.counts[client]), int(self.widths[client]))
         with _reading(path) as file:
-            group = file[layout.group_name(client)]
+            group = file[f"client-{client:05d}"]
             y = self._typed(f"client {client}", array_of(group, "y", "uif"))
             stored_shape = (
                 (len(dataset_of(group, "indptr")) - 1, shape[1]) if self.sparse else dataset_of(group, "X").shape
@@ -200,7 +200,7 @@ class FederatedDataset:
                     f"{path}: client {client} has values {stored_shape} and {len(y)} labels, expected {shape} and "
                     f"{shape[0]}; {layout.REMEDY}"
                 )
-            return y, self._values(path, group, shape, in_memory)
+            return y, raw_rows(group, shape, self.sparse, in_memory, self._files)
 
     def members(self, axis: str) -> NDArray[np.int64]:
         """The members of all groups of "rows" or "columns", concatenated; `bounds` separates the groups."""
@@ -210,13 +210,7 @@ class FederatedDataset:
         return members
 
     def verify(self, number: int) -> None:
-        """Compare a shard file with its checksum.
-
-        Raises
-        ------
-        DataError
-            When they differ.
-        """
+        """Compare a shard file with its checksum; DataError when they differ."""
         path, expected = self.path / layout.shard_name(number), self.checksums[number]
         digest = layout.sha256(path)
         if digest != expected:
@@ -226,13 +220,7 @@ class FederatedDataset:
             )
 
     def verify_federation(self) -> None:
-        """Compare `federation.h5` with its checksum; files of earlier versions have none, and pass.
-
-        Raises
-        ------
-        DataError
-            When they differ.
-        """
+        """Compare `federation.h5` with its checksum, if it has one; DataError when they differ."""
         path = self.path / layout.FEDERATION
         layout.check_bytes(self.path, whole=True)
         with _reading(path) as file:
@@ -250,7 +238,9 @@ class FederatedDataset:
         if members is None:
             start, stop = self.bounds[name][number : number + 2].tolist()
             if self.bounds[name][-1] <= _FEW_MEMBERS:
-                members = (self._all_rows if name == "rows" else self._all_columns)[start:stop]
+                if name not in self._all:
+                    self._all[name] = self.members(name)
+                members = self._all[name][start:stop]
             else:
                 with _reading(self.path / layout.FEDERATION) as file:
                     members = file[f"{name}/members"][start:stop].astype(np.int64, copy=False)
@@ -258,41 +248,14 @@ class FederatedDataset:
             self._groups[name, number] = members
         return members
 
-    @cached_property
-    def _all_rows(self) -> NDArray[np.int64]:
-        return self.members("rows")
-
-    @cached_property
-    def _all_columns(self) -> NDArray[np.int64]:
-        return self.members("columns")
-
-    def _values(self, path: Path, group: h5py.Group, shape: tuple[int, int], in_memory: bool) -> DenseRows | SparseRows:
-        """The raw rows [s, p] in a client's HDF5 group, or in that of the test rows."""
-        whose = group.name.removeprefix("/")
-        if not self.sparse:
-            return DenseRows(self._extent(path, group, "X", shape), in_memory, whose)
-        indptr = array_of(group, "indptr", "i").astype(np.int64, copy=False)
-        if indptr.shape != (shape[0] + 1,) or indptr[0] != 0:
-            raise ValueError(f"{whose}/indptr has shape {indptr.shape}, or does not begin with 0")
-        check_rows(whose, indptr)
-        stored = (int(indptr[-1]),)
-        data, indices = self._extent(path, group, "data", stored), self._extent(path, group, "indices", stored)
-        return SparseRows(data, indices, indptr, shape[1], in_memory, whose)
-
-    def _extent(self, path: Path, group: h5py.Group, name: str, shape: tuple[int, ...]) -> Extent:
-        """The extent of a contiguous dataset in its file."""
-        dataset = dataset_of(group, name, "i" if name == "indices" else "uf")
-        if dataset.chunks or dataset.shape != shape or (dataset.size and dataset.id.get_offset() is None):
-            raise ValueError(f"{dataset.name} has shape {dataset.shape}, expected {shape} in one piece")
-        return Extent(path, dataset.id.get_offset() or 0, shape, dataset.dtype, self._files)
-
     def _typed(self, whose: str, y: Array) -> Array:
         """Labels y [s] as int64 classes or float64 targets; ValueError if they are invalid."""
         check_labels(whose, y, self.classes)
-        return y.astype(np.int64 if self.classes else np.float64)
+        y = y.astype(np.int64 if self.classes else np.float64)
+        return y if self.targets == 1 else vectors(y.reshape(-1, self.targets))
 
 
-def open_federation(path: Path | str, verify: bool = False) -> FederatedDataset:
+def open_federation(path: Path | str, verify: bool = False) -> ShardFolder:
     """Open a data folder made by `mpifed data`.
 
     Only small parts of `federation.h5` are read, and the sizes of the shard files are compared with it.
@@ -317,7 +280,7 @@ def open_federation(path: Path | str, verify: bool = False) -> FederatedDataset:
                 f"{path / layout.FEDERATION}: schema version {schema!r:.80}, this mpifed reads version 1 to "
                 f"{layout.SCHEMA}; {layout.REMEDY}"
             )
-        federation = FederatedDataset(path=path, **contents(file, path))
+        federation = ShardFolder(path=path, **contents(file, path))
     if verify:
         federation.verify_federation()
         for number in range(len(federation.checksums)):

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.protocols import Piece
-from mpifed.core.record import Array
+from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import Table
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import Group, content_sha256, reserve, write_hdf5
@@ -32,6 +32,7 @@ class About:
     test: tuple[Piece, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
     names: tuple[str, ...] | None = None  # [p] of the features
     optimum: Table | None = None  # loss and w [p] of the least-squares optimum
+    shape: tuple[int, ...] | None = None  # of a sample
     target_scale: float = 1.0  # see `mpifed.shards.statistics.target_scale`
 
 
@@ -92,8 +93,12 @@ def _write_files(
             classes=about.classes, seed=about.seed, pack=pack, sparse=dtype is None,
             test_samples=0 if about.test is None else len(about.test[1]),
         )  # fmt: skip
+        if y.dtype.names:
+            file.attrs["targets"] = of_vectors(y).shape[-1]
         if about.target_scale != 1:
             file.attrs["target_scale"] = about.target_scale
+        if about.shape is not None:
+            file.attrs["shape"] = about.shape
         file[layout.PROVENANCE] = json.dumps(about.provenance)
         file["files/checksum"] = [layout.sha256(path) for path in paths]
         file["files/nbytes"] = [path.stat().st_size for path in paths]
@@ -138,7 +143,7 @@ class _Packed:
         self.offsets: dict[str, int] = {}  # bytes from the start of the file, by dataset
         self.dtypes: dict[str, str] = {}
         labels = layout.compact_labels(y[order])
-        self.nbytes = self.counts * labels.itemsize  # [clients]
+        self.nbytes = self.counts * (labels.nbytes // len(order))  # [clients]
         with write_hdf5(self.path) as file:
             self._put(file, "y", labels)
             if self.dtype is not None:
@@ -201,5 +206,4 @@ def _write_rows(group: Group, X: Piece, y: Array) -> None:
 
 
 def _index_type(columns: int) -> str:
-    """The dtype of column indices."""
     return "<i4" if columns <= np.iinfo(np.int32).max else "<i8"

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_believe import make_believe
+from scipy.stats import norm
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths import arrays, clipping, duals, kernels, kernels_sums
+from mpifed.maths.activations import ACTIVATIONS
 from mpifed.maths.fixedpoint import Encoder, grid
-from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.objectives import OBJECTIVES, LinearScores
 from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
 from mpifed.maths.sparse import DeviceRows
 from mpifed.maths.terms import ErrorRate, Loss, Norm
@@ -38,6 +40,14 @@ def test_swish_and_its_slope(cupy: Any, rng: Any, dtype: str) -> None:
     assert down.get().tobytes() == kernels.swish_slope(z, gate.get(), active.get(), back).tobytes()
     far = np.array([-1e4, 1e4, -0.0, np.inf, -np.inf], dtype)
     assert kernels.sigmoid(cupy.asarray(far)).get().tolist() == [0, 1, 0.5, 1, 0]
+
+
+@dtypes
+def test_the_normal_distribution_function(cupy: Any, rng: Any, dtype: str) -> None:
+    z = (3 * rng.standard_normal((5, 40))).astype(dtype)
+    found = kernels.normal_cdf(cupy.asarray(z)).get()
+    np.testing.assert_allclose(found, kernels.normal_cdf(z), rtol=ULPS[dtype], atol=ULPS[dtype])
+    np.testing.assert_allclose(found, norm.cdf(z.astype("f8")), atol=ULPS[dtype])
 
 
 @dtypes
@@ -182,7 +192,12 @@ def test_products_of_many_clients_are_one(cupy: Any, rng: Any) -> None:
 OBJECTIVE_CASES = [
     (name, more, dtype)
     for name, kind in OBJECTIVES.items()
+    if issubclass(kind, LinearScores)
     for more in ([{}, {"bias": True}] if "bias" in kind.__dataclass_fields__ else [{}])
+    for dtype in ("float32", "float64")
+] + [
+    ("mlp", {"hidden": (4, 3), "bias": bias, "activation": activation}, dtype)
+    for activation, bias in zip(ACTIVATIONS, (True, False, True, True), strict=True)
     for dtype in ("float32", "float64")
 ]
 
@@ -191,8 +206,8 @@ OBJECTIVE_CASES = [
 @pytest.mark.parametrize("own", [False, True], ids=["one model", "each its own"])
 def test_objectives(cupy: Any, rng: Any, name: str, more: Any, dtype: str, own: bool) -> None:
     """Losses, slopes, predictions and norms of every objective, from arrays on the device as from those in memory."""
-    objective = OBJECTIVES[name](l2=1e-2, **({"hidden": 4} if name == "mlp" else {}), **more)
-    outputs = 2 if objective.check(3) else 3
+    objective = OBJECTIVES[name](l2=1e-2, **({"hidden": 4} if name == "mlp" else {}) | more)
+    outputs = 2 if objective.check(6, 3) else 3
     model = objective.start(6, outputs, rng, dtype)
     each = (2,) if own else ()
     model = map_leaves(lambda leaf: (leaf + rng.standard_normal((*each, *leaf.shape))).astype(dtype), model)

@@ -39,7 +39,7 @@ BY_TABLE = st.sampled_from(["", "--scale standard", "--test-fraction 0.3 --missi
 
 @pytest.mark.parametrize("kind", ["csv", "svmlight"])
 @given(seed=seeds, suffix=st.sampled_from(list(PACKERS)), packed=st.booleans(), split=SPLITS)
-@examples(12)
+@examples(8)
 def test_damaged_files(tmp_path: Path, kind: str, seed: int, suffix: str, packed: bool, split: str) -> None:
     content, pack = {"csv": CSV, "svmlight": SVMLIGHT}[kind], PACKERS[suffix]
     content = mutated(pack(content), seed) if packed else pack(mutated(content, seed))
@@ -61,7 +61,7 @@ def changed(rows: list[list[str]], changes: list[tuple[int, int, str]]) -> list[
     changes=CHANGES, named=st.booleans(), label=st.sampled_from(["-1", "0", "c", "y"]) | WORDS, split=SPLITS,
     more=st.just([]) | st.lists(WORDS, max_size=5), last=st.integers(2, 14),
 )  # fmt: skip
-@examples(20)
+@examples(12)
 def test_strange_csv(
     tmp_path: Path, changes: list[tuple[int, int, str]], named: bool, label: str, split: str, more: list[str], last: int
 ) -> None:
@@ -75,7 +75,7 @@ def test_strange_csv(
     changes=CHANGES, more=st.just([]) | st.lists(WORDS, max_size=5), test=st.booleans(),
     dense=st.sampled_from(["", "--dense", "--sparse"]), split=SPLITS,
 )  # fmt: skip
-@examples(20)
+@examples(12)
 def test_strange_svmlight(
     tmp_path: Path, changes: list[tuple[int, int, str]], more: list[str], test: bool, dense: str, split: str
 ) -> None:
@@ -97,7 +97,7 @@ COLUMNS = st.one_of(
     labels=st.lists(st.integers(-(2**63), 2**63), min_size=5, max_size=5),
     dense=st.sampled_from(["", "--dense", "--sparse"]), split=SPLITS,
 )  # fmt: skip
-@examples(12)
+@examples(8)
 def test_columns_of_svmlight(
     tmp_path: Path, columns: list[list[int]], labels: list[int], dense: str, split: str
 ) -> None:
@@ -107,7 +107,7 @@ def test_columns_of_svmlight(
 
 
 @given(seed=seeds, which=st.sampled_from(list(TABLES)), more=BY_TABLE)
-@examples(12)
+@examples(8)
 def test_damaged_tables(tmp_path: Path, seed: int, which: str, more: str) -> None:
     shutil.rmtree(tmp_path / "clients", ignore_errors=True)
     for name, content in TABLES.items():
@@ -119,7 +119,7 @@ def test_damaged_tables(tmp_path: Path, seed: int, which: str, more: str) -> Non
     changes=st.lists(st.tuples(st.sampled_from(list(TABLES)), st.integers(0, 3), st.integers(0, 2), WORDS), max_size=2),
     file=st.sampled_from(["x.csv", "x\n.csv", "\x1b[31m.csv", "é.csv", "x.csv.gz", "x" * 250 + ".csv"]), more=BY_TABLE,
 )  # fmt: skip
-@examples(20)
+@examples(12)
 def test_strange_tables(tmp_path: Path, changes: list[tuple[str, int, int, str]], file: str, more: str) -> None:
     shutil.rmtree(tmp_path / "clients", ignore_errors=True)
     for name, content in TABLES.items():
@@ -134,7 +134,7 @@ def test_strange_tables(tmp_path: Path, changes: list[tuple[str, int, int, str]]
     seed=seeds, which=st.sampled_from(list(mnist.FILES)), packed=st.booleans(), good=st.booleans(),
     shape=st.one_of(st.none(), st.lists(st.sampled_from([0, 1, 3, 28, 2**16, 2**31, 2**32 - 1]), max_size=4)),
 )  # fmt: skip
-@examples(12)
+@examples(8)
 def test_damaged_idx(tmp_path: Path, seed: int, which: str, packed: bool, good: bool, shape: list[int] | None) -> None:
     """MNIST of a few images, whose checksums are known, one file damaged or with another header."""
     folder, known = tmp_path / "mnist", {}
@@ -218,7 +218,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 
 
 @given(words=command_lines())
-@examples(40)
+@examples(25)
 def test_strange_options(tmp_path: Path, words: list[str]) -> None:
     written(tmp_path / "a.csv", CSV)
     written(tmp_path / "a.svm", SVMLIGHT)

@@ -26,7 +26,7 @@ columns = [2]
 
 @pytest.mark.parametrize("suffix", [".csv", ".toml"])
 @given(seed=seeds, missing=st.sampled_from(["error", "zero"]))
-@examples(12)
+@examples(8)
 def test_damaged_maps(tmp_path: Path, suffix: str, seed: int, missing: str) -> None:
     path = written(tmp_path / f"map{suffix}", mutated(MAP if suffix == ".csv" else TOML, seed))
     words = ("--split", "grid", "--map", path, "--missing", missing)
@@ -47,7 +47,7 @@ CLIENTS = st.one_of(
     entries=st.lists(st.tuples(CLIENTS, RANGES, RANGES), max_size=5), ordered=st.booleans(),
     missing=st.sampled_from(["error", "zero"]),
 )  # fmt: skip
-@examples(20)
+@examples(12)
 def test_strange_csv_maps(tmp_path: Path, entries: list[tuple[str, str, str]], ordered: bool, missing: str) -> None:
     if ordered and entries:  # the first holds every row of some columns, so that few things are wrong
         entries[0] = "0", "all", entries[0][2]
@@ -73,7 +73,7 @@ KEYS = st.sampled_from(["rows", "columns", "number", "client", "x" * 5000, '"\\u
     head=st.sampled_from(["[[client]]", "[client]", "[[clients]]"]) | st.just("[[client]]"),
     full=st.booleans(),
 )  # fmt: skip
-@examples(20)
+@examples(12)
 def test_strange_toml_maps(tmp_path: Path, tables: list[list[tuple[str, str]]], head: str, full: bool) -> None:
     texts = []
     for pairs in tables:

@@ -97,7 +97,7 @@ def test_data_that_are_not_damaged(made: Made, to: Path, name: str) -> None:
     assert made.run(name, to, True, 1.0) == 0
 
 
-@examples(12)
+@examples(8)
 @given(name=names, number=numbers, seed=seeds, verify=st.booleans(), room=st.sampled_from([0.0, 1.0]))
 def test_bytes(made: Made, to: Path, name: str, number: int, seed: int, verify: bool, room: float) -> None:
     path = made.damaged(name, to, number)
@@ -105,7 +105,7 @@ def test_bytes(made: Made, to: Path, name: str, number: int, seed: int, verify: 
     made.run(name, to, verify, room)
 
 
-@examples(20)
+@examples(12)
 @given(name=names, number=numbers, seed=seeds, verify=st.booleans(), room=st.sampled_from([0.0, 1.0]))
 def test_hdf5(made: Made, to: Path, name: str, number: int, seed: int, verify: bool, room: float) -> None:
     spoil_hdf5(made.damaged(name, to, number), seed, made.folder / "beside.h5")
@@ -113,7 +113,7 @@ def test_hdf5(made: Made, to: Path, name: str, number: int, seed: int, verify: b
     made.run(name, to, verify, room)
 
 
-@examples(12)
+@examples(8)
 @given(name=names, number=numbers, seed=seeds, room=st.sampled_from([0.0, 1.0]))
 def test_numbers_in_shards(made: Made, to: Path, name: str, number: int, seed: int, room: float) -> None:
     """The sizes stay, and checksums are not compared: labels, columns and values are whatever the bytes are."""
@@ -126,7 +126,7 @@ def test_numbers_in_shards(made: Made, to: Path, name: str, number: int, seed: i
     made.run(name, to, False, room)
 
 
-@examples(6)
+@examples(4)
 @given(name=names, number=numbers, seed=seeds, verify=st.booleans())
 def test_what_is_no_file(made: Made, to: Path, name: str, number: int, seed: int, verify: bool) -> None:
     replace(made.damaged(name, to, number), seed)

@@ -134,7 +134,7 @@ names = st.sampled_from(["plain-2", "private-2"])
 numbers = st.integers(0, 10**6)
 
 
-@examples(6)
+@examples(4)
 @given(name=names, number=numbers, seed=seeds, reader=st.sampled_from(READERS))
 def test_bytes_of_any_file(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
     folder, files = made.copied(name, to), made.files(name)
@@ -144,7 +144,7 @@ def test_bytes_of_any_file(made: Made, to: Path, name: str, number: int, seed: i
     made.resumed(folder)
 
 
-@examples(6)
+@examples(4)
 @given(name=names, number=numbers, seed=seeds, sealed=st.booleans(), reader=st.sampled_from(READERS))
 def test_tables(made: Made, to: Path, name: str, number: int, seed: int, sealed: bool, reader: list[str]) -> None:
     folder = made.copied(name, to)
@@ -164,7 +164,7 @@ def spoil_table(path: Path, seed: int, sealed: bool) -> None:
     path.write_text(text)
 
 
-@examples(5)
+@examples(4)
 @given(name=names, number=numbers, seed=seeds, reader=st.sampled_from(READERS))
 def test_hdf5(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
     """With checksums in the manifest that fit, so that damage inside comes to be read."""
@@ -182,7 +182,7 @@ def test_hdf5(made: Made, to: Path, name: str, number: int, seed: int, reader: l
     made.resumed(folder, same=False)
 
 
-@examples(6)
+@examples(4)
 @given(name=names, number=numbers, seed=seeds, reader=st.sampled_from(READERS))
 def test_what_is_no_file(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
     folder, files = made.copied(name, to), made.files(name)
@@ -193,7 +193,7 @@ def test_what_is_no_file(made: Made, to: Path, name: str, number: int, seed: int
         made.resumed(folder)
 
 
-@examples(6)
+@examples(4)
 @given(number=numbers, seed=seeds, kind=st.integers(0, 2), reader=st.sampled_from(SWEEP_READERS))
 def test_sweeps(made: Made, to: Path, number: int, seed: int, kind: int, reader: list[str]) -> None:
     folder = made.copied("sweep", to)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpifed.core.record import map_leaves, namespace
 from mpifed.maths import objectives, regularizers
-from mpifed.maths.objectives import Linear, Parameters, Slope
+from mpifed.maths.objectives import LinearScores, Parameters, Slope
 from mpifed.maths.terms import Loss, Sampled
 
 # --- right ones ---------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def _single(head: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Absolute(Linear):
+class Absolute(LinearScores):
     """|z - y|, with a kink."""
 
     classifies: ClassVar[bool] = False

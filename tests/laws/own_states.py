@@ -14,7 +14,7 @@ from mpifed.core.block import Block
 from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, gradient
+from mpifed.maths.objectives import Parameters
 
 
 class Server(NamedTuple):
@@ -63,7 +63,7 @@ class Adam(Rows):
             os.kill(os.getpid(), signal.SIGUSR1)
         weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch_size))
-        slopes = gradient(self.problem.objective, model, batch.X, batch.y, weight[:, None] / self.batch_size)
+        slopes = self.problem.objective.gradient(model, batch.X, batch.y, weight[:, None] / self.batch_size)
         return self.clients_next(clients), Weighted(slopes, weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:

@@ -174,6 +174,11 @@ HYPER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 }
 CASES = [Case(name, *one) for name, many in HYPER.items() for one in many]
 NAMES = [f"{name}-{number}" for name, many in HYPER.items() for number in range(len(many))]
+# one of every algorithm
+FEW = [
+    "ssca-horizontal-6", "ssca-vertical-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1",
+    "cocoa-0", "hybrid-fedavg-0", "hyfem-0", "hyfdca-0", "bundle-0",
+]  # fmt: skip
 
 
 def table(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def algorithm(
     )  # fmt: skip
     hyper = {name: StepSize(*v) if isinstance(v, list) else v for name, v in table.items() if name != "name"}
     hyper |= {name: make(kind, hyper[name]) for name, kind in optimizers(table).items() if name in hyper}
-    found = ALGORITHMS[table["name"]](problem, **hyper)
+    found = ALGORITHMS[table["name"]](problem=problem, **hyper)
     assert wrong or found.check() == []
     return found
 

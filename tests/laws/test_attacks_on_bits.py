@@ -179,7 +179,7 @@ def by_size(replay: Replay) -> bool:
 ATTACKS = (by_image, by_parity, by_levels, by_size)
 
 
-@pytest.mark.parametrize("noise", ["test", "secure"])
+@pytest.mark.parametrize("noise", ["test", pytest.param("secure", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", MODELS)
 def test_no_attack_decides_runs_with_integers(name: str, noise: str, neighbours: Any) -> None:
     (model, clients), right = MODELS[name], np.zeros(len(ATTACKS), int)

@@ -5,6 +5,7 @@ The last row of short runs is compared number by number, for all kinds of proble
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs_in_python import checked
+from lengths import long_unless
 from own_terms import AFFINE, affine_of_loss
 from registry import table
 
@@ -103,9 +105,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("rounds", [1, 7])
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(
+    ("problem", "name", "rounds"),
+    long_unless(
+        lambda problem, name, rounds: rounds > 1 or name == "vertical", itertools.product(PROBLEMS, ALGORITHMS, (1, 7))
+    ),
+)
 def test_every_number_is_that_of_the_true_problem(
     problem: str, name: str, rounds: int, classes: Path, by_columns: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from ended import of_certificate, run
 from jobs_in_python import checked
-from registry import BARE, CASES, HYPER, NAMES, Case, table
+from lengths import long_unless
+from registry import BARE, CASES, FEW, HYPER, NAMES, Case, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.comm.aggregator import Aggregator
@@ -29,6 +30,9 @@ from mpifed.run.setup import Ready, prepare
 from mpifed.shards.store import open_federation
 
 every_algorithm = pytest.mark.parametrize("case", CASES, ids=NAMES)
+one_of_every_algorithm = pytest.mark.parametrize(  # and the others if long
+    "case", long_unless(lambda case: NAMES[CASES.index(case)] in FEW, CASES), ids=NAMES
+)
 
 
 @pytest.fixture
@@ -219,7 +223,7 @@ def test_resumable(case: Case, uneven: Path) -> None:
     assert [bits(c) for c in again[1]] == [bits(c) for c in whole[1]]
 
 
-@every_algorithm
+@one_of_every_algorithm
 def test_runs_are_resumable(case: Case, uneven: Path, tmp_path: Path) -> None:
     """Through files, in two parts; the end of the first part is certified besides."""
     some = {} if case.everybody else {"clients_per_round": 5}
@@ -288,7 +292,7 @@ def test_fused_is_the_sum_of_the_answers(rows: int, case: Case, uneven: Path, mo
             np.testing.assert_allclose(flat(fused), flat(total), rtol=1e-11, atol=1e-13)
 
 
-@every_algorithm
+@one_of_every_algorithm
 def test_exact_and_float_sums_are_close(case: Case, uneven: Path) -> None:
     exact, floats = (
         flat(model(uneven, case, aggregation={"arithmetic": numbers}, compute={"dtype": "float64"}))
@@ -303,7 +307,7 @@ def test_exact_and_float_sums_are_close(case: Case, uneven: Path) -> None:
     np.testing.assert_allclose(exact, single, rtol=0, atol=1e-4)
 
 
-@every_algorithm
+@one_of_every_algorithm
 def test_blocks_do_not_change_who_draws_what(case: Case, uneven: Path) -> None:
     alone, *together = (
         flat(model(uneven, case, data={"path": str(uneven), "block": size}, compute={"dtype": "float64"}))
@@ -313,7 +317,7 @@ def test_blocks_do_not_change_who_draws_what(case: Case, uneven: Path) -> None:
         np.testing.assert_allclose(of_blocks, alone, rtol=0, atol=1e-10)  # other rows would differ by more than 1e-4
 
 
-@every_algorithm
+@one_of_every_algorithm
 def test_streamed_shards_give_the_bits_of_shards_in_memory(case: Case, uneven: Path) -> None:
     memory, streamed = (model(uneven, case, data={"path": str(uneven), "memory_gib": gib}) for gib in (4.0, 0.0))
     assert bits(memory) == bits(streamed)

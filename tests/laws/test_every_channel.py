@@ -12,7 +12,7 @@ import pytest
 from channel_algorithms import progress_of
 from ended import run
 from jobs_in_python import checked
-from registry import CASES, NAMES, PEOPLE_BY_CHANCE, table
+from registry import CASES, FEW, NAMES, PEOPLE_BY_CHANCE, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.comm.transport import Alone
@@ -87,29 +87,28 @@ def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
     return [One(name, way, c) for name in names for way in ways for c in channels if fits(name, way)]
 
 
-# With clients who leave where they may: one case of every algorithm masked on 3 ranks and encrypted on 2, and in all
-# ways on 2; the others in turn masked or encrypted, and by the long tests in the other channel; each channel on all
-# numbers of ranks.
+# With clients who leave where they may: one case of every algorithm masked on 3 ranks and encrypted on 2, and a few in
+# all ways; the long tests have every case in both channels, and one of every algorithm in all ways.
 ONCE = ["rows, sparse, leaving", "columns, sparse", "halves", "cells"]
 OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares", "cells, some"]
-FEW = [
-    "ssca-horizontal-6", "ssca-vertical-3", "fedavg-4", "fedprox-1", "scaffold-1", "fedpdm-5", "vertical-sgd-1",
-    "cocoa-0", "hybrid-fedavg-0", "hyfem-0", "hyfdca-0", "bundle-0",
-]  # fmt: skip
 LESS = ["ssca-horizontal-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
+PARTS = ["hyfem-0"]  # of cells
 PROTECTED = ["masked", "encrypted"]
 REST = [name for name in NAMES if name not in FEW]
 PLAN: dict[int, list[One]] = {
-    0: some(NAMES, ONCE, ["plain"]) + some(FEW, OTHERS, ["plain"]),
     1: some(LESS, ONCE, PROTECTED),
-    2: some(FEW + REST[::2], ONCE, ["encrypted"])
-    + some(LESS + REST[1::2], ONCE, ["masked"])
-    + some(FEW, OTHERS, ["masked"]),
+    2: some(FEW, ONCE, ["encrypted"]) + some(LESS, ONCE, ["masked"]) + some(LESS + PARTS, OTHERS, ["masked"]),
     3: some(FEW, ONCE, ["masked"]) + some(LESS, ONCE, ["encrypted"]),
     4: some(LESS, ONCE, ["plain", *PROTECTED]),
-    5: some(LESS + REST[1::2], ONCE, ["encrypted"]) + some(REST[::2], ONCE, ["masked"]),  # 5, 7: long
-    7: some(LESS, ONCE, ["encrypted"]) + some(FEW, ONCE, ["masked"]),
+    5: some(LESS + REST, ONCE, PROTECTED),  # 4, 5, 7: long
+    7: some(FEW, [*ONCE, *OTHERS], ["masked"]) + some(LESS, ONCE, ["encrypted"]),
 }
+SHORT = 3  # most ranks of what is not long
+
+
+def plain(runs: list[One]) -> list[One]:
+    """The same in the plain channel, each once."""
+    return list(dict.fromkeys(one._replace(channel="plain") for one in runs))
 
 
 def job_of(one: One, folders: dict[str, Path]) -> dict[str, Any]:
@@ -145,13 +144,14 @@ def folders(
 
 @pytest.fixture(scope="module")
 def played(folders: dict[str, Path], launch: Callable[..., Any], write_job: Any, tmp_path_factory: Any) -> Any:
-    """played(ranks): the folder of all runs on so many ranks, made in one launch."""
+    """played(ranks, runs): the folder where these are, of which those that were not there are made in one launch."""
     base = tmp_path_factory.mktemp("channels")
 
-    def played(ranks: int) -> Path:
+    def played(ranks: int, runs: list[One]) -> Path:
         out: Path = base / f"on-{ranks}"
-        if not out.exists():
-            jobs = [write_job(base / f"{one.stem}.toml", job_of(one, folders)) for one in PLAN[ranks]]
+        runs = [one for one in runs if not (out / one.stem).exists()]
+        if runs:
+            jobs = [write_job(base / f"{one.stem}.toml", job_of(one, folders)) for one in runs]
             ended = launch(ranks, out, *jobs, program=(str(PROGRAM),), limit_s=240.0)
             assert ended.code == 0, ended.text
         return out
@@ -168,23 +168,20 @@ def test_the_plan_holds_every_algorithm_and_every_case() -> None:
     assert {case.algorithm["name"] for case in CASES} == set(ALGORITHMS)
     assert {BY_NAME[name].name for name in FEW} == {case.name for case in CASES}
     for channel in PROTECTED:
-        found = {one.name for ranks, runs in PLAN.items() for one in runs if one.channel == channel and ranks > 1}
-        assert found == set(NAMES)
+        for most, names in ((SHORT, FEW), (max(PLAN), NAMES)):
+            several = [one for ranks, runs in PLAN.items() for one in runs if 1 < ranks <= most]
+            assert {one.name for one in several if one.channel == channel} == set(names)
     assert {name for name, case in BY_NAME.items() if case.split == "columns"} == set(SINGLE)
-    assert {one.name for ranks in (2, 3) for one in PLAN[ranks] if one.channel in PROTECTED} == set(NAMES)
-    assert set(PLAN) == {0, 1, 2, 3, 4, 5, 7}
-    for ranks in (1, 2, 3, 4, 5, 7):
-        assert {one.channel for one in PLAN[ranks]} >= set(PROTECTED)
-    expected = set(PLAN[0])
-    assert all(one._replace(channel="plain") in expected for runs in PLAN.values() for one in runs)
+    assert {one.way for one in PLAN[2]} == set(WAYS)
+    assert set(PLAN) == {1, 2, 3, 4, 5, 7}
+    assert all({one.channel for one in runs} >= set(PROTECTED) for runs in PLAN.values())
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize(
-    "ranks", [pytest.param(ranks, marks=[pytest.mark.long] if ranks > 4 else []) for ranks in PLAN if ranks]
-)
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=[pytest.mark.long] if n > SHORT else []) for n in PLAN])
 def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
-    alone, here = played(0), played(ranks)
+    together = [one for number, runs in PLAN.items() if number in (ranks, *range(SHORT + 1)) for one in runs]
+    alone, here = played(0, plain(together)), played(ranks, PLAN[ranks])
     for one in PLAN[ranks]:
         expected, found = alone / one._replace(channel="plain").stem, here / one.stem
         known, told = summary(expected), summary(found)

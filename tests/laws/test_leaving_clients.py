@@ -55,10 +55,15 @@ def gossip(folder: Path, **changes: Any) -> dict[str, Any]:
 # --- a loop by hand ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transcript", [0, 8])
 @pytest.mark.parametrize(
-    ("channel", "block"), [("plain", 1), ("plain", CLIENTS), *((channel, 3) for channel in CHANNELS)]
-)
+    ("channel", "block", "transcript"),
+    [
+        ("plain", CLIENTS, 0), *((channel, 3, 8) for channel in CHANNELS),
+        *(pytest.param(channel, 3, 0, marks=pytest.mark.long) for channel in CHANNELS),
+        *(pytest.param("plain", block, 8 * (block > 1), marks=pytest.mark.long) for block in (1, CLIENTS)),
+        pytest.param("plain", 1, 8, marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_the_same_bits_as_by_hand(channel: str, block: int, transcript: int, skewed: Path, tmp_path: Path) -> None:
     """Whether or not every message is taken down."""
     data, record = (
@@ -147,7 +152,7 @@ def everybody(job: Job) -> Round:
 ROWS = [name for name, case in zip(NAMES, CASES, strict=True) if case.split == "rows"]
 
 
-@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("block", [3, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ROWS)
 def test_a_void_round_leaves_every_bit(name: str, block: int, skewed: Path) -> None:
     """After a round that counts, rounds are void at each half of their exchanges; then one counts again."""

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from jobs_in_python import checked
+from lengths import long_unless
 from test_released_only import JOBS, SECRET, items, private
 
 from mpifed.comm.transport import Alone
@@ -82,7 +83,10 @@ def explained(file: str, key: str, values: dict[str, list[Any]]) -> None:
     assert np.mean(across) <= most * np.mean(within), (file, key, np.mean(across), np.mean(within))
 
 
-@pytest.mark.parametrize("name", JOBS)
+SHORT = ("gradients", "upload", "distributed, masked", "drawn", "coins", "coins, masked")
+
+
+@pytest.mark.parametrize("name", long_unless(lambda name: name in SHORT, JOBS))
 def test_all_that_differs_is_noise(name: str, neighbours: Callable[..., Path], tmp_path: Path) -> None:
     level = JOBS[name].get("privacy", {}).get("level", "sample")
     folders: dict[str, list[Path]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from channel_algorithms import progress_of
 from ended import of_certificate, run
 from jobs_in_python import checked
+from lengths import long_unless
 from registry import private, table
 
 from mpifed.comm.keys import Keyring
@@ -63,7 +65,12 @@ def whole(skewed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.launch
 @pytest.mark.parametrize(
-    ("channel", "ranks"), [("masked", (3, None)), ("masked, sparse", (None, 2)), ("encrypted", (3, None))]
+    ("channel", "ranks"),
+    [
+        ("masked, sparse", (None, 2)),
+        ("encrypted", (3, None)),
+        pytest.param("masked", (3, None), marks=pytest.mark.long),
+    ],
 )
 def test_resumed_on_another_number_of_ranks(
     channel: str, ranks: tuple[int | None, int | None], whole: Path, skewed: Path, launch: Callable[..., Any],
@@ -146,8 +153,10 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("transcript", [0, 1])
-@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize(
+    ("channel", "transcript"),
+    long_unless(lambda *one: one[1] == (one[0] == "masked"), itertools.product(CHANNELS, (0, 1))),
+)
 def test_no_key_is_written(
     channel: str, transcript: int, keys: Keys, skewed: Path, tmp_path: Path, capfd: Any, caplog: Any,
     monkeypatch: pytest.MonkeyPatch,

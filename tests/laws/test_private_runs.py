@@ -402,7 +402,7 @@ def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits
     assert told["rounds"] == rounds and spent_of(told) <= 2.0
 
 
-@pytest.mark.parametrize("participation", [{}, {"clients_per_round": 3}])
+@pytest.mark.parametrize("participation", [{"clients_per_round": 3}, pytest.param({}, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("changes", "algorithm"),
     [
@@ -530,7 +530,9 @@ def test_what_is_noted_is_on_the_disk_before_the_round(
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize(("noise", "checkpoint_every"), [("secure", 3), ("secure", 0), ("test", 3)])
+@pytest.mark.parametrize(
+    ("noise", "checkpoint_every"), [("secure", 3), ("test", 3), pytest.param("secure", 0, marks=pytest.mark.long)]
+)
 def test_a_kill_takes_nothing_back(
     noise: str, checkpoint_every: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:

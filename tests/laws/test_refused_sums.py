@@ -43,12 +43,17 @@ TROUBLES: dict[str, tuple[str, dict[str, Any], int, str, int]] = {
     "a repeated nonce": ("repeated nonce", MASKED, 1, "repeated nonce: turn 1 after turn 5", 2),
     "a public key": ("public key", MASKED, 1, "public key", 0),
 }
-ALONE = ("a ciphertext", "a sealed share")
+AMONG_RANKS = ("a ciphertext", "a sealed share")
 
 
 @pytest.mark.launch
 @pytest.mark.parametrize(
-    ("name", "ranks"), [*((name, 3 if name in ALONE else 2) for name in TROUBLES), *((name, 0) for name in ALONE)]
+    ("name", "ranks"),
+    [
+        *((name, 0) for name in TROUBLES),
+        *((name, 3) for name in AMONG_RANKS),
+        *(pytest.param(name, 2, marks=pytest.mark.long) for name in TROUBLES if name not in AMONG_RANKS),
+    ],
 )
 def test_nothing_altered_is_opened(
     name: str, ranks: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path

@@ -62,7 +62,10 @@ def same(one: Path, other: Path, certified: int | None = None) -> None:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.parametrize(("trouble", "ranks", "then"), [("SIGUSR1", 3, None), ("SIGTERM", 2, 3), ("SIGUSR1", 0, 2)])
+@pytest.mark.parametrize(
+    ("trouble", "ranks", "then"),
+    [("SIGUSR1", 3, None), ("SIGTERM", 2, 3), pytest.param("SIGUSR1", 0, 2, marks=pytest.mark.long)],
+)
 def test_a_signal_to_one_rank(
     job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path, trouble: str, ranks: int, then: int | None
 ) -> None:

@@ -15,12 +15,16 @@ from registry import CASES, SIZES, Case, table
 
 from mpifed.files.history import read_history
 
-RANKS = [3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 4, 7))]
+# The long tests have all points. Else every case has uneven data, and those without other tables than [algorithm] even
+# ones too, of which the uneven ones are with a dedicated server.
+ALL_POINTS = [False, pytest.param(True, marks=pytest.mark.long)]
+RANKS = [(3, False), *(pytest.param(ranks, True, marks=pytest.mark.long) for ranks in (2, 4, 7))]
 DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 3
 PROGRAM = Path(__file__).with_name("sweeps.py")
 BLOCKS = {"aggregation": {"arithmetic": "exact-blocks"}}
-ALL = [  # and sums of blocks, which are rounded whole
+DEEP = {"model": {"name": "mlp", "bias": True, "hidden": [6, 5], "activation": "gelu"}}
+ALL = [  # and sums of blocks, which are rounded whole, and networks with several hidden layers
     *CASES,
     Case("ssca-horizontal", {**SIZES, "start": "paper"}, BLOCKS),
     Case(
@@ -28,6 +32,8 @@ ALL = [  # and sums of blocks, which are rounded whole
         {"batch_size": 7, "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.1}}, "local_steps": 1},
         BLOCKS,
     ),
+    Case("scaffold", {"batch_size": 7, "client_optimizer": {"learning_rate": 0.3}, "local_steps": 3}, DEEP),
+    Case("ssca-vertical", SIZES, DEEP),
 ]
 UNPROMISED = ("elapsed_s", "seconds_per_round", "peak_rss_bytes")
 
@@ -35,6 +41,7 @@ UNPROMISED = ("elapsed_s", "seconds_per_round", "peak_rss_bytes")
 class Sweep(NamedTuple):
     """The points of one sweep."""
 
+    tables: str  # the same of sweeps whose cases have the same tables
     rows: list[dict[str, str]]  # of sweep.csv
     histories: list[dict[str, list[float]]]
 
@@ -44,7 +51,15 @@ def ways(case: Case) -> int:
     return 1 if "privacy" in case.tables or case.split == "halves" else 2
 
 
-def jobs(folders: dict[str, tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
+def points(case: Case, everything: bool) -> list[tuple[int, bool]]:
+    """Which data, and whether with a dedicated server."""
+    data = range(2)[-ways(case) :]
+    if everything:
+        return [(number, dedicated) for number in data for dedicated in ([False] if case.tables else [False, True])]
+    return [(1, False)] if case.tables else [(number, number == 1) for number in data]
+
+
+def jobs(folders: dict[str, tuple[Path, Path]], everything: bool) -> dict[str, dict[str, Any]]:
     """Sweeps that together are everything; cases whose jobs differ in [algorithm] alone are in one sweep.
 
     Of horizontal data, all of the 8 clients of one folder, and 8 of the 11 of the other; of cells, 5 of 6 and of 7.
@@ -54,17 +69,17 @@ def jobs(folders: dict[str, tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
         alike.setdefault(json.dumps([case.split, case.everybody, case.tables]), []).append(case)
     found = {}
     for number, cases in enumerate(alike.values()):
-        even, uneven = folders[cases[0].split]
-        job = table(even, {}, rounds=ROUNDS, record={"evaluate_every": ROUNDS, "checkpoint_every": 0}) | cases[0].tables
+        data = [
+            {"path": str(path), "block": block} for path, block in zip(folders[cases[0].split], (1, 3), strict=True)
+        ]
+        job = table(Path(data[0]["path"]), {}, rounds=ROUNDS, record={"evaluate_every": ROUNDS, "checkpoint_every": 0})
+        job |= cases[0].tables
         some = 8 if cases[0].split == "rows" else 5
         job["participation"] = {} if cases[0].everybody else {"clients_per_round": some}
-        job["sweep"] = {
-            "methods": [as_in_a_file({"algorithm": case.algorithm}) for case in cases],
-            "data": [{"path": str(even), "block": 1}, {"path": str(uneven), "block": 3}][-ways(cases[0]) :],
-        }
-        if not cases[0].tables:
-            job["sweep"]["server"] = [{"dedicated": False}, {"dedicated": True}]
-        found[f"sweep-{number}"] = job
+        methods = [as_in_a_file({"algorithm": case.algorithm}) for case in cases]
+        for way, dedicated in points(cases[0], everything):
+            of_one = {"methods": methods, "data": [data[way]], "server": [{"dedicated": dedicated}]}
+            found[f"sweep-{number}-{way}-{dedicated}"] = job | {"sweep": of_one}
     return found
 
 
@@ -73,21 +88,21 @@ def sweeps(
     digits: Path, skewed: Path, sides: Path, scattered: Path, halves: Path, patches: Path, patchwork: Path,
     launch: Callable[..., Any], write_job: Any, tmp_path_factory: Any,
 ) -> Any:  # fmt: skip
-    """sweeps(ranks): all points, run by so many ranks in one launch."""
+    """sweeps(ranks, everything): all points, or some, run by so many ranks in one launch."""
     folder = tmp_path_factory.mktemp("bits")
     data = {"rows": (digits, skewed), "columns": (sides, scattered), "halves": (halves, halves)}
-    of_each = jobs({**data, "cells": (patches, patchwork)})
-    paths = [write_job(folder / f"{name}.toml", job) for name, job in of_each.items()]
+    data["cells"] = (patches, patchwork)
 
     def of(out: Path) -> Sweep:
         with open(out / "sweep.csv", newline="") as file:
             rows = list(csv.DictReader(file))
         read = (read_history(out / row["point"]) for row in rows)
         histories = [{name: v.tolist() for name, v in one.items() if name not in UNPROMISED} for one in read]
-        return Sweep(rows, histories)
+        return Sweep(out.name.split("-")[1], rows, histories)
 
-    def sweeps(ranks: int) -> list[Sweep]:
-        out = folder / f"on-{ranks}"
+    def sweeps(ranks: int, everything: bool) -> list[Sweep]:
+        out = folder / f"on-{ranks}-{everything}"
+        paths = [write_job(folder / f"{name}.toml", job) for name, job in jobs(data, everything).items()]
         if not out.exists():
             ended = launch(ranks, out, *paths, program=(str(PROGRAM),), limit_s=240.0)
             assert ended.code == 0, ended.text
@@ -108,12 +123,11 @@ def certificate(row: dict[str, str]) -> str:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("ranks", RANKS)
-def test_same_bits_on_any_number_of_ranks(sweeps: Any, ranks: int) -> None:
-    alone = sweeps(0)
-    points = sum(len(sweep.rows) for sweep in alone)
-    assert points == sum(ways(case) * (1 if case.tables else 2) for case in ALL)
-    for here, there in zip(sweeps(ranks), alone, strict=True):
+@pytest.mark.parametrize(("ranks", "everything"), RANKS)
+def test_same_bits_on_any_number_of_ranks(sweeps: Any, ranks: int, everything: bool) -> None:
+    alone = sweeps(0, everything)
+    assert sum(len(sweep.rows) for sweep in alone) == sum(len(points(case, everything)) for case in ALL)
+    for here, there in zip(sweeps(ranks, everything), alone, strict=True):
         assert all(len(row["model_sha256"]) == 64 and row["exit"] in ("0", "5") for row in there.rows)
         assert all(float(row[certificate(row)]) > 0 for row in there.rows)
         assert [promised(row) for row in here.rows] == [promised(row) for row in there.rows]
@@ -122,11 +136,12 @@ def test_same_bits_on_any_number_of_ranks(sweeps: Any, ranks: int) -> None:
 
 
 @pytest.mark.launch
-def test_settings_that_matter_change_the_bits_and_others_do_not(sweeps: Any) -> None:
+@pytest.mark.parametrize("everything", ALL_POINTS)
+def test_settings_that_matter_change_the_bits_and_others_do_not(sweeps: Any, everything: bool) -> None:
     found: dict[tuple[str, ...], set[str]] = {}
-    for number, sweep in enumerate(sweeps(0)):
+    for sweep in sweeps(0, everything):
         for row in sweep.rows:
-            found.setdefault((str(number), method(row), row["data"]), set()).add(row["model_sha256"])
+            found.setdefault((sweep.tables, method(row), row["data"]), set()).add(row["model_sha256"])
     assert all(len(hashes) == 1 for hashes in found.values())  # a dedicated server changes nothing
     # who has the labels may change a last bit, or none: what is told of them is rounded
     differ: dict[tuple[str, ...], set[str]] = {}

@@ -81,7 +81,14 @@ def test_absent_clients_neither_speak_nor_hear(vertical: dict[str, Any], columns
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("changes", [(), ("participation.clients_per_round=3",), ("data.block=2",)])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("participation.clients_per_round=3", "data.block=2"),
+        *(pytest.param(one, marks=pytest.mark.long) for one in ((), ("participation.clients_per_round=3",))),
+        pytest.param(("data.block=2",), marks=pytest.mark.long),
+    ],
+)
 def test_same_bits_and_exact_resume_with_client_states(
     vertical: dict[str, Any], write_job: Any, launch: Callable[..., Any], tmp_path: Path, changes: tuple[str, ...]
 ) -> None:

@@ -21,7 +21,7 @@ from mpifed.core.round import Round
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.run.setup import Ready, prepare
-from mpifed.shards.store import FederatedDataset, open_federation
+from mpifed.shards.store import ShardFolder, open_federation
 
 Gradient = Callable[[Any, Any, Any], Any]  # (w [d], X [s, p], y [s]) -> [d], with all penalties
 SEED = 11
@@ -90,9 +90,9 @@ def start_of(task: Job) -> Any:
 # --- data and draws ------------------------------------------------------------------------------------------------
 
 
-def rows_of(data: str | Path | FederatedDataset) -> list[tuple[Any, Any]]:
+def rows_of(data: str | Path | ShardFolder) -> list[tuple[Any, Any]]:
     """X [s, p] and y [s] of each client."""
-    federation, found = data if isinstance(data, FederatedDataset) else open_federation(data), []
+    federation, found = data if isinstance(data, ShardFolder) else open_federation(data), []
     for i in range(federation.clients):
         shard = federation.shard(i, in_memory=True)
         X = np.empty((shard.samples, shard.features))

@@ -114,7 +114,7 @@ def groups_optimum(data: Any, limits: dict[tuple[int, ...], float]) -> tuple[Any
     return solved.x, np.linalg.lstsq(slopes.T, -2 * solved.x, rcond=None)[0]
 
 
-@pytest.mark.parametrize("batch", [60, 20])
+@pytest.mark.parametrize("batch", [20, pytest.param(60, marks=pytest.mark.long)])
 def test_costs_end_a_little_above_the_multipliers(classes: Path, tmp_path: Path, batch: int) -> None:
     """With all rows, and with minibatches of a third of them; nothing is tuned."""
     limits = {(0,): 0.7, (1, 2): 0.6}

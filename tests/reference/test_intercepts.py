@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
+from lengths import long_unless
 from paper import read
 from scipy.optimize import minimize
 
@@ -102,7 +104,7 @@ def test_ridge_with_an_intercept(tmp_path: Path, name: str, everything: bool) ->
     assert result.columns["objective"] == pytest.approx(objective, rel=1e-9)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared-hinge"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("squared-hinge", marks=pytest.mark.long)])
 def test_two_classes_with_an_intercept(tmp_path: Path, loss: str) -> None:
     """By scipy's BFGS; one class is rare, so that the intercept matters."""
     rng = np.random.default_rng(8)
@@ -150,8 +152,13 @@ def about(out: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("size", [1.0, 150.0, 2e5, 1e9])
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    long_unless(
+        lambda name, size: size == (150.0 if name in ("fedavg", "ssca") else 1e9) or (name, size) == ("ssca", 1e9),
+        itertools.product(FULL, (1.0, 150.0, 2e5, 1e9)),
+    ),
+)
 def test_targets_of_any_size(tmp_path: Path, size: float, name: str) -> None:
     """House prices too: exact sums take their grids from the size of the targets, and the fit is relative to it."""
     y, X = far_targets()

@@ -43,7 +43,9 @@ MAY = {
     "batch": ["core", "shards", "comm", "files", "job", "results", "run", "forecast", "batch"],
     "audit": [*_JOB, "privacy", "results.text", "run", "audit"],
     "scaling": ["core", "shards", "files", "job", "results", "run", "forecast", "batch.plugin", "plots", "scaling"],
-    "plots.py": ["core", "files", "job.loading", "results.best"],
+    "python": [*_JOB, "privacy", "results", "run", "forecast", "plots", "python"],
+    "plots.py": ["core", "files", "job.loading", "results.best", "notebook_figure"],
+    "notebook_figure.py": [],
 }
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
@@ -117,7 +119,7 @@ def test_no_two_classes_share_a_name() -> None:
 
 def test_every_package_has_its_place() -> None:
     packages = {p.parts[0] for p in FILES if len(p.parts) > 1}
-    assert packages == set(MAY) - {"plots.py"}
+    assert packages == set(MAY) - {"plots.py", "notebook_figure.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
@@ -164,37 +166,32 @@ def test_slow_libraries_wait_until_they_are_needed() -> None:
 _PROBE = """
 import json, sys
 from mpifed.cli import main
-try:
-    main(sys.argv[1:], standalone_mode=True)
-except SystemExit as end:
-    code = end.code
+codes = []
+for command in json.loads(sys.argv[1]):
+    try:
+        main(command, standalone_mode=True)
+    except SystemExit as end:
+        codes.append(end.code or 0)
 MPI = "mpi4py.MPI" in sys.modules and sys.modules["mpi4py.MPI"].Is_initialized()
-print(json.dumps({"code": code or 0, "modules": sorted(sys.modules), "mpi_started": MPI}))
+print(json.dumps({"codes": codes, "modules": sorted(sys.modules), "mpi_started": MPI}))
 """
 
 
-def loaded(*arguments: object) -> tuple[set[str], bool]:
-    """(modules that are loaded, whether MPI is started) after a command."""
+def loaded(*commands: list[object]) -> tuple[set[str], bool]:
+    """(modules that are loaded, whether MPI is started) after commands, in one process."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])}
     ended = subprocess.run(
-        [sys.executable, "-c", _PROBE, *map(str, arguments)],
+        [sys.executable, "-c", _PROBE, json.dumps(commands, default=str)],
         capture_output=True, text=True, env=environment, timeout=60,
     )  # fmt: skip
     found = json.loads(ended.stdout.splitlines()[-1])
-    assert found["code"] == 0, ended.stderr + ended.stdout
+    assert found["codes"] == [0] * len(commands), ended.stderr + ended.stdout
     return set(found["modules"]), found["mpi_started"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["--version"],
-        *([name, "--help"] for name in ("run", "check", "show", "compare", "explain", "submit", "status", "doctor")),
-    ],
-)
-def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
-    modules, started = loaded(*arguments)
+def test_help_loads_next_to_nothing() -> None:
+    names = ("run", "check", "show", "export", "compare", "explain", "submit", "status", "doctor")
+    modules, started = loaded(["--help"], ["--version"], *([name, "--help"] for name in names))
     heavy = {"numpy", "scipy", "h5py", "mpi4py", "pydantic", "sklearn", "matplotlib", "pandas", "rich"}
     assert not heavy & modules
     assert not started
@@ -202,10 +199,9 @@ def test_help_loads_next_to_nothing(arguments: list[str]) -> None:
 
 def test_help_of_data_is_made_of_the_sources_alone() -> None:
     """Its texts are those of their classes, which need NumPy."""
-    for arguments in (["data", "--help"], ["data", "csv", "--help"]):
-        modules, started = loaded(*arguments)
-        assert not {"scipy", "h5py", "mpi4py", "pydantic", "sklearn", "matplotlib", "pandas", "rich"} & modules
-        assert not started
+    modules, started = loaded(["data", "--help"], ["data", "csv", "--help"])
+    assert not {"scipy", "h5py", "mpi4py", "pydantic", "sklearn", "matplotlib", "pandas", "rich"} & modules
+    assert not started
 
 
 def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) -> None:
@@ -215,15 +211,13 @@ def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) 
         "algorithm": {"name": "fedavg", "batch_size": 2, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 1},
     })  # fmt: skip
-    commands = [
+    modules, started = loaded(
         ["data", "digits", "--split", "rows", "--clients", "2", "--out", data],
         ["run", job, "--out", out],  # in one process
         ["show", out],
         ["show", out, "--json"],
         ["plot", out, "--out", tmp_path / "figure.png"],
         ["check", job],
-    ]
-    for command in commands:
-        modules, started = loaded(*command)
-        assert not started, command
-        assert "mpi4py.MPI" not in modules, command
+    )
+    assert not started
+    assert "mpi4py.MPI" not in modules

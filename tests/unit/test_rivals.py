@@ -55,7 +55,7 @@ def test_what_failed_is_said_and_does_not_count() -> None:
 
 
 def test_gradient_of_the_reference_is_that_of_the_loss() -> None:
-    from reference import gradient
+    from reference import gradient_of_swish
 
     rng = np.random.default_rng(0)
     w, x, y = [rng.normal(size=shape) for shape in ((5, 4), (4, 3))], rng.normal(size=(7, 5)), rng.integers(0, 3, 7)
@@ -66,7 +66,9 @@ def test_gradient_of_the_reference_is_that_of_the_loss() -> None:
         likely = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(7), y]
         return float(likely.mean() + 0.1 * ((first**2).sum() + (second**2).sum()))
 
-    for slope, direction in zip(gradient(*w, x, y, 0.1), [rng.normal(size=one.shape) for one in w], strict=True):
+    for slope, direction in zip(
+        gradient_of_swish(*w, x, y, 0.1), [rng.normal(size=one.shape) for one in w], strict=True
+    ):
         ends = []
         for sign in (1, -1):
             moved = [one + sign * 1e-5 * direction if one.shape == direction.shape else one for one in w]
@@ -74,14 +76,35 @@ def test_gradient_of_the_reference_is_that_of_the_loss() -> None:
         assert (ends[0] - ends[1]) / 2e-5 == pytest.approx((slope * direction).sum(), rel=1e-6)
 
 
+def test_gradient_of_the_reference_s_cnn_is_that_of_its_loss() -> None:
+    """Where all scores are alike, those of the last biases are known, and none go further back."""
+    from common import start_model
+    from reference import federated_averaging, gradient_of_cnn, patches
+
+    rng = np.random.default_rng(0)
+    w = [part.astype(float) for part in start_model(784, "cnn")]
+    assert sum(part.size for part in w) == 215_370
+    x, y = rng.random((3, 784)), np.array([1, 2, 2])
+    flat = [*w[:6], np.zeros_like(w[6]), w[7]]
+    slopes = gradient_of_cnn(*flat, x, y, 0.0)
+    np.testing.assert_allclose(slopes[7], 0.1 - np.eye(10)[1] / 3 - 2 * np.eye(10)[2] / 3, atol=1e-12)
+    assert all(not slope.any() for slope in slopes[:6])
+    assert patches(x.reshape(3, 1, 28, 28)).shape == (3, 1, 28, 28, 5, 5)
+    moved = federated_averaging([(x, y)], tuple(w), batch=3, step=1e-4, rounds=1, penalty=0.0)
+    again = np.concatenate(
+        [(part - 1e-4 * slope).ravel() for part, slope in zip(w, gradient_of_cnn(*w, x, y, 0.0), strict=True)]
+    )
+    np.testing.assert_array_equal(moved, again)
+
+
 def test_one_step_on_all_rows_of_equal_clients_is_that_of_their_rows_together() -> None:
-    from reference import federated_averaging, gradient
+    from reference import federated_averaging, gradient_of_swish
 
     rng = np.random.default_rng(0)
     start = rng.normal(size=(5, 4)), rng.normal(size=(4, 3))
     clients = [(rng.normal(size=(6, 5)), rng.integers(0, 3, 6)) for _ in range(3)]
     joined = np.concatenate([x for x, _ in clients]), np.concatenate([y for _, y in clients])
-    expected = [w - 0.5 * g for w, g in zip(start, gradient(*start, *joined, 0.01), strict=True)]
+    expected = [w - 0.5 * g for w, g in zip(start, gradient_of_swish(*start, *joined, 0.01), strict=True)]
     found = federated_averaging(clients, start, batch=6, step=0.5, rounds=1, penalty=0.01)
     np.testing.assert_allclose(found, np.concatenate([w.ravel() for w in expected]), rtol=1e-12)
 

@@ -1,58 +1,18 @@
-"""The tutorials, as a reader types them: files are written, commands run in order, in an empty folder.
-
-Where a page submits to Slurm, the job is run here instead; what only a cluster has (srun, pip) is left out.
-"""
+"""What the tutorials say of what their readers get; that of PyTorch is in tests/models."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pages import ROOT, blocks, commands, launched
+from tutorials import Play, play
 
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 
-LEFT_OUT = ("doctor", "explain")  # what this machine is like; nothing that later commands need
-WITHOUT_SLURM = str(Path(sys.executable).parent)
-Play = Callable[[str], Path]
-
-
-@pytest.fixture
-def play(launch: Callable[..., Any], tmp_path: Path) -> Play:
-    """play(name): the folder in which a tutorial has been followed to its end."""
-    (tmp_path / "jobs").symlink_to(ROOT / "jobs")
-
-    def mpifed(ranks: int, arguments: list[str]) -> None:
-        if arguments[0] in LEFT_OUT:
-            return
-        if arguments[0] == "submit" and "--dry-run" not in arguments:
-            if "--array" in arguments:
-                return
-            arguments = ["run", arguments[1]]
-        env = {"PATH": WITHOUT_SLURM} if arguments[0] == "submit" else {}
-        # the bits are the same on any number of ranks; without a launcher, in this process
-        ended = launch(min(ranks, 2) or None, *arguments, cwd=tmp_path, env=env)
-        assert ended.code == 0, f"mpifed {' '.join(arguments)}\n{ended.text}"
-        assert "Traceback" not in ended.text
-
-    def play(name: str) -> Path:
-        for block in blocks(ROOT / "docs" / "tutorials" / f"{name}.md"):
-            if block.title:
-                (tmp_path / block.title).write_text(block.text, encoding="utf-8")
-            if block.language == "python":
-                ended = launch(0, program=(str(block.title),), cwd=tmp_path, env={"MPLBACKEND": "agg"})
-                assert ended.code == 0, ended.text
-            for words in commands(block) if block.language == "console" else ():
-                if (of_mpifed := launched(words)) is not None:
-                    mpifed(*of_mpifed)
-        return tmp_path
-
-    return play
+__all__ = ["play"]  # a fixture
 
 
 def test_train_on_a_csv(play: Play, launch: Callable[..., Any]) -> None:
@@ -65,6 +25,19 @@ def test_train_on_a_csv(play: Play, launch: Callable[..., Any]) -> None:
     alone = launch(None, "run", "tumours.toml", "--out", "runs/alone", cwd=folder)
     assert alone.code == 0, alone.text
     assert summary(folder / "runs" / "alone")["model_sha256"] == runs["tumours"]["model_sha256"]
+
+
+def test_compare_in_python(play: Play, launch: Callable[..., Any]) -> None:
+    pytest.importorskip("pandas")
+    folder = play("compare-in-python")
+    runs = {point.name: summary(point) for point in sorted((folder / "runs/compare").glob("point-*"))}
+    assert len(runs) == 12 and all(0.85 <= run["test_accuracy"] <= 1 for run in runs.values())
+    assert (folder / "compare.pdf").exists() and (folder / "two.png").exists()
+    assert summary(folder / "runs/by-file")["rounds"] == 100
+    again = launch(2, program=("compare.py",), cwd=folder, env={"MPLBACKEND": "agg"})
+    assert again.code == 0, again.text
+    hashes = {name: summary(folder / "runs/compare" / name)["model_sha256"] for name in runs}
+    assert hashes == {name: run["model_sha256"] for name, run in runs.items()}
 
 
 def test_write_an_algorithm(play: Play) -> None:
@@ -84,6 +57,6 @@ def test_a_job_of_ssca(play: Play) -> None:
 
 
 def test_submit_to_a_cluster(play: Play) -> None:
-    folder = play("submit-to-a-cluster")
+    folder = play("submit-to-a-cluster", {"sweep.toml": "rounds=20"})
     assert summary(folder / "runs" / "cluster")["rounds"] == 300
     assert len(list((folder / "runs" / "sweep").glob("point-*"))) == 6

@@ -55,12 +55,7 @@ def layers() -> Singles:
 
 
 def possible(values: Singles, forward: Forward) -> NDArray[np.bool_]:
-    """[m] whether the generator can produce noise that `forward` maps to `values` [m].
-
-    Parameters
-    ----------
-    forward : an affine function of the noise with any roundings
-    """
+    """[m] whether the generator can produce noise that `forward`, affine up to roundings, maps to `values` [m]."""
     w = layers()[:, None]
     fitting = _noise(values, forward) / w.astype(np.float64)
     mask = np.zeros(len(values), dtype=bool)

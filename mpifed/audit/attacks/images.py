@@ -22,17 +22,11 @@ def side(features: int) -> int | None:
 def save_pairs(path: Path, originals: Array, recovered: Array) -> Path | None:
     """Write a PNG with each original above the recovered row; none if rows are no square images.
 
-    Parameters
-    ----------
-    originals, recovered : [m, p], in the same order
+    `originals` and `recovered`: [m, p], in the same order. Raises UsageError where matplotlib is not installed.
 
     Returns
     -------
     `path`, or None when there is nothing to draw
-
-    Raises
-    ------
-    UsageError : matplotlib is not installed
     """
     originals, recovered = np.asarray(originals, np.float64), np.asarray(recovered, np.float64)
     width = side(originals.shape[1])

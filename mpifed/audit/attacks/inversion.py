@@ -113,7 +113,7 @@ def _class_sums(
         sums -= sums.min(axis=0)  # at every pixel, a class is assumed to be dark
     sizes = np.linalg.norm(sums, axis=1)
     there = np.flatnonzero(sizes > 1e-4 * sizes.max())
-    residual = _relative(each.T @ sums / batch, seen.first.T)
+    residual = float(np.linalg.norm(each.T @ sums / batch - seen.first.T) / np.linalg.norm(seen.first.T))
     alone = len(there) == batch
     return Inversion(sums[there], there, nothing.rank, residual, "class sums", alone and residual < FITS)
 
@@ -292,7 +292,3 @@ class _Mixing:
             away.append(((slope - wanted) ** 2).sum(axis=1))
         result: Array | None = np.argmin(away, axis=0)
         return result
-
-
-def _relative(values: Array, seen: Array) -> float:
-    return float(np.linalg.norm(values - seen) / np.linalg.norm(seen))

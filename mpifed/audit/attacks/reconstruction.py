@@ -20,7 +20,7 @@ import numpy as np
 
 from mpifed.algorithms.revealed import wide
 from mpifed.core.protocols import Model
-from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves
+from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves
 from mpifed.maths.objectives import Parameters
 
 ONE = 1e-3  # largest ratio of the second to the first singular value of a matrix of rank one
@@ -144,7 +144,8 @@ def explain(
 
 def classes(model: Parameters) -> int:
     """Number of classes, from the shapes of the model."""
-    last: Array = getattr(model.head, "second", model.first)
+    head = dict(leaves(model.head))
+    last = head.get("second", head.get("output.weight", model.first))
     outputs = int(last.shape[-1])
     return 2 if outputs == 1 else outputs
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.encryption.schemes import Ciphertext, LibraryObject, SharedKeyScheme
+from mpifed.comm.encryption.schemes import Ciphertext, LibraryObject, SharedKeyScheme, library_of
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 _RING = 8192
@@ -35,7 +35,7 @@ class Bfv(SharedKeyScheme):
 
     def __init__(self, primes: Sequence[int] = (60, 60, 32)) -> None:
         """`primes`: bits of the primes of the modulus; the last is used only in keys."""
-        seal = self._seal = _library()
+        seal = self._seal = library_of(self.name, "seal-python", "encrypted")
         parameters = seal.EncryptionParameters(seal.scheme_type.bfv)
         parameters.set_poly_modulus_degree(_RING)
         parameters.set_coeff_modulus(seal.CoeffModulus.Create(_RING, list(primes)))
@@ -91,11 +91,9 @@ class Bfv(SharedKeyScheme):
 
     @property
     def opens(self) -> bool:
-        """Whether this rank has the secret key."""
         return self._secret is not None
 
     def encrypt(self, values: NDArray[np.int64]) -> bytes:
-        """A ciphertext of up to 8192 integers."""
         return bytes(self._encryptor.encrypt(self._encoder.encode(values)).to_string())
 
     def load(self, block: bytes) -> Ciphertext:
@@ -111,7 +109,6 @@ class Bfv(SharedKeyScheme):
             raise BrokenProtocol(f"a {what} of {len(data)} bytes does not load ({error}); it was altered") from error
 
     def add(self, total: Ciphertext, more: Ciphertext) -> Ciphertext:
-        """The sum, in place of `total`."""
         self._evaluator.add_inplace(total, more)
         return total
 
@@ -119,7 +116,6 @@ class Bfv(SharedKeyScheme):
         return bytes(total.to_string())
 
     def open(self, total: Ciphertext) -> NDArray[np.int64]:
-        """Decrypt: [8192] integers."""
         if self._decryptor is None:
             raise BrokenProtocol("a ciphertext cannot be decrypted on a rank that has no secret key")
         self.budget = int(self._decryptor.invariant_noise_budget(total))
@@ -152,18 +148,3 @@ class Bfv(SharedKeyScheme):
         if sample[0]:
             inverse = pow(sample[0], -1, modulus)
             yield b"times %d %d" % (sample[1] * inverse % modulus, sample[2] * inverse % modulus)
-
-    def secrets(self) -> Iterator[bytes]:
-        if self.opens:
-            yield self.secret()
-
-
-def _library() -> LibraryObject:
-    try:
-        import seal
-    except ImportError as error:
-        raise UsageError(
-            f'[encryption] scheme = "bfv": the library seal-python cannot be loaded ({error}); install it: '
-            "pip install 'mpifed[encrypted]'"
-        ) from error
-    return seal

@@ -25,13 +25,7 @@ def writable(data: bytes) -> Bytes:
 
 
 def unbundle(message: Bytes) -> dict[int, bytes]:
-    """The numbered blocks of a message of `bundle`.
-
-    Raises
-    ------
-    BrokenProtocol
-        when the message is truncated, or not such a message.
-    """
+    """The numbered blocks of a message of `bundle`; BrokenProtocol when it is truncated, or no such message."""
     data = memoryview(np.ascontiguousarray(message))  # type: ignore[arg-type]
     count = int(np.frombuffer(data[:8], dtype="<i8")[0]) if len(data) >= 8 else -1
     start = 8 + 16 * count

@@ -61,10 +61,7 @@ class Encrypted(Channel):
     def prepare(self, plans: list[ExchangePlan]) -> None:
         """Generate keys, and test adding and decrypting as many ciphertexts as the job will. Collective.
 
-        Raises
-        ------
-        BrokenProtocol
-            when the sum of all clients' largest integers is not decrypted correctly.
+        Raises BrokenProtocol when the sum of all clients' largest integers is not decrypted correctly.
         """
         if not all(isinstance(plan.sum, ExactSum) for plan in plans):
             raise UsageError('[aggregation] security = "encrypted" adds integers; set arithmetic = "exact"')
@@ -167,12 +164,9 @@ class Encrypted(Channel):
     def collect(self, plan: ExchangePlan, now: Round) -> bool:
         """Add over ranks, and decrypt the sum for its receivers. Collective.
 
-        Raises
-        ------
-        TooFewClients
-            when the sum is over fewer clients than the job allows; before anything is decrypted.
-        BrokenProtocol
-            when ciphertexts are missing or damaged, or do not decrypt to a sum of integers within the bounds.
+        Raises TooFewClients when the sum is over fewer clients than the job allows; before anything is decrypted;
+        BrokenProtocol when ciphertexts are missing or damaged, or do not decrypt to a sum of integers within the
+        bounds.
         """
         refuse_small(plan, self.setting.cells, self.setting.protection, now)
         serves = self.transport.rank == 0

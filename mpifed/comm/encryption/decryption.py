@@ -33,7 +33,6 @@ class DecryptionRequest(NamedTuple):
     wanted: frozenset[int] | None = None  # numbers of the ciphertexts that this rank decrypts; None: all
 
     def wants(self, number: int) -> bool:
-        """Whether this rank decrypts the ciphertext."""
         return self.wanted is None or number in self.wanted
 
 

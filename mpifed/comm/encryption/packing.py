@@ -74,13 +74,7 @@ class Vector:
         self.numbers = range(first, first + packing.blocks(self.size))  # of its ciphertexts in the exchange
 
     def pack(self, integers: Integers, client: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(number, slots) of the client's integers [m], for every ciphertext.
-
-        Raises
-        ------
-        NumericalError
-            when an integer is outside its field's range.
-        """
+        """(number, slots) of the client's integers [m], by ciphertext; NumericalError where one is out of range."""
         slots, start, width = np.empty(self.size, dtype=np.int64), 0, self.packing.width
         for name, at, size, largest, limbs in self.segments:
             part = integers[at]
@@ -101,13 +95,7 @@ class Vector:
             yield number, slots[begin : begin + self.packing.slots]
 
     def unpack(self, opened: dict[int, NDArray[np.int64]], answers: int, message: Integers) -> None:
-        """Write the decrypted sums of `answers` clients, by ciphertext number, into `message` [m].
-
-        Raises
-        ------
-        BrokenProtocol
-            when an integer cannot be a sum of the integers of `answers` honest clients.
-        """
+        """Write decrypted sums of `answers` clients into `message` [m]; BrokenProtocol where they are no such sums."""
         if not self.size:
             return
         slots = np.concatenate([opened[number] for number in self.numbers])

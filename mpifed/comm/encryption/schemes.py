@@ -8,6 +8,7 @@ library are imported where a job names it.
 from __future__ import annotations
 
 import importlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -127,6 +128,10 @@ class SharedKeyScheme(Scheme):
     def open(self, total: Ciphertext) -> NDArray[np.int64]:
         """Decrypt: [slots] integers; BrokenProtocol when the ciphertext is too damaged."""
 
+    def secrets(self) -> Iterator[bytes]:
+        if self.opens:
+            yield self.secret()
+
 
 class ThresholdScheme(Scheme):
     """A scheme in which each client has a share of the secret key, so that decryption takes all clients."""
@@ -161,6 +166,19 @@ class ThresholdScheme(Scheme):
         return errors
 
 
+def library_of(scheme: str, package: str, extra: str) -> LibraryObject:
+    """The library of a scheme, from `package`; UsageError where it cannot be imported."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that of Paillier recommends gmpy2, with which it is faster
+            return importlib.import_module(SCHEMES[scheme].library)
+    except ImportError as error:
+        raise UsageError(
+            f'[encryption] scheme = "{scheme}": the library {package} cannot be loaded ({error}); install it: '
+            f"pip install 'mpifed[{extra}]'"
+        ) from error
+
+
 def scheme_class(name: str) -> type[SharedKeyScheme | ThresholdScheme]:
     """The class of the scheme of that name; UsageError where there is none."""
     if name not in SCHEMES:
@@ -169,13 +187,7 @@ def scheme_class(name: str) -> type[SharedKeyScheme | ThresholdScheme]:
 
 
 def make_scheme(protection: Protection, clients: int) -> SharedKeyScheme | ThresholdScheme:
-    """The scheme that the job names.
-
-    Raises
-    ------
-    UsageError
-        when there is no such scheme, or its library cannot be imported.
-    """
+    """The scheme that the job names; UsageError when there is no such scheme, or its library cannot be imported."""
     return scheme_class(protection.scheme).of(protection, clients)
 
 

@@ -84,7 +84,6 @@ class ThresholdBfv(ThresholdScheme):
         return self._bytes(pair.publicKey)
 
     def use(self, public: bytes) -> None:
-        """Use the joint public key of all clients."""
         self._public = self._read("PublicKey", public)
 
     def encrypt(self, values: NDArray[np.int64]) -> bytes:
@@ -94,7 +93,6 @@ class ThresholdBfv(ThresholdScheme):
         return self._read("Ciphertext", block)
 
     def add(self, total: Ciphertext, more: Ciphertext) -> Ciphertext:
-        """The sum, in place of `total`."""
         try:
             self._context.EvalAddInPlace(total, more)
         except RuntimeError as error:

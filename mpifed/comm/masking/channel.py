@@ -96,9 +96,8 @@ class Masked(Channel):
             if name not in self._commons:
                 self._commons[name] = Common(plan)
             who = np.flatnonzero(asked)
-            graph = MaskGraph(
-                self._commons[name], who, self.neighbours(len(who)), order(now.seed, self.setting.clients)
-            )
+            places = order(now.seed, self.setting.clients)
+            graph = MaskGraph(self._commons[name], who, self.neighbours(len(who)), places)
             cached = self._graphs[name] = asked.tobytes(), graph
         return Turn(plan, now, cached[1], self._turns.now)
 
@@ -128,13 +127,7 @@ class Masked(Channel):
                 self._mask(turn, message, client)
 
     def seal(self, plan: ExchangePlan, integers: np.ndarray, client: int, now: Round) -> np.ndarray:
-        """The client's integers [m] with all its masks.
-
-        Raises
-        ------
-        NumericalError
-            when an integer is outside its field's range: the sum could overflow.
-        """
+        """The client's integers [m] with all its masks; NumericalError when one is out of range: a sum may overflow."""
         plan.check_range(integers, client)
         if plan.stale is None:
             sealed: np.ndarray = integers.copy()
@@ -178,7 +171,6 @@ class Masked(Channel):
         return self._discarded[name]
 
     def _mask(self, turn: Turn, message: np.ndarray, client: int) -> None:
-        """Add all masks of a client."""
         self._turns.use(client)
         masks: dict[int, tuple[list[Part], list[Mask]]] = {}  # masks of the same parts are added together
         for other, sign, parts in turn.graph.partners(client):
@@ -214,13 +206,8 @@ class Masked(Channel):
     def collect(self, plan: ExchangePlan, now: Round) -> bool:
         """Reduce; on rank 0 remove the masks of clients that left; open the sum for its receivers. Collective.
 
-        Raises
-        ------
-        TooFewClients
-            on all ranks alike, before anything is opened: when the sum is over fewer clients than the job allows, or
-            too many have left to open it.
-        BrokenProtocol
-            on all ranks alike, when shares were changed.
+        Raises TooFewClients on all ranks alike, before anything is opened: when the sum is over fewer clients than the
+        job allows, or too many have left to open it; BrokenProtocol on all ranks alike, when shares were changed.
         """
         turn, message, reduced = self._turn(plan, now), plan.sum.message, plan.reduced
         self._refuse(turn)

@@ -42,13 +42,7 @@ from mpifed.core.round import Round
 
 
 def threshold(neighbours: int, most: int) -> int:
-    """Number of shares that reconstruct a secret: those of the neighbours left after `most` drop out; a majority.
-
-    Raises
-    ------
-    UsageError
-        when they would be no majority.
-    """
+    """Shares that reconstruct a secret: of the neighbours left after `most` drop out; UsageError if no majority."""
     if neighbours < 2 * most + 1:
         raise UsageError(
             f"[participation] max_dropouts = {most}: each client has {neighbours} others to share its secrets with, "
@@ -87,13 +81,7 @@ class Dropouts:
         return threshold(len(turn.graph.near[client]), self.most)
 
     def deposit(self, turn: Turn, recorder: Recorder | None) -> None:
-        """Participating clients share their secrets. Collective.
-
-        Raises
-        ------
-        TooFewClients
-            on all ranks alike, when so few participate that nobody may leave.
-        """
+        """Participating clients share their secrets. Collective; TooFewClients when so few do that nobody may leave."""
         least = min((len(near) for near in turn.graph.near.values()), default=0)
         if least < 2 * self.most + 1 and len(turn.graph.asked):
             raise TooFewClients(
@@ -147,10 +135,7 @@ class Dropouts:
     def open(self, turn: Turn, reduced: np.ndarray, recorder: Recorder | None) -> None:
         """Remaining clients reveal their shares; rank 0 removes the reconstructed masks from `reduced`. Collective.
 
-        Raises
-        ------
-        BrokenProtocol, TooFewClients
-            on all ranks alike, when shares were changed or are missing.
+        Raises BrokenProtocol or TooFewClients on all ranks alike, when shares were changed or are missing.
         """
         failure: MpifedError | None = None
         revealed: list[RevealedShare] | None = None

@@ -27,8 +27,7 @@ if TYPE_CHECKING:  # forecasts compute the number of neighbours here, without im
 def order(seed: int, clients: int) -> NDArray[np.int64]:
     """[N] position of each client on the ring; alike on all ranks."""
     nobody = np.zeros(0, dtype=bool)
-    positions: NDArray[np.int64] = Round(SETUP, seed, nobody).rng("masks").permutation(clients)
-    return positions
+    return Round(SETUP, seed, nobody).rng("masks").permutation(clients)
 
 
 def neighbours(asked: NDArray[np.int64], k: int, places: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:

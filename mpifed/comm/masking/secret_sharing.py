@@ -32,12 +32,8 @@ def split(secret: bytes, holders: int, threshold: int) -> list[bytes]:
 def rebuild(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Reconstruct a secret [16] from at least `threshold` shares, by number.
 
-    Raises
-    ------
-    TooFewClients
-        when there are fewer.
-    BrokenProtocol
-        when the shares evidently belong to different secrets; `check` decides it in all cases.
+    Raises TooFewClients when there are fewer; BrokenProtocol when the shares evidently belong to different secrets;
+    `check` decides it in all cases.
     """
     if len(shares) < threshold:
         raise TooFewClients(

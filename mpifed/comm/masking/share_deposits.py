@@ -32,7 +32,6 @@ class Deposit(NamedTuple):
 
     @property
     def payload(self) -> bytes:
-        """The bytes sent."""
         return b"".join([self.seed_commitment, self.key_commitment, self.keys, *self.shares])
 
 
@@ -111,10 +110,8 @@ class TurnSecrets:
     def reveal(self, holder: int, giver: int, number: int, answered: bool) -> RevealedShare:
         """The holder's share of the giver's seed, if the giver has uploaded, else of its key.
 
-        Raises
-        ------
-        BrokenProtocol
-            when the holder has revealed its share of the other secret, or its sealed shares do not open.
+        Raises BrokenProtocol when the holder has revealed its share of the other secret, or its sealed shares do not
+        open.
         """
         if self._revealed.setdefault((holder, giver), answered) != answered:
             raise BrokenProtocol(
@@ -129,12 +126,7 @@ class TurnSecrets:
 def open_seed(deposit: Deposit, shares: Mapping[int, bytes], least: int, turn: int) -> bytes:
     """Seed [16] of the self-mask of a client that has uploaded; on the server.
 
-    Raises
-    ------
-    TooFewClients
-        when fewer than `least` shares were revealed.
-    BrokenProtocol
-        when a share was changed.
+    Raises TooFewClients when fewer than `least` shares were revealed; BrokenProtocol when a share was changed.
     """
     seed = rebuild(shares, least)
     check(seed, _context(b"seed", turn, deposit.client), deposit.seed_commitment)

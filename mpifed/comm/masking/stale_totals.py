@@ -61,6 +61,5 @@ class SealedTotal:
         """[N] bytes of sealed totals that each client uploads."""
         uploaded = np.zeros(len(plan.cells.rows.groups), dtype=np.int64)
         for unit, client in self.sealers(plan, now):
-            length = unit.at.stop - unit.at.start if isinstance(unit.at, slice) else len(unit.at)
-            uploaded[client] += length * plan.sum.message.itemsize
+            uploaded[client] += plan.sum.message[unit.at].nbytes
         return uploaded

@@ -15,7 +15,7 @@ from mpifed.maths.checks.differences import compare, derivative
 from mpifed.maths.checks.examined import ROUNDING, Broken, Examined, defines, must_be_array, must_be_record, near
 from mpifed.maths.checks.losses import Losses
 from mpifed.maths.checks.points import Origin, TestedPoint, nudged, points, wide
-from mpifed.maths.objectives import Linear, Parameters
+from mpifed.maths.objectives import LinearScores, NeuralNetwork, Parameters
 
 _DRAWN_TWICE = 2**21  # numbers of a model: the start of a larger model is drawn only once
 _PREDICTED = 64  # samples whose classes are predicted: cheap, and enough to reach most classes
@@ -38,8 +38,11 @@ class Task(NamedTuple):
 
 def origin(examined: Examined, model: Parameters, task: Task) -> Origin:
     """The origin of the points of an objective, or of a term on it: the start of the objective."""
-    scores = np.asarray(examined.call("scores", first=model.first, X=task.X))[0]
     classes = task.outputs if task.classifies else 0
+    if isinstance(examined.target, NeuralNetwork):
+        scores = np.asarray(examined.target.scores_of(model, task.X))[0]
+        return Origin((), scores.astype(np.float64), task.targets, classes, task.lead)
+    scores = np.asarray(examined.call("scores", first=model.first, X=task.X))[0]
     return Origin(wide(model.head), scores.astype(np.float64), task.targets, classes, task.lead)
 
 
@@ -49,9 +52,9 @@ def examine_objective(examined: Examined, task: Task) -> int:
     model = _start(examined, task)
     _scores(examined, model, task, rng)
     of_rows, chosen = Losses(examined, {}), points(origin(examined, model, task), rng)
-    known = _examine_losses(of_rows, chosen, task, rng)
+    known = examine_losses(of_rows, chosen, task, rng)
     for point in laws.finite(of_rows, chosen):
-        _predict(examined, point, task.outputs if objective.classifies else 0, rng)
+        examine_predictions(examined, point, task.outputs if objective.classifies else 0, rng)
         _head_squares(of_rows, point)
     return known
 
@@ -61,14 +64,15 @@ def examine_term(examined: Examined, objective: Examined, model: Parameters, tas
     rng = task.rng()
     chosen = points(origin(objective, model, task), rng)
     of_rows = Losses(examined, {"objective": objective.target})
-    known = _examine_losses(of_rows, chosen, task, rng)
+    known = examine_losses(of_rows, chosen, task, rng)
     for point in chosen:
         _counted(examined, point.y)
     _server(examined, model, rng)
     return known
 
 
-def _examine_losses(losses: Losses, chosen: Sequence[TestedPoint], task: Task, rng: Generator) -> int:
+def examine_losses(losses: Losses, chosen: Sequence[TestedPoint], task: Task, rng: Generator) -> int:
+    """The loss and slope at these points; the number of derivatives that were compared."""
     usable = laws.finite(losses, chosen)
     laws.dtypes(losses, usable[0], task.dtype)
     laws.samples_apart(losses, usable[0])
@@ -110,7 +114,7 @@ def _called_scores(examined: Examined, first: Array, X: Features) -> Array:
 def _scores(examined: Examined, model: Parameters, task: Task, rng: Generator) -> None:
     """scores() of the user's class is linear in weights and features, and pull() is its adjoint."""
     kind = type(examined.target)
-    if all(getattr(kind, name) is getattr(Linear, name) for name in ("scores", "pull")):
+    if all(getattr(kind, name) is getattr(LinearScores, name) for name in ("scores", "pull")):
         return
     X, sparse = task.X, isinstance(task.X, tuple)
     count, (features, width) = X[0].shape[0], model.first.shape
@@ -144,7 +148,7 @@ def _linear(came: Array, expected: Array, what: str) -> None:
         raise Broken(f"scores() are not linear in the {what}, over which clients add them up", "scores")
 
 
-def _predict(examined: Examined, point: TestedPoint, outputs: int, rng: Generator) -> None:
+def examine_predictions(examined: Examined, point: TestedPoint, outputs: int, rng: Generator) -> None:
     """predict() gives [..., s] classes, or real numbers."""
     if not examined.has("predict"):
         return
@@ -169,7 +173,7 @@ def _head_squares(losses: Losses, point: TestedPoint) -> None:
              if (ancestor := defines(kind, name)) is not None}  # fmt: skip
     ones, last = np.ones(point.y.shape), len(kind.__mro__)
     slopes = losses.slope(point, ones)
-    overridden = kind.head_squares is not Linear.head_squares
+    overridden = kind.head_squares is not LinearScores.head_squares
     if overridden and depth["head_squares"] <= depth["slope"]:
         arguments = {"head": point.head, "scores": point.scores, "y": point.y, "slopes": slopes.scores}
         claimed = examined.call_twice("head_squares", **arguments)

@@ -2,12 +2,11 @@
 
 from mpifed.core.protocols import Parameters, Slope
 from mpifed.maths.objectives.form import (
-    Linear,
+    LinearScores,
     Objective,
     concave,
     concave_gradient,
-    gradient,
-    penalized,
+    descended,
     penalty,
     penalty_gradient,
     squares,
@@ -22,7 +21,9 @@ from mpifed.maths.objectives.linear import (
     TrueClassLogistic,
 )
 from mpifed.maths.objectives.margins import Hinge, SquaredHinge
-from mpifed.maths.objectives.network import MLP, BiasedOutput, Output
+from mpifed.maths.objectives.mlp import MLP, BiasedOutput, Output
+from mpifed.maths.objectives.network import NeuralNetwork, Pullback
+from mpifed.maths.objectives.torch_network import TorchNetwork
 
 __all__ = [
     "MLP",
@@ -31,21 +32,23 @@ __all__ = [
     "BiasedOutput",
     "Hinge",
     "LeastSquares",
-    "Linear",
+    "LinearScores",
     "Logistic",
+    "NeuralNetwork",
     "Objective",
     "OneVsRest",
     "Output",
     "Parameters",
     "PerClass",
+    "Pullback",
     "Slope",
     "Softmax",
     "SquaredHinge",
+    "TorchNetwork",
     "TrueClassLogistic",
     "concave",
     "concave_gradient",
-    "gradient",
-    "penalized",
+    "descended",
     "penalty",
     "penalty_gradient",
     "squares",
@@ -53,6 +56,7 @@ __all__ = [
 
 OBJECTIVES: dict[str, type] = {
     "mlp": MLP,
+    "torch": TorchNetwork,
     "softmax": Softmax,
     "one-vs-rest": OneVsRest,
     "true-class-logistic": TrueClassLogistic,

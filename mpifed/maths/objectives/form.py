@@ -1,21 +1,21 @@
-"""The form of objectives: a loss of scores that are linear in the features.
+"""The form of objectives: a loss of each sample's scores, and the scores, a function of the model and the features.
 
-This form serves horizontal and vertical splits alike: clients that hold different columns of the same rows add their
-*scores*, clients that hold different rows add their gradients, the *pulls*. All derivatives are written by hand; tests
-compare them with finite differences. Shapes: n clients, s samples, p features, h scores, L outputs; leading axes
-broadcast.
+Clients that hold different rows need the gradient, and any differentiable function will do. Scores that are linear in
+the features serve other splits as well: clients that hold different columns of the same rows add their *scores*.
+Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broadcast.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from numpy.random import Generator
 
-from mpifed.core.protocols import Dual, Features, Head, Model, Parameters, Slope
-from mpifed.core.record import Array, Record, bare_leaves, map_leaves
+from mpifed.core.protocols import Backward, Dual, Features, Head, Model, Parameters, Slope
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, map_leaves
 from mpifed.maths.arrays import namespace, product, transposed_product
 from mpifed.maths.ranges import Weight
 
@@ -24,8 +24,8 @@ from mpifed.maths.ranges import Weight
 class Objective(ABC):
     """A model and the objective it minimizes: mean loss + l2 * (sum of squares of all parameters but intercepts).
 
-    A subclass is a frozen dataclass whose fields are keys of `[model]`, beside `l2`. It must define `start`, `loss`,
-    `slope`, `predict`, `scores` and `pull`; `Linear` has the last two.
+    A subclass is a frozen dataclass whose fields are keys of `[model]`, beside `l2`. It must define `start`, `forward`,
+    `loss`, `slope` and `predict`; `LinearScores` has `forward`.
 
     Attributes
     ----------
@@ -33,7 +33,6 @@ class Objective(ABC):
     nonnegative : whether every loss is nonnegative: a limit <= 0 then cannot be met
     convex : whether each loss is a convex function of the model: lower bounds rely on it
     dual : the dual of the loss, which algorithms on the dual problem need; None if there is none
-    unpenalized : the fields of the head that are intercepts, which penalties omit
     """
 
     l2: Weight = field(default=0.0, kw_only=True)
@@ -43,7 +42,6 @@ class Objective(ABC):
     nonnegative: ClassVar[bool] = True
     convex: ClassVar[bool] = False
     dual: ClassVar[Dual | None] = None
-    unpenalized: ClassVar[tuple[str, ...]] = ()
 
     @property
     def nonconvex_penalty(self) -> float:
@@ -51,22 +49,28 @@ class Objective(ABC):
         return 0.0
 
     @property
-    def penalize_bias(self) -> bool:
-        """Whether the penalties include intercepts."""
-        return False
-
-    @property
-    def hidden(self) -> int | None:
-        """The number of hidden units of a network with a single hidden layer; None for other models."""
+    def hidden(self) -> int | tuple[int, ...] | None:
+        """The number of hidden units of a network, or those of each of its hidden layers; None for other models."""
         return None
+
+    def of_shape(self, shape: tuple[int, ...] | None) -> Objective:
+        """The objective for data whose samples have this shape, if that matters to it; None: they are vectors."""
+        return self
 
     @abstractmethod
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """The initial model; its random numbers come from `rng` only."""
 
     @abstractmethod
-    def scores(self, first: Array, X: Features) -> Array:
-        """[..., s, h] linear in the features X [..., s, p], or a tuple of CSR matrices, and in `first` [..., p, h]."""
+    def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]:
+        """[..., s, h] the scores of the samples X [..., s, p], and the way back from a slope at them to the gradient.
+
+        Leaves of `model` are common to all clients, or each has the leading axes of X.
+        """
+
+    def scores_of(self, model: Parameters, X: Features) -> Array:
+        """[..., s, h] the scores alone."""
+        return self.forward(model, X)[0]
 
     @abstractmethod
     def loss(self, head: Head, scores: Array, y: Array) -> Array:
@@ -77,12 +81,73 @@ class Objective(ABC):
         """Derivatives of the sum over samples of weights [..., s] times the loss."""
 
     @abstractmethod
-    def pull(self, X: Features, slopes: Array) -> Array:
-        """[..., p, h] the derivative with respect to `first`, given that with respect to the scores [..., s, h]."""
-
-    @abstractmethod
     def predict(self, head: Head, scores: Array) -> Array:
         """[..., s] the predicted class, or value."""
+
+    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
+        """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
+        scores, backward = self.forward(model, X)
+        return backward(self.slope(model.head, scores, y, weights))
+
+    def descend(self, model: Parameters, X: Features, y: Array, weights: Array, keep: Sequence[float]) -> None:
+        """A step of every client, in place: model <- keep model + `gradient`; `weights` with the sign of the step.
+
+        Parameters
+        ----------
+        model : of each client, leaves [n, ...]
+        keep : of each leaf
+        """
+        changes = bare_leaves(self.gradient(model, X, y, weights))
+        for leaf, change, part in zip(bare_leaves(model), changes, keep, strict=True):
+            descended(leaf, change, part)
+
+    def in_pieces(
+        self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
+        model: Parameters, X: Features, y: Array, weights: Array,
+    ) -> AnyRecord:  # fmt: skip
+        """`compute(model, X, y, weights)`, whose leaves [n, ...] are sums over each client's samples.
+
+        A model may pass one client and a few samples on at a time, to bound memory: what shapes alone decide.
+        """
+        return compute(model, X, y, weights)
+
+    def penalized(self, model: Parameters) -> Parameters:
+        """A record of the model's structure: True for parameters that are penalized, False for intercepts."""
+        return map_leaves(lambda leaf: True, model)
+
+    def check(self, features: int, outputs: int) -> list[str]:
+        """Messages on what does not fit data with so many features and outputs."""
+        return []
+
+
+class LinearScores(Objective):
+    """The base of objectives whose scores are X times `first`: columns, cells, dual variables and sparse data need it.
+
+    A subclass must define `start`, `loss`, `slope` and `predict`.
+
+    Attributes
+    ----------
+    unpenalized : the fields of the head that are intercepts, which penalties omit
+    """
+
+    unpenalized: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def penalize_bias(self) -> bool:
+        """Whether the penalties include intercepts."""
+        return False
+
+    def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]:
+        """[..., s, h] X @ first, and the way back by X'."""
+        return self.scores(model.first, X), lambda slope: Parameters(self.pull(X, slope.scores), slope.head)
+
+    def scores(self, first: Array, X: Features) -> Array:
+        """[..., s, h] X @ first."""
+        return product(X, first)
+
+    def pull(self, X: Features, slopes: Array) -> Array:
+        """[..., p, h] X' @ slopes: the derivative by `first`, from that by the scores [..., s, h]."""
+        return transposed_product(X, slopes)
 
     def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array:
         """[..., s] float64 squared norm of the gradient of each sample's loss with respect to the head, for clipping.
@@ -96,27 +161,22 @@ class Objective(ABC):
         """The derivative with respect to the head, where it follows from `slopes` [..., s, h] alone."""
         raise NotImplementedError
 
-    def check(self, outputs: int) -> list[str]:
-        """Messages on what does not fit data with so many outputs."""
-        return []
+    def penalized(self, model: Parameters) -> Parameters:
+        counted = super().penalized(model)
+        if self.penalize_bias:
+            return counted
+        head = counted.head
+        fields = [name for name in self.unpenalized if name in getattr(head, "_fields", ())]
+        free = {name: map_leaves(lambda leaf: False, getattr(head, name)) for name in fields}
+        return counted._replace(head=head._replace(**free)) if free else counted
 
 
-class Linear(Objective):
-    """The base of objectives whose scores are X times `first`, as clipping and sparse data require."""
-
-    def scores(self, first: Array, X: Features) -> Array:
-        """[..., s, h] X @ first."""
-        return product(X, first)
-
-    def pull(self, X: Features, slopes: Array) -> Array:
-        """[..., p, h] X' @ slopes."""
-        return transposed_product(X, slopes)
-
-
-def gradient(objective: Model, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
-    """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
-    slope = objective.slope(model.head, objective.scores(model.first, X), y, weights)
-    return Parameters(objective.pull(X, slope.scores), slope.head)
+def descended(x: Array, change: Array, keep: float) -> Array:
+    """keep x + change, in place."""
+    if keep != 1:
+        x *= x.dtype.type(keep)
+    x += change
+    return x
 
 
 def squares(model: Parameters) -> float:
@@ -128,20 +188,9 @@ def _square(leaf: Array) -> float:
     return float((leaf.astype("f8") ** 2).sum())
 
 
-def penalized(objective: Model, model: Parameters) -> Parameters:
-    """A record of the model's structure: True for parameters that are penalized, False for intercepts."""
-    counted = map_leaves(lambda leaf: True, model)
-    if objective.penalize_bias:
-        return counted
-    head = counted.head
-    fields = [name for name in objective.unpenalized if name in getattr(head, "_fields", ())]
-    free = {name: map_leaves(lambda leaf: False, getattr(head, name)) for name in fields}
-    return counted._replace(head=head._replace(**free)) if free else counted
-
-
 def penalty(objective: Model, model: Parameters) -> float:
     """l2 * ||w||^2 + nonconvex_penalty * sum of w^2 / (1 + w^2), without intercepts, in float64."""
-    each = zip(bare_leaves(model), bare_leaves(penalized(objective, model)), strict=True)
+    each = zip(bare_leaves(model), bare_leaves(objective.penalized(model)), strict=True)
     weights = [leaf for leaf, counts in each if counts]
     total, beta = objective.l2 * sum(map(_square, weights)), concave(objective)
     for leaf in weights if beta else ():
@@ -159,7 +208,7 @@ def penalty_gradient(objective: Model, model: Parameters) -> Parameters:
             slope += concave_gradient(objective, w)
         return slope
 
-    slopes = map_leaves(slope_of, model, penalized(objective, model))
+    slopes = map_leaves(slope_of, model, objective.penalized(model))
     return slopes
 
 

@@ -14,7 +14,7 @@ from mpifed.core.record import Array
 from mpifed.maths.arrays import namespace, sigmoid, square_norms
 from mpifed.maths.duals import LeastSquaresDual, LogisticDual
 from mpifed.maths.kernels import device_cross_entropy, device_cross_entropy_slope
-from mpifed.maths.objectives.form import Linear
+from mpifed.maths.objectives.form import LinearScores
 from mpifed.maths.ranges import Weight
 
 
@@ -73,7 +73,7 @@ Head = Bias | tuple[()]
 
 
 @dataclass(frozen=True)
-class OfScores(Linear):
+class OfScores(LinearScores):
     """The base of models without a hidden layer, which define their loss of the scores and its derivative.
 
     Intercepts, one for each score, are in the head. Where `bias` is None the job's algorithm decides; here None means
@@ -244,7 +244,7 @@ class Logistic(OfScores):
     def prediction(self, scores: Array) -> Array:
         return (scores[..., 0] > 0).astype(np.int64)
 
-    def check(self, outputs: int) -> list[str]:
+    def check(self, features: int, outputs: int) -> list[str]:
         if outputs == 2:
             return []
         return [
@@ -266,7 +266,7 @@ def squared_error_slope(scores: Array, y: Array, weights: Array) -> tuple[Array,
 
 @dataclass(frozen=True)
 class LeastSquares(OfScores):
-    """Linear regression: loss (x'w - y)^2 / 2."""
+    """LinearScores regression: loss (x'w - y)^2 / 2."""
 
     classifies: ClassVar[bool] = False
     convex: ClassVar[bool] = True

@@ -46,7 +46,7 @@ class MarginLoss(OfScores):
         """[..., s] class 1 where the score is positive, else 0."""
         return (scores[..., 0] > 0).astype(np.int64)
 
-    def check(self, outputs: int) -> list[str]:
+    def check(self, features: int, outputs: int) -> list[str]:
         if outputs == 2:
             return []
         name = "hinge" if isinstance(self, Hinge) else "squared-hinge"

@@ -1,128 +1,202 @@
-"""Neural networks with one hidden layer."""
+"""Networks that another library differentiates: what every such library needs, whatever its name.
+
+A library gives the outputs of one client's samples, and the way back from their derivatives to the parameters'. Here
+the clients take turns, large batches pass in pieces, and losses of the outputs are those of NumPy.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import numpy as np
-from annotated_types import Gt, Le
 from numpy.random import Generator
 
-from mpifed.core.protocols import Parameters, Slope
-from mpifed.core.record import Array
-from mpifed.maths.arrays import common_product, namespace, square_norms, transposed_product
-from mpifed.maths.kernels import swish, swish_slope
-from mpifed.maths.objectives.form import Linear
-from mpifed.maths.objectives.linear import (
-    cross_entropy,
-    cross_entropy_slope,
-    squared_error,
-    squared_error_slope,
+from mpifed.core.protocols import Backward, Features, Head, Parameters, Slope
+from mpifed.core.record import (
+    ABSENT,
+    AnyRecord,
+    Array,
+    NamedArrays,
+    added,
+    map_leaves,
+    named_arrays,
+    of_vectors,
+    writable,
 )
-from mpifed.maths.ranges import Weight
+from mpifed.maths.arrays import namespace
+from mpifed.maths.objectives.form import Objective
+from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
+
+# from the derivative by one client's outputs [s, L] to that by its parameters
+Pullback: TypeAlias = Callable[[Array], NamedArrays]
 
 
-def glorot(rng: Generator, inputs: int, outputs: int, dtype: str) -> Array:
-    """[inputs, outputs] uniform within sqrt(6 / (inputs + outputs)) (Glorot and Bengio, AISTATS 2010)."""
-    limit = np.sqrt(6.0 / (inputs + outputs))
-    return rng.uniform(-limit, limit, size=(inputs, outputs)).astype(dtype)
+def mse(outputs: Array, y: Array) -> Array:
+    """[..., s] the mean over outputs [..., s, t] of (z - y)^2."""
+    residual: Array = outputs - of_vectors(y)
+    mean: Array = (residual * residual).mean(axis=-1)
+    return mean
 
 
-class Output(NamedTuple):
-    """The head of a network without biases."""
-
-    second: Array  # [h, L]
-
-
-class BiasedOutput(NamedTuple):
-    """The head of a network with biases."""
-
-    second: Array  # [h, L]
-    hidden_bias: Array  # [h] added to the scores
-    output_bias: Array  # [L]
+def mse_slope(outputs: Array, y: Array, weights: Array) -> tuple[Array, Array]:
+    """(loss [..., s], derivative of the weighted loss by the outputs [..., s, t])."""
+    residual = outputs - of_vectors(y)
+    slopes = (2 / outputs.shape[-1]) * weights[..., None] * residual
+    return (residual * residual).mean(axis=-1), slopes.astype(outputs.dtype)
 
 
 @dataclass(frozen=True)
-class MLP(Linear):
-    """Three-layer network with swish, softmax and cross-entropy, and an l2 penalty: SSCA (27), (28), (30).
+class NeuralNetwork(Objective):
+    """The base of networks of any library: a subclass defines `initial` and `outputs`.
 
-    In the paper J = `hidden`, lambda = `l2`; omega_1 is `first` transposed, omega_2 `head.second` transposed.
-    # differs from the paper: `bias` adds biases to hidden units and outputs, as in `OfScores`. They belong to the head,
-    so that scores stay linear in the features, and are not penalized unless `penalize_bias` is set.
-    # differs from the paper: `loss = "squared-error"` is for real targets: one output z, and loss (z - y)^2 / 2.
+    It may define `sample_squares`, where its library has the norms of many samples' gradients at once; the default is
+    a loop. All parameters are in the model's head, a `NamedArrays`. Vectors, such as biases and the scales of norms,
+    count as intercepts: `l2` is of the others. `loss_name` is a field, or a constant.
     """
 
-    unpenalized: ClassVar[tuple[str, ...]] = ("hidden_bias", "output_bias")
-    hidden: Annotated[int, Gt(0), Le(10**6)] = 128
-    """Hidden units."""
-    bias: bool | None = None
-    """Whether there are intercepts; where absent they are, unless the algorithm has none (those of dual variables and
-    of cells)."""
-    nonconvex_penalty: Weight = 0.0
-    """Factor of the sum of w^2 / (1 + w^2), without intercepts: a smooth penalty that is not convex."""
-    loss_name: Literal["cross-entropy", "squared-error"] = field(default="cross-entropy", metadata={"key": "loss"})
-    """cross-entropy of classes; squared-error: (z - y)^2 / 2 of real targets."""
-    penalize_bias: bool = field(default=False, kw_only=True)
-    """Count intercepts in `l2` and `nonconvex_penalty` too."""
+    @property
+    def loss_name(self) -> str:
+        """cross-entropy of classes, or mse of real targets, the mean over a sample's of (z - y)^2."""
+        return "cross-entropy"
 
     @property
     def classifies(self) -> bool:  # type: ignore[override]  # the job says it
-        return self.loss_name == "cross-entropy"
+        return self.loss_name != "mse"
+
+    @property
+    def samples_at_once(self) -> int:
+        """How many samples pass at a time, to bound memory; a function of the settings and of shapes alone."""
+        return 256
+
+    @abstractmethod
+    def initial(self, features: int, outputs: int, rng: Generator) -> dict[str, Array]:
+        """The initial parameters by name, without clients' axes; random numbers from `rng` only. Names have no "/"."""
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        """The initial model: Glorot-uniform weights, since all gradients vanish at zero, and zero biases."""
-        first = glorot(rng, features, self.hidden, dtype)
-        second = glorot(rng, self.hidden, outputs, dtype)
-        if not self.bias:
-            return Parameters(first, Output(second))
-        return Parameters(first, BiasedOutput(second, np.zeros(self.hidden, dtype), np.zeros(outputs, dtype)))
+        initial = {name: np.asarray(leaf, dtype) for name, leaf in self.initial(features, outputs, rng).items()}
+        self.__dict__["_shapes"] = [leaf.shape for leaf in initial.values()]
+        return Parameters(ABSENT, named_arrays(tuple(initial))(*initial.values()))
 
-    def loss(self, head: Output | BiasedOutput, scores: Array, y: Array) -> Array:
-        outputs = self._outputs(head, scores)
-        return cross_entropy(outputs, y) if self.classifies else squared_error(outputs, y)
+    @abstractmethod
+    def outputs(self, parameters: NamedArrays, X: Array, gradient: bool) -> tuple[Array, Pullback]:
+        """(outputs [s, L] of one client's samples X [s, p], the way back), arrays of NumPy in the dtype of the model.
 
-    def slope(self, head: Output | BiasedOutput, scores: Array, y: Array, weights: Array) -> Slope:
-        """Derivatives by backpropagation; the swish S(z) = z g(z) has S' = g (1 + z - S)."""
-        z = _hidden(head, scores)
-        gate, active = swish(z)
-        loss, outputs = self._slope_of_outputs(_output(head, active), y, weights)
-        second = transposed_product(active, outputs)
-        down = swish_slope(z, gate, active, common_product(outputs, head.second.swapaxes(-1, -2)))
-        if isinstance(head, BiasedOutput):
-            return Slope(loss, BiasedOutput(second, down.sum(axis=-2), outputs.sum(axis=-2)), down)
-        return Slope(loss, Output(second), down)
+        The way back may be called several times, and after other passes. Bits must follow from the arguments alone: one
+        thread, no random numbers, no state.
 
-    def predict(self, head: Output | BiasedOutput, scores: Array) -> Array:
-        """[..., s] the most probable class, or the value."""
-        outputs = self._outputs(head, scores)
-        return outputs.argmax(axis=-1) if self.classifies else outputs[..., 0]
+        Parameters
+        ----------
+        parameters : leaves [*shape], in float32 or float64; not to be written to, nor is X
+        gradient : whether there will be a way back; otherwise none is needed
+        """
 
-    def head_squares(self, head: Output | BiasedOutput, scores: Array, y: Array, slopes: Array) -> Array:
-        """[..., s] squared norms; the derivative by `second` is activations times output derivatives."""
-        z = _hidden(head, scores)
-        _, active = swish(z)
-        output_slopes = self._slope_of_outputs(_output(head, active), y, namespace(y).ones(y.shape))[1]
-        outputs = square_norms(output_slopes)
-        of_second = square_norms(active) * outputs
-        return of_second + square_norms(slopes) + outputs if isinstance(head, BiasedOutput) else of_second
+    def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]:
+        """[n, s, L] the outputs; clients one after the other, so that no bit depends on who is beside whom."""
+        passes = [self.outputs(parameters, x, True) for parameters, x in self._of_each(model, X)]
 
-    def _outputs(self, head: Output | BiasedOutput, scores: Array) -> Array:
-        z = _hidden(head, scores)
-        return _output(head, swish(z)[1])
+        def backward(slope: Slope) -> Parameters:
+            gradients = [back(slopes) for (_, back), slopes in zip(passes, slope.scores, strict=True)]
+            return Parameters(ABSENT, _joined(gradients))
 
-    def _slope_of_outputs(self, outputs: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        return (cross_entropy_slope if self.classifies else squared_error_slope)(outputs, y, weights)
+        return _stacked([z for z, _ in passes]), backward
+
+    def scores_of(self, model: Parameters, X: Features) -> Array:
+        at, outputs = self.samples_at_once, []
+        for parameters, x in self._of_each(model, X):
+            pieces = [self.outputs(parameters, x[i : i + at], False)[0] for i in range(0, max(len(x), 1), at)]
+            outputs.append(pieces[0] if len(pieces) == 1 else namespace(x).concatenate(pieces))
+        return _stacked(outputs)
+
+    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
+        def of_piece(one: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
+            (x,) = cast(Array, X)  # sparse data are refused
+            return Parameters(ABSENT, _joined([self.gradient_of(one.head, x, y[0], weights[0])]))
+
+        return self.in_pieces(of_piece, model, X, y, weights)
+
+    def gradient_of(self, parameters: NamedArrays, X: Array, y: Array, weights: Array) -> NamedArrays:
+        """The gradient of the sum of weights [s] times the loss, of one client's samples X [s, p], all at once."""
+        z, back = self.outputs(parameters, X, True)
+        gradient = back(self.slope(ABSENT, z[None], y[None], weights[None]).scores[0])
+        return map_leaves(lambda leaf: leaf if writable(leaf) else leaf.copy(), gradient)  # others add to it
+
+    def in_pieces(
+        self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
+        model: Parameters, X: Features, y: Array, weights: Array,
+    ) -> AnyRecord:  # fmt: skip
+        at, sums = self.samples_at_once, []
+        for i, (parameters, x) in enumerate(self._of_each(model, X)):
+            one, pieces = Parameters(ABSENT, parameters), range(0, max(len(x), 1), at)
+            of_client = (
+                compute(one, x[None, j : j + at], y[i : i + 1, j : j + at], weights[i : i + 1, j : j + at])
+                for j in pieces
+            )
+            sums.append(added(of_client))
+        return sums[0] if len(sums) == 1 else map_leaves(lambda *parts: namespace(parts[0]).concatenate(parts), *sums)
+
+    def sample_squares(self, model: Parameters, X: Array, y: Array) -> Array:
+        """[n, s] float64 squared norm of each sample's gradient: of one sample after the other."""
+        scores, squares = self.scores_of(model, X), np.zeros(y.shape)
+        slopes = self.slope(model.head, scores, y, np.ones(y.shape)).scores
+        for i, (parameters, x) in enumerate(self._of_each(model, X)):
+            for s in range(len(x)):
+                gradient = self.outputs(parameters, x[s : s + 1], True)[1](slopes[i, s : s + 1])
+                squares[i, s] = sum(float((leaf.astype("f8") ** 2).sum()) for leaf in gradient)
+        return squares
+
+    def squares_and_gradient(
+        self, parameters: NamedArrays, X: Array, y: Array
+    ) -> tuple[Array, Callable[[Array], NamedArrays]]:
+        """([s] `sample_squares` of one client with samples X [s, p], `gradient_of` by weights [s]), for clipping."""
+        squares = self.sample_squares(Parameters(ABSENT, parameters), X[None], y[None])[0]
+        return squares, lambda weights: self.gradient_of(parameters, X, y, weights)
+
+    def loss(self, head: Head, scores: Array, y: Array) -> Array:
+        return cross_entropy(scores, y) if self.classifies else mse(scores, y)
+
+    def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
+        """The derivative by the outputs; that by the parameters follows on the way back."""
+        loss, slopes = (cross_entropy_slope if self.classifies else mse_slope)(scores, y, weights)
+        return Slope(loss, ABSENT, slopes)
+
+    def predict(self, head: Head, scores: Array) -> Array:
+        """[..., s] the class of the largest output, or [..., s, t] the values; [..., s] of one alone."""
+        values: Array = scores[..., 0] if scores.shape[-1] == 1 else scores
+        return scores.argmax(axis=-1) if self.classifies else values
+
+    def penalized(self, model: Parameters) -> Parameters:
+        """True for matrices and kernels: parameters with two axes or more, after that of the clients."""
+        return Parameters(ABSENT, type(model.head)(*(len(shape) > 1 for shape in self.shapes(model.head))))
+
+    def shapes(self, parameters: NamedArrays) -> list[tuple[int, ...]]:
+        """The shape of each parameter, without leading axes; known since `start`."""
+        shapes: list[tuple[int, ...]] = self.__dict__["_shapes"]
+        return shapes
+
+    def _of_each(self, model: Parameters, X: Features) -> Iterator[tuple[NamedArrays, Array]]:
+        """Each client's parameters, without leading axes, and samples [s, p]."""
+        assert not isinstance(X, tuple)  # sparse data are refused
+        head, shapes = model.head, self.shapes(model.head)
+        own = [leaf.ndim > len(shape) for leaf, shape in zip(head, shapes, strict=True)]
+        for i, x in enumerate(X):
+            if not any(own):
+                yield model.head, x
+                continue
+            each = zip(head, own, strict=True)
+            yield type(head)(*[leaf[i if len(leaf) > 1 else 0] if has else leaf for leaf, has in each]), x
 
 
-def _hidden(head: Output | BiasedOutput, scores: Array) -> Array:
-    """[..., s, h] the inputs of the hidden units."""
-    return scores + head.hidden_bias[..., None, :] if isinstance(head, BiasedOutput) else scores
+def _stacked(parts: list[Array]) -> Array:
+    """[n, ...] of its own where a library's array may not be written to."""
+    if len(parts) == 1 and writable(parts[0]):
+        return parts[0][None]
+    return namespace(parts[0]).stack(parts)
 
 
-def _output(head: Output | BiasedOutput, active: Array) -> Array:
-    """[..., s, L] the logits, or the predicted value, L = 1."""
-    logits = common_product(active, head.second)
-    if isinstance(head, BiasedOutput):
-        logits += head.output_bias[..., None, :]
-    return logits
+def _joined(records: list[NamedArrays]) -> NamedArrays:
+    if len(records) == 1:  # as a rule: blocks of one client
+        return type(records[0])(*[_stacked([leaf]) for leaf in records[0]])
+    return map_leaves(lambda *parts: _stacked(list(parts)), *records)

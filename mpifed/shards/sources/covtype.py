@@ -36,15 +36,7 @@ class Covtype(Source):
     """Number of rows to draw at random; all where absent."""
 
     def read(self, seed: int) -> Dataset:
-        """The data.
-
-        Raises
-        ------
-        DataError
-            When the file is not the original, or is missing and cannot be downloaded.
-        UsageError
-            When there are fewer rows than requested.
-        """
+        """The data; DataError if the file is another or cannot be downloaded, UsageError if it has too few rows."""
         path = original("covtype", self.path, MIRRORS, SHA256)
         width = len(NAMES) + 1
         cells = read_numbers(path, None, width, range(width))

@@ -6,18 +6,20 @@ import bz2
 import gzip
 import io
 import lzma
+import math
 import reprlib
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
@@ -49,11 +51,12 @@ class Dataset:
 
     features: int  # p
     dtype: DTypeLike | None  # of dense rows as stored; None for sparse rows
-    labels: Array  # [s] int64 of classes, float64 of real targets
+    labels: Array  # [s] int64 of classes, float64 of real targets; [s, t] float64 of t targets each
     chunks: Callable[[], Iterator[Piece]]  # called for each pass: rows X [b, p] in order, dense or CSR
     test: tuple[Piece, Array] | None = None  # rows X [s, p] and labels [s]
     top: float | None = None  # the largest possible value, by which `--scale unit` divides
     names: tuple[str, ...] | None = None  # [p] of the features
+    shape: tuple[int, ...] | None = None  # of a sample, of p numbers in C order, such as (channels, height, width)
     files: tuple[Path, ...] = ()  # from which the data were read
     partition: Partition | None = None  # of rows and columns among clients, if the source determines it
 
@@ -68,6 +71,57 @@ class Source(ABC):
     @abstractmethod
     def read(self, seed: int) -> Dataset:
         """Read or generate the data; `seed` is for random data and subsets."""
+
+
+def checked(name: str, data: object) -> Dataset:
+    """The data, whose shapes and types are as `Dataset` says; DataError where a source gives something else."""
+    if not isinstance(data, Dataset):
+        raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.shards.sources.Dataset")
+    if not callable(data.chunks):
+        raise DataError(f"{name}: chunks is {type(data.chunks).__name__}; expected a function that yields rows")
+    if data.shape is not None and math.prod(data.shape) != data.features:
+        raise DataError(f"{name}: shape {data.shape} for {data.features} features; their product must be that number")
+    if data.names is not None and len(data.names) != data.features:
+        raise DataError(f"{name}: {len(data.names)} names for {data.features} features")
+    _check_labels(name, "labels", data.labels)
+    if data.test is not None:
+        X, labels = data.test
+        _check_labels(name, "test labels", labels)
+        if np.shape(X) != (len(labels), data.features):
+            raise DataError(
+                f"{name}: test rows {np.shape(X)}; expected [{len(labels)}, {data.features}], as the labels"
+            )
+        if not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
+            raise DataError(f"{name}: test rows have values that are not finite")
+    return replace(data, chunks=lambda: _as_declared(name, data))
+
+
+def _check_labels(name: str, what: str, labels: object) -> None:
+    """DataError unless they are [s] finite numbers, or [s, t] real ones."""
+    known = isinstance(labels, np.ndarray) and labels.size and labels.dtype.kind in ("iuf" if labels.ndim == 1 else "f")
+    if not isinstance(labels, np.ndarray) or not known or labels.ndim > 2:
+        came = f"an array of {labels.dtype} {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
+        raise DataError(
+            f"{name}: {what} are {came}; expected [rows], int64 classes or float64 targets, or [rows, targets] float64"
+        )
+    beyond = np.flatnonzero(~(np.abs(labels) <= np.finfo(np.float32).max).reshape(len(labels), -1).all(axis=1))
+    if len(beyond):
+        raise DataError(f"{name}: {what}: that of row {beyond[0]} is {labels[beyond[0]]}; expected finite numbers")
+
+
+def _as_declared(name: str, data: Dataset) -> Iterator[Piece]:
+    """The chunks, while they have as many columns as `features` and finite values, and in all a row for each label."""
+    rows = 0
+    for X in data.chunks():
+        if getattr(X, "ndim", 0) != 2 or X.shape[1] != data.features:
+            came = f"shape {X.shape}" if hasattr(X, "shape") else f"type {type(X).__name__}"
+            raise DataError(f"{name}: a chunk of rows has {came}; expected [rows, {data.features}], as features says")
+        if own_module(name) is not None and not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
+            raise DataError(f"{name}: rows {rows} to {rows + X.shape[0] - 1} have values that are not finite")
+        rows += X.shape[0]
+        yield X
+    if rows != len(data.labels):
+        raise DataError(f"{name}: {rows} rows and {len(data.labels)} labels; expected a label for each row")
 
 
 def whole(X: Piece) -> Callable[[], Iterator[Piece]]:
@@ -111,8 +165,7 @@ def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None)
 
     Raises
     ------
-    DataError
-        When there is no such file, it cannot be unpacked, or unpacks to more.
+    DataError : when there is no such file, it cannot be unpacked, or unpacks to more.
     """
     check_file(path)
     try:
@@ -158,10 +211,8 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
 
     Raises
     ------
-    DataError
-        When the task is classification and a label is not an integer.
-    UsageError
-        When the task is "auto" and there are many different integers, few rows of each.
+    DataError : when the task is classification and a label is not an integer.
+    UsageError : when the task is "auto" and there are many different integers, few rows of each.
     """
     real = (labels != np.rint(labels)) | (np.abs(labels) >= 2**53)
     if task == "auto" and not real.any() and (values := len(np.unique(labels))) > max(20, len(labels) / 10):

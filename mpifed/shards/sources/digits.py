@@ -18,4 +18,4 @@ class Digits(Source):
 
         data = load_digits()
         X = data.data.astype(np.uint8)
-        return Dataset(64, np.uint8, data.target, whole(X), top=16.0, names=tuple(data.feature_names))
+        return Dataset(64, np.uint8, data.target, whole(X), top=16.0, names=tuple(data.feature_names), shape=(1, 8, 8))

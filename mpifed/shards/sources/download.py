@@ -36,8 +36,7 @@ def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> N
 
     Raises
     ------
-    DataError
-        When no URL gives the right file.
+    DataError : when no URL gives the right file.
     """
     import requests
 
@@ -77,8 +76,7 @@ def original(name: str, path: Path | None, urls: tuple[str, ...], checksum: str)
 
     Raises
     ------
-    DataError
-        When the file is not the original, or is missing and cannot be downloaded.
+    DataError : when the file is not the original, or is missing and cannot be downloaded.
     """
     path = path or own_folder(name)
     folder, filename = path or cache_folder(name), urls[-1].rpartition("/")[2]

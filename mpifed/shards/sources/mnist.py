@@ -35,19 +35,15 @@ class Mnist(Source):
     mirrors: tuple[str, ...] = MIRRORS  # not an option
 
     def read(self, seed: int) -> Dataset:
-        """The data.
-
-        Raises
-        ------
-        DataError
-            When a file is missing and cannot be downloaded, or is not the original.
-        """
+        """The data; DataError when a file is missing and cannot be downloaded, or is not the original."""
         folder = self.path or own_folder("mnist")
         files = tuple(self._find(folder or cache_folder("mnist"), name, folder is not None) for name in FILES)
         X, y, test_X, test_y = (read_idx(file, *FILES[name]) for file, name in zip(files, FILES, strict=True))
         X, test_X = (images.reshape(len(images), -1) for images in (X, test_X))
         test = test_X, test_y.astype(np.int64)
-        return Dataset(X.shape[1], np.uint8, y.astype(np.int64), whole(X), test, top=255.0, files=files)
+        return Dataset(
+            X.shape[1], np.uint8, y.astype(np.int64), whole(X), test, top=255.0, files=files, shape=(1, 28, 28)
+        )
 
     def _find(self, folder: Path, name: str, own: bool) -> Path:
         """The file of that name, packed or not, downloaded if necessary, but not into the user's own folder."""
@@ -80,8 +76,7 @@ def read_idx(path: Path, shape: tuple[int, ...], md5: str) -> Array:
 
     Raises
     ------
-    DataError
-        When the file has another magic number, shape, length or checksum.
+    DataError : when the file has another magic number, shape, length or checksum.
     """
     remedy = "get the original file of MNIST again"
     header = 4 + 4 * len(shape)

@@ -44,13 +44,7 @@ class Newsgroups(Source):
             raise UsageError(f"--remove {self.remove}: expected {', '.join(PARTS)}, separated by commas, or none")
 
     def read(self, seed: int) -> Dataset:
-        """The data.
-
-        Raises
-        ------
-        DataError
-            When the archive is another, or is not there and cannot be downloaded.
-        """
+        """The data; DataError when the archive is another, or is not there and cannot be downloaded."""
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         path = original("newsgroups", self.path, MIRRORS, SHA256)

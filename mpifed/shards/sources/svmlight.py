@@ -49,12 +49,8 @@ class Svmlight(Source):
     def read(self, seed: int) -> Dataset:
         """The data.
 
-        Raises
-        ------
-        DataError
-            When a file is missing or damaged, or has a value that is not finite, or very many features with few values.
-        UsageError
-            When dense rows need more memory than there is.
+        Raises DataError when a file is missing or damaged, or has a value that is not finite, or very many features
+        with few values; UsageError when dense rows need more memory than there is.
         """
         files = [self.path] if self.test is None else [self.path, self.test]
         (X, labels), *rest = _load(files, self.max_unpacked)

@@ -29,55 +29,61 @@ class CsvTable(Source):
     test: Path | None = None
     """File of test rows."""
     label: str = "-1"
-    """Name or position of the label's column; -1 is the last."""
+    """Name or position of the label's column; -1 is the last. Several, separated by commas, are real targets."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers, else real targets."""
     max_unpacked: Annotated[float, Gt(0)] | None = None
     """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
 
     def read(self, seed: int) -> Dataset:
-        """The data.
-
-        Raises
-        ------
-        DataError
-            When a file is missing or damaged, or a cell is not a finite number.
-        UsageError
-            When there is no column `label`.
-        """
+        """The data; DataError for a damaged file or a cell that is no finite number, UsageError without `label`."""
         names, X, labels = self._load(self.path)
-        labels = typed_labels(self.path, labels, self.task)
+        labels = self._typed(self.path, labels, self.task)
         if self.test is None:
             return Dataset(X.shape[1], np.float32, labels, whole(X), names=names, files=(self.path,))
         test_names, test_X, test_labels = self._load(self.test)
         if test_names != names or test_X.shape[1] != X.shape[1]:
             raise DataError(f"{self.test}: other columns than {self.path}; both need the same, in the same order")
         task = "classification" if labels.dtype == np.int64 else "regression"
-        test = test_X, typed_labels(self.test, test_labels, task)
+        test = test_X, self._typed(self.test, test_labels, task)
         return Dataset(X.shape[1], np.float32, labels, whole(X), test, names=names, files=(self.path, self.test))
 
     def _load(self, path: Path) -> tuple[tuple[str, ...] | None, Array, Array]:
         """(names of the features, rows [s, p] float32, labels [s] float64) of a file."""
         check_packed(path, self.max_unpacked)
         names, width = first_line(path, self.max_unpacked)
-        at = self._position(path, names, width)
-        if width == 1:
+        at = self._positions(path, names, width)
+        if width == len(at):
             raise DataError(f"{path}: no column besides the label's; expected at least one feature")
         cells = read_numbers(path, names, width, range(width), self.max_unpacked)
-        features = tuple(name for i, name in enumerate(names) if i != at) if names else None
-        return features, np.delete(cells.astype(np.float32), at, axis=1), cells[:, at]
+        features = tuple(name for i, name in enumerate(names) if i not in at) if names else None
+        return features, np.delete(cells.astype(np.float32), at, axis=1), cells[:, at[0] if len(at) == 1 else at]
 
-    def _position(self, path: Path, names: list[str] | None, width: int) -> int:
-        """The position of the label's column."""
-        if names and self.label in names:
-            return names.index(self.label)
+    def _typed(self, path: Path, labels: Array, task: str) -> Array:
+        """Labels [s] as classes or real targets; several columns [s, t] are targets."""
+        if labels.ndim == 1:
+            return typed_labels(path, labels, task)
+        if self.task == "classification":
+            raise UsageError(f"--label {self.label}: several columns are real targets; give one, or --task regression")
+        return labels
+
+    def _positions(self, path: Path, names: list[str] | None, width: int) -> list[int]:
+        """The positions of the labels' columns."""
+        labels = [self.label] if names and self.label in names else self.label.split(",")
+        at = [self._position(path, names, width, label) for label in labels]
+        if len(set(at)) < len(at):
+            raise UsageError(f"--label {self.label}: names a column twice; name each once")
+        return at
+
+    def _position(self, path: Path, names: list[str] | None, width: int, label: str) -> int:
+        if names and label in names:
+            return names.index(label)
         try:
-            return range(width)[int(self.label)]
+            return range(width)[int(label)]
         except (ValueError, IndexError) as error:
             known = f"the names {listed(names)} or " if names else ""
             raise UsageError(
-                f"--label {self.label}: {path} has no such column; expected {known}a number "
-                f"from {-width} to {width - 1}"
+                f"--label {label}: {path} has no such column; expected {known}a number from {-width} to {width - 1}"
             ) from error
 
 
@@ -99,8 +105,7 @@ def read_numbers(
 
     Raises
     ------
-    DataError
-        When the file is damaged or has no rows, or a cell of those columns is not finite in float32.
+    DataError : when the file is damaged or has no rows, or a cell of those columns is not finite in float32.
     """
     try:
         with open_packed(path, "rt", max_unpacked) as file, warnings.catch_warnings():

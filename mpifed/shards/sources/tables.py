@@ -80,13 +80,9 @@ class Tables(Source):
     def read(self, seed: int) -> Dataset:
         """Join the clients' tables.
 
-        Raises
-        ------
-        DataError
-            When a file is missing or damaged; an identifier is missing, or twice in a file; two files have the same
-            feature of the same sample, or different labels; a sample has no label, or lacks a feature.
-        UsageError
-            When the key is too short.
+        Raises DataError when a file is missing or damaged; an identifier is missing, or twice in a file; two files have
+        the same feature of the same sample, or different labels; a sample has no label, or lacks a feature; UsageError
+        when the key is too short.
         """
         paths = sorted(path for path in _files(self.path) if path.name.endswith(SUFFIXES))
         if not paths:

@@ -27,7 +27,7 @@ from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, T
 from mpifed.core.record import Array, flat, map_leaves, unflat
 from mpifed.core.reveals import AddedNoise, DualSum, InnerProducts, MeanGradient, Received
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, gradient
+from mpifed.maths.objectives import Parameters
 
 
 class Renamed:
@@ -94,7 +94,7 @@ class Raw(Rows):
         weight = self.problem.weights[block.clients]
         batch = block.take(block.draw(now, "minibatch", self.batch_size))
         weights = np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1)
-        return clients, Weighted(gradient(self.problem.objective, model, batch.X, batch.y, weights), weight)
+        return clients, Weighted(self.problem.objective.gradient(model, batch.X, batch.y, weights), weight)
 
     def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
         return Server(map_leaves(lambda w, g: w - w.dtype.type(self.step) * g, server.model, mean(total)))
@@ -139,7 +139,7 @@ class Inherited(FedAvg):
         batch = block.take(block.draw(now, "minibatch", self.batch_size))
         weight = self.problem.weights[block.clients]
         weights = np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1)
-        sent = gradient(self.problem.objective, question.model, batch.X, batch.y, weights)
+        sent = self.problem.objective.gradient(question.model, batch.X, batch.y, weights)
         return clients, Weighted(map_leaves(lambda g: g * g.dtype.type(-float(question.step)), sent), weight)
 
 

@@ -134,16 +134,16 @@ def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[...,
     assert not attack(found, "reconstruction", "masked uploads").success
 
 
-def test_plain_partial_scores_give_columns_away(sides: Path, audit: Callable[..., Audit]) -> None:
+def test_plain_partial_scores_give_columns_away(hundred: Path, audit: Callable[..., Audit]) -> None:
     wide = {"model": {"name": "mlp", "bias": False, "hidden": 16}, "algorithm": VERTICAL | {"label_holder": 2}}
-    found = audit(sides, 1, **wide)
+    found = audit(hundred, 1, **wide)
     assert names(found) == ["answers", "determined", "inversion", "inner-products", "linear-system"]
     for name in ("inner-products", "linear-system"):
         one = attack(found, name, "each client's uploads")
         assert one.recovered == one.of == 4 * 5  # four clients, one minibatch
     own = ["gradients", "slopes", "all-losses", "certificate-slopes", "certificate-gradients"]
     allowed = {"security": "masked", "allow": own}
-    hidden = audit(sides, 1, aggregation=allowed, **wide)
+    hidden = audit(hundred, 1, aggregation=allowed, **wide)
     assert names(hidden) == ["single-holder", "determined", "inversion"]
     for one in (found, hidden):  # the server puts the gradient of whole rows together, in every channel
         assert attack(one, "inversion", "the decoded sum").recovered == 5

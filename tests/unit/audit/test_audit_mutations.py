@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked
+from lengths import long_unless
 
 from mpifed.audit import secret_keys
 from mpifed.audit.command import audited
@@ -101,7 +102,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_search")
-@pytest.mark.parametrize("client", range(CLIENTS))
+@pytest.mark.parametrize("client", long_unless(lambda client: client in (0, 7, CLIENTS - 1), range(CLIENTS)))
 def test_one_client_has_no_mask(
     client: int, twenty: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +118,7 @@ def test_one_client_has_no_mask(
     assert "repeated-mask" not in found and "shared-stream" not in found
 
 
-@pytest.mark.parametrize("period", range(2, 9))
+@pytest.mark.parametrize("period", long_unless(lambda period: period in (2, 5, 8), range(2, 9)))
 def test_nonces_with_a_period(
     period: int, six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,11 +428,11 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(3), pytest.param(range(3, 30), marks=pytest.mark.long)], ids=["some", "many"]
+    "seeds", [range(1), pytest.param(range(1, 30), marks=pytest.mark.long)], ids=["one", "many"]
 )  # fmt: skip
 @pytest.mark.parametrize("name", JOBS)
 def test_no_false_alarm(name: str, seeds: range, request: pytest.FixtureRequest) -> None:
-    """27 runs, and 243 more."""
+    """9 runs, and 261 more."""
     if name == "encrypted":
         pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
     folder, changes = JOBS[name]

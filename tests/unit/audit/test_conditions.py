@@ -69,6 +69,17 @@ def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
     assert "B K = 20 x 64 = 1280" in one.paper
 
 
+def test_the_paper_counts_one_hidden_layer(digits: Path) -> None:
+    """Of a list of one as of a number; of two layers the rank is found all the same, and the paper's count is not."""
+    for hidden, said in (([6], "6 x (64 + 10) = 444: 444"), ([6, 5], "and does not apply to one with 2")):
+        model = {"name": "mlp", "bias": False, "hidden": hidden}
+        one = of(
+            conditions(replay(digits, {"name": "ssca", "batch_size": 1} | SIZES, model=model)), "gradients", "server"
+        )
+        assert (one.unknowns, one.equations, one.verdict) == (64, 64, DETERMINED)
+        assert one.paper.endswith(said)
+
+
 def test_functions_of_constraints_are_more_equations(digits: Path) -> None:
     """(M + 1) d of the papers: two constraints send their gradients too."""
     found = replay(
@@ -114,10 +125,10 @@ def test_what_a_client_reads_from_the_next_model(digits: Path) -> None:
     assert one.verdict == OPEN  # by counting, seven rows of 64 are no more than a model of 640 numbers
 
 
-def test_scores_of_vertical_data(sides: Path) -> None:
+def test_scores_of_vertical_data(hundred: Path) -> None:
     """J scores of a row against its K_i columns for the server of the plain channel; B J sums for a client."""
     tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 4}}
-    found = replay(sides, {"name": "ssca", "batch_size": 3} | SIZES, **tables)
+    found = replay(hundred, {"name": "ssca", "batch_size": 3} | SIZES, **tables)
     one = of(conditions(found), "scores", "server")
     assert (one.unknowns, one.numbers, one.equations) == (3 * 12, 3 * 4, 3 * 4)
     heard = of(conditions(found), "scores", "client 0")
@@ -125,7 +136,9 @@ def test_scores_of_vertical_data(sides: Path) -> None:
     assert (heard.unknowns, heard.numbers, heard.equations) == ((3 + 4) * others, 12, 12)
     assert f"sum of J K_i + B K_i = {4 * others} + {3 * others}" in heard.paper
     assert heard.rounds_until is None  # every round brings weights that are not known
-    wide = replay(sides, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "bias": False, "hidden": 16})
+    wide = replay(
+        hundred, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "bias": False, "hidden": 16}
+    )
     one = of(conditions(wide), "scores", "server")
     assert (one.unknowns, one.equations, one.verdict) == (36, 36, DETERMINED)  # 16 cells, 12 columns
 

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked
 
-from mpifed.audit.messages import Decoder, complete, filled, plays
+from mpifed.audit.messages import complete, decoded, filled, plan_of, plays
 from mpifed.audit.replay import replay_job
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
@@ -161,10 +161,10 @@ def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) ->
     assert found.channel == "plain"
     assert {one.round for one in found.messages} == {SETUP, 0, 1}
     (exchange,) = alone.exchanges
-    decoder = Decoder(alone, exchange)
+    plan = plan_of(alone, exchange)
     for play in plays(found.messages, "changes"):
         assert sorted(play.uploads) == list(range(8))
-        answers = [decoder(upload) for upload in play.uploads.values()]
+        answers = [decoded(plan, upload) for upload in play.uploads.values()]
         assert complete(exchange.fields, play.opened)
         total = filled(exchange.fields, play.opened)
         added = map_leaves(lambda *all_: np.sum(np.stack(all_).astype(np.float64), axis=0), *answers)

@@ -24,6 +24,7 @@ MPIFED = """#!/bin/bash
 printf '%s\\0' "$@" >>"$CALLS"; printf '\\n' >>"$CALLS"
 [ "$1" != doctor ] || echo pmi2
 """
+SLEEP = "#!/bin/sh\nexec /bin/sleep 0.05\n"  # between two looks at whether the ranks have joined
 GPU = {"SLURM_GPUS_ON_NODE": "1", "CUDA_VISIBLE_DEVICES": "0"}
 TASK = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
 
@@ -33,7 +34,13 @@ def calls(tmp_path: Path) -> Callable[..., list[list[str]]]:
     """calls(script, *arguments, **variables): the arguments of every mpifed that a batch script has called."""
     folder, told = tmp_path / "stand-ins", tmp_path / "calls"
     folder.mkdir()
-    for name, text in {"srun": SRUN, "mpifed": MPIFED, "squeue": "#!/bin/sh\n", "scontrol": "#!/bin/sh\n"}.items():
+    for name, text in {
+        "srun": SRUN,
+        "mpifed": MPIFED,
+        "squeue": "#!/bin/sh\n",
+        "scontrol": "#!/bin/sh\n",
+        "sleep": SLEEP,
+    }.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "CALLS": str(told), "MPIFED_LAUNCHER": "srun"}

@@ -17,7 +17,7 @@ from mpifed.cli import main
 from mpifed.files.json_file import write_json
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
-from mpifed.results.sweep_table import write_sweep
+from mpifed.results.points import write_sweep
 from mpifed.run.process import is_alive, this_process
 
 Write = Callable[..., Path]

@@ -12,7 +12,7 @@ from mpifed.algorithms.fedavg import FedAvg
 from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import breaches
 from mpifed.core.exchange import ToServer
-from mpifed.maths.objectives import OBJECTIVES, LeastSquares, Linear, Objective
+from mpifed.maths.objectives import OBJECTIVES, LeastSquares, LinearScores, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.maths.terms import TERMS, Loss, Sampled, Term
 
@@ -43,7 +43,7 @@ class Right(FedAvg):
 
 
 @dataclass(frozen=True)
-class Unfinished(Linear):
+class Unfinished(LinearScores):
     slack: float = 0.1
 
     def loss(self, head: Any, scores: Any, y: Any) -> Any:

@@ -40,7 +40,7 @@ def test_a_key_of_many_models_is_told_once() -> None:
         ("train_loss", ["train_loss (column)"]),
         ("75", ["75 (exit code)"]),
         ("constraint_2", ["constraint_ (column)"]),
-        ("model", ["[job]", "  softmax: ", "  mlp: Three-layer network"]),
+        ("model", ["[job]", "  softmax: ", "  mlp: Multilayer perceptron"]),
         ("algorithm.name", ["  fedavg: Every round", "  ssca: "]),
         ("minimize", ["  norm: "]),
         ("constraint", ["constraint (table)", "  error-rate: "]),

@@ -67,6 +67,18 @@ def test_a_wide_network_as_if_it_had_been_rehearsed(
     assert 0.7 < work < 1.4
 
 
+def test_of_several_layers_the_first_is_narrowed(
+    shown: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the weights of both of its sides: from 64 features, and to 36 units of the next layer."""
+    whole = shown("model.hidden=[1000, 36, 4]", "aggregation.security=masked")
+    monkeypatch.setattr(extrapolated, "_WIDE", 20_000)
+    found = shown("model.hidden=[1000, 36, 4]", "aggregation.security=masked")
+    assert found["extrapolated"] == ["100 and 200 of 1000 units of the first hidden layer"]
+    for key in ("setup", "exchanges", "measures"):
+        assert [_sizes(one) for one in found[key]] == [_sizes(one) for one in whole[key]]
+
+
 def _sizes(exchange: dict[str, Any]) -> dict[str, Any]:
     """All but what is measured."""
     return {key: value for key, value in exchange.items() if key != "crypto_s"}

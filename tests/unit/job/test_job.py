@@ -156,7 +156,9 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     )
     task = problem()
     assert job.make_objective() == MLP(hidden=7, l2=0.0, bias=False)
-    assert job.make_algorithm(task) == SSCAHorizontal(task, 4, StepSize(0.5, 0.1), StepSize(0.4, 0.2), 0.1, "paper")
+    assert job.make_algorithm(task) == SSCAHorizontal(
+        4, StepSize(0.5, 0.1), StepSize(0.4, 0.2), 0.1, "paper", problem=task
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_a_problem_is_made_of_its_tables() -> None:
     )  # fmt: skip
     assert [one.aim for one in job.make_constraints()] == [0.75, 4.5, 0.1]
     task = problem_of(job)
-    assert job.make_algorithm(task) == SSCAHorizontal(task, 4, StepSize(0.9, 0.3), StepSize(0.9, 0.35))
+    assert job.make_algorithm(task) == SSCAHorizontal(4, StepSize(0.9, 0.3), StepSize(0.9, 0.35), problem=task)
     assert job.table()["constraint"] == [
         {"name": "loss", "classes": [0, 2], "limit": 1.0, "margin": 0.25},
         {"name": "norm", "limit": 4.5, "margin": 0.0},
@@ -618,7 +620,7 @@ def test_own_classes() -> None:
     )
     task = problem()
     made = job.make_algorithm(task)
-    assert made == Mine(task, 4, SGD(0.1), extra=5)
+    assert made == Mine(4, SGD(0.1), extra=5, problem=task)
     assert job.make_objective() == MyObjective(l2=0.25, slack=0.5, bias=True)
     inherited = {"bias": True, "penalize_bias": False, "nonconvex_penalty": 0.0}
     assert job.table()["model"] == {"name": here("MyObjective"), "l2": 0.25, "slack": 0.5, **inherited}

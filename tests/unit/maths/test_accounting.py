@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import long_unless
 
 from mpifed.core.errors import UsageError
 from mpifed.maths.privacy.accounting import DISTINCT, calibrate, epsilon, unamplified
@@ -170,7 +171,9 @@ def test_a_tiny_delta_is_left_to_the_renyi_divergences() -> None:
     assert epsilon(spent, 1e-13) == epsilon(spent, 1e-13, accountant="rdp") < unamplified(spent, 1e-13)
 
 
-@pytest.mark.parametrize("settings", ACCOUNTANTS, ids=named)
+@pytest.mark.parametrize(
+    "settings", long_unless(lambda one: one in (*SCHEMES, ACCOUNTANTS[-1]), ACCOUNTANTS), ids=named
+)
 def test_monotone_in_every_argument(settings: dict[str, Any]) -> None:
     def cost(multiplier: float = 1.1, q: float = 0.05, count: int = 60, delta: float = DELTA) -> float:
         return epsilon({(multiplier, q): count}, delta, **settings)
@@ -191,8 +194,11 @@ def test_monotone_in_every_argument(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "target"),
-    [(settings, 7.0) for settings in [*ACCOUNTANTS[:4], ACCOUNTANTS[-1]]]
-    + [(settings, target) for settings in (ACCOUNTANTS[0], ACCOUNTANTS[-1]) for target in (0.2, 200.0)],
+    long_unless(
+        lambda settings, target: (settings, target) in [(one, 7.0) for one in (*SCHEMES[:2], ACCOUNTANTS[-1])],
+        [(settings, 7.0) for settings in [*ACCOUNTANTS[:4], ACCOUNTANTS[-1]]]
+        + [(settings, target) for settings in (ACCOUNTANTS[0], ACCOUNTANTS[-1]) for target in (0.2, 200.0)],
+    ),
     ids=str,
 )
 def test_calibrate_is_the_inverse(settings: dict[str, Any], target: float) -> None:

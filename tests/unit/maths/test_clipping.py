@@ -16,7 +16,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
-from mpifed.maths.objectives import MLP, Linear, Parameters, Softmax, gradient
+from mpifed.maths.objectives import MLP, LinearScores, Parameters, Softmax
 
 every_objective = pytest.mark.parametrize("name", list(CASES))
 MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
@@ -32,7 +32,7 @@ def each_alone(objective: Any, model: Parameters, X: Any, y: Any, own: bool) -> 
     found = []
     for i in range(N):
         at = map_leaves(lambda leaf, i=i: leaf[i], model) if own else model
-        found.append([flat(gradient(objective, at, X[i, [s]], y[i, [s]], np.ones(1))) for s in range(S)])
+        found.append([flat(objective.gradient(at, X[i, [s]], y[i, [s]], np.ones(1))) for s in range(S)])
     return np.array(found)
 
 
@@ -83,7 +83,7 @@ def test_a_bound_that_nothing_reaches_changes_no_bit(name: str, dtype: str, kind
     wide, wide_model = X.astype("f8"), map_leaves(lambda leaf: leaf.astype("f8"), model)
     if kind == "sparse":
         X, wide = sparse(X), sparse(wide)
-    plain = gradient(objective, wide_model, wide, y, weights)
+    plain = objective.gradient(wide_model, wide, y, weights)
     clipped = clipped_gradient(objective, model, X, y, weights, 1e6)
     assert type(clipped.head) is type(plain.head)
     for (_, one), (_, two) in zip(leaves(plain), leaves(clipped), strict=True):
@@ -177,7 +177,7 @@ class OtherScores(Softmax):
         return super().scores(first, X) + first.sum()
 
 
-class Headed(Linear):
+class Headed(LinearScores):
     """With a head, and without its norms."""
 
     def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:

@@ -11,7 +11,7 @@ from sklearn.metrics import hinge_loss
 from sklearn.svm import LinearSVC
 
 from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
-from mpifed.maths.objectives import OBJECTIVES, Parameters, gradient, penalty
+from mpifed.maths.objectives import OBJECTIVES, Parameters, penalty
 
 NAMES = ["hinge", "squared-hinge"]
 every_loss = pytest.mark.parametrize("name", NAMES)
@@ -40,7 +40,7 @@ def test_the_optimum_of_the_squared_hinge_is_that_of_scikit_learn() -> None:
     def value(w: Any) -> tuple[float, Any]:
         model = Parameters(w[:, None], ())
         loss = objective.loss((), objective.scores(model.first, X), y).mean()
-        return loss + penalty(objective, model), gradient(objective, model, X, y, weights).first[:, 0] + 0.04 * w
+        return loss + penalty(objective, model), objective.gradient(model, X, y, weights).first[:, 0] + 0.04 * w
 
     found = minimize(value, np.zeros(5), jac=True, method="BFGS", options={"gtol": 1e-9}).x
     machine = LinearSVC(C=1 / (0.04 * len(y)), fit_intercept=False, tol=1e-10, dual=False, max_iter=10**5)
@@ -75,8 +75,8 @@ def test_predictions_and_checks(name: str) -> None:
     np.testing.assert_array_equal(objective.predict((), np.array([[-1.0], [0.0], [0.1]])), [0, 0, 1])
     start = objective.start(4, 2, np.random.default_rng(0), "float32")
     assert start.first.shape == (4, 1) and not start.first.any() and start.head == ()
-    assert objective.check(2) == []
-    assert objective.check(10) == [
+    assert objective.check(4, 2) == []
+    assert objective.check(4, 10) == [
         f'[model] name = "{name}": is for two classes, and the data have 10; make data of two with '
         "`mpifed data ... --labels even-odd` or `--labels class:K`"
     ]

@@ -16,7 +16,7 @@ from test_objectives import CASES, FEATURES, OUTPUTS, N, S, data, flat, make, mo
 
 import mpifed
 from mpifed.core.record import leaves, map_leaves
-from mpifed.maths.objectives import Bias, Parameters, concave, concave_gradient, gradient, penalty
+from mpifed.maths.objectives import Bias, Parameters, concave, concave_gradient, penalty
 
 ROOT = Path(mpifed.__file__).resolve().parents[1]
 PER_CLASS = ["softmax", "one-vs-rest", "true-class-logistic"]
@@ -66,7 +66,7 @@ def test_one_vs_rest_reaches_the_optimum_of_scikit_learn() -> None:
     def value(w: Any) -> tuple[float, Any]:
         model = unflat(like, w)
         loss = objective.loss((), objective.scores(model.first, X), y).mean()
-        return loss + penalty(objective, model), flat(gradient(objective, model, X, y, weights)) + 0.02 * w
+        return loss + penalty(objective, model), flat(objective.gradient(model, X, y, weights)) + 0.02 * w
 
     solved = minimize(value, np.zeros(3 * FEATURES), jac=True, method="BFGS", options={"gtol": 1e-9})
     found = unflat(like, solved.x).first
@@ -116,8 +116,8 @@ def test_the_head_is_nothing_unless_there_are_biases(name: str) -> None:
 def test_biases_of_zero_change_no_bit(name: str, lead: tuple[int, ...]) -> None:
     plain, biased = make(name), make(f"{name}, bias")
     model, arguments = model_of(plain), data(plain, lead)
-    one = gradient(plain, model, *arguments)
-    two = gradient(biased, model._replace(head=Bias(np.zeros(OUTPUTS))), *arguments)
+    one = plain.gradient(model, *arguments)
+    two = biased.gradient(model._replace(head=Bias(np.zeros(OUTPUTS))), *arguments)
     np.testing.assert_array_equal(one.first, two.first)
 
 
@@ -127,7 +127,7 @@ def test_a_bias_is_the_weight_of_a_column_of_ones(name: str) -> None:
     model, (X, y, weights) = model_of(biased), data(biased, (N,))
     ones = np.concatenate([X, np.ones((N, S, 1))], axis=-1)
     with_ones = Parameters(np.concatenate([model.first, model.head.bias[None]]), ())
-    one, two = gradient(plain, with_ones, ones, y, weights), gradient(biased, model, X, y, weights)
+    one, two = plain.gradient(with_ones, ones, y, weights), biased.gradient(model, X, y, weights)
     np.testing.assert_allclose(two.first, one.first[:, :-1], rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(two.head.bias, one.first[:, -1], rtol=1e-10, atol=1e-13)
 
@@ -140,7 +140,7 @@ def test_head_squares_are_those_of_each_sample_s_gradient(name: str) -> None:
     slopes = objective.slope(model.head, scores, y, np.ones(y.shape)).scores
     found = objective.head_squares(model.head, scores, y, slopes)
     for i, s in np.ndindex(N, S):
-        alone = gradient(objective, model, X[i, [s]], y[i, [s]], np.ones(1))
+        alone = objective.gradient(model, X[i, [s]], y[i, [s]], np.ones(1))
         assert found[i, s] == pytest.approx(sum(float((leaf**2).sum()) for _, leaf in leaves(alone.head)), rel=1e-10)
 
 

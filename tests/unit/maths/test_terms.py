@@ -27,7 +27,7 @@ from test_objectives import (
 import mpifed
 from mpifed.core.record import leaves, map_leaves
 from mpifed.job import components
-from mpifed.maths.objectives import Parameters, gradient
+from mpifed.maths.objectives import Parameters
 from mpifed.maths.terms import TERMS, ErrorRate, Loss, Norm, Sampled
 
 ROOT = Path(mpifed.__file__).resolve().parents[1]
@@ -161,7 +161,7 @@ def test_loss_is_the_objective_s(name: str) -> None:
     objective = make(name, l2=0.3)  # which is no part of it
     model, (X, y, weights) = model_of(objective), data(objective, (N,))
     found = gradient_of(Loss(), objective, model, X, y, weights)
-    np.testing.assert_array_equal(flat(found), flat(gradient(objective, model, X, y, weights)))
+    np.testing.assert_array_equal(flat(found), flat(objective.gradient(model, X, y, weights)))
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

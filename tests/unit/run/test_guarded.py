@@ -92,7 +92,10 @@ def test_a_run_json_that_cannot_be_read_stays_as_it_is(text: str, tmp_path: Path
     assert (tmp_path / "run.json").read_text() == text
 
 
-def test_the_second_rank_to_fail_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_second_rank_to_fail_is_silent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_GRACE_S", 0.1)
     for rank in (1, 2):
         with pytest.raises(Ended):
             guarded(Rank(rank), tmp_path, fail(RuntimeError("both")))

@@ -41,6 +41,12 @@ with locked(Path(sys.argv[1])):
 """
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a run of another process to end."""
+    monkeypatch.setattr(lock, "ENDING_S", 0.1)
+
+
 @contextmanager
 def holding(folder: Path, way: str) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds a folder."""

@@ -298,7 +298,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     counted(store, "open_federation")
     for name in ("shard", "test_shard", "verify"):
-        counted(store.FederatedDataset, name)
+        counted(store.ShardFolder, name)
     return found
 
 
@@ -351,7 +351,7 @@ def test_the_data_of_one_folder_go_before_those_of_another_come(
     digits: Path, skewed: Path, write_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[Any] = []  # shards of all points so far
-    opens, shard = store.open_federation, store.FederatedDataset.shard
+    opens, shard = store.open_federation, store.ShardFolder.shard
     there = []  # how many of them are in memory when a folder is opened
 
     def open_federation(path: Any) -> Any:
@@ -364,7 +364,7 @@ def test_the_data_of_one_folder_go_before_those_of_another_come(
         return found
 
     monkeypatch.setattr(store, "open_federation", open_federation)
-    monkeypatch.setattr(store.FederatedDataset, "shard", open_shard)
+    monkeypatch.setattr(store.ShardFolder, "shard", open_shard)
     grid = {
         "data.path": [str(digits), str(skewed)],
         "aggregation.bounds": [{}, {"nothing": 1.0}],

@@ -17,8 +17,8 @@ from mpifed.files.json_file import read_json
 from mpifed.forecast import scale as forecast_scale
 from mpifed.scaling import command, figures
 from mpifed.scaling.launch import cores, launcher, refuse_oversubscription
-from mpifed.scaling.plan import ScalingPoint, plan
 from mpifed.scaling.results import PARTS, Measured, Series, parts_of
+from mpifed.scaling.study import ScalingPoint, plan
 
 ONE_RANK = "env RANKS={ranks}"  # a launcher that starts one process, whatever it is asked for
 
@@ -148,6 +148,8 @@ def test_what_is_refused(job: Path, tmp_path: Path, columns: Path, monkeypatch: 
     assert "there are 2 cores" in scaled(job, out, "--ranks", "1,4").output
     change = "--set", 'model={name="softmax"}'
     assert "[model] hidden" in scaled(job, out, "--ranks", "1", "--model-size", "4", *change).output
+    change = "--set", "model.hidden=[5, 4]"
+    assert "[model] hidden is a list" in scaled(job, out, "--ranks", "1", "--model-size", "4", *change).output
     assert not out.exists()
     assert "--json needs --predict" in scaled(job, out, "--ranks", "1", "--json").output
     vertical = "--set", f"data.path={columns}"

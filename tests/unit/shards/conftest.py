@@ -12,9 +12,9 @@ from scipy import sparse
 
 from mpifed.shards.partition import Partition
 from mpifed.shards.scaling import IDENTITY, Scaling
-from mpifed.shards.store import About, FederatedDataset, open_federation, write_federation
+from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
-Make = Callable[..., FederatedDataset]
+Make = Callable[..., ShardFolder]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def make(tmp_path: Path) -> Make:
 
     def make(
         X: Any, y: Any, partition: Partition, scaling: Scaling = IDENTITY, chunks: int = 1, pack: int = 1, **about: Any
-    ) -> FederatedDataset:
+    ) -> ShardFolder:
         pieces: Iterable[Any] = [X] if sparse.issparse(X) else np.array_split(X, chunks)
         dtype = None if sparse.issparse(X) else X.dtype
         classes = int(y.max()) + 1 if y.dtype.kind == "i" else 0

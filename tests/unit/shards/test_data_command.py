@@ -19,16 +19,16 @@ from mpifed.shards import prepare as prepare_module
 from mpifed.shards.command import SCALES, data
 from mpifed.shards.shard import Shard
 from mpifed.shards.sources import synthetic as synthetic_module
-from mpifed.shards.store import FederatedDataset, open_federation
+from mpifed.shards.store import ShardFolder, open_federation
 
-Run = Callable[..., FederatedDataset]
+Run = Callable[..., ShardFolder]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Runs the command with --out and opens what it made."""
 
-    def run(*words: object) -> FederatedDataset:
+    def run(*words: object) -> ShardFolder:
         out = tmp_path / "out"
         arguments = [str(word) for word in (*words, "--out", out)]
         result = CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def everything(federation: FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
+def everything(federation: ShardFolder) -> tuple[np.ndarray, np.ndarray]:
     """All training rows [s, p] and labels [s], put together from the shards."""
     X, y = np.full((federation.samples, federation.features), np.nan), np.full(federation.samples, np.nan)
     for client in range(federation.clients):

@@ -54,7 +54,7 @@ def mirror() -> Iterator[Mirror]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_port}/file.gz"
     yield state

@@ -22,12 +22,12 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.command import data
 from mpifed.shards.sources import Covtype, Newsgroups, covtype, newsgroups
-from mpifed.shards.store import FederatedDataset, open_federation
+from mpifed.shards.store import ShardFolder, open_federation
 
 GROUPS = ("sci.space", "alt.atheism", "rec.autos", "comp.graphics")
 
 
-def make(out: Path, *words: object) -> FederatedDataset:
+def make(out: Path, *words: object) -> ShardFolder:
     arguments = [str(word) for word in (*words, "--out", out)]
     CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
     return open_federation(out, verify=True)

@@ -14,12 +14,12 @@ from mpifed.shards.hosted import hosted_blocks
 from mpifed.shards.partition import by_grid, by_rows
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import Joint
-from mpifed.shards.store import FederatedDataset
+from mpifed.shards.store import ShardFolder
 
 S, P = 60, 5
 X = np.random.default_rng(1).integers(0, 256, (S, P), dtype=np.uint8)
 Y = np.arange(S) % 3
-Make = Callable[..., FederatedDataset]
+Make = Callable[..., ShardFolder]
 
 
 def rows(block: Any) -> list[np.ndarray]:
@@ -35,13 +35,13 @@ def rows(block: Any) -> list[np.ndarray]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """(client, whether in memory) of every shard that is opened."""
     found: list[tuple[int, bool]] = []
-    shard = FederatedDataset.shard
+    shard = ShardFolder.shard
 
-    def watched(self: FederatedDataset, client: int, in_memory: bool) -> Any:
+    def watched(self: ShardFolder, client: int, in_memory: bool) -> Any:
         found.append((client, in_memory))
         return shard(self, client, in_memory)
 
-    monkeypatch.setattr(FederatedDataset, "shard", watched)
+    monkeypatch.setattr(ShardFolder, "shard", watched)
     return found
 
 
@@ -71,7 +71,7 @@ def test_beyond_the_room_values_are_read_from_the_files(
     make: Make, opened: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = make(X, Y, by_rows(Y, P, 10), pack=4)
-    room = 3.5 * (data.shard_nbytes(0) + hosted.SHARD_NBYTES + 8 * 6)
+    room = 3.5 * (int(data.nbytes[0]) + hosted.SHARD_NBYTES + 8 * 6)
     roster = hosted_blocks(data, range(10), np.arange(11), "float64", room, ahead=False)
     everybody = [roster[i] for i in (9, 1, 2, 3, 4, 9, 3)]
     assert opened == [(9, True), (1, True), (2, True), (3, False), (4, False)]  # the first to come stay

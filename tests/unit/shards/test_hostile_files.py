@@ -15,14 +15,14 @@ from scipy import sparse
 from mpifed.core.errors import DataError
 from mpifed.shards.hdf5 import array_of, open_hdf5
 from mpifed.shards.partition import by_rows
-from mpifed.shards.store import FederatedDataset, open_federation
+from mpifed.shards.store import ShardFolder, open_federation
 
 S, P = 60, 12
 RNG = np.random.default_rng(0)
 FLOATS = RNG.standard_normal((S, P)).astype(np.float32)
 SPARSE = sparse.csr_matrix(np.where(RNG.random((S, P)) < 0.4, FLOATS, np.float32(0)))
 Y = np.arange(S) % 3
-Make = Callable[..., FederatedDataset]
+Make = Callable[..., ShardFolder]
 
 
 def put(path: Path, name: str, value: Any, **options: Any) -> None:

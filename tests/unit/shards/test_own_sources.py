@@ -123,7 +123,7 @@ def test_what_is_refused(arguments: list[str], said: str, tmp_path: Path) -> Non
         ("tuple", "read() returned tuple; expected mpifed.shards.sources.Dataset"),
         ("width", "a chunk of rows has shape (6, 2); expected [rows, 5], as features says"),
         ("rows", "6 rows and 5 labels; expected a label for each row"),
-        ("list", "labels are list; expected [rows], int64 classes or float64 targets"),
+        ("list", "labels are list; expected [rows], int64 classes or float64 targets, or [rows, targets] float64"),
         ("label", "labels: that of row 0 is nan; expected finite numbers"),
         ("value", "rows 0 to 5 have values that are not finite"),
         ("chunks", "chunks is ndarray; expected a function that yields rows"),

@@ -28,7 +28,17 @@ from mpifed.shards.partition import (
 
 Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
 HOWS = st.sampled_from(
-    ["iid", "dirichlet:0.01", "dirichlet:0.5", "dirichlet:100", "classes:1", "classes:2", "classes:10"]
+    [
+        "iid",
+        "dirichlet:0.01",
+        "dirichlet:0.5",
+        "dirichlet:100",
+        "classes:1",
+        "classes:2",
+        "classes:10",
+        "shards:1",
+        "shards:7",
+    ]
 )
 SKEWS = st.sampled_from([None, 0.05, 1.0, 100.0])
 
@@ -51,7 +61,7 @@ def class_counts(partition: Partition) -> np.ndarray:
 def test_rows_go_to_one_client_each_and_nobody_is_left_out(
     how: str, skew: float | None, clients: int, seed: int
 ) -> None:
-    partition = by_rows(Y, 3, clients, how, skew, seed)
+    partition = by_rows(Y, 3, clients, how, None if how.startswith("shards") else skew, seed)
     assert (holders(partition, len(Y), 3) == 1).all()
     assert partition.counts.min() >= 1
     assert partition.widths.tolist() == [3] * clients
@@ -90,6 +100,23 @@ def test_classes_gives_each_client_so_many() -> None:
     assert ((counts > 0).sum(axis=0) == 4).all()  # 20 clients x 2 over 10 classes
 
 
+def test_shards_are_equal_runs_of_the_rows_in_the_order_of_their_classes() -> None:
+    """The two-shard split of McMahan et al. 2017, with rows in any order: 40 runs of 25, of one class each here."""
+    order = np.random.default_rng(0).permutation(len(Y))
+    partition = by_rows(Y[order], 1, 20, "shards:2", seed=3)
+    assert partition.counts.tolist() == [50] * 20
+    counts = np.array([np.bincount(Y[order][rows], minlength=10) for rows in partition.rows])
+    assert set(np.unique(counts)) <= {0, 25, 50} and (counts == 25).sum(axis=1).max() == 2
+    ranks = np.argsort(np.argsort(Y[order], kind="stable"))  # place of each row among the sorted ones
+    pieces = [np.unique(ranks[rows] // 25, return_counts=True) for rows in partition.rows]
+    assert all(sizes.tolist() == [25, 25] for _, sizes in pieces)
+    assert not np.array_equal(np.concatenate([numbers for numbers, _ in pieces]), np.arange(40))  # at random
+
+
+def test_shards_that_divide_no_rows_evenly() -> None:
+    assert set(by_rows(Y[:997], 1, 10, "shards:3").counts) <= {99, 100, 101}
+
+
 def test_smaller_dirichlet_parameter_skews_more() -> None:
     # the largest class's share of a client's rows: 0.1 where classes are alike, 1 where each client has one class
     shares = [
@@ -121,6 +148,9 @@ def test_seed_settles_the_partition() -> None:
         (5, "classes:1", None, "give K from 2 to 10"),
         (5, "classes:11", None, "give K from 2 to 10"),
         (5, "sorted", None, "expected iid"),
+        (5, "shards:0", None, "shards:K with K = 1"),
+        (5, "shards:201", None, "give K from 1 to 200"),
+        (5, "shards:2", 1.0, "leave out --skew"),
     ],
 )
 def test_impossible_wishes(clients: int, how: str, skew: float | None, words: str) -> None:
@@ -131,6 +161,8 @@ def test_impossible_wishes(clients: int, how: str, skew: float | None, words: st
 def test_real_targets_have_no_classes_to_skew() -> None:
     with pytest.raises(UsageError, match="real targets"):
         by_rows(Y / 2, 1, 5, "dirichlet:1")
+    with pytest.raises(UsageError, match="real targets"):
+        by_rows(Y / 2, 1, 5, "shards:2")
 
 
 def test_more_clients_than_columns() -> None:

@@ -15,11 +15,11 @@ import pytest
 from scipy import sparse
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.optimum import least_squares
 from mpifed.shards.scaling import IDENTITY, fit
 from mpifed.shards.sources import Dataset, Digits, Mnist, Synthetic
 from mpifed.shards.sources import synthetic as synthetic_module
 from mpifed.shards.sources.mnist import read_idx
+from mpifed.shards.statistics import least_squares
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress

@@ -19,11 +19,11 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.job.job import Job
 from mpifed.run.api import run
 from mpifed.shards import layout, staging
-from mpifed.shards.store import FederatedDataset, open_federation
+from mpifed.shards.store import ShardFolder, open_federation
 
 
 @pytest.fixture
-def data(skewed: Path, tmp_path: Path) -> FederatedDataset:
+def data(skewed: Path, tmp_path: Path) -> ShardFolder:
     """11 clients, 3 in a file, which a test may damage."""
     shutil.copytree(skewed, tmp_path / "data")
     return open_federation(tmp_path / "data")
@@ -33,13 +33,13 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
-def copy_all(data: FederatedDataset, folder: Path, clients: range) -> list[bool]:
+def copy_all(data: ShardFolder, folder: Path, clients: range) -> list[bool]:
     files = staging.files_of(data, clients) | {layout.FEDERATION: staging.checksum_of(data)}
     staging.make_ready(data, folder, files)
     return [staging.copy(data.path / name, folder / name, expected) for name, expected in files.items()]
 
 
-def test_the_files_of_some_clients_and_no_others(data: FederatedDataset, tmp_path: Path) -> None:
+def test_the_files_of_some_clients_and_no_others(data: ShardFolder, tmp_path: Path) -> None:
     folder = tmp_path / "mpifed-copy"
     assert copy_all(data, folder, range(2, 5)) == [True, True, True]
     assert names(folder) == {"federation.h5", "shard-00000.h5", "shard-00001.h5"}
@@ -53,7 +53,7 @@ def test_the_files_of_some_clients_and_no_others(data: FederatedDataset, tmp_pat
         staging.opened(data, folder, range(2, 8))
 
 
-def test_what_is_there_is_not_copied_again(data: FederatedDataset, tmp_path: Path) -> None:
+def test_what_is_there_is_not_copied_again(data: ShardFolder, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     copy_all(data, folder, range(11))
     before = {name: (folder / name).stat().st_mtime_ns for name in names(folder)}
@@ -67,7 +67,7 @@ def test_what_is_there_is_not_copied_again(data: FederatedDataset, tmp_path: Pat
     assert not any(copy_all(data, folder, range(11)))
 
 
-def test_a_damaged_file_is_not_copied(data: FederatedDataset, tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_copied(data: ShardFolder, tmp_path: Path) -> None:
     path = data.path / "shard-00001.h5"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(DataError, match=r"shard-00001\.h5: SHA-256 is "):
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_not_copied(data: FederatedDataset, tmp_path: Path) ->
     assert names(tmp_path / "copy") == {"shard-00000.h5"}  # and nothing unfinished
 
 
-def test_no_room(data: FederatedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room(data: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**24 + 10))
     with pytest.raises(DataError, match=r"has 16 MiB free, the shards of this node's clients need \d+ MiB; use"):
         copy_all(data, tmp_path / "copy", range(11))
@@ -85,7 +85,7 @@ def test_no_room(data: FederatedDataset, tmp_path: Path, monkeypatch: pytest.Mon
     assert not any(copy_all(data, tmp_path / "copy", range(11)))  # nothing is missing
 
 
-def test_a_disk_that_fills_up(data: FederatedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up(data: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -116,7 +116,7 @@ def test_the_folder_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert staging.folder_of("${NODE_DISK}/.", "cd" * 32) == tmp_path / f"mpifed-{'cd' * 16}"
 
 
-def test_somebody_elses_folder(data: FederatedDataset, tmp_path: Path) -> None:
+def test_somebody_elses_folder(data: ShardFolder, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "mine").symlink_to(tmp_path / "theirs")
     with pytest.raises(UsageError, match="belongs to another user"):
@@ -125,7 +125,7 @@ def test_somebody_elses_folder(data: FederatedDataset, tmp_path: Path) -> None:
         staging.make_ready(data, tmp_path / "not" / "there", [])
 
 
-def test_two_jobs_on_a_node_copy_a_file_once(data: FederatedDataset, tmp_path: Path) -> None:
+def test_two_jobs_on_a_node_copy_a_file_once(data: ShardFolder, tmp_path: Path) -> None:
     """The second waits for the first, and takes what it has made."""
     name, folder, copied = "shard-00000.h5", tmp_path / "copy", []
     staging.make_ready(data, folder, [])
@@ -144,7 +144,7 @@ def test_two_jobs_on_a_node_copy_a_file_once(data: FederatedDataset, tmp_path: P
     assert sorted(copied) == [False, False, True]
 
 
-def test_without_locks_it_works_too(data: FederatedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_it_works_too(data: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
@@ -152,7 +152,7 @@ def test_without_locks_it_works_too(data: FederatedDataset, tmp_path: Path, monk
     assert copy_all(data, tmp_path / "copy", range(11))[0]
 
 
-def test_what_killed_jobs_leave_behind(data: FederatedDataset, tmp_path: Path) -> None:
+def test_what_killed_jobs_leave_behind(data: ShardFolder, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     folder.mkdir(mode=0o700)
     old, new = folder / "shard-00000.h5.here-1.part", folder / "shard-00000.h5.here-2.part"
@@ -172,7 +172,7 @@ def job(folder: Path, **data: object) -> Job:
     })  # fmt: skip
 
 
-def test_the_same_bits(data: FederatedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_bits(data: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_DISK", str(tmp_path))
     models = []
     for number, settings in enumerate([{}, {"stage": "$NODE_DISK"}, {"stage": "$NODE_DISK", "memory_gib": 0.0}]):
@@ -184,14 +184,14 @@ def test_the_same_bits(data: FederatedDataset, tmp_path: Path, monkeypatch: pyte
     assert names(copy) == {"federation.h5", *(f"shard-0000{n}.h5" for n in range(4))}
 
 
-def test_resumed_with_another_stage(data: FederatedDataset, tmp_path: Path) -> None:
+def test_resumed_with_another_stage(data: ShardFolder, tmp_path: Path) -> None:
     run(job(data.path), Alone(), tmp_path / "run")
     again = job(data.path, stage=str(tmp_path)).model_copy(update={"rounds": 4})
     result = run(again, Alone(), tmp_path / "run", resume=True)
     assert result is not None and result.rounds == 4
 
 
-def test_an_unset_variable_ends_the_run(data: FederatedDataset, tmp_path: Path) -> None:
+def test_an_unset_variable_ends_the_run(data: ShardFolder, tmp_path: Path) -> None:
     with pytest.raises(MpifedError, match="not set") as caught:
         run(job(data.path, stage="$MPIFED_NOT_SET"), Alone(), tmp_path / "run")
     assert caught.value.exit_code == 2

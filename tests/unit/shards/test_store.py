@@ -18,7 +18,7 @@ from scipy import sparse
 from mpifed.core.errors import DataError
 from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows
 from mpifed.shards.scaling import IDENTITY, Scaling
-from mpifed.shards.store import About, FederatedDataset, open_federation, write_federation
+from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
 S, P = 60, 12
 RNG = np.random.default_rng(0)
@@ -33,7 +33,7 @@ SCALINGS = {
     "columns": Scaling(np.linspace(0.5, 2, P), np.linspace(-1, 1, P)),
     "no shift": Scaling(np.linspace(0.5, 2, P), np.zeros(P)),
 }
-Make = Callable[..., FederatedDataset]
+Make = Callable[..., ShardFolder]
 
 
 def dense(X: Any) -> np.ndarray:
@@ -212,7 +212,7 @@ def test_types_on_disk_are_compact(make: Make, y: np.ndarray, stored: str) -> No
     with h5py.File(federation.file_of(1)) as file:
         assert file["y"].dtype == stored
         assert file["X"].dtype == np.uint8
-        assert federation.shard_nbytes(1) == 30 * P + 30 * np.dtype(stored).itemsize
+        assert federation.nbytes[1] == 30 * P + 30 * np.dtype(stored).itemsize
     assert np.array_equal(federation.shard(0, True).y, y[federation.shard(0, True).rows])
 
 
@@ -229,7 +229,7 @@ def test_streaming_needs_memory_for_a_batch_only(make: Make) -> None:
 
 
 def test_few_files_are_open(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.shard.MOST_OPEN", 2)
+    monkeypatch.setattr("mpifed.shards.extent.MOST_OPEN", 2)
     federation = make(BYTES, Y, by_rows(Y, P, 5))
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else pytest.skip("no /proc here")
     shards = [federation.shard(client, False) for client in range(5)]

@@ -9,11 +9,14 @@ from scipy.optimize import approx_fprime
 from sklearn.datasets import load_digits
 
 from mpifed.core.record import flat, map_leaves, unflat
-from mpifed.maths.objectives import MLP, OBJECTIVES, Bias, Parameters, gradient
+from mpifed.maths.objectives import MLP, OBJECTIVES, Bias, LinearScores, Parameters
 
-CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in OBJECTIVES} | {
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    name: (name, {}) for name, kind in OBJECTIVES.items() if issubclass(kind, LinearScores)
+} | {
     "mlp": ("mlp", {"hidden": 24}),
     "network, bias": ("mlp", {"hidden": 24, "bias": True}),
+    "two hidden layers": ("mlp", {"hidden": (24, 16), "bias": True, "activation": "tanh"}),
     "softmax, bias": ("softmax", {"bias": True}),
     "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
 }
@@ -50,7 +53,7 @@ def model_of(case: str, features: int, seed: int = 0, away: float = 0.2, dtype: 
 def mean_gradient(case: str, model: Parameters, X: Any, y: Any) -> Parameters:
     """The product's own, in the model's precision."""
     weights = np.full(len(X), 1 / len(X))
-    return gradient(objective_of(case), model, X.astype(model.first.dtype), targets_of(case, y), weights)
+    return objective_of(case).gradient(model, X.astype(model.first.dtype), targets_of(case, y), weights)
 
 
 def numeric_gradient(case: str, model: Parameters, X: Any, y: Any) -> Parameters:

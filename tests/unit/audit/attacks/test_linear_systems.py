@@ -21,7 +21,7 @@ from mpifed.audit.attacks.matching import match_all, recovered
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.round import SETUP, Round
-from mpifed.maths.objectives import MLP, Softmax, gradient
+from mpifed.maths.objectives import MLP, Softmax
 from mpifed.maths.schedules import StepSize
 
 RNG = np.random.default_rng(4)
@@ -137,7 +137,9 @@ HELD = [slice(0, 20), slice(20, 64)]
 def vertical(objective: Any, array_shard: Any, rounds: int, batch: int = 6) -> list[tuple[Any, list[Any], Any]]:
     """(question, each client's partial scores [b, h], the opened gradient) of some rounds."""
     problem = Problem(objective, "columns", np.full(2, 40), 40, 64, 10)
-    one: Any = SSCAVertical(problem, batch_size=batch, rho=StepSize(0.9, 0.3), gamma=StepSize(0.9, 0.35), tau=1.0)
+    one: Any = SSCAVertical(
+        problem=problem, batch_size=batch, rho=StepSize(0.9, 0.3), gamma=StepSize(0.9, 0.35), tau=1.0
+    )
     assert one.check() == []
     shards = [array_shard(i, X[:40, part], Y[:40]) for i, part in enumerate(HELD)]
     for shard, part in zip(shards, HELD, strict=True):
@@ -212,7 +214,7 @@ def test_the_opened_gradient_of_a_vertical_round_is_that_of_whole_rows(batch: in
     objective = MLP(hidden=50)
     ((question, _, opened),) = vertical(objective, array_shard, 1, batch)
     rows, seen = question.rows, of_statistics(opened, 1.0)
-    own = gradient(objective, question.model, X[rows].astype("f4"), Y[rows], np.full(batch, 1 / batch))
+    own = objective.gradient(question.model, X[rows].astype("f4"), Y[rows], np.full(batch, 1 / batch))
     np.testing.assert_allclose(seen.first, own.first, atol=1e-6)
     np.testing.assert_allclose(seen.head.second, own.head.second, atol=1e-6)
     found = invert(objective, question.model, seen, batch)

@@ -10,17 +10,10 @@ from attacked import digits
 from scipy.stats import binom, norm
 from sklearn.metrics import roc_auc_score
 
-from mpifed.audit.attacks.membership import (
-    MARGIN,
-    area,
-    clopper_pearson,
-    epsilon_of_one_run,
-    epsilon_of_rates,
-    membership,
-)
+from mpifed.audit.attacks.membership import MARGIN, area, membership
 from mpifed.core.errors import UsageError
 from mpifed.core.record import map_leaves
-from mpifed.maths.objectives import MLP, Parameters, gradient
+from mpifed.maths.objectives import MLP, Parameters
 
 X, Y = digits()
 OBJECTIVE = MLP(hidden=64)
@@ -34,7 +27,7 @@ def by_heart() -> Parameters:
     model = OBJECTIVE.start(64, 10, rng, "float64")
     weights = np.full(MEMBERS, 1 / MEMBERS)
     for _ in range(1500):
-        slope = gradient(OBJECTIVE, model, X[:MEMBERS], labels()[:MEMBERS], weights)
+        slope = OBJECTIVE.gradient(model, X[:MEMBERS], labels()[:MEMBERS], weights)
         model = map_leaves(lambda w, g: w - 1.0 * g, model, slope)
     return model
 
@@ -57,9 +50,7 @@ def test_a_model_that_knows_its_rows_by_heart(by_heart: Parameters) -> None:
     for one in found.attacks:
         assert one.leak
         assert one.auc > 0.65
-        assert one.balanced_accuracy > 0.6
         assert one.auc_low < one.auc < one.auc_high
-    assert found.attacks[0].epsilon_rates > 0.5
     assert found.attacks[0].auc == pytest.approx(
         roc_auc_score(np.repeat([1, 0], [MEMBERS, 1597]), -np.concatenate([members, strangers]))
     )
@@ -72,8 +63,6 @@ def test_rows_that_it_never_saw(by_heart: Parameters) -> None:
     for one in found.attacks:
         assert not one.leak
         assert one.auc_low < 0.5 < one.auc_high
-        assert abs(one.balanced_accuracy - 0.5) < 0.06
-        assert one.epsilon_one_run < 0.2
 
 
 def test_an_area_that_may_be_chance_is_no_leak() -> None:
@@ -109,53 +98,6 @@ def test_the_interval_covers() -> None:
 
 def test_ties_count_half() -> None:
     assert area(np.array([1.0, 2, 2]), np.array([2.0, 0]))[0] == pytest.approx((1 + 1.5 + 1.5) / 6)
-
-
-def test_clopper_pearson_by_its_definition() -> None:
-    for hits, of in ((0, 20), (3, 20), (20, 20)):
-        low, high = clopper_pearson(hits, of, 0.95)
-        assert hits == 0 or binom.sf(hits - 1, of, low) == pytest.approx(0.025)
-        assert hits == of or binom.cdf(hits, of, high) == pytest.approx(0.025)
-    assert clopper_pearson(0, 20, 0.95)[0] == 0 and clopper_pearson(20, 20, 0.95)[1] == 1
-
-
-def test_true_positives_are_counted_above_the_strangers() -> None:
-    """Members' losses are 0 to 199 thousandths, strangers' 100 to 2,099: 1 % of them, 20, lie below 120."""
-    found = membership(np.arange(200) / 1000 + 1e-6, np.arange(100, 2100) / 1000)
-    value, low, high = found.attacks[0].tpr[0.01]
-    assert value == pytest.approx(120 / 200)
-    assert (low, high) == clopper_pearson(120, 200, 0.95)
-    few = membership(np.arange(200) / 1000 + 1e-6, np.arange(100, 190) / 100)
-    assert np.isnan(few.attacks[0].tpr[0.01]).all()
-
-
-def test_epsilon_of_rates() -> None:
-    """Randomized response of epsilon 1.5 has both error rates 1 / (1 + e^1.5)."""
-    wrong = 1 / (1 + np.exp(1.5))
-    assert epsilon_of_rates(wrong, wrong, 0.0) == pytest.approx(1.5)
-    assert epsilon_of_rates(wrong, wrong, 1e-2) < 1.5
-    assert epsilon_of_rates(0.5, 0.5, 0.0) == 0
-    assert epsilon_of_rates(0.6, 0.6, 0.0) == 0
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_the_bound_of_one_run_holds_and_is_near(epsilon: float) -> None:
-    """Each of 1,000 bits by randomized response: 60 runs, of which 5 % may be above the truth."""
-    rng, above, found = np.random.default_rng(7), 0, []
-    for _ in range(60):
-        right = rng.binomial(1000, 1 / (1 + np.exp(-epsilon)))
-        found.append(epsilon_of_one_run(1000, 1000, int(right), 0.0))
-        above += found[-1] > epsilon
-    assert binom.sf(above - 1, 60, 0.05) > 1e-3
-    assert np.median(found) > epsilon - 0.35
-    assert epsilon_of_one_run(1000, 1000, int(right), 1e-4) < found[-1]
-
-
-def test_the_bound_of_one_run_by_its_definition() -> None:
-    found = epsilon_of_one_run(100, 40, 38, 0.0, 0.95)
-    assert binom.sf(37, 40, 1 / (1 + np.exp(-found))) == pytest.approx(0.05, rel=1e-6)
-    assert epsilon_of_one_run(100, 40, 20, 0.0) == 0
-    assert epsilon_of_one_run(100, 40, 0, 0.0) == 0
 
 
 def test_losses_of_zero_and_huge_ones_are_scores_too() -> None:

@@ -55,7 +55,7 @@ def played(name: str, shard: Any, rounds: int, batch_size: int = 1, **more: Any)
     objective = Softmax(l2=0.05, bias=True) if name.startswith("ssca") else CONCAVE
     problem = Problem(objective, "rows", np.array(COUNTS), sum(COUNTS), 64, 10)
     kind = SSCAHorizontal if name == "ssca-horizontal" else ALGORITHMS[name]
-    one: Any = kind(problem, batch_size=batch_size, **HYPER[name], **more)
+    one: Any = kind(problem=problem, batch_size=batch_size, **HYPER[name], **more)
     assert one.check() == []
     block = Block(tuple(shard(i, X[part], Y[part]) for i, part in enumerate(SHARDS)))
     everybody = Round(SETUP, 3, np.ones(2, dtype=bool))

@@ -13,8 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.attacks.membership import clopper_pearson
-
 Floats = NDArray[np.float64]
 SETTLE = 0.2  # fraction of the runs that the discriminant is fitted to
 _RIDGE = 1e-9  # relative to the trace: noise that cancels leaves no variance
@@ -27,6 +25,15 @@ def discriminant(present: Floats, absent: Floats) -> Floats:
     spread = spread + np.eye(len(spread)) * _RIDGE * np.trace(spread)
     combination: Floats = np.linalg.solve(spread, present.mean(axis=0) - absent.mean(axis=0))
     return combination
+
+
+def clopper_pearson(hits: int, of: int, confidence: float) -> tuple[float, float]:
+    """Exact confidence interval of a probability."""
+    from scipy.stats import beta
+
+    tail = (1 - confidence) / 2
+    low = float(beta.ppf(tail, hits, of - hits + 1)) if hits else 0.0
+    return low, float(beta.ppf(1 - tail, hits + 1, of - hits)) if hits < of else 1.0
 
 
 def least_mu(present: Floats, absent: Floats, confidence: float = 0.99) -> float:

@@ -1,0 +1,61 @@
+"""The public names of `import mpifed`, for editors and type checkers."""
+
+from mpifed.algorithms.bundle import Bundle as Bundle
+from mpifed.algorithms.cocoa import CoCoA as CoCoA
+from mpifed.algorithms.fedavg import FedAvg as FedAvg
+from mpifed.algorithms.fedavg import FedProx as FedProx
+from mpifed.algorithms.fedpdm import FedPDM as FedPDM
+from mpifed.algorithms.hybrid_fedavg import HybridFedAvg as HybridFedAvg
+from mpifed.algorithms.hyfdca import HyFDCA as HyFDCA
+from mpifed.algorithms.hyfem import HyFEM as HyFEM
+from mpifed.algorithms.scaffold import Scaffold as Scaffold
+from mpifed.algorithms.vertical_sgd import VerticalSGD as VerticalSGD
+from mpifed.core.errors import BudgetSpent as BudgetSpent
+from mpifed.core.errors import DataError as DataError
+from mpifed.core.errors import Interrupted as Interrupted
+from mpifed.core.errors import MpifedError as MpifedError
+from mpifed.core.errors import NumericalError as NumericalError
+from mpifed.core.errors import UsageError as UsageError
+from mpifed.maths.objectives import MLP as MLP
+from mpifed.maths.objectives import Hinge as Hinge
+from mpifed.maths.objectives import LeastSquares as LeastSquares
+from mpifed.maths.objectives import Logistic as Logistic
+from mpifed.maths.objectives import OneVsRest as OneVsRest
+from mpifed.maths.objectives import Softmax as Softmax
+from mpifed.maths.objectives import SquaredHinge as SquaredHinge
+from mpifed.maths.objectives import TrueClassLogistic as TrueClassLogistic
+from mpifed.maths.optimizers import SGD as SGD
+from mpifed.maths.optimizers import ServerSGD as ServerSGD
+from mpifed.maths.privacy.settings import Privacy as Privacy
+from mpifed.maths.regularizers import L1 as L1
+from mpifed.maths.regularizers import Box as Box
+from mpifed.maths.regularizers import ElasticNet as ElasticNet
+from mpifed.maths.regularizers import GroupL1 as GroupL1
+from mpifed.maths.regularizers import L0Ball as L0Ball
+from mpifed.maths.schedules import CosineDecay as CosineDecay
+from mpifed.maths.schedules import PowerDecay as PowerDecay
+from mpifed.maths.schedules import StepDecay as StepDecay
+from mpifed.maths.schedules import StepSize as StepSize
+from mpifed.maths.terms import ErrorRate as ErrorRate
+from mpifed.maths.terms import Loss as Loss
+from mpifed.maths.terms import Norm as Norm
+from mpifed.python.arrays import FederatedDataset as FederatedDataset
+from mpifed.python.describe import Torch as Torch
+from mpifed.python.describe import constraint as constraint
+from mpifed.python.results import Run as Run
+from mpifed.python.results import load as load
+from mpifed.python.runs import check as check
+from mpifed.python.runs import run as run
+from mpifed.python.sweeps import Sweep as Sweep
+from mpifed.python.sweeps import sweep as sweep
+from mpifed.python.tables import Aggregation as Aggregation
+from mpifed.python.tables import Compute as Compute
+from mpifed.python.tables import Encryption as Encryption
+from mpifed.python.tables import Masking as Masking
+from mpifed.python.tables import Participation as Participation
+from mpifed.python.tables import Record as Record
+from mpifed.python.tables import SimulatedNetwork as SimulatedNetwork
+from mpifed.python.tables import Stop as Stop
+
+__version__: str
+__all__: list[str]

@@ -1,0 +1,155 @@
+"""What a run has left: its history, model and summary, and `load`, which reads a run from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.protocols import Parameters
+from mpifed.core.record import Array, map_leaves
+from mpifed.core.tables import Table
+from mpifed.files.history import read_history
+from mpifed.files.history_csv import HISTORY
+from mpifed.files.model_file import model_arrays, read_model
+from mpifed.files.run_folder import JOB, RUN, summary
+from mpifed.job.job import Job
+from mpifed.python import describe
+from mpifed.python.values import Values, rows_of
+from mpifed.shards.store import open_federation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+def load(folder: str | Path) -> Run:
+    """A run that is in a folder, finished or not. On every rank that calls it."""
+    return read_run(Path(folder))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has left.
+
+    Attributes
+    ----------
+    path : its folder
+    columns : of its history, by name, [measured rounds]; nan where nothing was measured
+    arrays : the parameters of the last model, by name
+    summary : what `mpifed show RUN --json` says, such as `train_loss`, `test_accuracy`, `epsilon` and `model_sha256`
+    """
+
+    path: Path
+    columns: dict[str, Array]
+    arrays: dict[str, Array]
+    summary: Table
+
+    def __repr__(self) -> str:
+        shown = {
+            key: self.summary[key] for key in ("rounds", "train_loss", "test_accuracy") if self.summary[key] is not None
+        }
+        return f"Run({str(self.path)!r}, {', '.join(f'{key}={value:.6g}' for key, value in shown.items())})"
+
+    @property
+    def history(self) -> DataFrame:
+        """A row for each measured round; needs pandas."""
+        return frame(self.columns)
+
+    @cached_property
+    def job(self) -> WrittenJob:
+        """The job, as it was run."""
+        return WrittenJob(Job.read(self.path / "job.toml"))
+
+    @property
+    def model(self) -> dict[str, Array]:
+        """The parameters of the last model, by name."""
+        return self.arrays
+
+    def predict(self, X: Values) -> Array:
+        """The labels [s] of samples X [s, ...], or the values of real targets; scaled as the training rows were."""
+        rows, _ = rows_of(X, "predict: X")
+        rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        if not self.arrays:
+            raise UsageError(f"predict: {self.path} has no model yet; it is written when a run ends, or is interrupted")
+        data = open_federation(self.job.job.data.path)
+        if rows.shape[1] != data.features:
+            raise UsageError(f"predict: samples of {rows.shape[1]} numbers; the model was trained with {data.features}")
+        dtype = self.job.job.compute.dtype
+        rows = data.scaling.apply(rows, np.dtype(dtype))
+        objective = self.job.job.make_objective().of_shape(data.shape)
+        like: Parameters = objective.start(data.features, data.classes or data.targets, np.random.default_rng(0), dtype)
+        ordered = iter([self.arrays[name] for name in model_arrays(like)])
+        parameters = map_leaves(lambda _: next(ordered), like)
+        found = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
+        meaning = data.provenance.get("classes", ())
+        return _labelled(found, meaning) if objective.classifies and meaning else found
+
+    def plot(self, x: str | Sequence[str] = "round") -> Figure:
+        """The curves of `mpifed plot`, as a Matplotlib figure; `x`: some of round, elapsed_s, bytes, simulated_s."""
+        from mpifed.plots import HORIZONTAL, figure
+
+        chosen = (x,) if isinstance(x, str) else tuple(x)
+        if unknown := [name for name in chosen if name not in HORIZONTAL]:
+            raise UsageError(f"plot: x = {unknown[0]!r}: expected some of {', '.join(HORIZONTAL)}")
+        return figure([self.path], chosen)
+
+
+@dataclass(frozen=True)
+class WrittenJob:
+    """A job that can be written to a file."""
+
+    job: Job
+
+    def __str__(self) -> str:
+        return self.job.text()
+
+    def to_toml(self, path: str | Path) -> Path:
+        """Write the job for `mpifed run`; UsageError where it names what only this process knows."""
+        table = self.job.model_dump(mode="json", exclude_defaults=True)
+        if unknown := describe.of_this_process(table):
+            raise UsageError(
+                f"to_toml: {', '.join(name.partition(':')[2] for name in unknown)}: no class or function that another "
+                "process could import; put it into a module, and import it from there"
+            )
+        Path(path).write_text(self.job.text(), encoding="utf-8")
+        return Path(path)
+
+
+def frame(columns: Mapping[str, object]) -> DataFrame:
+    """A pandas DataFrame; UsageError without pandas."""
+    try:
+        from pandas import DataFrame
+    except ImportError as error:
+        raise UsageError("a history as a DataFrame needs pandas; pip install 'mpifed[python]'") from error
+    return DataFrame(columns)
+
+
+def _labelled(found: Array, meaning: Sequence[str]) -> Array:
+    """Class numbers as the labels they stand for: integers where all are."""
+    try:
+        labels = np.array([int(label) for label in meaning])
+    except ValueError:
+        labels = np.array(list(meaning))
+    result: Array = labels[found]
+    return result
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder; with no columns where it has not measured anything."""
+    if (folder / "sweep.csv").exists():
+        raise UsageError(
+            f"{folder}: holds a sweep; the same mpifed.sweep(..., out={str(folder)!r}, resume=True) gives it back "
+            "without running anything again, and load reads one run of it, such as point-0000"
+        )
+    if not (folder / JOB).exists() or not (folder / RUN).exists():
+        there = "no run here" if folder.is_dir() else "no such folder"
+        raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
+    columns = read_history(folder) if (folder / HISTORY).exists() else {}
+    model = read_model(folder / "model.h5") if (folder / "model.h5").exists() else {}
+    return Run(folder, dict(columns), dict(model), dict(summary(folder)))

@@ -1,0 +1,226 @@
+"""`run` and `check`: a job from objects or a file."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mpifed.comm.transport import Transport, connect
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.errors import NotCertified, UsageError
+from mpifed.core.tables import Table
+from mpifed.job.job import Job
+from mpifed.job.sweep import points
+from mpifed.maths.objectives import Objective
+from mpifed.maths.regularizers import Regularizer
+from mpifed.maths.terms import Term
+from mpifed.python import describe
+from mpifed.python.arrays import FederatedDataset
+from mpifed.python.ranks import alike, remove, temporary, together
+from mpifed.python.results import Run, read_run
+from mpifed.python.values import integer
+from mpifed.run.agreement import agreed
+from mpifed.run.data_cache import DataCache
+from mpifed.run.progress import reporter
+
+Progress = Literal["auto", "bar", "lines", "none"]
+# the tables of a job beside its data, model and methods, by the name of the argument
+TABLES = ("privacy", "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop",
+          "audit", "simulated_network")  # fmt: skip
+ARGUMENTS = ("rounds", "name", "seed", "minimize", "constraints", "regularizer", "evaluate_every")
+PROGRESS = get_args(Progress)
+
+
+def job(
+    algorithm: Algorithm | Mapping[str, object],
+    data: FederatedDataset | str | Path,
+    model: Objective | Mapping[str, object],
+    *,
+    rounds: int | None = None,
+    name: str = "run",
+    seed: int = 1,
+    minimize: Term | None = None,
+    constraints: Sequence[Mapping[str, object]] = (),
+    regularizer: Regularizer | None = None,
+    evaluate_every: int | None = None,
+    **tables: object,
+) -> Table:
+    """The table of a job, as a file would have it.
+
+    Parameters
+    ----------
+    algorithm, model, minimize, regularizer
+        Objects such as `mpifed.FedAvg(batch_size=32)`, or tables of a job.
+    data
+        A `FederatedDataset`, or its folder.
+    constraints
+        Made by `mpifed.constraint(term, limit)`.
+    evaluate_every
+        Rounds between two rows of the history; by default that of a job.
+    tables
+        privacy, participation, aggregation, masking, encryption, record, server, compute, stop, audit and
+        simulated_network: objects such as `mpifed.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)`, or tables.
+    """
+    unknown = [key for key in tables if key not in TABLES]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known := [*ARGUMENTS, *TABLES], n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{unknown[0]}: no argument of that name{meant}; known are {', '.join(known)}")
+    if rounds is None:
+        raise UsageError("rounds: missing; say how many, such as rounds=100")
+    if not isinstance(data, (FederatedDataset, str, Path)):
+        raise UsageError(
+            f"data: a {type(data).__name__}; expected a mpifed.FederatedDataset, as of "
+            "FederatedDataset.from_arrays(X, y, clients=10), or its folder; the order is algorithm, data, model"
+        )
+    path = data.path if isinstance(data, FederatedDataset) else Path(data)
+    table: Table = {"name": name, "rounds": describe.plain(rounds), "seed": describe.plain(seed)}
+    table |= {"data": {"path": str(path.absolute())}}
+    table |= {"model": describe.model(model)}
+    table |= describe.method(algorithm)
+    if minimize is not None:
+        table["minimize"] = describe.minimized(minimize)
+    if constraints:
+        listed = () if isinstance(constraints, Mapping) else tuple(constraints)
+        if not listed or not all(isinstance(one, Mapping) for one in listed):
+            raise UsageError("constraints: expected a list, as in constraints=[mpifed.constraint(mpifed.Loss(), 0.5)]")
+        table["constraint"] = [dict(one) for one in listed]
+    if regularizer is not None:
+        table["regularizer"] = describe.regularizer(regularizer)
+    table |= {key: describe.plain(value) for key, value in tables.items() if value is not None}
+    if evaluate_every is not None:
+        table.setdefault("record", {})["evaluate_every"] = describe.plain(evaluate_every)
+    return table
+
+
+def run(
+    algorithm: Algorithm | Mapping[str, object] | str | Path,
+    data: FederatedDataset | str | Path | None = None,
+    model: Objective | Mapping[str, object] | None = None,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    max_hours: float | None = None,
+    progress: Progress = "auto",
+    **settings: Any,  # those of `job`
+) -> Run:
+    """Train; the run, on every rank. Collective under MPI.
+
+    Parameters
+    ----------
+    algorithm, data, model
+        As `job` takes them with its other arguments, such as `rounds`; or the path of a job file alone.
+    out
+        The run's folder; by default a temporary one, which vanishes with the process.
+    overwrite
+        Remove a run that is in `out`.
+    resume
+        Go on from the checkpoint in `out`.
+    max_hours
+        Write a checkpoint and raise `Interrupted` at the first round boundary after so many hours.
+    progress
+        "bar", "lines" of measured rounds, "none", or what fits the place: "auto".
+
+    Raises
+    ------
+    MpifedError
+        In a single process; under MPI an error ends all ranks with its exit code.
+    """
+    transport = connect()
+
+    def described() -> Job:
+        if progress not in PROGRESS:
+            raise UsageError(f"progress = {progress!r}: expected one of {', '.join(map(repr, PROGRESS))}")
+        if resume and (out is None or overwrite):
+            wrong = "without out: name the folder of the run" if out is None else "with overwrite: give one of them"
+            raise UsageError(f"resume=True {wrong}")
+        return _read_or_described("run", algorithm, data, model, settings)
+
+    checked = alike(transport, described)
+    folder = run_folder(transport, out, "mpifed-run-")
+    train(transport, checked, folder, overwrite=overwrite, resume=resume, max_hours=max_hours, progress=progress)
+    return _shared(transport, folder)
+
+
+def _read_or_described(
+    caller: str, algorithm: object, data: object, model: object, settings: Mapping[str, object]
+) -> Job:  # fmt: skip
+    """The job of the arguments of `run` or `check`."""
+    if isinstance(algorithm, (str, Path)):
+        if data is not None or model is not None or settings:
+            raise UsageError(
+                f"{caller}: {str(algorithm)!r} is taken for the path of a job file, which has its data, model and "
+                "settings; give the file alone, or an algorithm such as mpifed.FedAvg(...)"
+            )
+        return Job.read(Path(algorithm))
+    if data is None or model is None:
+        raise UsageError(f"{caller}: needs algorithm, data and model, or the path of a job file alone")
+    return checked_job(job(algorithm, data, model, **settings))  # type: ignore[arg-type]  # job says what is wrong
+
+
+def train(
+    transport: Transport, checked: Job, folder: Path, *, overwrite: bool = False, resume: bool = False,
+    max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
+) -> None:  # fmt: skip
+    """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary."""
+    from mpifed.run import api
+
+    def work() -> None:
+        with agreed(transport):
+            if overwrite and transport.rank == 0:
+                remove(folder)
+        bare = progress == "bar" and "ipykernel" in sys.modules and find_spec("ipywidgets") is None
+        shown = reporter(transport.rank, "lines" if bare else progress)  # a notebook without widgets shows no bar
+        try:
+            api.run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache)
+        except NotCertified as error:  # the model stands; `summary["exit"]` says so
+            if transport.rank == 0:
+                shown.warn(str(error))
+
+    together(transport, folder, work, checked.released_only)
+
+
+def check(
+    algorithm: Algorithm | Mapping[str, object] | str | Path,
+    data: FederatedDataset | str | Path | None = None,
+    model: Objective | Mapping[str, object] | None = None,
+    *,
+    ranks: int = 1,
+    **settings: Any,  # those of `job`
+) -> str:
+    """What `mpifed check` says before a run: who learns what, bytes, memory and time; raises the errors of a run."""
+    from mpifed.forecast.job import forecast
+    from mpifed.forecast.text import forecast_text
+
+    def forecasted() -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "job.toml"
+            if isinstance(algorithm, (str, Path)):
+                path = Path(algorithm)
+            written = _read_or_described("check", algorithm, data, model, settings)
+            if not isinstance(algorithm, (str, Path)):
+                path.write_text(written.text(), encoding="utf-8")
+            return str(forecast_text(forecast(path, (), integer(ranks, "ranks"))))
+
+    return alike(connect(), forecasted)
+
+
+def checked_job(table: Table) -> Job:
+    return points(table, "job")[0].job
+
+
+def run_folder(transport: Transport, out: str | Path | None, prefix: str) -> Path:
+    """The folder of a run, on every rank: a temporary one where none is given. Collective."""
+    return Path(out) if out is not None else temporary(transport, prefix) / "run"
+
+
+def _shared(transport: Transport, folder: Path) -> Run:
+    """The run that rank 0 has in a folder, on every rank."""
+    found: Run = transport.share(read_run(folder) if transport.rank == 0 else None)
+    return found

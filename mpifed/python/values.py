@@ -1,0 +1,126 @@
+"""Samples, labels and numbers as Python programs have them: lists, frames, tensors, matrices.
+
+Arrays are `Any` here: whatever NumPy takes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.protocols import Piece
+from mpifed.core.record import Array
+from mpifed.shards.sources.dataset import Dataset, whole
+
+Values: TypeAlias = Any  # whatever NumPy takes: lists, frames, tensors
+Pair = tuple[Values, Values]  # samples and labels
+
+
+def array(values: Values, name: str) -> Array:
+    """An array of a list, a frame, a tensor on any device; of objects, their numbers."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    try:
+        found = np.asarray(values)
+        if found.dtype == object:
+            found = np.asarray(found.tolist())
+            found = found.astype(np.float64) if found.dtype == object else found
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name}: no array of numbers ({error}); numbers [samples, ...] are expected") from error
+    return found
+
+
+def rows_of(X: Values, name: str) -> tuple[Piece, tuple[int, ...] | None]:
+    """(rows [s, p] dense or CSR, shape of a sample where it is no vector)."""
+    if hasattr(X, "tocsr"):
+        sparse = X.tocsr().astype(np.float32)
+        _check_finite(sparse.data, name, lambda at: int(np.searchsorted(sparse.indptr, at[0], side="right")) - 1)
+        return sparse, None
+    values = array(X, name)
+    if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
+        one = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
+        raise DataError(
+            f"{name}: an array of {values.dtype} of shape {values.shape}; numbers [samples, ...] are expected{one}"
+        )
+    shape = values.shape[1:] if values.ndim > 2 else None
+    values = values.reshape(len(values), -1)
+    if values.dtype == np.uint8:
+        return np.ascontiguousarray(values), shape
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(values.astype(np.float32))
+    _check_finite(values, name, lambda at: int(at[0]))
+    return values, shape
+
+
+def _check_finite(values: Array, name: str, row: Callable[[tuple[int, ...]], int]) -> None:
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        at = tuple(int(index) for index in np.argwhere(wrong)[0])
+        raise DataError(
+            f"{name}: {int(wrong.sum())} values that are no finite float32, the first {values[at]} in row {row(at)}; "
+            "fill them in, or drop these rows"
+        )
+
+
+def labels_of(y: Values, name: str) -> Array:
+    """[s] int64 classes, or float64 targets [s] or [s, t]."""
+    values = array(y, name)
+    if values.dtype.kind not in "biuf":
+        raise DataError(
+            f"{name}: labels of {values.dtype}; integers are classes, floats are targets; encode names by "
+            "names, y = np.unique(y, return_inverse=True)"
+        )
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim > 1 and values.dtype.kind != "f":
+        raise DataError(
+            f"{name}: integers of shape {values.shape}; classes are [samples]: y.argmax(axis=1) of one-hot rows; "
+            "several real targets are floats"
+        )
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+
+
+def held_apart(test: object, what: str) -> tuple[Pair | None, float | None]:
+    """(test samples and labels, fraction of the rows to hold out) of the argument `test`."""
+    if isinstance(test, (float, np.floating)) and 0 < test < 1:
+        return None, float(test)
+    if test is None or (isinstance(test, (tuple, list)) and len(test) == 2):
+        return test if test is None else (test[0], test[1]), None
+    came = repr(test) if isinstance(test, (int, float, str, np.number)) else f"a {type(test).__name__}"
+    raise UsageError(f"{what}: test = {came}; expected a pair (X, y), or a fraction above 0 and below 1, such as 0.2")
+
+
+def integer(value: object, name: str) -> int:
+    """A whole number, also one of NumPy's."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # it says so itself
+    except TypeError:
+        raise UsageError(f"{name} = {value!r}: expected an integer") from None
+
+
+def dataset(
+    X: Values, y: Values, test: Pair | None, shape: Sequence[int] | None, names: Sequence[str] | None
+) -> Dataset:
+    """Samples and labels, checked, for `mpifed.shards.prepare`."""
+    rows, own_shape = rows_of(X, "X")
+    labels = labels_of(y, "y")
+    if len(labels) != rows.shape[0]:
+        raise DataError(f"y: {len(labels)} labels for {rows.shape[0]} samples")
+    dtype = rows.dtype if isinstance(rows, np.ndarray) else None
+    tested: tuple[Piece, Array] | None = None
+    if test is not None:
+        test_rows, test_labels = rows_of(test[0], "test X")[0], labels_of(test[1], "test y")
+        if test_rows.shape != (len(test_labels), rows.shape[1]):
+            raise DataError(
+                f"test: {test_rows.shape[0]} samples of {test_rows.shape[1]} numbers and {len(test_labels)} labels; "
+                f"samples of X have {rows.shape[1]}"
+            )
+        tested = test_rows, test_labels.astype(labels.dtype, copy=False)
+    return Dataset(
+        rows.shape[1], dtype, labels, whole(rows), tested, names=None if names is None else tuple(map(str, names)),
+        shape=tuple(shape) if shape is not None else own_shape,
+    )  # fmt: skip

@@ -1,0 +1,331 @@
+"""Modules of PyTorch that the tests train: small ones, and some that must be refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+IMAGE = {"name": "torch", "build": "nets:convolutions"}
+
+
+def convolutions(outputs: int) -> nn.Module:
+    """A layer of each kind that images are seen through, of 1,106 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.GroupNorm(2, 6), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 8, 3, padding=1, groups=2), nn.SiLU(), nn.AvgPool2d(2), nn.Flatten(),
+        nn.Linear(32, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, outputs),
+    )  # fmt: skip
+
+
+def convolution(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.SiLU(), nn.Flatten(), nn.Linear(128, outputs))
+
+
+class Tied(nn.Module):
+    """A matrix that is used twice, a constant, a parameter that does not train, and one that nobody uses."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.inward = nn.Linear(64, 64)
+        self.again = nn.Linear(64, 64, bias=False)
+        self.again.weight = self.inward.weight
+        self.scale = nn.Parameter(torch.full((64,), 0.5), requires_grad=False)
+        self.register_buffer("shift", torch.linspace(-0.1, 0.1, 64))
+        self.unused = nn.Parameter(torch.ones(3))
+        self.out = nn.Linear(64, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.inward(x / 16) * self.scale + self.shift)
+        result: Tensor = self.out(functional.gelu(self.again(x)))
+        return result
+
+
+def tied(outputs: int) -> nn.Module:
+    return Tied(outputs)
+
+
+START: list[np.ndarray[Any, Any]] = []  # of `perceptron`: weights [outputs, inputs] and biases, which a test sets
+ACTIVATION = "swish"
+
+
+def perceptron() -> nn.Module:
+    """The layers of mpifed's own `mlp`, with the start that a test has written here."""
+    kind = {"swish": nn.SiLU, "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}[ACTIVATION]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for weights, bias in zip(START[::2], START[1::2], strict=True):
+        layer = nn.Linear(weights.shape[1], weights.shape[0])
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor(weights))
+            layer.bias.copy_(torch.tensor(bias))
+        layers += [layer, kind()]
+    return nn.Sequential(*layers[:-1])
+
+
+def linear(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A softmax regression that begins with zeros, as that of mpifed does."""
+    layer = nn.Linear(shape[0], outputs)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def flat_linear(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """`linear` for samples of any shape."""
+    return nn.Sequential(nn.Flatten(), linear((math.prod(shape),), outputs))
+
+
+def regression(shape: tuple[int, ...]) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def patches(outputs: int) -> nn.Module:
+    """Strides, dilation, no padding, no bias, a frozen weight and norms: convolutions as they come."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, bias=False), nn.ReLU(inplace=True), nn.Conv2d(4, 6, 2, dilation=2, padding=1),
+        nn.GroupNorm(3, 6), nn.Tanh(), nn.Flatten(), nn.LayerNorm(54, bias=False), nn.Linear(54, 7, bias=False),
+        nn.Linear(7, outputs),
+    )  # fmt: skip
+    with torch.no_grad():
+        net[-1].weight.copy_(torch.linspace(-1, 1, 7 * outputs).reshape(outputs, 7))
+    net[-1].weight.requires_grad_(False)
+    return net
+
+
+class Tokens(nn.Module):
+    """Linear layers and a norm on 4 tokens of a sample, wide and narrow."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.inward, self.norm, self.narrow = nn.Linear(16, 5), nn.LayerNorm((4, 5)), nn.Linear(5, 2)
+        self.out = nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(torch.tanh(self.inward(x.reshape(-1, 4, 16))))
+        result: Tensor = self.out(self.narrow(x).flatten(1))
+        return result
+
+
+def tokens(outputs: int) -> nn.Module:
+    return Tokens(outputs)
+
+
+class Summed(nn.Module):
+    """A matrix that is the sum of two."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.randn(outputs, 64) / 8) for _ in range(2))
+        self.out = nn.Linear(outputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.out(functional.linear(x, self.first + self.second))
+        return result
+
+
+def summed(outputs: int) -> nn.Module:
+    return Summed(outputs)
+
+
+class UsedAgain(nn.Module):
+    """A layer whose weight is taken once more, without the layer, and faintly."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.inward, self.out = nn.Linear(64, 64), nn.Linear(64, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.inward(x))
+        result: Tensor = self.out(x + functional.linear(functional.relu(x - 0.9), self.inward.weight))
+        return result
+
+
+def used_again(outputs: int) -> nn.Module:
+    return UsedAgain(outputs)
+
+
+class RowsAsSamples(nn.Module):
+    """The first axis of what its layer meets is not that of the samples."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.inward, self.out = nn.Linear(16, 3), nn.Linear(12, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inward(x.reshape(-1, 4, 16).transpose(0, 1)).transpose(0, 1)
+        result: Tensor = self.out(x.flatten(1))
+        return result
+
+
+def rows_as_samples(outputs: int) -> nn.Module:
+    return RowsAsSamples(outputs)
+
+
+class InPlace(nn.Module):
+    """Writes to what a layer met; the layer's weight does not train, so that PyTorch lets it."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.inward, self.norm, self.out = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
+        nn.init.eye_(self.norm.weight)
+        self.norm.weight.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.inward(x) / 8) * 1.0
+        y = self.norm(x)
+        x.mul_(2.0)
+        result: Tensor = self.out(x + y)
+        return result
+
+
+def in_place(outputs: int) -> nn.Module:
+    return InPlace(outputs)
+
+
+def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss of one's own: cross-entropy with smoothed labels, of each sample."""
+    return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
+
+
+def huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.huber_loss(outputs[:, 0], targets, reduction="none")
+
+
+huber.targets = "real"  # type: ignore[attr-defined]
+
+
+def averaged(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets)
+
+
+def ranked(outputs: Tensor, targets: Tensor) -> Tensor:
+    loss = functional.cross_entropy(outputs, targets, reduction="none")
+    return loss / loss.sum()
+
+
+def detached(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs.detach(), targets, reduction="none")
+
+
+def several(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 8), nn.Tanh(), nn.Linear(8, outputs))
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A third of the sum of squares is the mean over three targets."""
+    return ((outputs - targets) ** 2).sum(-1) / 9
+
+
+squares.targets = "real"  # type: ignore[attr-defined]
+
+
+# --- refused ------------------------------------------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    """Remembers in an attribute how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(64, 10), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        result: Tensor = self.layer(x) * (1 + 0.1 * self.calls)
+        return result
+
+
+class Remembering(nn.Module):
+    """Remembers in a buffer the mean that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        self.register_buffer("seen", torch.zeros(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.seen += x.mean(0)
+        result: Tensor = self.layer(x)
+        return result
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x + torch.randn_like(x))
+        return result
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the batch, without a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x - x.mean(0))
+        return result
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.out = nn.LSTM(8, 4, num_layers=2, dropout=0.5, batch_first=True), nn.Linear(4, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.out(self.cells(x.reshape(-1, 8, 8))[0][:, -1])
+        return result
+
+
+def frozen(weights: Tensor) -> nn.Module:
+    net = nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+    net[0].weight = nn.Parameter(weights, requires_grad=False)
+    return net
+
+
+def infinite() -> nn.Module:
+    net = nn.Linear(64, 10)
+    nn.init.constant_(net.bias, float("inf"))
+    return net
+
+
+REFUSED: dict[str, tuple[Any, str]] = {  # by name: what is built, what the message says
+    "batch_norm": (lambda: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)),
+                   r'layer "1" \(BatchNorm1d\): batch normalization .* take torch.nn.GroupNorm'),
+    "running": (lambda: nn.Sequential(nn.Unflatten(1, (1, 64)), nn.InstanceNorm1d(1, track_running_stats=True),
+                                      nn.Flatten(), nn.Linear(64, 10)),
+                r'layer "1" \(InstanceNorm1d\): keeps running statistics; set track_running_stats=False'),
+    "dropout": (lambda: nn.Sequential(nn.Linear(64, 10), nn.Dropout(0.2)), r'layer "1" \(Dropout\): draws .* set p=0'),
+    "recurrent": (Recurrent, r'layer "cells" \(LSTM\): has dropout=0.5'),
+    "counting": (Counting, "gives other outputs for the same samples"),
+    "remembering": (Remembering, '"seen" changes when samples pass'),
+    "noisy": (Noisy, "gives other outputs for the same samples"),
+    "centred": (Centred, "a sample's output depends on the other samples"),
+    "half": (lambda: nn.Linear(64, 10).half(), 'parameter "weight" has dtype float16 .and 1 more.; float32 is exp'),
+    "complex_": (lambda: nn.Sequential(nn.Linear(64, 10, dtype=torch.complex64)), "has dtype complex64"),
+    "frozen_all": (lambda: nn.Linear(64, 10).requires_grad_(False), "has no parameter that needs a gradient"),
+    "drawn": (lambda: frozen(torch.randn(12, 64)), '"0.weight" does not train, and is another whenever it is built'),
+    "wide": (lambda: nn.Linear(64, 7), r"gives \[3, 7\] for samples of shape \[3, 64\]; \[3, 10\] is expected"),
+    "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
+               r"it was called with samples of shape \[3, 64\], float32: correct it, or give the \[model\] shape"),
+    "infinite": (infinite, "gives outputs that are not finite"),
+    "an_array": (lambda: np.zeros(3), "gives a ndarray; a torch.nn.Module is expected"),
+    "failing": (lambda: 1 / 0, "ZeroDivisionError: division by zero; correct the function"),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """`refused_dropout` and so on, as jobs name them."""
+    kind = REFUSED.get(name.removeprefix("refused_"))
+    if kind is None or not name.startswith("refused_"):
+        raise AttributeError(name)
+    return lambda: kind[0]()

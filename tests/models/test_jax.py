@@ -1,0 +1,101 @@
+"""The example of a network of JAX: derivatives, clipping, and one SHA-256 on any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs.examples.own_jax import Tanh
+from mpifed.core.record import bare_leaves, flat, map_leaves
+from mpifed.files.run_folder import summary
+from mpifed.maths.checks.examined import Examined
+from mpifed.maths.checks.networks import examine_network
+from mpifed.maths.checks.objectives import Task
+from mpifed.maths.clipping import clipped_gradient
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = ROOT / "jobs" / "examples" / "own_jax.toml"
+N, S = 3, 5
+
+
+@pytest.fixture
+def task() -> tuple[Tanh, Any, Any, Any, Any]:
+    objective, rng = Tanh(hidden_units=7), np.random.default_rng(4)
+    model = objective.start(6, 4, np.random.default_rng(0), "float64")
+    model = map_leaves(lambda leaf: np.stack([leaf + 0.1 * rng.standard_normal(leaf.shape) for _ in range(N)]), model)
+    X, y = rng.standard_normal((N, S, 6)), rng.integers(0, 4, (N, S))
+    return objective, model, X, y, rng.uniform(0.5, 1.5, (N, S))
+
+
+def test_gradients_are_finite_differences(task: Any) -> None:
+    objective, model, X, y, weights = task
+    rng = np.random.default_rng(5)
+    direction = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), model)
+
+    def value(step: float) -> float:
+        at = map_leaves(lambda leaf, along: leaf + step * along, model, direction)
+        return float((weights * objective.loss(at.head, objective.scores_of(at, X), y)).sum())
+
+    claim = float(flat(objective.gradient(model, X, y, weights)) @ flat(direction))
+    assert (value(1e-6) - value(-1e-6)) / 2e-6 == pytest.approx(claim, rel=1e-6)
+
+
+def test_clipped_gradients_are_those_of_a_loop(task: Any) -> None:
+    objective, model, X, y, weights = task
+    expected = 0.0
+    for s in range(S):
+        one = flat(objective.gradient(_first(model), X[:1, s : s + 1], y[:1, s : s + 1], np.ones((1, 1))))
+        expected += weights[0, s] * min(1.0, 0.5 * (1 - 2.0**-20) / float(np.linalg.norm(one))) * one
+    came = clipped_gradient(objective, model, X, y, weights, 0.5)
+    np.testing.assert_allclose(flat(_first(came)), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_clients_do_not_depend_on_their_neighbours(task: Any) -> None:
+    objective, *arrays, weights = task
+    model, X, y = map_leaves(lambda leaf: leaf.astype("f4"), arrays[0]), arrays[1].astype("f4"), arrays[2]
+    together = objective.gradient(model, X, y, weights)
+    for one, all_ in zip(
+        bare_leaves(objective.gradient(_first(model), X[:1], y[:1], weights[:1])), bare_leaves(together), strict=True
+    ):
+        assert one.dtype == np.float32 and one[0].tobytes() == all_[0].tobytes()
+        assert one.flags.writeable  # who takes a step writes into it
+
+
+def test_pieces_add_up(task: Any) -> None:
+    """More rows than pass at a time; a library's arrays may not be written to."""
+    objective, model, *_ = task
+    rng = np.random.default_rng(8)
+    X, y, weights = rng.standard_normal((1, 600, 6)), rng.integers(0, 4, (1, 600)), rng.uniform(size=(1, 600))
+    model = _first(model)
+    for compute in (objective.gradient, lambda *data: clipped_gradient(objective, *data, 0.5)):
+        parts = [compute(model, *(part[:, at] for part in (X, y, weights))) for at in (slice(200), slice(200, 600))]
+        whole = flat(compute(model, X, y, weights))
+        np.testing.assert_allclose(whole, flat(parts[0]) + flat(parts[1]), rtol=1e-9, atol=1e-12)
+
+
+def _first(record: Any) -> Any:
+    return map_leaves(lambda leaf: leaf[:1], record)
+
+
+def test_the_checks_of_own_classes_find_it_right() -> None:
+    X, targets = np.random.default_rng(1).standard_normal((1, 6, 5)), np.arange(6) % 3
+    task = Task(5, 3, "float32", True, X, targets, (1,), lambda: np.random.default_rng(2))
+    assert examine_network(Examined(Tanh(), lambda value: value), task) == 4  # of each parameter
+
+
+@pytest.mark.launch
+def test_one_hash_on_any_number_of_ranks(digits: Path, launch: Any, tmp_path: Path) -> None:
+    """With XLA's threads and without."""
+    settings = (f"data.path={digits}", "rounds=20", "record.evaluate_every=10")
+    changes = [word for setting in settings for word in ("--set", setting)]
+    found = []
+    threads = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}
+    for name, ranks, env in (("1", 1, {}), ("3", 3, {}), ("threads", 1, threads)):
+        ended = launch(ranks, "run", JOB, *changes, "--out", tmp_path / name, cwd=ROOT, env=env, limit_s=240.0)
+        assert ended.code == 0, ended.text
+        found.append(summary(tmp_path / name))
+    assert len({run["model_sha256"] for run in found}) == 1
+    assert found[0]["train_loss"] < 0.9  # of ln 10 = 2.3

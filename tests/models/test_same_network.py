@@ -1,0 +1,128 @@
+"""One network twice: mpifed's own multilayer perceptron in NumPy, and the same layers in PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ended import run
+from jobs_in_python import checked
+
+from mpifed.comm.transport import Alone
+from mpifed.core.exchange import play
+from mpifed.core.protocols import Parameters
+from mpifed.core.record import bare_leaves, leaves, map_leaves
+from mpifed.core.round import SETUP, Round
+from mpifed.maths.activations import ACTIVATIONS
+from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths.objectives import MLP, TorchNetwork
+from mpifed.run.setup import prepare
+
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+import nets  # noqa: E402  # needs torch
+
+FEATURES, OUTPUTS, N, S = 9, 4, 3, 8
+every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
+every_depth = pytest.mark.parametrize("hidden", [(7,), (7, 5), (7, 5, 6)], ids=str)
+
+
+def as_in_torch(model: Parameters) -> list[Any]:
+    """Weights and biases of all layers, in the order and shapes of PyTorch: [outputs, inputs]."""
+    named = {name.removeprefix("head."): leaf for name, leaf in leaves(model)}
+    if "second" in named:
+        order = ["first", "hidden_bias", "second", "output_bias"]
+    else:
+        between = [f"layer{k}" for k in range(2, len(named) // 2)]
+        pairs = [(f"{name}.weight", f"{name}.bias") for name in (*between, "output")]
+        order = ["first", "layer1.bias", *(name for pair in pairs for name in pair)]
+    assert sorted(order) == sorted(named)
+    return [named[name].swapaxes(-1, -2) if "bias" not in name else named[name] for name in order]
+
+
+def both(
+    hidden: tuple[int, ...], activation: str, dtype: str, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> tuple[tuple[MLP, Parameters], tuple[TorchNetwork, Parameters]]:
+    """The two objectives, with the same parameters: of one model, or one for each client."""
+    rng = np.random.default_rng(4)
+    numpy_s = MLP(hidden, bias=True, activation=activation)  # type: ignore[arg-type]  # one of the four
+    model = numpy_s.start(FEATURES, OUTPUTS, rng, dtype)
+    monkeypatch.setattr(nets, "START", [np.asarray(leaf, "f4") for leaf in as_in_torch(model)])
+    monkeypatch.setattr(nets, "ACTIVATION", activation)
+    torch_s = TorchNetwork("nets:perceptron")
+    other = torch_s.start(FEATURES, OUTPUTS, rng, dtype)
+    assert torch_s.check(FEATURES, OUTPUTS) == []
+    lead = (N,) if own else ()
+    model = map_leaves(lambda leaf: (leaf + 0.3 * rng.standard_normal((*lead, *leaf.shape))).astype(dtype), model)
+    head = type(other.head)(*(np.ascontiguousarray(leaf) for leaf in as_in_torch(model)))
+    return (numpy_s, model), (torch_s, Parameters((), head))
+
+
+@every_depth
+@every_activation
+@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-6), ("float64", 1e-14)])
+@pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
+def test_losses_and_gradients(
+    hidden: tuple[int, ...], activation: str, dtype: str, close: float, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mean gradients, and clipped ones; `close` is relative to the largest number of each array."""
+    rng, (here, there) = np.random.default_rng(5), both(hidden, activation, dtype, monkeypatch, own)
+    X, y = rng.standard_normal((N, S, FEATURES)).astype(dtype), rng.integers(0, OUTPUTS, (N, S))
+    weights = np.full((N, S), 1 / S)
+    found = []
+    for objective, model in (here, there):
+        scores = objective.scores_of(model, X)
+        losses, predicted = objective.loss(model.head, scores, y), objective.predict(model.head, scores)
+        mean, clipped = objective.gradient(model, X, y, weights), clipped_gradient(objective, model, X, y, weights, 0.5)
+        found.append([losses, predicted.astype(float), mean, clipped])
+    for one, other in zip(*found, strict=True):
+        ours = as_in_torch(one) if isinstance(one, Parameters) else [one]
+        for a, b in zip(ours, bare_leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=close * max(1.0, np.abs(b).max()))
+
+
+def job_of(data: Path, model: dict[str, Any], dtype: str) -> Any:
+    return checked({
+        "name": "same", "rounds": 4, "data": {"path": str(data)}, "compute": {"dtype": dtype},
+        "model": {"l2": 1e-3, **model}, "participation": {"clients_per_round": 5},
+        "algorithm": {"name": "fedavg", "batch_size": 8, "local_steps": 3, "client_optimizer": {"learning_rate": 0.1}},
+        "record": {"evaluate_every": 4, "checkpoint_every": 0},
+    })  # fmt: skip
+
+
+def initial(job: Any) -> Parameters:
+    at = prepare(job, Alone())
+    everybody = Round(SETUP, job.seed, np.ones(at.aggregator.clients, dtype=bool))
+    server, _ = play(at.algorithm.setup, at.server, at.clients, everybody, at.aggregator)
+    model: Parameters = at.algorithm.model(server)
+    return model
+
+
+@every_activation
+@pytest.mark.parametrize("hidden", [[12, 10]], ids=str)
+@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-5), ("float64", 1e-10)])
+def test_four_rounds_of_fedavg(
+    hidden: list[int], activation: str, dtype: str, close: float, skewed: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """From the same start, with the same minibatches and penalty: the same model, up to rounding."""
+    start = MLP.start
+
+    def rounded(self: MLP, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
+        """In single precision, which is that of modules when they are built."""
+        return map_leaves(lambda leaf: leaf.astype(dtype), start(self, features, outputs, rng, "float32"))
+
+    monkeypatch.setattr(MLP, "start", rounded)
+    job = job_of(skewed, {"name": "mlp", "hidden": hidden, "activation": activation}, dtype)
+    before = as_in_torch(initial(job))
+    monkeypatch.setattr(nets, "START", [np.asarray(leaf, "f4") for leaf in before])
+    monkeypatch.setattr(nets, "ACTIVATION", activation)
+    ours, theirs = (
+        run(job, Alone(), tmp_path / "numpy"),
+        run(job_of(skewed, {"name": "torch", "build": "nets:perceptron"}, dtype), Alone(), tmp_path / "torch"),
+    )
+    assert ours is not None and theirs is not None
+    for a, b, old in zip(as_in_torch(ours.model), bare_leaves(theirs.model), before, strict=True):
+        assert a.dtype == b.dtype == dtype and np.abs(b - old).max() > 1e-3
+        np.testing.assert_allclose(a, b, rtol=0, atol=close)

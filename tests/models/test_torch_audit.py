@@ -1,0 +1,47 @@
+"""What is forecast of networks of PyTorch, and what an audit finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nets
+import pytest
+
+
+def job(data: Path, model: dict[str, Any], batch: int) -> dict[str, Any]:
+    return {
+        "name": "audited", "rounds": 2, "data": {"path": str(data)}, "model": model,
+        "algorithm": {"name": "fedavg", "batch_size": batch, "client_optimizer": {"learning_rate": 0.1}},
+        "record": {"evaluate_every": 1, "transcript": 2},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "batch", "says"), [
+    ({"name": "torch", "build": "mpifed.models:mlp"}, 1, "16 of 16 rows recovered from the first layer"),
+    (nets.IMAGE, 1, "does not apply: the network has no layer of all features"),
+    (nets.IMAGE, 4, "does not apply: the network has no layer of all features"),
+])  # fmt: skip
+def test_rows_of_single_gradients(
+    digits: Path, launch: Any, write_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    model: dict[str, Any], batch: int, says: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(Path(__file__).parent)
+    path, out = write_job(tmp_path / "job.toml", job(digits, model, batch)), tmp_path / "run"
+    assert launch(None, "run", path, "--out", out).code == 0
+    audited = launch(None, "audit", out)
+    assert audited.code == 7 and says in " ".join(audited.out.split()), audited.text
+
+
+def test_memory_is_forecast(digits: Path, launch: Any, write_job: Any, tmp_path: Path) -> None:
+    """With PyTorch's libraries, and what a pass takes outside of NumPy's memory."""
+    path = write_job(tmp_path / "job.toml", job(digits, nets.IMAGE, 8))
+    here = Path(__file__).parent
+    said = launch(0, "check", path, "--json", cwd=here)
+    assert said.code == 0, said.text
+    ran = launch(0, "run", path, "--out", tmp_path / "run", cwd=here)
+    assert ran.code == 0, ran.text
+    forecast = json.loads(said.out)["memory_bytes"]["largest_rank"]
+    measured = json.loads((tmp_path / "run" / "run.json").read_text())["peak_rss_bytes"]
+    assert 0.85 < forecast / measured < 1.15

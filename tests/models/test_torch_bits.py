@@ -1,0 +1,139 @@
+"""The bits of networks of PyTorch: any ranks, any channel, after any kill; the whole registry of algorithms on rows."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs_in_python import as_in_a_file
+from launching import environment, mpiexec
+from nets import IMAGE
+
+from mpifed.files.run_folder import summary
+
+pytestmark = pytest.mark.launch
+LAWS = Path(__file__).parents[1] / "laws"
+PROGRAM = LAWS / "sweeps.py"
+HERE = Path(__file__).parent  # where `nets` is
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, dict[str, Any]]:
+    """A sweep over the methods of each set of tables."""
+    sys.path.insert(0, str(LAWS))
+    from registry import CASES
+
+    by_tables: dict[str, dict[str, Any]] = {}
+    for case in CASES:
+        if case.split == "rows":
+            l2 = {key: value for key, value in case.tables.get("model", {}).items() if key == "l2"}
+            tables = {**case.tables, "model": IMAGE | l2}
+            job = by_tables.setdefault(repr(tables), {"tables": tables, "methods": []})
+            job["methods"].append(as_in_a_file({"algorithm": case.algorithm}))
+    return by_tables
+
+
+@pytest.fixture(scope="module")
+def trained(
+    jobs: Any, skewed: Path, launch: Callable[..., Any], write_job: Any, tmp_path_factory: Any
+) -> Callable[[int], dict[str, list[str]]]:
+    """Model hashes by job, of all methods, on so many ranks; 0: in one process without MPI."""
+    folder = tmp_path_factory.mktemp("networks")
+    paths = []
+    for number, job in enumerate(jobs.values()):
+        table = {
+            "name": f"networks-{number}", "rounds": 2, "data": {"path": str(skewed)}, **job["tables"],
+            "participation": {"clients_per_round": 8}, "record": {"evaluate_every": 2, "checkpoint_every": 0},
+            "sweep": {"methods": job["methods"], "data": [{"path": str(skewed), "block": 3}]},
+        }  # fmt: skip
+        paths.append(write_job(folder / f"{number}.toml", table))
+
+    def trained(ranks: int) -> dict[str, list[str]]:
+        out = folder / f"on-{ranks}"
+        ended = launch(ranks, out, *paths, program=(str(PROGRAM),), limit_s=240.0, cwd=HERE)
+        assert ended.code == 0, ended.text
+        return {path.stem: hashes(out / path.stem / "sweep.csv") for path in paths}
+
+    return trained
+
+
+def hashes(table: Path) -> list[str]:
+    with open(table, newline="") as file:
+        return [row["model_sha256"] for row in csv.DictReader(file)]
+
+
+def test_every_algorithm_on_any_number_of_ranks(trained: Any) -> None:
+    alone = trained(1)
+    found = [one for of_job in alone.values() for one in of_job]
+    assert len(set(found)) == len(found) >= 25 and all(len(one) == 64 for one in found)
+    for ranks in (2, 3, 4):
+        assert trained(ranks) == alone
+
+
+RATE = {"client_optimizer": {"learning_rate": 0.3}}
+
+
+def job_of(data: Path, **tables: Any) -> dict[str, Any]:
+    plain = {
+        "name": "network", "rounds": 4, "data": {"path": str(data)}, "model": IMAGE,
+        "algorithm": {"name": "scaffold", "batch_size": 8, "local_steps": 3} | RATE,
+        "record": {"evaluate_every": 2, "checkpoint_every": 1},
+    }  # fmt: skip
+    return plain | tables
+
+
+def sha(folder: Path) -> str:
+    return str(summary(folder)["model_sha256"])
+
+
+def test_plain_masked_encrypted(digits: Path, launch: Any, write_job: Any, tmp_path: Path) -> None:
+    found = set()
+    for security in ("plain", "masked", "encrypted"):
+        path = write_job(tmp_path / f"{security}.toml", job_of(digits, rounds=2, aggregation={"security": security}))
+        ended = launch(2, "run", path, "--out", tmp_path / security, cwd=HERE)
+        assert ended.code == 0, ended.text
+        found.add(sha(tmp_path / security))
+    assert len(found) == 1
+
+
+CONSTRAINED = {
+    "algorithm": {"name": "ssca", "batch_size": 8, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2},
+    "minimize": {"name": "norm"},
+    "constraint": [{"name": "loss", "limit": 1.8}],
+}
+PRIVATE = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test"}}
+
+
+@pytest.mark.parametrize("tables", [{}, CONSTRAINED, PRIVATE], ids=["states", "constraint", "privacy"])
+def test_killed_at_random_moments(
+    digits: Path, launch: Any, write_job: Any, tmp_path: Path, tables: dict[str, Any]
+) -> None:
+    """Killed on two ranks again and again, resumed on others each time: the bits of the run that nobody killed."""
+    path = write_job(tmp_path / "job.toml", job_of(digits, rounds=40, **tables))
+    whole = launch(1, "run", path, "--out", tmp_path / "whole", cwd=HERE)
+    assert whole.code in (0, 5), whole.text
+    out, moments = tmp_path / "killed", random.Random(repr(tables))
+    for ranks in (2, 3, 4):
+        command = [mpiexec(), "-n", str(ranks), sys.executable, "-m", "mpifed", "run", path, "--out", out, "--resume"]
+        process = subprocess.Popen(
+            list(map(str, command if out.exists() else command[:-1])), cwd=HERE, env=environment({}),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        begun = time.monotonic()
+        while not (out / "checkpoint").exists() and time.monotonic() - begun < 60:
+            time.sleep(0.02)
+        time.sleep(moments.uniform(0.2, 1.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    ended = launch(1, "run", path, "--out", out, "--resume", cwd=HERE)
+    assert ended.code == whole.code, ended.text
+    assert sha(out) == sha(tmp_path / "whole")

@@ -1,0 +1,126 @@
+"""What people write who do not know mpifed: it has the right derivatives and bits, or is refused with what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import careless
+import numpy as np
+import pytest
+import torch
+
+from mpifed.core.record import bare_leaves, flat, map_leaves
+from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths.objectives import TorchNetwork
+
+every_right_module = pytest.mark.parametrize("name", careless.RIGHT)
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+HERE = Path(__file__).parent
+
+
+# what `careless` sets for the whole process when it is imported is of no matter to other tests
+torch.set_default_dtype(torch.float32)
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was_before() -> Iterator[None]:
+    yield
+    torch.set_num_threads(1)  # of a pass that was refused
+    assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
+
+
+def task(name: str, dtype: str) -> tuple[TorchNetwork, Any, Any, Any, Any]:
+    objective, rng = TorchNetwork(f"careless:right_{name}"), np.random.default_rng(5)
+    assert objective.check(64, 10) == []
+    model = objective.start(64, 10, np.random.default_rng(0), dtype)
+    X = rng.integers(0, 17, (3, 5, 64)).astype(dtype)
+    return objective, model, X, rng.integers(0, 10, (3, 5)), rng.uniform(0.5, 1.5, (3, 5))
+
+
+@every_right_module
+def test_gradients_are_finite_differences(name: str) -> None:
+    objective, model, X, y, weights = task(name, "float64")
+    rng, before = np.random.default_rng(6), X.copy()
+    direction = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), model)
+
+    def value(step: float) -> float:
+        at = map_leaves(lambda leaf, along: leaf + step * along, model, direction)
+        return float((weights * objective.loss(at.head, objective.scores_of(at, X), y)).sum())
+
+    slopes = map_leaves(lambda leaf: leaf.sum(axis=0), objective.gradient(model, X, y, weights))
+    claim = float(flat(slopes) @ flat(direction))
+    assert (value(1e-6) - value(-1e-6)) / 2e-6 == pytest.approx(claim, rel=1e-5, abs=1e-6)
+    np.testing.assert_array_equal(X, before)
+
+
+@every_right_module
+def test_clipped_gradients_are_those_of_a_loop(name: str) -> None:
+    """Also where PyTorch cannot differentiate many samples at once, as through recurrent layers."""
+    objective, model, X, y, weights = task(name, "float64")
+    each = [
+        flat(objective.gradient(model, X[:1, s : s + 1], y[:1, s : s + 1], np.ones((1, 1)))) for s in range(X.shape[1])
+    ]
+    clip = float(np.median([np.linalg.norm(one) for one in each]))
+    factors = [min(1.0, clip * (1 - 2.0**-20) / float(np.linalg.norm(one))) for one in each]
+    expected = sum(weights[0, s] * factors[s] * each[s] for s in range(X.shape[1]))
+    came = map_leaves(lambda leaf: leaf[0], clipped_gradient(objective, model, X, y, weights, clip))
+    np.testing.assert_allclose(flat(came), expected, rtol=1e-8, atol=1e-11)
+
+
+@every_right_module
+def test_clients_do_not_depend_on_their_neighbours(name: str) -> None:
+    objective, model, X, y, weights = task(name, "float32")
+    own = map_leaves(lambda leaf: np.stack([leaf + np.float32(0.01 * i) for i in range(3)]), model)
+    together = objective.gradient(own, X, y, weights)
+    for i in range(3):
+        alone = objective.gradient(map_leaves(lambda leaf: leaf[[i]], own), X[[i]], y[[i]], weights[[i]])  # noqa: B023
+        for one, all_ in zip(bare_leaves(alone), bare_leaves(together), strict=True):
+            assert one.dtype == np.float32 and one[0].tobytes() == all_[i].tobytes()
+
+
+@pytest.mark.launch
+def test_one_hash_on_any_number_of_ranks(digits: Path, launch: Any, write_job: Any, tmp_path: Path) -> None:
+    from test_torch_bits import hashes
+
+    job = {
+        "name": "careless", "rounds": 2, "data": {"path": str(digits)},
+        "model": {"name": "torch", "build": "careless:right_lstm", "shape": [64]},
+        "algorithm": {"name": "scaffold", "batch_size": 8, "local_steps": 2,
+                      "client_optimizer": {"learning_rate": 0.05}},
+        "record": {"evaluate_every": 2, "checkpoint_every": 0},
+        "sweep": {"model.build": [f"careless:right_{name}" for name in careless.RIGHT]},
+    }  # fmt: skip
+    path = write_job(tmp_path / "job.toml", job)
+    found = []
+    for ranks in (1, 3):
+        ended = launch(ranks, "run", path, "--out", tmp_path / str(ranks), cwd=HERE)
+        assert ended.code == 0, ended.text
+        found.append(hashes(tmp_path / str(ranks) / "sweep.csv"))
+    assert found[0] == found[1] and all(len(one) == 64 for one in found[0])
+
+
+@pytest.mark.parametrize("name", careless.REFUSED)
+def test_refused(name: str) -> None:
+    place = f"careless:refused_{name}"
+    try:
+        found = TorchNetwork(place).check(64, 10)
+    except Exception as error:
+        found = [str(error)]
+    assert len(found) == 1 and found[0].startswith(f'[model] build = "{place}": ')
+    assert re.search(careless.REFUSED[name][1], found[0]), found[0]
+
+
+def test_a_module_in_the_place_of_a_function() -> None:
+    with pytest.raises(Exception, match="is a module; give a function that builds it"):
+        TorchNetwork("careless:already_built").check(64, 10)
+
+
+def test_layers_of_vectors_and_data_of_images() -> None:
+    (said,) = TorchNetwork("careless:right_gru", (1, 8, 8)).check(64, 10) or [""]
+    assert said == ""  # which reshapes its samples itself
+    (said,) = TorchNetwork("careless:right_weight_norm", (1, 8, 8)).check(64, 10)
+    assert re.search(r"give the \[model\] shape that it takes \(\[64\] is that of vectors\)", said)

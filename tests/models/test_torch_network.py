@@ -1,0 +1,351 @@
+"""Networks of PyTorch against PyTorch itself: gradients, losses, clipping, pieces, constants; and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nets
+import numpy as np
+import pytest
+import torch
+from nets import REFUSED
+from torch.func import functional_call
+from torch.nn import functional
+
+from mpifed.core.protocols import Parameters
+from mpifed.core.record import bare_leaves, flat, leaves, map_leaves, vectors
+from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths.objectives import MLP, Softmax, TorchNetwork
+from mpifed.maths.objectives.network import NeuralNetwork
+
+N, S = 3, 7
+KINDS = {
+    "convolutions": TorchNetwork("nets:convolutions", (1, 8, 8)),
+    "tied": TorchNetwork("nets:tied"),
+    "own loss": TorchNetwork("nets:tied", loss_name="nets:smoothed"),
+    "regression": TorchNetwork("nets:regression", loss_name="mse"),
+    "patches": TorchNetwork("nets:patches", (1, 8, 8)),
+    "tokens": TorchNetwork("nets:tokens"),
+    "summed": TorchNetwork("nets:summed"),
+    "used again": TorchNetwork("nets:used_again"),
+    "rows as samples": TorchNetwork("nets:rows_as_samples"),
+    "own loss of real targets": TorchNetwork("nets:regression", loss_name="nets:huber"),
+}
+BY_LAYERS = {"own loss of real targets", "convolutions", "regression", "patches", "tokens"}
+every_kind = pytest.mark.parametrize("objective", KINDS.values(), ids=KINDS)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def task(objective: TorchNetwork, rng: np.random.Generator, dtype: str = "float64") -> tuple[Any, Any, Any, Any, Any]:
+    """(model, a model for each client, X, y, weights) of N clients."""
+    outputs = 10 if objective.classifies else 1
+    model = objective.start(64, outputs, np.random.default_rng(0), dtype)
+    own = map_leaves(lambda leaf: np.stack([leaf + 0.01 * rng.standard_normal(leaf.shape) for _ in range(N)]), model)
+    own = map_leaves(lambda leaf: leaf.astype(dtype), own)
+    X = rng.standard_normal((N, S, 64)).astype(dtype)
+    y = rng.integers(0, 10, (N, S)) if objective.classifies else rng.standard_normal((N, S))
+    return model, own, X, y, rng.uniform(0.5, 1.5, (N, S))
+
+
+def by_torch(objective: TorchNetwork, parameters: Any, X: Any, y: Any) -> tuple[Any, list[Any]]:
+    """(losses [s], gradients of their sum) of one client, by `functional_call` on a module built here."""
+    outputs = 10 if objective.classifies else 1
+    name = objective.build.partition(":")[2]
+    build = getattr(nets, name)
+    net = build(**({"outputs": outputs} if name != "regression" else {"shape": (64,)})).to(torch.float64)
+    tensors = {name: torch.tensor(leaf, requires_grad=True) for name, leaf in leaves(parameters)}
+    z = functional_call(net, tensors, (torch.tensor(X).reshape(-1, *(objective.shape or (64,))),))
+    target = torch.tensor(y)
+    if objective.loss_name == "mse":
+        losses = functional.mse_loss(z[:, 0], target, reduction="none")
+    elif objective.loss_name == "nets:huber":
+        losses = functional.huber_loss(z[:, 0], target, reduction="none")
+    else:
+        smoothing = 0.1 if ":" in objective.loss_name else 0.0
+        losses = functional.cross_entropy(z, target, reduction="none", label_smoothing=smoothing)
+    return losses, list(tensors.values())
+
+
+@every_kind
+@pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
+def test_losses_and_gradients_are_pytorch_s(objective: TorchNetwork, own: bool, rng: Any) -> None:
+    common, separate, X, y, weights = task(objective, rng)
+    model = separate if own else common
+    gradient = objective.gradient(model, X, y, weights)
+    losses = objective.loss(model.head, objective.scores_of(model, X), y)
+    for i in range(N):
+        head = _of_client(model.head, i) if own else model.head
+        expected, tensors = by_torch(objective, head, X[i], y[i])
+        np.testing.assert_allclose(losses[i], expected.detach().numpy(), rtol=1e-12)
+        slopes = torch.autograd.grad((expected * torch.tensor(weights[i])).sum(), tensors, materialize_grads=True)
+        for came, slope in zip(bare_leaves(gradient), slopes, strict=True):
+            np.testing.assert_allclose(came[i], slope.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+def test_gradients_are_finite_differences(objective: TorchNetwork, rng: Any) -> None:
+    model, _, X, y, weights = task(objective, rng)
+    direction = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), model)
+
+    def value(step: float) -> float:
+        at = map_leaves(lambda leaf, along: leaf + step * along, model, direction)
+        return float((weights * objective.loss(at.head, objective.scores_of(at, X), y)).sum())
+
+    claim = float(
+        flat(map_leaves(lambda leaf: leaf.sum(axis=0), objective.gradient(model, X, y, weights))) @ flat(direction)
+    )
+    assert (value(1e-6) - value(-1e-6)) / 2e-6 == pytest.approx(claim, rel=1e-6)
+
+
+@every_kind
+def test_clients_do_not_depend_on_their_neighbours(objective: TorchNetwork, rng: Any) -> None:
+    _, own, X, y, weights = task(objective, rng, "float32")
+    together = objective.gradient(own, X, y, weights)
+    for i in range(N):
+        alone = objective.gradient(map_leaves(lambda leaf: leaf[[i]], own), X[[i]], y[[i]], weights[[i]])  # noqa: B023
+        for one, all_ in zip(bare_leaves(alone), bare_leaves(together), strict=True):
+            assert one.dtype == np.float32 and one[0].tobytes() == all_[i].tobytes()
+
+
+def test_a_pass_remembers_its_parameters(rng: Any) -> None:
+    """The way back of a pass is that of its own parameters, whatever passed since."""
+    objective = KINDS["convolutions"]
+    one, own, X, y, weights = task(objective, rng)
+    other = map_leaves(lambda leaf: leaf[0], own)
+    scores, backward = objective.forward(one, X)
+    objective.forward(other, X)
+    late = backward(objective.slope(one.head, scores, y, weights))
+    for came, expected in zip(bare_leaves(late), bare_leaves(objective.gradient(one, X, y, weights)), strict=True):
+        np.testing.assert_allclose(came, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_pieces_add_up(rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = KINDS["convolutions"]
+    model, _, X, y, weights = task(objective, rng)
+    whole, scores = objective.gradient(model, X, y, weights), objective.scores_of(model, X)
+    clipped = clipped_gradient(objective, model, X, y, weights, 0.1)
+    monkeypatch.setattr(TorchNetwork, "samples_at_once", 2)
+    np.testing.assert_allclose(objective.scores_of(model, X), scores, rtol=1e-12)
+    for pieces, expected in (
+        (objective.gradient(model, X, y, weights), whole),
+        (clipped_gradient(objective, model, X, y, weights, 0.1), clipped),
+    ):
+        np.testing.assert_allclose(flat(pieces), flat(expected), rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+@pytest.mark.parametrize("by_default", [False, True], ids=["as it is", "one sample after the other"])
+def test_clipped_gradients_are_those_of_a_loop(
+    objective: TorchNetwork, by_default: bool, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_default:  # of what a library's class need not define
+        for name in ("sample_squares", "squares_and_gradient"):
+            monkeypatch.setattr(TorchNetwork, name, getattr(NeuralNetwork, name))
+    _, own, X, y, weights = task(objective, rng)
+    X[0, 2] = np.nan  # counts as zero
+    gradients = np.array([[_of_sample(objective, own, X, y, i, s) for s in range(S)] for i in range(N)])
+    norms = np.linalg.norm(gradients, axis=-1)
+    assert np.isnan(norms).sum() == 1
+    clip = float(np.nanmedian(norms))
+    factors = np.nan_to_num(np.minimum(1.0, clip * (1 - 2.0**-20) / norms))
+    expected = np.einsum("ns,nsd->nd", weights * factors, np.nan_to_num(gradients))
+    came = clipped_gradient(objective, own, X, y, weights, clip)
+    for i in range(N):
+        np.testing.assert_allclose(flat(_of_client(came, i)), expected[i], rtol=1e-8, atol=1e-11)
+    assert all(leaf.dtype == np.float64 for leaf in bare_leaves(came))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_norms_are_by_layers_where_these_are_all(kind: str, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in parts of few samples; whatever else has parameters passes by gradients of each sample."""
+    objective = KINDS[kind]
+    _, own, X, y, _ = task(objective, rng)
+    squares = objective.sample_squares(own, X, y)
+    assert objective._held.norms._layers_do == (kind in BY_LAYERS)
+    expected = [[(_of_sample(objective, own, X, y, i, s) ** 2).sum() for s in range(S)] for i in range(N)]
+    np.testing.assert_allclose(squares, expected, rtol=1e-9)
+    monkeypatch.setitem(vars(objective._held.norms), "most_bytes", 1)
+    np.testing.assert_allclose(objective.sample_squares(own, X, y), expected, rtol=1e-9)
+
+
+def test_an_input_that_is_written_to_has_no_norm_by_layers(rng: Any) -> None:
+    """In place, after the layer has met it: the norm is then that of the gradient."""
+    objective = TorchNetwork("nets:in_place")
+    _, own, X, y, _ = task(objective, rng)
+    squares = objective.sample_squares(own, X, y)
+    expected = [[(_of_sample(objective, own, X, y, i, s) ** 2).sum() for s in range(S)] for i in range(N)]
+    np.testing.assert_allclose(squares, expected, rtol=1e-9)
+
+
+@every_kind
+def test_a_step_is_the_gradient_s(objective: TorchNetwork, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, own, X, y, weights = task(objective, rng, "float32")
+    keep = [1.0 if leaf.ndim == 2 else 0.9 for leaf in own.head]
+    moved, by_default = (map_leaves(lambda leaf: leaf.copy(), own) for _ in range(2))
+    objective.descend(moved, X, y, -0.1 * weights, keep)
+    NeuralNetwork.descend(objective, by_default, X, y, -0.1 * weights, keep)
+    assert flat(moved).tobytes() == flat(by_default).tobytes()
+    whole = map_leaves(lambda leaf: leaf.copy(), own)
+    monkeypatch.setattr(TorchNetwork, "samples_at_once", 2)
+    objective.descend(whole, X, y, -0.1 * weights, keep)
+    np.testing.assert_allclose(flat(whole), flat(moved), rtol=1e-4, atol=1e-6)
+
+
+@every_kind
+def test_the_way_back_is_the_gradient_bit_for_bit(objective: TorchNetwork, rng: Any) -> None:
+    _, own, X, y, weights = task(objective, rng, "float32")
+    scores, backward = objective.forward(own, X)
+    back = backward(objective.slope(own.head, scores, y, weights))
+    assert flat(back).tobytes() == flat(objective.gradient(own, X, y, weights)).tobytes()
+
+
+def test_leaves_of_a_gradient_are_apart(rng: Any) -> None:
+    """Of a sum, PyTorch gives both terms the same tensor; callers write to leaves."""
+    objective = KINDS["summed"]
+    _, own, X, y, weights = task(objective, rng)
+    first, second, *_ = objective.gradient(map_leaves(lambda leaf: leaf[:1], own), X[:1], y[:1], weights[:1]).head
+    np.testing.assert_array_equal(first, second)
+    assert not np.shares_memory(first, second)
+
+
+def _of_sample(objective: TorchNetwork, own: Any, X: Any, y: Any, i: int, s: int) -> Any:
+    alone = map_leaves(lambda leaf: leaf[[i]], own)
+    return flat(objective.gradient(alone, X[[i], s : s + 1], y[[i], s : s + 1], np.ones((1, 1))))
+
+
+def _of_client(record: Any, i: int) -> Any:
+    return map_leaves(lambda leaf: leaf[i], record)
+
+
+def test_a_linear_layer_is_softmax_regression(rng: Any) -> None:
+    """The same function as mpifed's own, so the same losses, gradients, clipped gradients and predictions."""
+    torch_s, own = TorchNetwork("nets:linear"), Softmax(bias=True)
+    model, X = own.start(64, 10, rng, "float64"), rng.standard_normal((N, S, 64))
+    model = map_leaves(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape), model)
+    other = torch_s.start(64, 10, rng, "float64")
+    other = Parameters((), type(other.head)(np.ascontiguousarray(model.first.T), model.head.bias))
+    y, weights = rng.integers(0, 10, (N, S)), rng.uniform(size=(N, S))
+    for here, there in (
+        (torch_s.gradient(other, X, y, weights), own.gradient(model, X, y, weights)),
+        (clipped_gradient(torch_s, other, X, y, weights, 2.0), clipped_gradient(own, model, X, y, weights, 2.0)),
+    ):
+        np.testing.assert_allclose(here.head[0].swapaxes(1, 2), there.first, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(here.head[1], there.head.bias, rtol=1e-9, atol=1e-12)
+    scores, same = torch_s.scores_of(other, X), own.scores_of(model, X)
+    np.testing.assert_array_equal(torch_s.predict(other.head, scores), own.predict(model.head, same))
+
+
+def test_names_and_starts() -> None:
+    """Names are those of state_dict, initial numbers PyTorch's after the seed, what does not train stays out."""
+    objective = KINDS["tied"]
+    start = objective.start(64, 10, np.random.default_rng(3), "float32")
+    names = [name.removeprefix("head.") for name, _ in leaves(start)]
+    state = nets.tied(10).state_dict()
+    assert names == ["unused", "inward.weight", "inward.bias", "out.weight", "out.bias"] and set(names) < set(state)
+    torch.manual_seed(int(np.random.default_rng(3).integers(2**62)))
+    expected = nets.tied(10).state_dict()
+    for name, leaf in leaves(start):
+        np.testing.assert_array_equal(leaf, expected[name.removeprefix("head.")].numpy())
+    before = torch.random.get_rng_state()
+    objective.start(64, 10, np.random.default_rng(4), "float32")
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_matrices_are_penalized_and_vectors_are_not() -> None:
+    model = KINDS["convolutions"].start(64, 10, np.random.default_rng(0), "float32")
+    assert list(KINDS["convolutions"].penalized(model).head) == [leaf.ndim > 1 for leaf in model.head]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    message = REFUSED[name][1]
+    try:
+        found = TorchNetwork(f"nets:refused_{name}").check(64, 10)
+    except Exception as error:
+        found = [str(error)]
+    assert len(found) == 1 and found[0].startswith(f'[model] build = "nets:refused_{name}": ')
+    assert re.search(message, found[0]), found[0]
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"shape": (1, 8, 9)}, r"\[model\] shape = \[1, 8, 9\]: is of 72 numbers, and a sample of the data has 64"),
+    ({"loss_name": "huber"}, r'\[model\] loss = "huber": give "cross-entropy", "mse", or your own'),
+    ({"loss_name": "nets:averaged"}, r"gives a Tensor of shape \[\] for 3 samples; .* reduction=\"none\""),
+    ({"loss_name": "nets:ranked"}, "a sample's loss depends on the other samples"),
+    ({"loss_name": "nets:detached"}, "has no derivative by the outputs"),
+    ({"loss_name": "nets:nothing"}, "nets has no nothing; .*its functions are .*smoothed"),
+    ({"build": "nets:convolutoins"}, "nets has no convolutoins; did you mean \"convolutions\""),
+    ({"build": "no_such_module:net"}, "importing no_such_module: ModuleNotFoundError"),
+    ({"build": "convolutions"}, 'give it as "module:name"'),
+])  # fmt: skip
+def test_refused_settings(settings: dict[str, Any], message: str) -> None:
+    try:
+        found = TorchNetwork(**{"build": "nets:tied"} | settings).check(64, 10)
+    except Exception as error:
+        found = [str(error)]
+    assert len(found) == 1 and re.search(message, found[0]), found
+
+
+@every_kind
+def test_what_is_right_is_not_refused(objective: TorchNetwork) -> None:
+    assert objective.check(64, 10 if objective.classifies else 1) == []
+
+
+@pytest.fixture
+def from_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(Path(__file__).parent)
+    yield
+
+
+def test_columns_sparse_rows_and_groups_are_refused(
+    sides: Path, digits: Path, launch: Any, write_job: Any, tmp_path: Path, from_here: None
+) -> None:
+    algorithm = {"name": "ssca", "batch_size": 8, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2}
+    job = {"name": "refused", "rounds": 1, "model": nets.IMAGE, "algorithm": algorithm}
+    by_columns = launch(None, "check", write_job(tmp_path / "a.toml", job | {"data": {"path": str(sides)}}))
+    assert by_columns.code == 2 and "needs all features of a sample" in by_columns.err
+    averaging = {"name": "fedavg", "batch_size": 8, "client_optimizer": {"learning_rate": 0.1}}
+    groups = job | {"algorithm": averaging, "regularizer": {"name": "group-l1", "weight": 0.1}}
+    grouped = launch(None, "check", write_job(tmp_path / "b.toml", groups | {"data": {"path": str(digits)}}))
+    assert grouped.code == 2 and "groups the weights of features" in grouped.err
+
+
+def test_a_network_of_numpy_has_the_gradients_of_pytorch(rng: Any) -> None:
+    """One hidden layer with swish, written by hand here, and by PyTorch."""
+    own = MLP(hidden=5, bias=True)
+    model = own.start(6, 4, rng, "float64")
+    X, y, weights = rng.standard_normal((1, 9, 6)), rng.integers(0, 4, (1, 9)), rng.uniform(size=(1, 9))
+    w, v, a, b = (torch.tensor(leaf, requires_grad=True) for leaf in (model.first, *model.head))
+    z = functional.silu(torch.tensor(X[0]) @ w + a) @ v + b
+    losses = functional.cross_entropy(z, torch.tensor(y[0]), reduction="none")
+    slopes = torch.autograd.grad((losses * torch.tensor(weights[0])).sum(), (w, v, a, b))
+    for came, slope in zip(bare_leaves(own.gradient(model, X, y, weights)), slopes, strict=True):
+        np.testing.assert_allclose(came[0], slope.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_several_targets(rng: Any) -> None:
+    """The loss is PyTorch's mean over a sample's targets; its gradients follow; predictions are all the values."""
+    objective = TorchNetwork("nets:several", loss_name="mse")
+    model = objective.start(64, 3, rng, "float64")
+    X, targets, weights = rng.standard_normal((N, S, 64)), rng.standard_normal((N, S, 3)), rng.uniform(size=(N, S))
+    y = vectors(targets)
+    scores = objective.scores_of(model, X)
+    assert scores.shape == objective.predict(model.head, scores).shape == (N, S, 3)
+    expected = functional.mse_loss(torch.tensor(scores), torch.tensor(targets), reduction="none").mean(-1).numpy()
+    np.testing.assert_allclose(objective.loss(model.head, scores, y), expected, rtol=1e-12)
+    own = replace(objective, loss_name="nets:squares")
+    assert own.check(64, 3) == objective.check(64, 3) == []
+    own.start(64, 3, rng, "float64")
+    for other, factor in ((objective, 1.0), (own, 3.0)):
+        gradient = flat(other.gradient(model, X, y, weights)) * factor
+        np.testing.assert_allclose(gradient, flat(own.gradient(model, X, y, weights)) * 3.0, rtol=1e-9, atol=1e-12)
+        clipped = clipped_gradient(other, model, X, y, weights, 1e9)
+        np.testing.assert_allclose(flat(clipped) * factor, gradient, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,74 @@
+"""Networks of PyTorch under constraints and privacy: limits met and certified, epsilon as of built-in models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifed.files.history import read_history
+from mpifed.files.run_folder import summary
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+
+
+def test_the_smallest_norm_within_a_limit_of_the_loss(
+    digits: Path, launch: Any, write_job: Any, tmp_path: Path, here: None
+) -> None:
+    """Met, and a stationary point of the constrained problem, as the certificate over all rows says."""
+    job = {
+        "name": "constrained", "rounds": 1000, "data": {"path": str(digits)},
+        "model": {"name": "torch", "build": "nets:convolution"},
+        "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.6, "margin": 0.02}],
+        "algorithm": {"name": "ssca", "batch_size": 40, "rho": [0.9, 0.51], "gamma": [0.9, 0.56], "tau": 0.3,
+                      "slack_cost": 100.0},
+        "record": {"evaluate_every": 500},
+    }  # fmt: skip
+    path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
+    ended = launch(2, "run", path, "--out", out, cwd=Path(__file__).parent)
+    assert ended.code == 0, ended.text
+    last = summary(out)
+    assert last["constraint_values"][0] <= 0.6 and last["test_accuracy"] > 0.85
+    history = read_history(out)
+    assert history["feasibility"][-1] == 0 and history["multiplier_1"][-1] > 0
+    assert history["kkt_residual"][-1] < 0.45 * history["kkt_residual"][0]
+
+
+PRIVATE = {
+    "gradients": {},
+    "poisson": {"sampling": "poisson", "adjacency": "add-remove"},
+    "clients": {"level": "client", "trust": "central", "noise_on": "upload"},
+    "uploads": {"noise_on": "upload", "trust": "distributed"},
+}
+
+
+@pytest.mark.parametrize("noise", [{"noise_multiplier": 0.8}, {"epsilon": 4.0}], ids=["given", "calibrated"])
+@pytest.mark.parametrize("private", PRIVATE.values(), ids=PRIVATE)
+def test_epsilon_is_that_of_the_built_in_model(
+    digits: Path,
+    launch: Any,
+    write_job: Any,
+    tmp_path: Path,
+    here: None,
+    private: dict[str, Any],
+    noise: dict[str, float],
+) -> None:
+    """A linear layer and softmax regression have the same parameters: the same is released, the same is spent."""
+    spent = {}
+    for name, model in (("own", {"name": "softmax"}), ("torch", {"name": "torch", "build": "nets:flat_linear"})):
+        job = {
+            "name": name, "rounds": 3, "data": {"path": str(digits)}, "model": model, "record": {"evaluate_every": 3},
+            "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
+            "privacy": {"clip": 1.0, "delta": 1e-5} | noise | private,
+        }  # fmt: skip
+        path = write_job(tmp_path / f"{name}.toml", job)
+        ended = launch(None, "run", path, "--out", tmp_path / name)
+        assert ended.code == 0, ended.text
+        spent[name] = {key: summary(tmp_path / name)[key] for key in ("epsilon", "delta")}
+        spent[name]["checked"] = json.loads(launch(None, "check", path, "--json").out)["privacy"]
+    assert spent["own"] == spent["torch"] and spent["own"]["epsilon"] > 0

@@ -1,0 +1,16 @@
+"""Data that audits share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def hundred(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
+    """5 clients with 13 or 12 columns each of the same 100 rows, of ten classes."""
+    out = tmp_path_factory.mktemp("hundred") / "data"
+    asked = ("--samples", "100", "--features", "64", "--task", "classification", "--classes", "10", "--clients", "5")
+    return make_data(out, "synthetic", *asked, "--split", "columns")

@@ -1,0 +1,96 @@
+"""The checks of networks of other libraries, on one of NumPy: silent about the right one, and each mistake is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifed.core.record import map_leaves
+from mpifed.maths.checks.examined import Broken, Examined
+from mpifed.maths.checks.networks import examine_network
+from mpifed.maths.checks.objectives import Task, examine_term
+from mpifed.maths.objectives import NeuralNetwork
+from mpifed.maths.terms import ErrorRate, Loss
+
+
+@dataclass(frozen=True)
+class Hidden(NeuralNetwork):
+    """tanh(X w + b) v."""
+
+    def initial(self, features: int, outputs: int, rng: Any) -> dict[str, Any]:
+        return {"w": np.zeros((features, 5)), "b": rng.standard_normal(5), "v": rng.standard_normal((5, outputs))}
+
+    def outputs(self, parameters: Any, X: Any, gradient: bool) -> Any:
+        w, b, v = parameters
+        hidden = np.tanh(X @ w + b)
+
+        def back(slopes: Any) -> Any:
+            down = slopes @ v.T * (1 - hidden**2)
+            return type(parameters)(X.T @ down, down.sum(axis=0), hidden.T @ slopes)
+
+        return hidden @ v, back
+
+
+def task(classes: int = 3) -> Task:
+    rng = np.random.default_rng(1)
+    return Task(
+        4, classes, "float32", True, rng.standard_normal((1, 6, 4)), np.arange(6) % classes, (1,),
+        lambda: np.random.default_rng(2),
+    )  # fmt: skip
+
+
+def examine(network: NeuralNetwork) -> int:
+    return examine_network(Examined(network, lambda value: value), task())
+
+
+def test_a_right_network() -> None:
+    assert examine(Hidden()) == 3
+
+
+def test_terms_on_a_network() -> None:
+    here = Examined(Hidden(), lambda value: value)
+    start = Hidden()
+    model = start.start(4, 3, np.random.default_rng(0), "float32")
+    for term in (Loss((0,)), ErrorRate()):
+        assert examine_term(Examined(term, lambda value: value), Examined(start, here.place), model, task()) > 0
+
+
+def other(**methods: Callable[..., Any]) -> NeuralNetwork:
+    network: NeuralNetwork = dataclass(frozen=True)(type("Other", (Hidden,), methods))()
+    return network
+
+
+def outputs(change: Callable[[Any, Any], tuple[Any, Any]]) -> NeuralNetwork:
+    """What outputs() gives, changed."""
+    return other(outputs=lambda self, *arguments: change(*Hidden().outputs(*arguments)))
+
+
+state = np.random.default_rng(3)
+WRONG: dict[str, tuple[NeuralNetwork, str]] = {
+    "a derivative": (outputs(lambda z, back: (z, lambda s: map_leaves(lambda g: 2 * g, back(s)))),
+                     'along a direction of length 1 in "b" the way back gives'),
+    "float64": (outputs(lambda z, back: (z.astype("f8"), back)), "is of float64 where the arguments are of float32"),
+    "the shape": (outputs(lambda z, back: (z[:, 0], back)), r"has shape \(6,\); \(6, 3\) is expected"),
+    "no way back": (outputs(lambda z, back: z), r"outputs\(\) gives a ndarray; \(outputs \[s, L\], the way back\)"),
+    "noise": (outputs(lambda z, back: (z + state.standard_normal(z.shape), back)), "leave out random numbers"),
+    "the batch": (outputs(lambda z, back: (z - z.mean(axis=0), back)), "depend on the other samples of the call"),
+    "fields": (outputs(lambda z, back: (z, lambda s: back(s)[:2])), "is a plain tuple; a NamedTuple like that of"),
+    "its start": (other(initial=lambda *_: {"w": np.full((4, 5), np.nan), "b": np.zeros(5), "v": np.ones((5, 3))}),
+                  '"w" of what initial.. gives is not finite'),
+    "a number": (other(initial=lambda *_: {"w": np.ones((4, 5)), "b": np.array(1.0), "v": np.ones((5, 3))}),
+                 '"b" of what initial.. gives is a single number'),
+    "chance": (other(initial=lambda *_: {"w": state.standard_normal((4, 5)), "b": np.ones(5), "v": np.ones((5, 3))}),
+               "different models for equal generators"),
+    "norms": (other(sample_squares=lambda self, model, X, y: np.ones(y.shape)), "are not the squared norms of single"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_networks(kind: str) -> None:
+    network, message = WRONG[kind]
+    with pytest.raises(Broken, match=message):
+        examine(network)

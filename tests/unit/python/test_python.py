@@ -1,0 +1,250 @@
+"""`import mpifed as mf`: arrays in, runs and sweeps out, errors as exceptions, the same jobs as in files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifed as mf
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((240, 2, 3)).astype("f4")
+Y = (X.reshape(240, 6) @ RNG.standard_normal((6, 3))).argmax(axis=1) * 10 + 5  # labels 5, 15, 25
+AVERAGING = mf.FedAvg(batch_size=8, local_steps=2, client_optimizer=mf.SGD(0.5))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> mf.FederatedDataset:
+    out = tmp_path_factory.mktemp("python") / "data"
+    return mf.FederatedDataset.from_arrays(X[:200], Y[:200], clients=4, test=(X[200:], Y[200:]), out=out)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+def test_public_names_are_known_and_all_there() -> None:
+    """A name that comes or goes is a decision: names.txt holds them."""
+    known = Path(__file__).with_name("names.txt").read_text().split()
+    assert sorted(mf.__all__) == known == sorted(set(known))
+    for name in known:
+        assert getattr(mf, name) is not None and name in dir(mf)
+    with pytest.raises(AttributeError, match="no attribute 'Fedavg'"):
+        mf.Fedavg  # noqa: B018
+
+
+def test_import_is_quick_and_starts_nothing() -> None:
+    code = (
+        "import sys, mpifed; heavy = {'mpi4py', 'numpy', 'h5py', 'torch', 'pandas', 'matplotlib'} & set(sys.modules);"
+        "assert not heavy, heavy; mpifed.FedAvg; mpifed.run; mpifed.FederatedDataset;"
+        "assert not {'mpi4py.MPI', 'torch', 'pandas', 'matplotlib'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+
+
+def test_arrays_become_clients(data: mf.FederatedDataset) -> None:
+    assert (data.samples, data.features, data.clients, data.shape) == (200, 6, 4, (2, 3))
+    assert data.classes == ("5", "15", "25")
+    again = mf.FederatedDataset.open(data.path)
+    assert repr(again) == repr(data) == "FederatedDataset(200 samples, 6 features, 4 clients, 3 classes)"
+
+
+def test_a_run_has_its_history_model_and_predictions(data: mf.FederatedDataset) -> None:
+    run = mf.run(AVERAGING, data, mf.Softmax(), rounds=12, evaluate_every=4, progress="none")
+    history = run.history
+    assert history["round"].tolist() == [0, 4, 8, 12] and history["train_loss"].is_monotonic_decreasing
+    assert sorted(run.model) == ["first", "head.bias"] and run.model["first"].shape == (6, 3)
+    right = (run.predict(X[200:]) == Y[200:]).mean()
+    assert right == pytest.approx(run.summary["test_accuracy"]) and right > 0.8
+    assert set(run.predict(X)) <= {5, 15, 25}
+    assert run.summary["rounds"] == 12 and run.summary["exit"] == 0
+    same = mf.load(run.path)
+    assert same.summary == run.summary and same.history.equals(history)
+    assert [axes.get_xlabel() for axes in run.plot().axes][-1] == "round"
+    with pytest.raises(mf.UsageError, match="samples of 5 numbers; the model was trained with 6"):
+        run.predict(np.zeros((3, 5)))
+
+
+def test_the_same_job_from_a_file(data: mf.FederatedDataset, launch: Any, here: Path) -> None:
+    settings: dict[str, Any] = {
+        "minimize": mf.Norm(), "constraints": [mf.constraint(mf.Loss(), limit=0.9, margin=0.01)], "seed": 3,
+        "aggregation": mf.Aggregation(security="masked"), "participation": mf.Participation(clients_per_round=3),
+    }  # fmt: skip
+    method = mf.SSCA(batch_size=10, rho=mf.StepSize(0.9, 0.6), tau=0.2)
+    run = mf.run(method, data, mf.MLP(hidden=5), rounds=5, out=here / "a", **settings, progress="none")
+    run.job.to_toml(here / "job.toml")
+    assert launch(None, "run", here / "job.toml", "--out", here / "b").code == run.summary["exit"]
+    by_file = mf.run(here / "job.toml", out=here / "c", progress="none")
+    assert mf.load(here / "b").summary["model_sha256"] == by_file.summary["model_sha256"] == run.summary["model_sha256"]
+    text = str(run.job)
+    assert 'security = "masked"' in text and "limit = 0.9" in text and "decay" not in text
+
+
+def test_privacy_and_schedules(data: mf.FederatedDataset) -> None:
+    method = mf.FedAvg(batch_size=10, client_optimizer=mf.SGD(mf.PowerDecay(0.5, exponent=0.2)))
+    private = mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=1.0)
+    run = mf.run(method, data, mf.Softmax(), rounds=3, privacy=private, progress="none")
+    assert run.summary["epsilon"] > 0
+    assert "who learns" in mf.check(method, data, mf.Softmax(), rounds=3, privacy=private).lower()
+
+
+def test_methods_are_compared_over_equal_seeds(data: mf.FederatedDataset, here: Path, launch: Any) -> None:
+    methods = {"FedAvg": AVERAGING, "SSCA": mf.SSCA(batch_size=8)}
+    sweep = mf.sweep(methods, data, mf.Softmax(), rounds=4, seeds=2, evaluate_every=2, out=here / "sweep")
+    assert list(sweep.runs) == ["FedAvg", "SSCA"] and sweep.seeds == (1, 2)
+    history = sweep.history
+    assert history.groupby(["label", "seed"]).size().to_dict() == {
+        ("FedAvg", 1): 3, ("FedAvg", 2): 3, ("SSCA", 1): 3, ("SSCA", 2): 3
+    }  # fmt: skip
+    alone = mf.run(AVERAGING, data, mf.Softmax(), rounds=4, seed=2, evaluate_every=2, progress="none")
+    assert alone.summary["model_sha256"] == sweep.runs["FedAvg"][1].summary["model_sha256"]
+    assert len(set(sweep.summary["model_sha256"])) == 4
+    for band, said in (
+        ("range", "mean and range of 2 seeds"),
+        ("deviation", "standard deviation"),
+        ("none", "mean of"),
+    ):
+        figure = sweep.plot(y="train_loss", x="bytes", band=band)
+        legend = figure.legends[0]
+        assert [text.get_text() for text in legend.get_texts()] == ["FedAvg", "SSCA"]
+        assert said in legend.get_title().get_text()
+        assert len({line.get_marker() for line in figure.axes[0].lines}) == 2  # told apart without colours
+    with pytest.raises(mf.UsageError, match=r"no run has measured accuracy against round; columns are .*test_accuracy"):
+        sweep.plot(y="accuracy")
+    compared = launch(None, "compare", here / "sweep")
+    assert compared.code == 0 and "FedAvg" in compared.out and "SSCA" in compared.out
+
+
+def test_clients_as_they_are() -> None:
+    pairs = [(X[:50], Y[:50]), (X[50:60], Y[50:60]), (X[60:], Y[60:])]
+    data = mf.FederatedDataset.from_clients(pairs)
+    assert data.clients == 3 and data.shape == (2, 3)
+    from mpifed.shards.store import open_federation
+
+    folder = open_federation(data.path)
+    assert folder.counts.tolist() == [50, 10, 180]
+    np.testing.assert_array_equal(folder.shard(1, True).y, Y[50:60] // 10)
+
+
+def test_a_data_frame_with_natural_clients() -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame(X.reshape(240, 6), columns=list("abcdef"))
+    frame["where"] = np.array(["north", "south", "east"])[np.arange(240) % 3]
+    frame["label"] = Y
+    shuffled = frame.sample(frac=1, random_state=0)
+    first = mf.FederatedDataset.from_dataframe(frame, label="label", by="where", test=0.2)
+    assert first.clients == 3 and first.features == 6 and first.classes == ("5", "15", "25")
+    from mpifed.shards.store import open_federation
+
+    rows = []
+    for one in (frame, shuffled):
+        folder = open_federation(mf.FederatedDataset.from_dataframe(one, label="label", by="where").path)
+        labels = [folder.shard(client, True).y for client in range(3)]
+        rows.append([np.bincount(of_client, minlength=3).tolist() for of_client in labels])
+    assert rows[0] == rows[1]  # clients in the order of their sorted names, whatever that of the rows
+    numbers = frame.drop(columns="where")
+    several = mf.FederatedDataset.from_dataframe(numbers, label=["a", "b"], clients=2, scale="standard")
+    assert several.classes == () and several.features == 5 and open_federation(several.path).targets == 2
+    for wrong, message in (
+        ({"label": "z", "by": "where"}, "no column 'z'"),
+        ({"label": "label", "by": "where", "clients": 2}, "give either by"),
+        ({"label": "label", "clients": 2}, "columns where are no numbers"),
+    ):
+        with pytest.raises(mf.MpifedError, match=message):
+            mf.FederatedDataset.from_dataframe(frame, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (lambda data: mf.run(mf.FedAvg, data, mf.Softmax(), rounds=1), "the class FedAvg; an object of Algorithm"),
+    (lambda data: mf.run(AVERAGING, data, mf.Softmax, rounds=1), r"the class Softmax; .* such as mpifed.MLP\(...\)"),
+    (lambda data: mf.run(AVERAGING, data, mf.Softmax(), rounds=0), "rounds = 0"),
+    (lambda data: mf.run(AVERAGING, data, mf.Softmax(), rounds=1, privat=1), "privat: no argument of that name"),
+    (lambda data: mf.run(AVERAGING, data), "needs algorithm, data and model"),
+    (lambda data: mf.run(mf.FedAvg(batch_size=999, client_optimizer=mf.SGD(0.1)), data, mf.Softmax(), rounds=1),
+     r"\[algorithm\] batch_size = 999"),
+    (lambda data: mf.run(mf.FedAvg(batch_size=1, client_optimizer=mf.SGD(-1.0)), data, mf.Softmax(), rounds=1),
+     "learning_rate"),
+    (lambda data: mf.sweep({}, data, mf.Softmax(), rounds=1), "no method"),
+    (lambda data: mf.FederatedDataset.from_arrays(X, Y[:5], clients=2), "5 labels for 240 samples"),
+    (lambda data: mf.FederatedDataset.from_arrays(X, Y.astype(str), clients=2), "integers are classes"),
+    (lambda data: mf.FederatedDataset.from_arrays(X[:, 0, 0], Y, clients=2), r"numbers \[samples, ...\]"),
+    (lambda data: mf.FederatedDataset.from_clients([]), "an empty list"),
+    (lambda data: mf.FederatedDataset.from_clients([(X, Y), (X[:3], Y[:2])]), "client 1: 3 samples, 2 labels"),
+    (lambda data: mf.FederatedDataset.open("nowhere"), "nowhere: no such folder|nowhere"),
+])  # fmt: skip
+def test_errors_are_exceptions(data: mf.FederatedDataset, wrong: Any, message: str) -> None:
+    with pytest.raises(mf.MpifedError, match=message):
+        wrong(data)
+
+
+def test_a_folder_in_use_is_not_touched(data: mf.FederatedDataset, here: Path) -> None:
+    run = mf.run(AVERAGING, data, mf.Softmax(), rounds=2, out="runs/a", progress="none")
+    with pytest.raises(mf.UsageError):
+        mf.run(AVERAGING, data, mf.Softmax(), rounds=3, out="runs/a", progress="none")
+    longer = mf.run(AVERAGING, data, mf.Softmax(), rounds=3, out="runs/a", overwrite=True, progress="none")
+    assert longer.summary["rounds"] == 3 and run.summary["rounds"] == 2
+    (here / "mine").mkdir()
+    (here / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(mf.UsageError, match="overwrite=True removes runs alone"):
+        mf.run(AVERAGING, data, mf.Softmax(), rounds=2, out="mine", overwrite=True, progress="none")
+    assert (here / "mine" / "thesis.tex").exists()
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+import numpy as np, mpifed as mf
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Own(mf.Softmax):
+    pass
+
+rng = np.random.default_rng(0)
+X, y = rng.standard_normal((90, 4)), rng.integers(0, 3, 90)
+data = mf.FederatedDataset.from_arrays(X, y, clients=5, test=0.2)
+method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.2))
+runs = [mf.run(method, data, model, rounds=3, progress="none") for model in (mf.Softmax(), Own())]
+swept = mf.sweep({"a": method, "b": mf.SSCA(batch_size=4)}, data, mf.Softmax(), rounds=2, seeds=2)
+hashes = [run.summary["model_sha256"] for run in (*runs, *swept.runs["a"], *swept.runs["b"])]
+assert len(runs[0].history) and runs[0].predict(X).shape == (90,)
+try:
+    runs[1].job.to_toml("own.toml")
+except mf.UsageError as error:
+    assert "Own" in str(error)
+else:
+    raise AssertionError
+Path(f"{sys.argv[1]}-{os.getpid()}.txt").write_text(" ".join(hashes))
+"""
+
+
+@pytest.mark.launch
+def test_a_script_has_the_same_bits_on_any_ranks(launch: Any, here: Path) -> None:
+    """Every rank gets every result; a class of the script runs."""
+    script = here / "script.py"
+    script.write_text(SCRIPT)
+    said = set[str]()
+    for ranks in (0, 1, 2, 3):
+        ended = launch(ranks, f"on-{ranks}", program=(str(script),), cwd=here)
+        assert ended.code == 0, ended.text
+        texts = [path.read_text() for path in here.glob(f"on-{ranks}-*.txt")]
+        assert len(texts) == max(ranks, 1)
+        said |= set(texts)
+    assert len(said) == 1 and len(set(said.pop().split())) == 5  # of two runs the models are equal
+
+
+@pytest.mark.launch
+def test_an_error_ends_all_ranks(launch: Any, here: Path) -> None:
+    script = here / "script.py"
+    script.write_text(SCRIPT.replace("batch_size=4, client_optimizer", "batch_size=400, client_optimizer"))
+    ended = launch(3, program=(str(script),), cwd=here)
+    assert ended.code == 2 and ended.err.count("batch_size = 400") == 1, ended.text

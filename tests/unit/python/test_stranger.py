@@ -1,0 +1,227 @@
+"""What people try: any kind of arrays, mistakes in arguments, folders in use, runs that are stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifed as mf
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((120, 6))
+Y = (X @ RNG.standard_normal((6, 3))).argmax(axis=1)
+FEDAVG = mf.FedAvg(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.3))
+WITH_NAN = np.where(np.arange(6) == 2, np.nan, X[:5])
+
+
+@pytest.fixture(scope="module")
+def data() -> mf.FederatedDataset:
+    return mf.FederatedDataset.from_arrays(X, Y, clients=4, test=0.2)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _run(data: Any, **settings: Any) -> mf.Run:
+    return mf.run(FEDAVG, data, mf.Softmax(), **{"rounds": 2, "progress": "none", **settings})
+
+
+def _arrays(X: Any = X, y: Any = Y, **settings: Any) -> mf.FederatedDataset:
+    return mf.FederatedDataset.from_arrays(X, y, **{"clients": 4, **settings})
+
+
+def _frame(**columns: Any) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(X).assign(**{"label": Y, "by": ["b", "a"] * 60, **columns})
+
+
+def _of_frame(frame: Any = None, **settings: Any) -> mf.FederatedDataset:
+    frame = _frame() if frame is None else frame
+    return mf.FederatedDataset.from_dataframe(frame, **{"label": "label", "by": "by", **settings})
+
+
+def test_the_same_data_in_many_kinds() -> None:
+    pd, sparse = pytest.importorskip("pandas"), pytest.importorskip("scipy.sparse")
+    kinds = [
+        (X, Y), (X.tolist(), Y.tolist()), (pd.DataFrame(X), pd.Series(Y, index=range(7, 127))),
+        (X.astype(object), Y.astype(object)), (sparse.csr_matrix(X), Y[:, None]), (X, pd.Series(Y).astype("category")),
+    ]  # fmt: skip
+    found = {_run(_arrays(*kind)).summary["train_loss"] for kind in kinds}
+    assert len({round(loss, 6) for loss in found}) == 1
+    assert _arrays(y=Y > 0).classes == ("0", "1")
+    image = _arrays(RNG.integers(0, 256, (120, 7, 7), dtype=np.uint8), scale="unit", clients=np.int64(4))
+    assert image.shape == (7, 7) and _run(image).predict(np.zeros((2, 7, 7), np.uint8)).shape == (2,)
+    nullable = _frame().convert_dtypes()
+    assert _of_frame(nullable).clients == 2 and _of_frame(_frame().rename(columns={"label": 9}), label=9).features == 6
+
+
+def test_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor(X, requires_grad=True)
+    run = _run(_arrays(tensor, torch.tensor(Y)))
+    assert np.array_equal(run.predict(tensor), run.predict(X))
+    pairs = {"north": (tensor, torch.tensor(Y)), "south": (tensor, torch.tensor(Y))}
+    assert mf.FederatedDataset.from_clients(pairs).clients == 2
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (lambda: _arrays(WITH_NAN, Y[:5]), "X: 5 values that are no finite float32, the first nan in row 0; fill them in"),
+    (lambda: _arrays(X * 1e300), "no finite float32"),
+    (lambda: _arrays([[1, 2], [3]], [0, 1]), "X: no array of numbers"),
+    (lambda: _arrays(y=np.array(list("abc"))[Y]), "encode names by names, y = np.unique"),
+    (lambda: _arrays(y=np.eye(3, dtype=int)[Y]), r"y.argmax\(axis=1\) of one-hot rows"),
+    (lambda: _run(_arrays(y=Y.astype(float))), r"give integer labels, as by y.astype\(int\)"),
+    (lambda: _arrays(test=1.5), "test = 1.5; expected a pair"),
+    (lambda: _arrays(test=X), "test = a ndarray; expected a pair"),
+    (lambda: _arrays(test=(X[:, :3], Y)), "test: 120 samples of 3 numbers and 120 labels; samples of X have 6"),
+    (lambda: _arrays(clients=0), "give 1 to 120 clients"),
+    (lambda: _arrays(clients=2.5), "clients = 2.5: expected an integer"),
+    (lambda: _arrays(seed=None), "seed = None: expected an integer"),
+    (lambda: _arrays(scale="zscore"), "scale = 'zscore': expected one of none, unit"),
+    (lambda: _arrays(split="row"), "split = 'row': expected"),
+    (lambda: _arrays(partition="diriclet:1"), "partition = diriclet:1: expected iid"),
+    (lambda: _of_frame(X), "a ndarray; expected a DataFrame"),
+    (lambda: _of_frame(by=None, clients=0), "columns by are no numbers"),
+    (lambda: _of_frame(_frame().drop(columns="by"), by=None, clients=0), "give 1 to 120 clients"),
+    (lambda: _of_frame(_frame(by=[None] + ["a"] * 119)), "by: 1 rows have no value"),
+    (lambda: _of_frame(tests=0.2), "tests: no argument here; known are scale"),
+    (lambda: _of_frame(test=_frame().drop(columns="label")), "test: no column 'label'"),
+    (lambda: _of_frame(test=(X, Y)), "expected a DataFrame, or the fraction"),
+    (lambda: mf.FederatedDataset.from_clients([(X, Y, Y)]), "client 0: no pair"),
+    (lambda: mf.FederatedDataset.from_clients([(X, Y)], test=0.2), r"expected a pair \(X, y\) of test samples"),
+])  # fmt: skip
+def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(mf.MpifedError, match=message):
+        wrong()
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (lambda data: mf.run(data, FEDAVG, mf.Softmax(), rounds=2), "the order is algorithm, data, model"),
+    (lambda data: _run((X, Y)), "data: a tuple; expected a mpifed.FederatedDataset"),
+    (lambda data: mf.run(FEDAVG, data, mf.Softmax()), "rounds: missing"),
+    (lambda data: _run(data, round=2), "did you mean rounds"),
+    (lambda data: mf.run("fedavg", data, mf.Softmax(), rounds=2), "'fedavg' is taken for the path of a job file"),
+    (lambda data: _run(data, progress="tqdm"), "progress = 'tqdm': expected one of 'auto'"),
+    (lambda data: _run(data, resume=True), "resume=True without out"),
+    (lambda data: _run(data, constraints=mf.constraint(mf.Loss(), 1.0)), "constraints: expected a list"),
+    (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=0.1), data, mf.Softmax(), rounds=2),  # type: ignore
+     r"a float; expected an optimizer, such as client_optimizer=mpifed.SGD\(0.1\)"),
+    (lambda data: mf.Participation(clients=3), "clients: no argument of that name; known are clients_per_round"),  # type: ignore
+    (lambda data: mf.Aggregation(security="mask"), "Aggregation: security = 'mask'"),  # type: ignore
+    (lambda data: mf.sweep([FEDAVG], data, mf.Softmax(), rounds=2), "methods: a list; give algorithms by label"),  # type: ignore
+    (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds=[1, 1]), "a list of different ones"),
+    (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds="3"), "seeds = '3'"),  # type: ignore
+    (lambda data: mf.load("nowhere"), "no such folder"),
+    (lambda data: _run(data).plot("rounds"), "x = 'rounds': expected some of round"),
+    (lambda data: _run(data).predict(X[0]), r"one sample x is x\[None\]"),
+])  # fmt: skip
+def test_wrong_arguments(data: mf.FederatedDataset, wrong: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(mf.MpifedError, match=message):
+        wrong(data)
+
+
+def test_numbers_of_numpy(data: mf.FederatedDataset) -> None:
+    method = mf.FedAvg(batch_size=np.int64(4), client_optimizer=mf.SGD(np.float64(0.25)))  # type: ignore[arg-type]
+    plain = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.25))
+    runs = [mf.run(one, data, mf.Softmax(), rounds=number(2), seed=number(3), progress="none")
+            for one, number in ((method, np.int64), (plain, int))]  # fmt: skip
+    assert runs[0].summary["model_sha256"] == runs[1].summary["model_sha256"]
+    assert mf.sweep({"A": plain}, data, mf.Softmax(), rounds=1, seeds=np.arange(2, 4)).seeds == (2, 3)
+
+
+def test_what_was_not_measured_is_empty(data: mf.FederatedDataset) -> None:
+    run = _run(data, evaluate_every=0)
+    assert len(run.history) == 0 and run.predict(X).shape == (120,) and "rounds=2" in repr(run)
+
+
+def test_labels_with_signs(data: mf.FederatedDataset, here: Path) -> None:
+    sweep = mf.sweep({r"a/b $\x": FEDAVG, "_c$": FEDAVG, 3: FEDAVG}, data, mf.Softmax(), rounds=2)  # type: ignore[dict-item]
+    figure = sweep.plot("train_loss")
+    figure.savefig(here / "figure.png")
+    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]  # a notebook draws it
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [r"a/b \$\x", r"_c\$", "3"]
+
+
+def test_overwrite_removes_nothing_of_the_users(data: mf.FederatedDataset, here: Path) -> None:
+    _run(data, out="run")
+    sweep = mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep")
+    for folder in ("run", "sweep", "sweep/point-0000"):
+        (here / folder / "thesis.tex").write_text("")
+        with pytest.raises(mf.UsageError, match=r"something else than a run \(.*thesis.tex"):
+            if folder == "run":
+                _run(data, out="run", overwrite=True)
+            else:
+                mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep", overwrite=True)
+        (here / folder / "thesis.tex").unlink()
+    assert mf.sweep({"B": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep", overwrite=True).path == sweep.path
+    assert _run(data, out="run", overwrite=True).path == Path("run")
+
+
+def test_a_sweep_goes_on(data: mf.FederatedDataset, here: Path) -> None:
+    methods = {"A": FEDAVG, "B": mf.SSCA(batch_size=4)}
+    first = mf.sweep(methods, data, mf.Softmax(), rounds=2, seeds=2, out="sweep")
+    table = (here / "sweep/sweep.csv").read_text()
+    with pytest.raises(mf.UsageError, match="holds a sweep already; give another out, continue a sweep with resume"):
+        mf.sweep({"C": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep")
+    with pytest.raises(mf.DataError, match="resume with the job that wrote it"):
+        mf.sweep({"B": methods["B"]}, data, mf.Softmax(), rounds=2, out="sweep", resume=True)
+    with pytest.raises(mf.UsageError, match=r"holds a sweep; .*resume=True"):
+        mf.load("sweep")
+    assert (here / "sweep/sweep.csv").read_text() == table
+    written = (here / "sweep/point-0000/model.h5").stat().st_mtime_ns
+    again = mf.sweep(methods, data, mf.Softmax(), rounds=2, seeds=2, out="sweep", resume=True)
+    assert again.summary.equals(first.summary)
+    assert (here / "sweep/point-0000/model.h5").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_control_c_leaves_a_run_that_goes_on(data: mf.FederatedDataset, here: Path, many: bool) -> None:
+    def stop() -> None:
+        name = "run/point-0000/history.csv" if many else "run/history.csv"
+        while not (here / name).exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(mf.Interrupted, match=r"resume=True, out='run'"):
+        if many:
+            mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=10**7, out="run")
+        else:
+            _run(data, rounds=10**7, out="run")
+    stopped = mf.load("run/point-0000" if many else "run")
+    assert stopped.summary["exit"] == 75 and stopped.summary["rounds"] < 10**7 and stopped.model
+
+
+CHECKED = """
+import numpy as np, mpifed as mf
+X, y = np.random.default_rng(0).standard_normal((60, 4)), np.arange(60) % 3
+data = mf.FederatedDataset.from_arrays(X, y, clients=CLIENTS)
+method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1))
+run = mf.run(method, data, mf.Softmax(), rounds=ROUNDS, progress="none")
+for _ in range(20):
+    run.predict(X)
+mf.check(method, data, mf.Softmax(), rounds=2)
+"""
+
+
+@pytest.mark.launch
+def test_temporary_data_wait_for_all_ranks_and_errors_are_said_once(launch: Any, here: Path) -> None:
+    for clients, rounds, message in (("5", "2", ""), ("500", "2", "500 clients for 60 rows"), ("5", "0", "rounds = 0")):
+        script = here / "script.py"
+        script.write_text(CHECKED.replace("CLIENTS", clients).replace("ROUNDS", rounds))
+        ended = launch(3, program=(str(script),), cwd=here, env={"TMPDIR": str(here)})
+        assert ended.code == (2 if message else 0), ended.text
+        assert "Traceback" not in ended.text and ended.text.count("mpifed: error") == bool(message)
+        assert message in ended.text and not list(here.glob("mpifed-*"))

@@ -1,0 +1,140 @@
+"""Several real targets of each row, and the shape of a sample: from a source to batches, and from damaged files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from mpifed.core.block import Block
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.record import of_vectors, vectors
+from mpifed.shards import layout
+from mpifed.shards.hdf5 import content_sha256
+from mpifed.shards.prepare import Options, prepare
+from mpifed.shards.sources.dataset import Dataset, Source, whole
+from mpifed.shards.sources.table import CsvTable
+from mpifed.shards.store import open_federation
+
+ROWS, TARGETS = 50, 3
+X = np.random.default_rng(1).standard_normal((ROWS, 6)).astype("f4")
+Y = np.random.default_rng(2).standard_normal((ROWS, TARGETS)).round(6)
+
+
+@dataclass(frozen=True)
+class Three(Source):
+    """Rows of three targets, samples of shape [2, 3]; what is wrong with them, if anything."""
+
+    wrong: str = ""
+
+    def read(self, seed: int) -> Dataset:
+        labels: Any = {
+            "integers": np.ones((ROWS, 2), int),
+            "deep": Y[..., None],
+            "nan": np.where(Y[7, 1] == Y, np.nan, Y),
+        }
+        labels = labels.get(self.wrong, Y)
+        shape = (2, 4) if self.wrong == "shape" else (2, 3)
+        return Dataset(6, np.float32, labels, whole(X), (X[:5], labels[:5]), shape=shape)
+
+
+def options(source: Source, out: Path, **more: Any) -> Options:
+    return Options(**{"name": "three", "source": source, "split": "rows", "clients": 4, "out": out} | more)
+
+
+def test_vectors_are_elements() -> None:
+    packed = vectors(Y.reshape(5, 10, TARGETS))
+    assert packed.shape == (5, 10) and packed[2:4, 1].shape == (2,)
+    np.testing.assert_array_equal(of_vectors(packed), Y.reshape(5, 10, TARGETS))
+    np.testing.assert_array_equal(of_vectors(packed[3, [1, 4]]), Y.reshape(5, 10, TARGETS)[3, [1, 4]])
+    assert of_vectors(np.arange(4.0)).shape == (4, 1)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("pack", [1, 3])
+def test_from_a_source_to_batches(tmp_path: Path, in_memory: bool, pack: int) -> None:
+    data = prepare(options(Three(), tmp_path / "data", pack=pack))
+    assert (data.targets, data.classes, data.shape) == (TARGETS, 0, (2, 3))
+    again = open_federation(tmp_path / "data", verify=True)
+    assert again.targets == TARGETS and again.target_scale == 1.0
+    shards = tuple(again.shard(client, in_memory) for client in range(4))
+    for shard in shards:
+        batch = Block((shard,), "float64").take(np.arange(shard.samples)[None, ::-1])
+        assert batch.y.shape == (1, shard.samples)
+        np.testing.assert_array_equal(of_vectors(batch.y)[0], Y[shard.rows[::-1]])
+        np.testing.assert_allclose(batch.X[0], X[shard.rows[::-1]])
+        assert batch.rows(1, 3).y.shape == (1, 2)
+    test = again.test_shard()
+    assert test is not None
+    np.testing.assert_array_equal(of_vectors(test.y), Y[:5])
+
+
+def test_columns_of_a_csv(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    lines = ["a,b,c,d,e,f,u,v,w", *(",".join(map(repr, row.tolist())) for row in np.hstack([X.astype("f8"), Y]))]
+    table.write_text("\n".join(lines))
+    by_name, by_place = (CsvTable(table, label=label).read(0) for label in ("w,u", "8,6"))
+    for read in (by_name, by_place):
+        np.testing.assert_array_equal(read.labels, Y[:, [2, 0]])
+        assert read.names == ("a", "b", "c", "d", "e", "f", "v")
+    with pytest.raises(UsageError, match="names a column twice"):
+        CsvTable(table, label="u,u").read(0)
+    with pytest.raises(UsageError, match=r"--label x: .* has no such column"):
+        CsvTable(table, label="u,x").read(0)
+    with pytest.raises(UsageError, match="several columns are real targets"):
+        CsvTable(table, label="u,v", task="classification").read(0)
+    with pytest.raises(DataError, match="no column besides the label's"):
+        CsvTable(table, label="a,b,c,d,e,f,u,v,w").read(0)
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ("integers", r"labels are an array of int64 \(50, 2\); expected \[rows\], int64 classes or float64 targets, or"),
+    ("deep", r"labels are an array of float64 \(50, 3, 1\)"),
+    ("nan", "that of row 7 is"),
+    ("shape", r"shape \(2, 4\) for 6 features; their product must be that number"),
+])  # fmt: skip
+def test_wrong_sources(tmp_path: Path, wrong: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        prepare(options(Three(wrong), tmp_path / "data"))
+
+
+@pytest.mark.parametrize(("attribute", "value", "message"), [
+    ("targets", 4, "exceeds the size|expected|test/y|has shape"),
+    ("targets", 1, "targets = "),
+    ("targets", -3, "targets = "),
+    ("targets", 2**40, "targets = "),
+    ("targets", "3", "targets = "),
+    ("shape", [2, 4], r"shape = \(2, 4\), expected lengths whose product is 6"),
+    ("shape", [-2, -3], r"shape = \(-2, -3\)"),
+    ("shape", 6, "shape = .*6.*, expected integers"),
+    ("shape", [2.0, 3.0], "expected integers"),
+])  # fmt: skip
+def test_damaged_attributes(tmp_path: Path, attribute: str, value: Any, message: str) -> None:
+    prepare(options(Three(), tmp_path / "data"))
+    path = tmp_path / "data" / layout.FEDERATION
+    with h5py.File(path, "r+") as file:
+        file.attrs[attribute] = value
+        del file.attrs[layout.CHECKSUM], file.attrs[layout.DATA_CHECKSUM]
+        file.attrs[layout.DATA_CHECKSUM] = content_sha256(file, without=[layout.PROVENANCE])
+        file.attrs[layout.CHECKSUM] = content_sha256(file)
+    (tmp_path / "data" / layout.BYTES).unlink()
+    with pytest.raises(DataError, match=message):
+        federation = open_federation(tmp_path / "data")
+        federation.test_shard()
+        federation.shard(0, True)
+
+
+def test_the_shape_is_part_of_the_data(tmp_path: Path) -> None:
+    """Convolutions see another shape as other data: the digest says so."""
+
+    @dataclass(frozen=True)
+    class Flat(Three):
+        def read(self, seed: int) -> Dataset:
+            return Dataset(6, np.float32, Y, whole(X), (X[:5], Y[:5]), shape=(6,))
+
+    digests = {prepare(options(kind(), tmp_path / kind.__name__)).sha256 for kind in (Three, Flat)}
+    assert len(digests) == 2
