@@ -89,7 +89,7 @@ def _settle() -> None:
     """What decides bits: one thread, deterministic algorithms, no TF32."""
     torch = library()
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # the same switch without the compiler, whose import takes 3 s
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     warnings.filterwarnings("ignore", _READ_ONLY, UserWarning)
