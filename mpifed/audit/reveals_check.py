@@ -65,7 +65,7 @@ def _form(record: Record) -> str:
 def finite(item: Revealed) -> bool:
     """Whether all arrays of an item are finite."""
     # the others are plain numbers
-    parts = cast(list[Record], [part for part in item if hasattr(part, "_fields") or hasattr(part, "dtype")])
+    parts = cast("list[Record]", [part for part in item if hasattr(part, "_fields") or hasattr(part, "dtype")])
     return all(bool(np.isfinite(leaf).all()) for part in parts for leaf in bare_leaves(part))
 
 

@@ -208,13 +208,13 @@ class _TwoRanks:
         self.received: list[bytes] = []
 
     def of(self, rank: int) -> Transport:
-        return cast(Transport, _ThreadRank(self, rank))  # channels use no other methods
+        return cast("Transport", _ThreadRank(self, rank))  # channels use no other methods
 
     def meet(self, rank: int, value: T) -> list[T]:
         """Values of both ranks, on both."""
         self._values[rank] = value
         self._barrier.wait(_WAIT_S)
-        values = cast(list[T], list(self._values))  # both ranks take the same step
+        values = cast("list[T]", list(self._values))  # both ranks take the same step
         self._barrier.wait(_WAIT_S)
         if rank == 0:
             value = values[1]

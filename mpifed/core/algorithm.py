@@ -42,7 +42,7 @@ class Algorithm(ABC):
     intercepts : whether models may have intercepts
     """
 
-    problem: Problem = field(default=cast(Problem, None), kw_only=True, repr=False)
+    problem: Problem = field(default=cast("Problem", None), kw_only=True, repr=False)
 
     default_security: ClassVar[str] = "plain"
     why_everybody: ClassVar[str] = "each holds other columns"

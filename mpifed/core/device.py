@@ -57,13 +57,13 @@ class Host:
 def beside_record(like: Array, record: AnyRecord) -> AnyRecord:
     """A record's arrays where the array `like` is, but for single numbers and what its class keeps `in_memory`."""
     if not isinstance(record, tuple):
-        return cast(AnyRecord, beside(like, record)) if getattr(record, "ndim", 0) else record
+        return cast("AnyRecord", beside(like, record)) if getattr(record, "ndim", 0) else record
     in_memory = getattr(type(record), "in_memory", ())
     values = [
         value if name in in_memory else beside_record(like, value)
         for name, value in zip(getattr(record, "_fields", ()), record, strict=True)
     ]
-    return cast(Callable[..., AnyRecord], type(record))(*values) if record else record  # as in `map_leaves`
+    return cast("Callable[..., AnyRecord]", type(record))(*values) if record else record  # as in `map_leaves`
 
 
 def host_record(record: AnyRecord) -> AnyRecord:

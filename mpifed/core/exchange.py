@@ -113,7 +113,7 @@ def fields_like(
 
 def fields_of(exchange: Exchange) -> dict[str, Field]:
     """By dotted name, the fields of an exchange."""
-    return {name: cast(Field, field) for name, field in leaves(exchange.fields)}  # no array, though its class says so
+    return {name: cast("Field", field) for name, field in leaves(exchange.fields)}  # no array, though its class says so
 
 
 class Placed(_InPlaceOfArray):
@@ -274,7 +274,7 @@ class Problem:
     @property
     def linear(self) -> LinearModel:
         """The objective, for algorithms that need scores that are linear in the features."""
-        return cast(LinearModel, self.objective)  # data split by columns or cells are refused with others
+        return cast("LinearModel", self.objective)  # data split by columns or cells are refused with others
 
     @property
     def cells(self) -> Cells:

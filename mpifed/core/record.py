@@ -71,13 +71,16 @@ class ArrayModule(Protocol):
     def promote_types(self, first: DTypeLike, second: DTypeLike) -> np.dtype[Any]: ...  # of any kind
 
 
+_NUMPY = cast("ArrayModule", np)  # mypy looks for each of its names
+
+
 def namespace(array: object) -> ArrayModule:
     """The module whose functions work on `array`: numpy, or cupy for arrays on a device."""
-    if type(array).__module__.startswith("cupy"):
+    if type(array) is not np.ndarray and type(array).__module__.startswith("cupy"):
         import cupy
 
-        return cast(ArrayModule, cupy)
-    return cast(ArrayModule, np)  # mypy looks for each of its names
+        return cast("ArrayModule", cupy)
+    return _NUMPY
 
 
 def beside(like: Record, values: ArrayLike, dtype: DTypeLike | None = None) -> Array:
@@ -94,7 +97,7 @@ def on_host(array: Array) -> Array:
     """`array` in memory: a copy of what is on a device, else itself."""
     if namespace(array) is np:
         return array
-    copied: Array = cast(Any, array).get()  # of CuPy, whose arrays alone have it
+    copied: Array = cast("Any", array).get()  # of CuPy, whose arrays alone have it
     return copied
 
 
@@ -124,7 +127,7 @@ def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:
 
 def _leaf(leaf: Array | np.generic) -> Array:
     """A scalar has the interface of an array without axes."""
-    return cast(Array, leaf)
+    return cast("Array", leaf)
 
 
 def bare_leaves(record: Record) -> list[Array]:
@@ -140,9 +143,9 @@ def map_leaves(function: Callable[..., object], record: AnyRecord, *others: Reco
     """A record of the same structure whose leaves are ``function(leaf, *leaves of the others)``."""
     # mypy cannot follow that the class of a tuple, or of an array, goes through the recursion
     if not isinstance(record, tuple):
-        return cast(AnyRecord, function(record, *others))
+        return cast("AnyRecord", function(record, *others))
     values = [map_leaves(function, *parts) for parts in zip(record, *others, strict=True)]
-    return cast(Callable[..., AnyRecord], type(record))(*values) if record else record
+    return cast("Callable[..., AnyRecord]", type(record))(*values) if record else record
 
 
 def added(records: Iterable[AnyRecord]) -> AnyRecord:

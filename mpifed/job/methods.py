@@ -40,7 +40,7 @@ def wrong_limits(table: ReadOnlyTable) -> list[str]:
     name, minimize, limits = table["algorithm"].get("name"), table.get("minimize"), table.get("constraint")
     if name not in ALGORITHMS:
         return []
-    kind = cast(Any, ALGORITHMS[name])  # of a class, which has no properties yet
+    kind = cast("Any", ALGORITHMS[name])  # of a class, which has no properties yet
     other = isinstance(minimize, Mapping) and minimize.get("name", "loss") != "loss"
     limited = isinstance(limits, list) and bool(limits)
     return [unconstrained(name)] if (limited or other) and kind.constrained is not True else []

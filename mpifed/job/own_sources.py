@@ -113,10 +113,12 @@ def _imports(content: bytes, package: str) -> Iterator[str]:
 
 
 def _distributions(tops: set[str]) -> dict[str, str]:
-    """The versions of the distributions of these top-level modules."""
+    """The versions of the distributions of these top-level modules, and of what computes for them."""
     foreign = tops - sys.stdlib_module_names
     known = _installed() if foreign else {}
-    return {name: metadata.version(name) for top in sorted(foreign) for name in known.get(top, [])}
+    names = [name for top in sorted(foreign) for name in known.get(top, [])]
+    return {each: metadata.version(each) for name in names for each in (name, *_COMPILED.get(name, ()))}
 
 
+_COMPILED = {"jax": ("jaxlib",)}  # what decides bits, in a distribution that nobody imports by name
 _installed = cache(packages_distributions)  # takes some tenths of a second

@@ -105,7 +105,7 @@ def _of_network(
     wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model)
 
     def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
-        x = cast(Array, X)
+        x = cast("Array", X)
         squares, gradient = objective.squares_and_gradient(model.head, x[0], y[0])
         known = squares < _LARGEST  # false for NaN too
         each = np.where(known, weights[0] * _factors(np.where(known, squares, 0.0), clip), 0.0)

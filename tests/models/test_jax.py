@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,7 @@ def test_one_hash_on_any_number_of_ranks(digits: Path, launch: Any, tmp_path: Pa
         found.append(summary(tmp_path / name))
     assert len({run["model_sha256"] for run in found}) == 1
     assert found[0]["train_loss"] < 0.9  # of ln 10 = 2.3
+    about = json.loads((tmp_path / "1" / "run.json").read_text())
+    assert {name: about["distributions"][name] for name in ("jax", "jaxlib")} == {
+        name: version(name) for name in ("jax", "jaxlib")
+    }  # it is jaxlib that computes

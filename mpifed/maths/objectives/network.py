@@ -112,7 +112,7 @@ class NeuralNetwork(Objective):
 
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         def of_piece(one: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
-            (x,) = cast(Array, X)  # sparse data are refused
+            (x,) = cast("Array", X)  # sparse data are refused
             return Parameters(ABSENT, _joined([self.gradient_of(one.head, x, y[0], weights[0])]))
 
         return self.in_pieces(of_piece, model, X, y, weights)
