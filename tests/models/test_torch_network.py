@@ -294,6 +294,15 @@ def test_refused_settings(settings: dict[str, Any], message: str) -> None:
     assert len(found) == 1 and re.search(message, found[0]), found
 
 
+def test_a_module_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = sum(parameter.numel() for parameter in nets.tied(10).parameters())
+    monkeypatch.setattr("mpifed.maths.objectives.torch_build._free_bytes", lambda: 9 * 4 * numbers - 1)
+    found = TorchNetwork("nets:tied").check(64, 10)
+    assert len(found) == 1 and f'build = "nets:tied": has {numbers:,} parameters, 0.0 GiB; ' in found[0]
+    monkeypatch.setattr("mpifed.maths.objectives.torch_build._free_bytes", lambda: 9 * 4 * numbers)
+    assert TorchNetwork("nets:tied").check(64, 10) == []
+
+
 @every_kind
 def test_what_is_right_is_not_refused(objective: TorchNetwork) -> None:
     assert objective.check(64, 10 if objective.classifies else 1) == []

@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifed.core.contract import own_object
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _READ_ONLY = "The given NumPy array is not writable"  # a warning: nothing writes to parameters and samples
+
+_COPIES = 9  # of all parameters, in float32, that `check` holds at once: measured; a run holds more
 
 
 def library() -> Any:  # the module torch, which mypy does not see where it is not installed
@@ -55,6 +58,26 @@ def built(build: str, seed: int, shape: tuple[int, ...], outputs: int) -> nn.Mod
         raise UsageError(f"{place}: gives a {type(net).__name__}; a torch.nn.Module is expected")
     module: nn.Module = net
     return module
+
+
+def too_large(net: nn.Module) -> list[str]:
+    """Why there is not the memory on this machine to go on with a module; none elsewhere than on Linux."""
+    numbers, free = sum(parameter.numel() for parameter in net.parameters()), _free_bytes()
+    if free is None or _COPIES * 4 * numbers <= free:
+        return []
+    return [
+        f"has {numbers:,} parameters, {4 * numbers / 2**30:.1f} GiB; a check or a run takes at least {_COPIES} times "
+        f"that on every rank, and {free / 2**30:.1f} GiB of memory are free; take a smaller module or a larger machine"
+    ]
+
+
+def _free_bytes() -> int | None:
+    """The memory that a process may still take on Linux; None elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _give_shapes(net: nn.Module, shape: tuple[int, ...]) -> None:

@@ -19,7 +19,7 @@ from mpifed.core.contract import own_module, own_object
 from mpifed.core.protocols import Features, Head, Parameters, Slope
 from mpifed.core.record import ABSENT, Array, NamedArrays, namespace, of_vectors
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback
-from mpifed.maths.objectives.torch_build import built
+from mpifed.maths.objectives.torch_build import built, too_large
 from mpifed.maths.objectives.torch_build import library as _torch
 from mpifed.maths.objectives.torch_checks import wrong_module
 from mpifed.maths.objectives.torch_module import Held, as_array, as_tensor, trained
@@ -66,8 +66,11 @@ class TorchNetwork(NeuralNetwork):
                 f"[model] shape = {list(shape)}: is of {math.prod(shape)} numbers, and a sample of the data has "
                 f"{features}; give the shape of the data"
             ]
-        net, again, other = (built(self.build, seed, shape, outputs) for seed in (0, 0, 1))
-        wrong = wrong_module(net, again, other, Passes(shape, outputs, logits=self.loss_name == "cross-entropy"))
+        net = built(self.build, 0, shape, outputs)
+        wrong = too_large(net)  # before there are three of them
+        if not wrong:
+            again, other = (built(self.build, seed, shape, outputs) for seed in (0, 1))
+            wrong = wrong_module(net, again, other, Passes(shape, outputs, logits=self.loss_name == "cross-entropy"))
         return [f"{place}: {line}" for line in wrong] or self._wrong_loss(features, outputs)
 
     def initial(self, features: int, outputs: int, rng: Generator) -> dict[str, Array]:
