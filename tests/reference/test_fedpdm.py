@@ -106,6 +106,12 @@ def test_the_loop(skewed: Path, rule: str, steps: int, start: str, per_round: in
     same(local_job(skewed, fedpdm(local_rule=rule, local_steps=steps, start=start), participation=participation))
 
 
+@pytest.mark.parametrize("start", ["server", "own"])
+def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path, start: str) -> None:
+    algorithm = fedpdm(local_steps=2, start=start, batch_size=160)
+    same(local_job(skewed, algorithm, data={"path": str(skewed), "block": 4}, rounds=2))
+
+
 @pytest.mark.parametrize("block", [1, 3])
 @pytest.mark.parametrize("start", ["server", "own"])
 def test_the_stopping_rule(skewed: Path, start: str, block: int) -> None:

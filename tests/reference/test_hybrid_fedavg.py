@@ -132,7 +132,6 @@ def test_it_learns_where_nobody_has_whole_rows(shared_path: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("algorithm", "objective", "message"),
     [
-        ({"batch_size": 1000}, {}, r"\[algorithm\] batch_size = 1000: the smallest shard"),
         ({}, {"name": "mlp", "bias": False}, r"\[model\] name: MLP has parameters that belong to no column"),
         ({}, {"name": "softmax", "bias": True}, r"\[model\] bias = true: \".*\" has no intercepts"),
         ({"local_epochs": 2}, {}, r"\[algorithm\] local_steps and local_epochs"),

@@ -81,6 +81,13 @@ def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | 
     same(played(task), plain_loop(task))
 
 
+def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path) -> None:
+    task = local_job(skewed, scaffold(local_steps=3, batch_size=160), data={"path": str(skewed), "block": 4}, rounds=2)
+    counts = [len(y) for _, y in rows_of(skewed)]
+    assert min(counts) < 160 < max(counts)
+    same(played(task), plain_loop(task))
+
+
 def test_concave_penalty_and_l1(skewed: Path) -> None:
     tables = {
         "model": {"name": "softmax", "bias": False, "nonconvex_penalty": 0.2},
