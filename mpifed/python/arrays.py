@@ -76,7 +76,9 @@ class FederatedDataset:
         *,
         clients: int,
         partition: str = "iid",
-        skew: float | None = None,
+        skew: str | float | None = None,
+        min_samples: int = 1,
+        feature_noise: float | None = None,
         split: str = "rows",
         test: Pair | float | None = None,
         scale: str = "none",
@@ -99,7 +101,11 @@ class FederatedDataset:
         partition
             How labels spread over clients: "iid", "dirichlet:A", "classes:K", and others of `mpifed data --help`.
         skew
-            Dirichlet parameter of the clients' sizes; None: equal sizes.
+            Of the clients' sizes: the parameter of a Dirichlet distribution, "lognormal:S" or "power:A"; None: equal.
+        min_samples
+            Draw the partition again until every client has so many training rows.
+        feature_noise
+            V: add Gaussian noise of variance V n / N to the scaled rows of client n = 1, ..., N.
         split
             "rows" or "columns".
         test
@@ -122,7 +128,7 @@ class FederatedDataset:
             pair, fraction = held_apart(test, "from_arrays")
             return dataset(X, y, pair, shape, names), {
                 "split": split, "clients": clients, "partition": partition, "skew": skew, "scale": scale, "seed": seed,
-                "test_fraction": fraction,
+                "min_samples": min_samples, "feature_noise": feature_noise, "test_fraction": fraction,
             }  # fmt: skip
 
         return cls(_written(out, overwrite, described))
@@ -196,7 +202,8 @@ def _of_frame(
         raise UsageError(f"from_dataframe: a {type(frame).__name__}; expected a DataFrame; from_arrays takes arrays")
     if (by is None) == (clients is None):
         raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
-    known = ("partition", "skew", "split", "scale", "shape", "seed") if by is None else ("scale", "shape", "seed")
+    always = ("scale", "shape", "seed", "feature_noise")
+    known = ("partition", "skew", "min_samples", "split", *always) if by is None else always
     if unknown := [name for name in options if name not in known]:
         raise UsageError(f"from_dataframe: {unknown[0]}: no argument here; known are {', '.join(known)}")
     targets: list[Values] = list(label) if isinstance(label, (list, tuple)) else [label]  # whatever columns are called
@@ -275,7 +282,8 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
 
     def options() -> Options:
         data, chosen = described()
-        whole_numbers: Table = {name: integer(chosen[name], name) for name in ("clients", "seed") if name in chosen}
+        whole_numbers: Table = {name: integer(chosen[name], name) for name in ("clients", "seed", "min_samples")
+                                if name in chosen}  # fmt: skip
         scale, split = str(chosen.get("scale", "none")), chosen.get("split", "rows")
         if wrong := [kind for kind in scale.split(",") if kind not in SCALES]:
             raise UsageError(f"scale = {wrong[0]!r}: expected one of {', '.join(SCALES)}, or several with commas")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import MISSING, Field
 from pathlib import Path
+from statistics import median
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mpifed.shards.sources import Source
     from mpifed.shards.store import ShardFolder
 
+MOST_SHOWN = 20  # clients whose counts of labels are printed, and classes
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 PIXELS = ("digits", "mnist")  # scaled by `unit` by default: the papers' step sizes diverge on raw pixels
 
@@ -68,11 +70,26 @@ def _of_all_sources() -> list[click.Parameter]:
             help="--map, tables: how to treat cells that no client holds.",
         ),
         click.Option(
-            ["--partition"], default="iid", show_default=True, metavar="iid|dirichlet:A|classes:K|shards:K",
+            ["--partition"], default="iid", show_default=True,
+            metavar="iid|dirichlet:A|classes:K|random-classes:K|shards:K",
             help="Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, "
-            "K classes each, or K runs each of the rows sorted by class.",
+            "K classes each (all classes with equally many clients, or drawn by each client), or K runs each of the "
+            "rows sorted by class. NIID-Bench's names are known too: homo, noniid-labeldir:A, noniid-#labelK, "
+            "iid-diff-quantity:A.",
         ),
-        click.Option(["--skew"], type=float, metavar="A", help="Draw the sizes of groups of rows from Dirichlet(A)."),
+        click.Option(
+            ["--skew"], metavar="A|lognormal:S|power:A",
+            help="Draw the sizes of groups of rows from Dirichlet(A), or as exp of normal numbers with deviation S, or "
+            "make them k^-A for k = 1, 2, ...",
+        ),
+        click.Option(
+            ["--min-samples"], type=int, default=1, show_default=True, metavar="N",
+            help="Draw the partition again until every group of rows has so many.",
+        ),
+        click.Option(
+            ["--feature-noise"], type=float, metavar="V",
+            help="A shift of features: add Gaussian noise of variance V n / N to scaled rows of client n = 1, ..., N.",
+        ),
         click.Option(
             ["--labels"], default="all", show_default=True, metavar="all|even-odd|class:K|below:K",
             help="The classes: every label, odd against even, label K against the rest, or labels below K against "
@@ -220,7 +237,8 @@ def _summary(federation: ShardFolder) -> str:
         "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
         "classes": f"{federation.classes}" if federation.classes else "none (real targets)",
         "clients": f"{federation.clients}, split by {federation.split}",
-        "shards": f"{counts.min()} to {counts.max()} rows, {widths.min()} to {widths.max()} features",
+        "shards": f"{counts.min()} to {counts.max()} rows (median {median(counts.tolist()):g}), {widths.min()} to "
+        f"{widths.max()} features",
         "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
         "folder": f"{federation.path}",
     }
@@ -232,4 +250,19 @@ def _summary(federation: ShardFolder) -> str:
         lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2" + (
             "" if with_b is None else f"; with an intercept {with_b:.6g}"
         )
-    return "\n".join(f"{name:9}{value}" for name, value in lines.items())
+    text = [f"{name:9}{value}" for name, value in lines.items()]
+    labels = federation.provenance.get("label_counts")
+    if labels and len(labels) <= MOST_SHOWN and len(labels[0]) <= MOST_SHOWN // 2:
+        text += ["", *_label_table(labels, federation.provenance["classes"])]
+    return "\n".join(text)
+
+
+def _label_table(counts: list[list[int]], classes: list[str]) -> list[str]:
+    """A line for each client: its rows of each class."""
+    width = max(4, *(len(str(most)) for most in map(max, counts))) + 1
+
+    def line(name: str, cells: list[str]) -> str:
+        return f"{name:8}" + "".join(f"{cell[: width - 1]:>{width}}" for cell in cells)
+
+    rows = (line(str(client), [str(count or ".") for count in row]) for client, row in enumerate(counts))
+    return [line("client", classes), *rows]

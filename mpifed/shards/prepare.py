@@ -18,6 +18,7 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards.cells import only_held
+from mpifed.shards.feature_noise import with_noise
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
@@ -27,7 +28,7 @@ from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Source, Synthetic, Tables
 from mpifed.shards.sources.dataset import CHUNK_VALUES, checked
-from mpifed.shards.statistics import MOST_FEATURES, least_squares, statistics, target_scale
+from mpifed.shards.statistics import MOST_FEATURES, label_counts, least_squares, statistics, target_scale
 from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
 
@@ -44,7 +45,9 @@ class Options:
     map: Path | None = None
     missing: str = "error"  # "zero" to allow cells of `map` that no client holds
     partition: str = "iid"
-    skew: float | None = None
+    skew: str | float | None = None
+    min_samples: int = 1  # of each client
+    feature_noise: float | None = None  # see `with_noise`
     labels: str = "all"
     scale: str = "none"  # or several scalings in sequence, separated by commas
     test_fraction: float | None = None
@@ -63,8 +66,17 @@ class Options:
             raise UsageError("--missing zero is for cells that no client holds, which only --map and tables can have")
         if not from_tables:
             self._check_split()
-        if (self.split == "columns" or self.map or from_tables) and (self.partition != "iid" or self.skew is not None):
-            raise UsageError("--partition and --skew divide rows; leave them out with --split columns, --map or tables")
+        drawn = self.partition != "iid" or self.skew is not None or self.min_samples != 1
+        if (self.split == "columns" or self.map or from_tables) and drawn:
+            raise UsageError(
+                "--partition, --skew and --min-samples divide rows; leave them out with --split columns, --map or "
+                "tables"
+            )
+        if self.feature_noise is not None and (self.split != "rows" or not 0 < self.feature_noise < np.inf):
+            raise UsageError(
+                f"--feature-noise {self.feature_noise:g}: expected a variance above 0, and --split rows, where each "
+                "row has one client"
+            )
         if not 1 <= self.pack < 2**31:
             raise UsageError(f"--pack {self.pack}: expected 1 or more clients per file, and fewer than 2^31")
         if not 0 <= self.seed < 2**64:
@@ -114,6 +126,8 @@ def prepare(options: Options) -> ShardFolder:
     if partition.missing and options.map:
         data = _only_held(data, partition)
     data, scaling = _scaled(data, options.scale, partition.missing)
+    if options.feature_noise is not None:
+        data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
     optimum, summary = None, statistics(data.chunks(), y, scaling, regression=not meaning)
     if not meaning and y.dtype.names is None and data.dtype is not None and data.features <= MOST_FEATURES:
         optimum = least_squares(data.chunks, y, scaling)
@@ -125,6 +139,7 @@ def prepare(options: Options) -> ShardFolder:
         provenance={
             **_provenance(options, data, meaning),
             "missing_cells": partition.missing,
+            **label_counts(partition, y, len(meaning)),
             "statistics": summary,
         },
         target_scale=target_scale(summary),
@@ -168,12 +183,13 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
                 f"--clients {options.clients}: {options.map} is for {partition.clients} clients; leave --clients out"
             )
         return partition
+    drawn = options.partition, options.skew, options.seed, options.min_samples
     if options.grid:
-        return by_grid(y, features, options.grid, options.partition, options.skew, options.seed)
+        return by_grid(y, features, options.grid, *drawn)
     clients = options.clients or 0
     if options.split == "columns":
         return by_columns(len(y), features, clients)
-    return by_rows(y, features, clients, options.partition, options.skew, options.seed)
+    return by_rows(y, features, clients, *drawn)
 
 
 def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:

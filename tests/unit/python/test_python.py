@@ -169,8 +169,8 @@ def test_a_data_frame_with_natural_clients() -> None:
     (lambda data: mf.run(AVERAGING, data, mf.Softmax(), rounds=0), "rounds = 0"),
     (lambda data: mf.run(AVERAGING, data, mf.Softmax(), rounds=1, privat=1), "privat: no argument of that name"),
     (lambda data: mf.run(AVERAGING, data), "needs algorithm, data and model"),
-    (lambda data: mf.run(mf.FedAvg(batch_size=999, client_optimizer=mf.SGD(0.1)), data, mf.Softmax(), rounds=1),
-     r"\[algorithm\] batch_size = 999"),
+    (lambda data: mf.run(mf.FedAvg(batch_size=9, local_steps=1, local_epochs=1, client_optimizer=mf.SGD(0.1)), data,
+                         mf.Softmax(), rounds=1), r"\[algorithm\] local_steps and local_epochs"),
     (lambda data: mf.run(mf.FedAvg(batch_size=1, client_optimizer=mf.SGD(-1.0)), data, mf.Softmax(), rounds=1),
      "learning_rate"),
     (lambda data: mf.sweep({}, data, mf.Softmax(), rounds=1), "no method"),
@@ -245,6 +245,10 @@ def test_a_script_has_the_same_bits_on_any_ranks(launch: Any, here: Path) -> Non
 @pytest.mark.launch
 def test_an_error_ends_all_ranks(launch: Any, here: Path) -> None:
     script = here / "script.py"
-    script.write_text(SCRIPT.replace("batch_size=4, client_optimizer", "batch_size=400, client_optimizer"))
+    script.write_text(
+        SCRIPT.replace(
+            "batch_size=4, client_optimizer", "batch_size=4, local_epochs=2, local_steps=2, client_optimizer"
+        )
+    )
     ended = launch(3, program=(str(script),), cwd=here)
-    assert ended.code == 2 and ended.err.count("batch_size = 400") == 1, ended.text
+    assert ended.code == 2 and ended.err.count("local_steps and local_epochs") == 1, ended.text
