@@ -148,12 +148,9 @@ def _target_lines(
     comparison: Comparison, target: HistoryTarget, reached: Sequence[Reached], terminal: bool
 ) -> Iterator[str]:
     """What each setting took to a target."""
-    gaps = [gap for of_setting in reached for gap in of_setting.gaps if gap]
-    every = (
-        "" if not gaps else f", every {min(gaps)}" if min(gaps) == max(gaps) else f", every {min(gaps)} to {max(gaps)}"
-    )
-    measured = f"the first round of those that were measured{every}"
-    yield f"To {target}: {measured}; what was sent and the seconds until then, of the runs that reached it"
+    gaps = sorted({gap for of_setting in reached for gap in of_setting.gaps if gap})
+    every = f" (measured every {' to '.join(map(str, dict.fromkeys([gaps[0], gaps[-1]])))})" if gaps else ""
+    yield f"To {target}: the first measured round{every}, and bytes and seconds until then, of the runs that reached it"
     columns = [
         Shown(_heading(comparison), comparison.names, "names"),
         Shown("reached by", [f"{of_setting.runs} of {of_setting.of}" for of_setting in reached], "count"),
@@ -172,27 +169,28 @@ def _paired_lines(comparison: Comparison, paired: Paired, terminal: bool) -> Ite
     """Differences from the baseline."""
     baseline = comparison.names[paired.against] + (", the best" if paired.best else "")
     yield f"{paired.column} less that of {baseline}, over equal seeds:"
-    tested = [difference for difference in paired.differences if difference.mean is not None]
-    if tested:
-        called = [comparison.names[difference.setting] for difference in tested]
-        columns = [
-            Shown(_heading(comparison), called, "names"),
-            Shown("seeds", [str(len(difference.seeds)) for difference in tested], "count"),
-            Shown("difference", [_signed(paired.column, difference.mean) for difference in tested], "count"),
-            Shown(f"{LEVEL:.0%} interval", [_interval(paired.column, difference) for difference in tested], "count"),
-            Shown("p", ["" if difference.p is None else f"{difference.p:.2g}" for difference in tested], "count"),
-        ]
-        yield drawn(columns, terminal)
-        count = sum(difference.p is not None for difference in tested)
-        yield f"Paired t test{f'; p by Holm for {count} comparisons' if count > 1 else ''}" + (
-            "; the best was chosen by the same numbers: to test a claim, name the baseline with --against"
-            if paired.best
-            else ""
-        )
-    if few := [comparison.names[difference.setting] for difference in paired.differences if difference.mean is None]:
-        yield f"Fewer than {LEAST} seeds in common, so not tested: {', '.join(few)}"
-    for difference in tested:
-        if difference.left_out:
+    of_rows = {difference.setting: difference for difference in paired.differences}
+    rows = [of_rows.get(number) for number in range(len(comparison.settings))]  # None: the baseline
+    yield drawn(
+        [
+            Shown(_heading(comparison), comparison.names, "names"),
+            Shown("seeds", ["" if row is None else str(len(row.seeds)) for row in rows], "count"),
+            Shown(
+                "difference", ["baseline" if row is None else _signed(paired.column, row.mean) for row in rows], "count"
+            ),
+            Shown(
+                f"{LEVEL:.0%} interval", ["" if row is None else _interval(paired.column, row) for row in rows], "count"
+            ),
+            Shown("p", ["" if row is None or row.p is None else f"{row.p:.2g}" for row in rows], "count"),
+        ],
+        terminal,
+    )
+    count = sum(difference.p is not None for difference in paired.differences)
+    by_holm = f"; p by Holm for {count} comparisons" if count > 1 else ""
+    chosen = "; the best was chosen by the same numbers: to test a claim, name the baseline with --against"
+    yield f"Paired t test{by_holm}{chosen if paired.best else ''}"
+    for difference in paired.differences:
+        if difference.left_out and difference.mean is not None:
             seeds = ", ".join(map(str, difference.left_out))
             yield f"Seeds left out, not finished by both: {comparison.names[difference.setting]}: {seeds}"
 
@@ -207,6 +205,8 @@ def _signed(column: str, value: float | None) -> str:
 
 def _interval(column: str, difference: Difference) -> str:
     """The interval, or that there is none."""
+    if difference.mean is None:
+        return f"{LEAST} equal seeds are needed"
     if difference.p is None:
         return "the same for all seeds"
     return f"{_signed(column, difference.low)} to {_signed(column, difference.high)}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.components import key_of
 from mpifed.job.sweep import LABEL
-from mpifed.results.names import names
+from mpifed.results.names import names, names_of
 from mpifed.results.points import Mean, Setting
 from mpifed.results.text import toml_text, value_of
 
@@ -137,12 +137,13 @@ def setting_text(value: object) -> str:
 
 
 def name_columns(settings: Sequence[Setting]) -> list[Shown]:
-    """The labels of the settings, where they have such, and their runs."""
+    """The names of the settings: their labels, where they have such, and then their runs beside these."""
     runs = [names(setting.points) for setting in settings]
     if not any(setting.label for setting in settings):
         return [Shown("points", runs, "names")]
-    labels = [setting.label or names_of_runs for setting, names_of_runs in zip(settings, runs, strict=True)]
-    return [Shown(LABEL, labels, "names"), Shown("points", runs, "setting")]
+    called = names_of(settings)
+    beside = [own if name == setting.label else "" for own, name, setting in zip(runs, called, settings, strict=True)]
+    return [Shown(LABEL, called, "names"), *([Shown("points", beside, "setting")] if any(beside) else [])]
 
 
 def setting_columns(settings: Sequence[Setting]) -> list[Shown]:

@@ -146,8 +146,12 @@ def as_json(comparison: Comparison) -> Table:
                 "against": names[paired.against],
                 "level": LEVEL,
                 "differences": [
-                    {"name": names[difference.setting]}
-                    | {key: value for key, value in difference._asdict().items() if key != "setting"}
+                    {
+                        "name": names[difference.setting],
+                        "seeds": difference.seeds,
+                        "left_out": difference.left_out,
+                        **_numbers(difference),
+                    }
                     for difference in paired.differences
                 ],
             }
@@ -206,5 +210,8 @@ def _pair(column: str, pairs: Mapping[str, Difference], against: Mapping[str, st
     difference = pairs.get(column)
     if difference is None:
         return dict.fromkeys(("against", "difference", "low", "high", "p", "pairs"))
-    numbers = {"difference": difference.mean, "low": difference.low, "high": difference.high, "p": difference.p}
-    return {"against": against[column], **numbers, "pairs": len(difference.seeds)}
+    return {"against": against[column], **_numbers(difference), "pairs": len(difference.seeds)}
+
+
+def _numbers(difference: Difference) -> Table:
+    return {"difference": difference.mean, "low": difference.low, "high": difference.high, "p": difference.p}

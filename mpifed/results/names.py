@@ -22,13 +22,14 @@ def names_of(settings: Sequence[Setting]) -> list[str]:
 
 def names(points: Sequence[Ran]) -> str:
     """The names of points, with ranges, as point-0000 to point-0002, point-0007; other runs by their folders."""
-    runs: list[list[str]] = []
-    before = None
+    ranges: list[list[str]] = []
+    following = None  # what goes on with the last range
     for point in points:
-        number = int(point.name.rpartition("-")[2]) if re.fullmatch(r"point-\d+", point.name) else None
-        if before is not None and number == before + 1:
-            runs[-1] = [runs[-1][0], point.name]
+        sweep, _, name = point.name.rpartition("/")
+        number = int(name.removeprefix("point-")) if re.fullmatch(r"point-\d+", name) else None
+        if number is not None and following == (sweep, number):
+            ranges[-1] = [ranges[-1][0], name]
         else:
-            runs.append([point.name])
-        before = number
-    return ", ".join(" to ".join(run) for run in runs)
+            ranges.append([point.name])
+        following = None if number is None else (sweep, number + 1)
+    return ", ".join(" to ".join(ends) for ends in ranges)

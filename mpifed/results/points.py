@@ -27,6 +27,7 @@ from mpifed.job.sweep import LABEL, SweepPoint, point_name
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.objectives import objective_of
 from mpifed.results.run_warnings import RunWarning, run_warnings
+from mpifed.results.text import is_number
 
 FAILED = NumericalError.exit_code
 SWEEP = "sweep.csv"
@@ -61,7 +62,7 @@ class Ran(NamedTuple):
 
     def numbers(self) -> dict[str, float]:
         """The numbers that can be averaged: those of the summary, and `constraint_1`, `constraint_2`, ..."""
-        numbers = {name: value for name, value in (self.summary or {}).items() if isinstance(value, (int, float))}
+        numbers = {name: value for name, value in (self.summary or {}).items() if is_number(value)}
         numbers.pop("exit", None)
         values = (self.summary or {}).get("constraint_values") or []
         numbers |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
