@@ -21,7 +21,7 @@ from mpifed.results.text import value_of
 DIVERGED = "diverged"  # a kind
 _ROUNDING = 1e-9  # relative: sums of a loss in another order
 _ROUNDING_OF_DUAL = 1e-5  # relative: of products in float32
-_REMEDY = "smaller steps, as of learning_rate, may help"
+_REMEDY = "smaller steps may help"
 
 
 class RunWarning(NamedTuple):
@@ -103,6 +103,6 @@ def _unsafe_sigma(run: ReadOnlyTable, job: ReadOnlyTable, columns: Mapping[str, 
         k = falls[0]
         yield RunWarning(
             kind,
-            f"the dual value fell from {dual[k]:.6g} to {dual[k + 1]:.6g} between the rounds {rounds[k]} and "
+            f"the dual value fell from {dual[k] + 0.0:.6g} to {dual[k + 1]:.6g} between the rounds {rounds[k]} and "
             f"{rounds[k + 1]}, as it does where sigma is too small; leave it out, or raise it",
         )
