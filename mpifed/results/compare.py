@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from mpifed.core.tables import Table
-from mpifed.files.columns import Column, shown
+from mpifed.files.columns import Column, column_of, shown
 from mpifed.files.run_folder import RUN, read_run
 from mpifed.job.sweep import LABEL
 from mpifed.results.compare_table import Shown, drawn, limits_met, mean_text, name_columns, part_of, setting_columns
@@ -168,7 +168,8 @@ def _target_lines(
 def _paired_lines(comparison: Comparison, paired: Paired, terminal: bool) -> Iterator[str]:
     """Differences from the baseline."""
     baseline = comparison.names[paired.against] + (", the best" if paired.best else "")
-    yield f"{paired.column} less that of {baseline}, over equal seeds:"
+    points = ", in percentage points" if column_of(paired.column).unit == "%" else ""
+    yield f"{paired.column} less that of {baseline}, over equal seeds{points}:"
     of_rows = {difference.setting: difference for difference in paired.differences}
     rows = [of_rows.get(number) for number in range(len(comparison.settings))]  # None: the baseline
     yield drawn(

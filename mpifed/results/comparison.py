@@ -20,6 +20,8 @@ from mpifed.results.paired import LEVEL, Difference, by_seed, differences
 from mpifed.results.points import Folders, Mean, Ran, Setting, named, read_points, settings_of, swept
 from mpifed.results.targets import HistoryTarget, Reached, reached, target_of
 
+MOST = 20  # settings that are compared in pairs though nobody asks: a grid of more is searched, not compared
+
 
 class Paired(NamedTuple):
     """All settings compared with one of them by a column."""
@@ -48,7 +50,7 @@ def compared(where: Folders, by: Sequence[str] = (), against: str | None = None,
     ----------
     where : folder of a sweep, or those of runs and sweeps
     by : columns to compare in pairs over equal seeds; when empty the test accuracy, or else the objective, where at
-        least two settings share enough seeds
+        least two settings share enough seeds, and there are at most `MOST`
     against : the label of the baseline, or the name of one of its runs; when None the best by the column
     to : targets, as `test_accuracy>=0.95`
 
@@ -66,7 +68,8 @@ def compared(where: Folders, by: Sequence[str] = (), against: str | None = None,
     if unknown := [name for name in by if name not in there]:
         raise UsageError(f"{named(where)}: no column {unknown[0]}; there are {', '.join(there)}")
     baseline = None if against is None else _number_of(against, settings, names)
-    paired = [_paired(settings, column, baseline) for column in by or _default_column(settings)]
+    default = [] if baseline is None and len(settings) > MOST else _default_column(settings)
+    paired = [_paired(settings, column, baseline) for column in by or default]
     if not by and against is None:  # nobody has asked for them
         paired = [pairs for pairs in paired if any(difference.mean is not None for difference in pairs.differences)]
         if paired and (why := incomparable(objectives_of(settings), [paired[0].column])):

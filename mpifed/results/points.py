@@ -225,7 +225,7 @@ def _read_point(run_dir: Path, settings: Table) -> Ran:
         seed=job.get("seed", settings.get("seed")),
         objective=objective_of(job) if begun else {},
         label=str(settings.get(LABEL, "")),
-        warnings=run_warnings(run_dir) if run_summary else [],
+        warnings=run_warnings(run_dir, job) if run_summary else [],
     )
 
 

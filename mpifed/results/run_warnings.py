@@ -13,7 +13,7 @@ from mpifed.algorithms.cocoa import UNSAFE_SIGMA
 from mpifed.core.errors import NumericalError
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable
-from mpifed.files.history import read_history
+from mpifed.files.history import read_ends, read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import job_of, read_run
 from mpifed.results.text import value_of
@@ -34,7 +34,7 @@ class RunWarning(NamedTuple):
         return f"{self.kind}: {self.text}"
 
 
-def run_warnings(folder: Path) -> list[RunWarning]:
+def run_warnings(folder: Path, job: ReadOnlyTable | None = None) -> list[RunWarning]:
     """Whether a run has diverged, ended above where it started, or has an unsafe sigma.
 
     A run ends above where it started if the objective of the last measured round is above that of round 0; where no
@@ -44,6 +44,7 @@ def run_warnings(folder: Path) -> list[RunWarning]:
     Parameters
     ----------
     folder : of a run, with run.json
+    job : its job, where that has been read already
 
     Returns
     -------
@@ -53,13 +54,15 @@ def run_warnings(folder: Path) -> list[RunWarning]:
     run = read_run(folder)
     if run["exit"] is None:
         return []
-    columns = read_history(folder) if (folder / HISTORY).exists() else {}
-    job = job_of(folder)
-    return [*_diverged(run, columns), *_above_the_start(job, columns), *_unsafe_sigma(run, job, columns)]
+    job = job_of(folder) if job is None else job
+    ends = read_ends(folder) if (folder / HISTORY).exists() else {}
+    return [*_diverged(run, job, ends), *_above_the_start(job, ends), *_unsafe_sigma(run, job, folder)]
 
 
-def _diverged(run: ReadOnlyTable, columns: Mapping[str, Array]) -> Iterator[RunWarning]:
-    infinite = [name for name in ("objective", "train_loss") if name in columns and np.isinf(columns[name][-1:]).any()]
+def _diverged(run: ReadOnlyTable, job: ReadOnlyTable, ends: Mapping[str, Array]) -> Iterator[RunWarning]:
+    """A regularizer may be infinite, where it says which models are allowed."""
+    measured = ["train_loss"] if job.get("regularizer") else ["objective", "train_loss"]
+    infinite = [name for name in measured if name in ends and np.isinf(ends[name][-1])]
     if run["exit"] == NumericalError.exit_code:
         yield RunWarning(
             DIVERGED, f"a number was not finite, or outside its bound, after round {run['rounds']}; {_REMEDY}"
@@ -68,15 +71,15 @@ def _diverged(run: ReadOnlyTable, columns: Mapping[str, Array]) -> Iterator[RunW
         yield RunWarning(DIVERGED, f"{infinite[0]} is infinite after round {run['rounds']}; {_REMEDY}")
 
 
-def _above_the_start(job: ReadOnlyTable, columns: Mapping[str, Array]) -> Iterator[RunWarning]:
-    if not len(columns.get("round", ())) or columns["round"][0] != 0:
+def _above_the_start(job: ReadOnlyTable, ends: Mapping[str, Array]) -> Iterator[RunWarning]:
+    if not ends or ends["round"][0] != 0:
         return
     limits = [constraint["limit"] for constraint in job.get("constraint", [])]
-    values = [float(columns[f"constraint_{m}"][0]) for m in range(1, len(limits) + 1) if f"constraint_{m}" in columns]
+    values = [float(ends[f"constraint_{m}"][0]) for m in range(1, len(limits) + 1) if f"constraint_{m}" in ends]
     if limits and not (len(values) == len(limits) and all(v <= u for v, u in zip(values, limits, strict=True))):
         return
     for name in ("objective", "train_loss"):
-        first, last = (float(columns[name][at]) if name in columns else math.nan for at in (0, -1))
+        first, last = (float(ends[name][at]) if name in ends else math.nan for at in (0, -1))
         if math.isfinite(first) and not math.isnan(last):
             if last > first + _ROUNDING * abs(first):
                 texts = (value_of(name, value) for value in (last, first))
@@ -86,7 +89,7 @@ def _above_the_start(job: ReadOnlyTable, columns: Mapping[str, Array]) -> Iterat
             return
 
 
-def _unsafe_sigma(run: ReadOnlyTable, job: ReadOnlyTable, columns: Mapping[str, Array]) -> Iterator[RunWarning]:
+def _unsafe_sigma(run: ReadOnlyTable, job: ReadOnlyTable, folder: Path) -> Iterator[RunWarning]:
     kind = "unsafe sigma"
     said = [text for text in run.get("warnings") or [] if text.startswith(UNSAFE_SIGMA)]
     if said:
@@ -94,7 +97,10 @@ def _unsafe_sigma(run: ReadOnlyTable, job: ReadOnlyTable, columns: Mapping[str, 
     algorithm = job.get("algorithm", {})
     everybody = job.get("participation", {}).get("clients_per_round") is None
     damped = algorithm.get("name") == "hyfdca" and algorithm.get("rule") == "damped" and everybody
-    if not (damped or algorithm.get("name") == "cocoa") or "dual" not in columns:
+    if not (damped or algorithm.get("name") == "cocoa") or not (folder / HISTORY).exists():
+        return
+    columns = read_history(folder)
+    if "dual" not in columns:
         return
     at = np.flatnonzero(np.isfinite(columns["dual"]))  # with a sigma that is large enough, no round lowers the dual
     dual, rounds = columns["dual"][at], columns["round"][at]

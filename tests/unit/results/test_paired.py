@@ -87,7 +87,7 @@ def test_seeds_that_only_one_has_are_left_out_and_said(tmp_path: Path) -> None:
     assert difference.p == pytest.approx(p)  # a single comparison
     text = mpifed("compare", folder).output
     assert "Seeds left out, not finished by both: A: 2, 4\n" in text
-    assert "test_accuracy less that of B, the best, over equal seeds:\n" in text
+    assert "test_accuracy less that of B, the best, over equal seeds, in percentage points:\n" in text
 
 
 def test_two_seeds_are_too_few(tmp_path: Path) -> None:
@@ -192,3 +192,12 @@ def test_objectives_that_differ_are_not_compared_in_pairs(tmp_path: Path) -> Non
     assert [pairs.column for pairs in compared(folder, by=["train_loss"]).paired] == ["train_loss"]
     with pytest.raises(UsageError, match="objectives differ"):
         compared(folder, by=["objective"])
+
+
+def test_a_grid_is_not_compared_in_pairs_unless_somebody_asks(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    axes = {"algorithm.batch_size": list(range(1, 22)), "seeds": 3}
+    folder = write_made_sweep(tmp_path / "s", axes, [at_end(test_accuracy=v) for v in rng.random(63).tolist()])
+    assert compared(folder).paired == []
+    assert len(compared(folder, against="point-0005").paired[0].differences) == 20
+    assert [pairs.column for pairs in compared(folder, by=["test_accuracy"]).paired] == ["test_accuracy"]

@@ -65,6 +65,12 @@ def test_a_run_that_diverged(tmp_path: Path) -> None:
     infinite = write_made_run(tmp_path / "infinite", falling(0.7, math.inf))
     assert [warning.kind for warning in run_warnings(failed)] == ["diverged"]
     assert [warning.kind for warning in run_warnings(infinite)] == ["diverged", "ended above where it started"]
+    box = JOB | {"regularizer": {"name": "box", "low": 0.0}}  # infinite where a model is not allowed, as at the start
+    inside = [
+        {"round": 0, "objective": math.inf, "train_loss": 0.5},
+        {"round": 9, "objective": math.inf, "train_loss": 0.4},
+    ]
+    assert run_warnings(write_made_run(tmp_path / "box", inside, job=box)) == []
     assert "diverged: a number was not finite, or outside its bound, after round 7" in mpifed("show", failed).output
 
 
