@@ -40,6 +40,7 @@ from mpifed.maths.terms import ErrorRate as ErrorRate
 from mpifed.maths.terms import Loss as Loss
 from mpifed.maths.terms import Norm as Norm
 from mpifed.python.arrays import FederatedDataset as FederatedDataset
+from mpifed.python.comparing import compare as compare
 from mpifed.python.describe import Torch as Torch
 from mpifed.python.describe import constraint as constraint
 from mpifed.python.results import Run as Run

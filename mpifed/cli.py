@@ -16,7 +16,7 @@ from mpifed.batch.cli import FOLDER, Finite, status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
-from mpifed.results.cli import export
+from mpifed.results.cli import compare, export
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
 
@@ -56,6 +56,7 @@ main.add_command(submit)
 main.add_command(status)
 main.add_command(scale)
 main.add_command(export)
+main.add_command(compare)
 
 
 @main.command()
@@ -142,44 +143,6 @@ def show(run: Path, as_json: bool) -> None:
     from mpifed.results.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))
-
-
-@main.command()
-@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN... | SWEEP")
-@click.option("--select", type=click.Choice(["best", "pareto"]), help="The best by one column, or by several.")
-@click.option(
-    "--by", metavar="COLUMN[,COLUMN:WEIGHT...]",
-    help="best: the column to minimize, by default the objective, with settings that meet their limits first. pareto: "
-    "several columns, weighted or not, by default objective, test accuracy, simulated or training seconds, bytes up.",
-)  # fmt: skip
-@click.option("--max", "maximize", is_flag=True, help="Maximize the column; accuracies are always maximized.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, or the list of the runs.")
-def compare(runs: tuple[Path, ...], select: str | None, by: str | None, maximize: bool, as_json: bool) -> None:
-    """How the points of a sweep, or several runs, ended, and which settings were best.
-
-    Runs that differ in their seed alone share a line, with mean and standard deviation.
-
-    --select pareto recommends, of the settings that no other dominates (the Pareto front), the one closest to the
-    best values of all criteria, by Grey Relational Analysis.
-    """
-    if by and not select:
-        raise click.UsageError("--by goes with --select best or --select pareto")
-    if maximize and select != "best":
-        raise click.UsageError("--max goes with --select best; with --select pareto only accuracies are maximized")
-    from mpifed.results import best, compare, pareto, points
-
-    where: points.Folders = runs[0] if len(runs) == 1 else runs
-    if select == "pareto":
-        criteria = pareto.criteria_of(by) if by else None
-        text = json.dumps(pareto.select(where, criteria), indent=2) if as_json else compare.pareto_text(where, criteria)
-    elif select:
-        chosen = by, maximize or None
-        text = json.dumps(best.select(where, *chosen), indent=2) if as_json else compare.best_text(where, *chosen)
-    elif as_json:
-        text = json.dumps(compare.compare_summary(where), indent=2)
-    else:
-        text = compare.compare_text(where, sys.stdout.isatty())
-    click.echo(text)
 
 
 def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:

@@ -33,7 +33,9 @@ _MANY = 10**6  # larger upper bounds are left out of the help
 
 _SWEEP = """Many runs in one file: a run for each combination of the values that are listed, each with all seeds.
 
-Any other key is that of a list of values, as "algorithm.batch_size" = [10, 100]."""
+Any other key is that of a list of values, as "algorithm.batch_size" = [10, 100]. Tables in a list, those of methods
+too, may each have a `label`, by which tables and figures call the runs, as
+"algorithm" = [{label = "A", name = "fedavg"}, {label = "B", name = "scaffold"}]."""
 
 
 class Key(NamedTuple):

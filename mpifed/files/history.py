@@ -137,6 +137,13 @@ def read_history(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
     return columns_of(path, _lines(path))
 
 
+def read_ends(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
+    """The columns of the first and the last measured round alone, [2], as `read_history` gives them, in less time."""
+    path = Path(run_dir, HISTORY)
+    header, *rows = _lines(path) or [[]]
+    return columns_of(path, [header, rows[0], rows[-1]]) if rows else {}
+
+
 def _lines(path: Path) -> list[list[str]]:
     try:
         return read_lines(path, content(path))

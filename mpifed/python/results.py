@@ -21,6 +21,7 @@ from mpifed.files.run_folder import JOB, RUN, summary
 from mpifed.job.job import Job
 from mpifed.python import describe
 from mpifed.python.values import Values, rows_of
+from mpifed.results.run_warnings import run_warnings
 from mpifed.shards.store import open_federation
 
 if TYPE_CHECKING:
@@ -43,18 +44,21 @@ class Run:
     columns : of its history, by name, [measured rounds]; nan where nothing was measured
     arrays : the parameters of the last model, by name
     summary : what `mpifed show RUN --json` says, such as `train_loss`, `test_accuracy`, `epsilon` and `model_sha256`
+    warnings : that it has diverged, ended above where it started, or has an unsafe `sigma`; empty where all is well
     """
 
     path: Path
     columns: dict[str, Array]
     arrays: dict[str, Array]
     summary: Table
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         shown = {
             key: self.summary[key] for key in ("rounds", "train_loss", "test_accuracy") if self.summary[key] is not None
         }
-        return f"Run({str(self.path)!r}, {', '.join(f'{key}={value:.6g}' for key, value in shown.items())})"
+        warned = [f"warning: {warning}" for warning in self.warnings]
+        return f"Run({', '.join([repr(str(self.path)), *(f'{k}={v:.6g}' for k, v in shown.items()), *warned])})"
 
     @property
     def history(self) -> DataFrame:
@@ -152,4 +156,5 @@ def read_run(folder: Path) -> Run:
         raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
     columns = read_history(folder) if (folder / HISTORY).exists() else {}
     model = read_model(folder / "model.h5") if (folder / "model.h5").exists() else {}
-    return Run(folder, dict(columns), dict(model), dict(summary(folder)))
+    warnings = tuple(str(warning) for warning in run_warnings(folder))
+    return Run(folder, dict(columns), dict(model), dict(summary(folder)), warnings)

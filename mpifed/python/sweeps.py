@@ -120,7 +120,8 @@ class Sweep:
     seeds: tuple[int, ...]
 
     def __repr__(self) -> str:
-        return f"Sweep({str(self.path)!r}: {', '.join(self.runs)}; {len(self.seeds)} seeds)"
+        warned = [f"; {label}, seed {seed}: {text}" for label, seed, run in self._each() for text in run.warnings]
+        return f"Sweep({str(self.path)!r}: {', '.join(self.runs)}; {len(self.seeds)} seeds{''.join(warned)})"
 
     @property
     def history(self) -> DataFrame:
@@ -138,8 +139,11 @@ class Sweep:
 
     @property
     def summary(self) -> DataFrame:
-        """A row for each run: label, seed, and what `Run.summary` has; needs pandas."""
-        rows = [{"label": label, "seed": seed, **run.summary} for label, seed, run in self._each()]
+        """A row for each run: label, seed, what `Run.summary` has, and `warnings`, a text; needs pandas."""
+        rows = [
+            {"label": label, "seed": seed, **run.summary, "warnings": "; ".join(run.warnings)}
+            for label, seed, run in self._each()
+        ]
         return frame({name: [row[name] for row in rows] for name in rows[0]})
 
     def plot(self, y: str = "test_accuracy", x: str = "round", band: str = "range") -> Figure:

@@ -22,6 +22,7 @@ from mpifed.privacy.disclosure import uncovered
 from mpifed.privacy.ledger_file import read_compared
 from mpifed.results.costs import cost_lines, simulated_lines
 from mpifed.results.points import is_sweep
+from mpifed.results.run_warnings import run_warnings
 from mpifed.results.text import line_of, meaning, value_of
 
 _LABELS = {
@@ -35,7 +36,7 @@ _LABELS = {
 
 
 def run_summary(folder: Path) -> Table:
-    """The results of a run, with the costs of each exchange.
+    """The results of a run, with the costs of each exchange and its warnings.
 
     Raises UsageError when the folder is that of a sweep; DataError when it is not the folder of a run, or the run's
     ledger does not match its other files.
@@ -43,7 +44,11 @@ def run_summary(folder: Path) -> Table:
     must_be_run(folder)
     read_compared(folder)
     run = read_run(folder)  # costs of key agreement and of each exchange, up to the last checkpoint
-    return summary(folder) | {"exchanges": run.get("exchanges"), "simulated": run.get("simulated")}
+    return summary(folder) | {
+        "exchanges": run.get("exchanges"),
+        "simulated": run.get("simulated"),
+        "warnings": _warnings(folder, run),
+    }
 
 
 def must_be_run(folder: Path) -> None:
@@ -72,9 +77,15 @@ def run_text(folder: Path) -> str:
     if run.get("delta") is not None:
         lines.append(line_of("epsilon does not cover", "; ".join(uncovered(folder))))
     lines += [line_of(label, text) for label, text in _certificate(folder)]
-    lines += [line_of("warning", str(warning)) for warning in [*(run.get("warnings") or []), *_not_known(run)]]
+    lines += [line_of("warning", warning) for warning in [*summary["warnings"], *_not_known(run)]]
     lines.append(line_of("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
     return "\n".join(lines)
+
+
+def _warnings(folder: Path, run: Table) -> list[str]:
+    """The warnings of a run: those of run.json, and those that its end gives reason to."""
+    said: list[str] = list(run.get("warnings") or [])
+    return said + [str(warning) for warning in run_warnings(folder) if warning.text not in said]
 
 
 def _not_known(run: Table) -> Iterator[str]:

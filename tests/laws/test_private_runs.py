@@ -31,7 +31,9 @@ from mpifed.privacy.calibration import Budget
 from mpifed.privacy.protection import SWEPT
 from mpifed.results import pareto
 from mpifed.results.best import choose, select
-from mpifed.results.compare import best_text, compare_text, pareto_text
+from mpifed.results.compare import compare_text
+from mpifed.results.criteria import criteria_of
+from mpifed.results.select_text import best_text, pareto_text
 from mpifed.results.show import run_text
 from mpifed.run.api import run
 from mpifed.run.command import How, run_command
@@ -316,8 +318,8 @@ def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> Non
     before = [(out / f"point-000{number}" / "run.json").read_text() for number in range(3)]
     assert run_command(path, (), out, None, How(resume=True)) == 6
     assert [(out / f"point-000{number}" / "run.json").read_text() for number in range(3)] == before
-    assert len(choose(out, by="epsilon_if_secret").best.counted) == 1
-    assert choose(out, by="epsilon_if_secret").best.settings == {"stop.epsilon": 1.2}
+    assert len(choose(out, criteria_of("epsilon_if_secret")).best.counted) == 1
+    assert choose(out, criteria_of("epsilon_if_secret")).best.settings == {"stop.epsilon": 1.2}
 
 
 def test_a_choice_among_private_points_is_not_covered(
@@ -337,9 +339,9 @@ def test_a_choice_among_private_points_is_not_covered(
         out = tmp_path / name
         assert run_command(write_job(tmp_path / f"{name}.toml", job), (), out, None, How(progress="none")) == 0
         assert capfd.readouterr().err.count(SWEPT) == said
-        for text in (compare_text(out), best_text(out, "train_loss"), pareto_text(out, {"train_loss": 1.0})):
+        for text in (compare_text(out), best_text(out, "train_loss"), pareto_text(out, "train_loss")):
             assert text.count(SWEPT) == said
-        for found in (select(out, "train_loss"), pareto.select(out, {"train_loss": 1.0})):
+        for found in (select(out, "train_loss"), pareto.select(out, "train_loss")):
             assert found["warnings"] == [SWEPT] * said
 
 

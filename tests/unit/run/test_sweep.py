@@ -395,7 +395,7 @@ def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ended = mpifed("run", job, "--out", out)
     assert ended.exit_code == 0
-    listed = json.loads(mpifed("compare", out, "--json").output)
+    listed = json.loads(mpifed("compare", out, "--json").output)["runs"]
     assert [one["point"] for one in listed] == [f"point-{k:04d}" for k in range(4)]
     assert all(one["exit"] == 0 and one["rounds"] == 2 for one in listed)
     assert [one["settings"] for one in listed] == [
