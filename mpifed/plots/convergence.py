@@ -93,7 +93,7 @@ def draw(
         )
     x, y = ([names] if isinstance(names, str) else list(names or ()) for names in (x, y))
     _check_columns(read, [*x, *y])
-    shape, panels = size_of(size), _panels(read.lines, x, y, band)
+    shape, panels = size_of(size), _panels(read.lines, x, y, band, bool(_is_log(log, "x")))
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*panels, strict=True))
     columns = columns if x else columns[: shape.across]
     with rc_context(shape.style):
@@ -108,15 +108,18 @@ def _check_columns(read: PlottedLines, names: Sequence[str]) -> None:
 
 
 def _panels(
-    lines: Sequence[Line], x: Sequence[str], y: Sequence[str], band: Band
+    lines: Sequence[Line], x: Sequence[str], y: Sequence[str], band: Band, positive: bool
 ) -> dict[tuple[str, str], list[Curve]]:
-    """The curves of each panel, by its columns (y, x), where at least one line has any; from left to right, by rows."""
+    """The curves of each panel, by its columns (y, x), where at least one line has any.
+
+    `positive`: only points whose x is, as a logarithmic axis needs.
+    """
     relative = any("relative" in line.runs[0].history for line in lines)
     of_loss = all(line.runs[0].settings.get("minimize.name", "loss") == "loss" for line in lines)
     left_out = ({"train_loss", "objective"} if relative else set()) | ({"objective"} if of_loss else set())
     rows = list(y) if y else [name for name in PANELS if name not in left_out]
     panels = {
-        (row, column): [curve(line.runs, column, row, band) for line in lines]
+        (row, column): [_part(curve(line.runs, column, row, band), positive) for line in lines]
         for row in dict.fromkeys(rows)
         for column in dict.fromkeys(x or HORIZONTAL)
     }
@@ -178,6 +181,10 @@ def _grid(
         fontsize=size.points if size.width else 9, title_fontsize=8, handlelength=3.2, columnspacing=1.4,
     )  # fmt: skip
     return picture
+
+
+def _part(whole: Curve, positive: bool) -> Curve:
+    return Curve(*(values[whole.x > 0] for values in whole)) if positive else whole
 
 
 def _is_log(log: Log | None, axis: Literal["x", "y"]) -> bool | None:

@@ -69,7 +69,7 @@ def _by_name(key: str, lines: Sequence[int], settings: Sequence[ReadOnlyTable], 
         groups.setdefault(str(settings[line].get(key, "")), []).append(line)
     missing = "" if key == LABEL else f"no {key.partition('.')[0]}"
     names = [_last(value) if key == "data.path" else value for value in groups]
-    names = _without_prefix(names if len(set(names)) == len(names) else list(groups))
+    names = _without_ends(names if len(set(names)) == len(names) else list(groups))
     for name, group in zip(names, groups.values(), strict=True):
         for line in group:
             parts[line].extend([text] if (text := name or missing) else [])
@@ -80,12 +80,17 @@ def _last(path: str) -> str:
     return os.path.basename(path.rstrip("/")) or path
 
 
-def _without_prefix(names: list[str]) -> list[str]:
-    """Names without the words that all begin with, where all that is left begins with a letter."""
+def _without_ends(names: list[str]) -> list[str]:
+    """Names without the words that all begin or end with, where all that is left begins with a letter."""
+    first, words = names[0], r"[-_ /.:]"
+    for begin in reversed([mark.end() for mark in re.finditer(words, first)]):
+        if all(name.startswith(first[:begin]) and name[begin : begin + 1].isalpha() for name in names):
+            names = [name[begin:] for name in names]
+            break
     first = names[0]
-    for end in sorted((mark.end() for mark in re.finditer(r"[-_ /.:]", first)), reverse=True):
-        if all(name.startswith(first[:end]) and name[end : end + 1].isalpha() for name in names):
-            return [name[end:] for name in names]
+    for end in (mark.start() for mark in re.finditer(words, first) if mark.start()):
+        if all(name.endswith(first[end:]) and len(name) > len(first) - end for name in names):
+            return [name.removesuffix(first[end:]) for name in names]
     return names
 
 

@@ -78,7 +78,7 @@ def partition(data: ShardFolder, size: SizeName = "screen") -> Figure:
         else:
             _draw_classes(below, data, binned, width)
         below.set_xlim(-0.5, data.clients - 0.5)
-        below.set_xlabel("client" if binned.each == 1 else f"client (means of {binned.each} neighbours)")
+        below.set_xlabel("client" if binned.each == 1 else f"client, in bins of {binned.each}")
     return picture
 
 
@@ -116,10 +116,9 @@ def _draw_sizes(axes: Axes, data: ShardFolder, binned: Binned) -> None:
     else:
         axes.stairs(binned.sizes, edges, fill=True, color=COLOURS[0])
     axes.set(ylabel="rows", xlim=(edges[0], edges[-1]))
-    axes.set_title(
-        f"{data.samples:,} rows of {data.clients:,} clients: {data.counts.min():,} to {data.counts.max():,} each",
-        fontsize="medium", loc="left",
-    )  # fmt: skip
+    least, most = data.counts.min(), data.counts.max()
+    each = f"{least:,} to {most:,}" if least < most else f"{most:,}"
+    axes.set_title(f"{data.samples:,} rows of {data.clients:,} clients, {each} each", fontsize="medium", loc="left")
 
 
 def _draw_classes(axes: Axes, data: ShardFolder, binned: Binned, width: float) -> None:
@@ -139,8 +138,9 @@ def _draw_classes(axes: Axes, data: ShardFolder, binned: Binned, width: float) -
         axes.set_title(f"rows of a class (area of a dot; the largest: {counts.max():,.0f})", fontsize="medium",
                        loc="left")  # fmt: skip
     else:
-        image = axes.imshow(  # the last bin may have fewer clients, and stands out to the right
-            counts, cmap="Blues", norm=PowerNorm(0.5, vmin=0), aspect="auto", interpolation="auto",
+        image = axes.imshow(  # repeated, so that smoothing mixes no classes; the last bin may stand out to the right
+            np.repeat(counts, max(1, 200 // classes), axis=0), cmap="Blues", norm=PowerNorm(0.5, vmin=0),
+            aspect="auto", interpolation="auto",
             extent=(-0.5, bins * binned.each - 0.5, classes - 0.5, -0.5),
         )  # fmt: skip
         axes.figure.colorbar(image, ax=axes, label="rows of a class", pad=0.01)
@@ -228,24 +228,32 @@ def _largest(pieces: Sequence[tuple[int, Any, Any]]) -> Iterator[tuple[int, Any,
 
 
 def _spans(data: ShardFolder, axis: str, count: int) -> tuple[list[list[tuple[int, int]]], bool]:
-    """The intervals [start, stop) that each group covers, once members are ordered by the groups that have them.
+    """The intervals [start, stop) that each group covers, in the order of the numbers where that needs no more pieces.
 
     Returns
     -------
     list, bool
-        The intervals by group, and whether the order is another than that of the numbers.
+        The intervals by group, and whether members are ordered by the groups that have them instead.
     """
     members, bounds = data.members(axis), data.bounds[axis]
     group_of = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
     first, last = np.full(count, len(bounds), np.int32), np.full(count, -1, np.int32)
     np.minimum.at(first, members, group_of)
     np.maximum.at(last, members, group_of)
-    order = np.lexsort((last, first))
     place = np.empty(count, np.int64)
-    place[order] = np.arange(count)
-    spans = []
+    place[np.lexsort((last, first))] = np.arange(count)
+    plain_spans, grouped = _intervals(members, bounds), _intervals(place[members], bounds)
+    if sum(map(len, plain_spans)) <= sum(map(len, grouped)):
+        return plain_spans, False
+    return grouped, True
+
+
+def _intervals(places: Integers, bounds: Integers) -> list[list[tuple[int, int]]]:
+    """The intervals of consecutive numbers in each group."""
+    intervals = []
     for start, stop in itertools.pairwise(bounds.tolist()):
-        at = np.sort(place[members[start:stop]])
+        at = np.sort(places[start:stop])
         ends = np.flatnonzero(np.diff(at) > 1)
-        spans.append(list(zip(at[[0, *(ends + 1)]].tolist(), (at[[*ends, len(at) - 1]] + 1).tolist(), strict=True)))
-    return spans, bool((np.diff(order) != 1).any())
+        begin, end = at[[0, *(ends + 1)]], at[[*ends, len(at) - 1]] + 1
+        intervals.append(list(zip(begin.tolist(), end.tolist(), strict=True)))
+    return intervals

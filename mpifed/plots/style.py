@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,11 @@ DASHES: tuple[Any, ...] = (  # as different from each other as seven can be: pri
     "-", (0, (5, 1.6)), (0, (1, 1.2)), (0, (6, 1.4, 1, 1.4)), (0, (9, 3)), (0, (3, 1.2, 1, 1.2, 1, 1.2)), (0, (2.2, 3)),
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")  # one number has no divisor of the other: 63 pairs
-_CLOCK = ((3600, "h"), (60, "min"), (1, "s"))
-_BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+Units: TypeAlias = tuple[tuple[int, str], ...]
+_UNITS: dict[str, Units] = {
+    "s": ((3600, "h"), (60, "min"), (1, "s")),
+    "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
+}
 STYLE: dict[Any, Any] = {  # keys are literals, in matplotlib's own types
     "font.size": 10,
     "axes.spines.top": False,
@@ -80,13 +84,20 @@ def size_of(name: str) -> Size:
 
 
 def save(picture: Figure, path: Path) -> None:
-    """Write a figure in the format of the file's suffix; UsageError for one that cannot be drawn."""
+    """Write a figure in the format of the file's suffix.
+
+    Raises UsageError for a format that cannot be drawn; OSError with the file's name where it cannot be written.
+    """
     formats = picture.canvas.get_supported_filetypes()
     if (suffix := path.suffix[1:].lower()) not in formats:
         known = ", ".join(f".{name}" for name in sorted(formats))
         raise UsageError(f"{path}: a figure cannot be drawn as '{path.suffix}'; end its name in one of {known}")
-    with aside(path) as temporary:
-        picture.savefig(temporary, format=suffix)
+    try:
+        with aside(path) as temporary:
+            picture.savefig(temporary, format=suffix)
+    except OSError as error:
+        error.filename = str(path)  # not that of the temporary file
+        raise
 
 
 def plain(text: str) -> str:
@@ -116,38 +127,42 @@ def finish(axes: Axes, which: Literal["x", "y"], name: str, values: Floats, log:
     unit, axis = column_of(name).unit, axes.xaxis if which == "x" else axes.yaxis
     positive = values[values > 0]
     helps = which == "y" and (name == "relative" or (unit != "%" and log_helps(values)))
-    text = label_of(name)
+    logarithmic = bool(len(positive)) and (helps if log is None else log)
     if name == "excess" and which == "y" and log is not False:
         axes.set_yscale("symlog", linthresh=0.01)
-    elif len(positive) and (helps if log is None else log):
+    elif logarithmic:
         axes.set(**{f"{which}scale": "log"})
         _log_ticks(axis, positive, unit == "%")
-        text += f" ({unit})" if unit in ("B", "s") else ""
     elif unit == "%":
         axis.set_major_formatter(PercentFormatter(1))
-    elif unit:
-        _unit_ticks(axis, _BYTES if unit == "B" else _CLOCK, max(2, round(1.6 * inches)))
-    points = float(axis.label.get_fontsize())
-    axes.set(**{f"{which}label": textwrap.fill(text, max(12, int(72 * inches / (0.58 * points))))})
+    if unit in _UNITS and len(positive):
+        _unit_ticks(axis, _UNITS[unit], positive, logarithmic, max(2, round(1.6 * inches)))
+    letters = int(72 * inches / (0.53 * float(axis.label.get_fontsize())))
+    axes.set(**{f"{which}label": textwrap.fill(label_of(name), max(12, letters))})
 
 
 def _log_ticks(axis: Any, positive: Floats, percent: bool) -> None:  # an axis of matplotlib
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
     ratio = positive.max() / positive.min()
-    subs = (1, 2, 5) if ratio < 300 else (1,)
-    axis.set_major_locator(LogLocator(subs=subs) if ratio > 4 else MaxNLocator(4))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 300 else (1,)) if ratio > 4 else MaxNLocator(4))
     axis.set_major_formatter(PercentFormatter(1) if percent else "{x:g}")
     axis.set_minor_locator(NullLocator())
 
 
-def _unit_ticks(axis: Any, units: tuple[tuple[int, str], ...], ticks: int) -> None:  # an axis of matplotlib
-    """Ticks of a linear axis in the largest unit that suits its length."""
+def _unit_ticks(axis: Any, units: Units, positive: Floats, logarithmic: bool, ticks: int) -> None:  # of matplotlib
+    """Ticks in the largest unit that suits the values; of a linear axis from 0 on."""
     from matplotlib.ticker import MaxNLocator
 
     _, most = axis.get_view_interval()
     size, unit = next((size, unit) for size, unit in units if most >= 2 * size or size == 1)
-    at = [tick for tick in MaxNLocator(ticks).tick_values(0, most / size) if tick * size <= most]
+    if logarithmic:
+        least, most = positive.min() / 1.1, positive.max() * 1.1
+        at = axis.get_major_locator().tick_values(least / size, most / size)
+    else:
+        least, at = 0, MaxNLocator(ticks).tick_values(0, most / size)
+    at = [tick for tick in at if least <= tick * size <= most]
+    at = at[:: max(1, math.ceil(len(at) / ticks))] if logarithmic else at
     axis.set_ticks([tick * size for tick in at], [f"{tick:g} {unit}" for tick in at])
 
 
