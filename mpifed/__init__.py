@@ -13,6 +13,7 @@ _WHERE = {
     "Run": "mpifed.python.results", "check": "mpifed.python.runs",
     "load": "mpifed.python.results", "Sweep": "mpifed.python.sweeps", "sweep": "mpifed.python.sweeps",
     "compare": "mpifed.python.comparing",
+    "plot": "mpifed.python.plots",
     "constraint": "mpifed.python.describe", "Torch": "mpifed.python.describe",
     "FedAvg": "mpifed.algorithms.fedavg", "FedProx": "mpifed.algorithms.fedavg",
     "Scaffold": "mpifed.algorithms.scaffold", "FedPDM": "mpifed.algorithms.fedpdm",

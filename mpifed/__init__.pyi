@@ -43,6 +43,7 @@ from mpifed.python.arrays import FederatedDataset as FederatedDataset
 from mpifed.python.comparing import compare as compare
 from mpifed.python.describe import Torch as Torch
 from mpifed.python.describe import constraint as constraint
+from mpifed.python.plots import plot as plot
 from mpifed.python.results import Run as Run
 from mpifed.python.results import load as load
 from mpifed.python.runs import check as check

@@ -16,6 +16,7 @@ from mpifed.batch.cli import FOLDER, Finite, status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
+from mpifed.plots.cli import plot
 from mpifed.results.cli import compare, export
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
@@ -57,6 +58,7 @@ main.add_command(status)
 main.add_command(scale)
 main.add_command(export)
 main.add_command(compare)
+main.add_command(plot)
 
 
 @main.command()
@@ -187,39 +189,6 @@ def explain(name: str) -> None:
     ]
     more += [Explanation("audit finding", title, text, ()) for title, text in NAMES.items()]
     click.echo(explained(name, more))
-
-
-@main.command()
-@click.argument("runs", nargs=-1, required=True, type=FOLDER)
-@click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
-@click.option("--terminal", is_flag=True, help="Draw each run's loss here as well.")
-@click.option(
-    "--x", "across", multiple=True, help="Horizontal axis; may be repeated.  [default: all]",
-    type=click.Choice(["round", "elapsed_s", "simulated_s", "bytes", "epsilon"]),
-)  # fmt: skip
-@click.option(
-    "--relative-to", type=Finite(min=0, min_open=True), metavar="OPTIMUM",
-    help="Draw (objective - OPTIMUM) / OPTIMUM instead of the loss.",
-)  # fmt: skip
-def plot(
-    runs: tuple[Path, ...], out: Path | None, terminal: bool, across: tuple[str, ...], relative_to: float | None
-) -> None:
-    """Loss and accuracy against rounds, seconds, bytes, epsilon; runs that differ in their seed as mean and spread.
-
-    Seconds are those of the training and, for jobs with [simulated_network], those of the simulated deployment.
-    """
-    from mpifed import plots
-
-    if out is None and not terminal:
-        raise click.UsageError("give --out FIGURE, or --terminal")
-    if out is None and (across or relative_to):
-        raise click.UsageError("--x and --relative-to go with --out FIGURE")
-    if terminal:
-        for run_dir in runs:
-            click.echo(plots.terminal(run_dir))
-    if out is not None:
-        plots.convergence(runs, out, across or tuple(plots.HORIZONTAL), relative_to)
-        click.echo(f"figure: {out}")
 
 
 @main.command()

@@ -11,11 +11,10 @@ import numpy as np
 
 from mpifed.comm.transport import connect
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.python.ranks import alike, temporary
-from mpifed.python.values import Pair, Values, dataset, held_apart, integer, labels_of, rows_of
+from mpifed.python.values import Pair, Values, dataset, held_apart, integer, labels_of, stacked
 from mpifed.shards.command import SCALES
 from mpifed.shards.partition import Partition, held_out
 from mpifed.shards.prepare import Options, prepare
@@ -23,7 +22,10 @@ from mpifed.shards.sources.dataset import Dataset, Source
 from mpifed.shards.store import ShardFolder, open_federation
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from mpifed.plots.style import SizeName
 
 
 def _source(data: Dataset) -> Source:
@@ -62,6 +64,20 @@ class FederatedDataset:
     def __repr__(self) -> str:
         kind = f"{len(self.classes)} classes" if self.classes else "real targets"
         return f"FederatedDataset({self.samples} samples, {self.features} features, {self.clients} clients, {kind})"
+
+    def plot(self, size: SizeName = "screen") -> Figure:
+        """How the data are divided: rows of each client, by class or with the range of targets.
+
+        Where clients have other columns, who has which rows and columns. `size`: "screen", "column" (3.4 inches wide,
+        text of 8 points) or "page" (7 inches).
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from mpifed.plots.partition import partition
+
+        return partition(self._folder, size)
 
     @classmethod
     def open(cls, path: str | Path) -> FederatedDataset:
@@ -157,7 +173,7 @@ class FederatedDataset:
             tested, fraction = held_apart(test, "from_clients")
             if fraction is not None:
                 raise UsageError(f"from_clients: test = {fraction:g}: expected a pair (X, y) of test samples")
-            X, y, own_shape, counts = _stacked(pairs)
+            X, y, own_shape, counts = stacked(pairs)
             data = dataset(X, y, tested, shape if shape is not None else own_shape, names)
             owner = np.repeat(np.arange(len(pairs)), counts)
             return _by_owner(data, owner, len(pairs)), {"scale": scale, "clients": len(pairs)}
@@ -248,25 +264,6 @@ def _check_columns(frame: DataFrame, names: Sequence[str], what: str) -> None:
         raise DataError(
             f"from_dataframe: {what}: no column {missing[0]!r}; there are {', '.join(map(str, frame.columns))}"
         )
-
-
-def _stacked(pairs: Sequence[Pair]) -> tuple[Piece, Array, tuple[int, ...] | None, list[int]]:
-    """(rows of all clients, their labels, shape of a sample, counts of rows)."""
-    rows = [rows_of(X, f"client {i}: X") for i, (X, _) in enumerate(pairs)]
-    labels = [labels_of(y, f"client {i}: y") for i, (_, y) in enumerate(pairs)]
-    first, shape = rows[0]
-    counts = [X.shape[0] for X, _ in rows]
-    wrong = [f"client {i}: {n} samples, {len(y)} labels" for i, (n, y) in enumerate(zip(counts, labels, strict=True))
-             if n != len(y)]  # fmt: skip
-    wrong += [f"client {i}: samples of shape {own or X.shape[1:]}, those of client 0 have {shape or first.shape[1:]}"
-              for i, (X, own) in enumerate(rows) if (own or X.shape[1:]) != (shape or first.shape[1:])]  # fmt: skip
-    if wrong:
-        raise DataError(f"from_clients: {'; '.join(wrong[:5])}")
-    if all(isinstance(X, np.ndarray) for X, _ in rows):
-        return np.concatenate([X for X, _ in rows]), np.concatenate(labels), shape, counts
-    from scipy.sparse import csr_matrix, vstack
-
-    return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), shape, counts
 
 
 def _by_owner(data: Dataset, owner: Array, clients: int) -> Dataset:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from mpifed.plots.convergence import Log
+    from mpifed.plots.style import SizeName
+
 
 def load(folder: str | Path) -> Run:
     """A run that is in a folder, finished or not. On every rank that calls it."""
@@ -94,14 +97,23 @@ class Run:
         meaning = data.provenance.get("classes", ())
         return _labelled(found, meaning) if objective.classifies and meaning else found
 
-    def plot(self, x: str | Sequence[str] = "round") -> Figure:
-        """The curves of `mpifed plot`, as a Matplotlib figure; `x`: some of round, elapsed_s, bytes, simulated_s."""
-        from mpifed.plots import HORIZONTAL, figure
+    def plot(
+        self,
+        y: str | Sequence[str] | None = None,
+        x: str | Sequence[str] = "round",
+        *,
+        log: Log | None = None,
+        size: SizeName = "screen",
+    ) -> Figure:
+        """Its curves, with the options of `mpifed.plot`, which draws several runs.
 
-        chosen = (x,) if isinstance(x, str) else tuple(x)
-        if unknown := [name for name in chosen if name not in HORIZONTAL]:
-            raise UsageError(f"plot: x = {unknown[0]!r}: expected some of {', '.join(HORIZONTAL)}")
-        return figure([self.path], chosen)
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from mpifed.plots.convergence import figure
+
+        return figure([self.path], x=x, y=y, log=log, size=size)
 
 
 @dataclass(frozen=True)

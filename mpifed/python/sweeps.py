@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from mpifed.plots.convergence import Log
+    from mpifed.plots.lines import Band
+    from mpifed.plots.style import SizeName
+
 
 def sweep(
     methods: Mapping[str, Algorithm | Mapping[str, object]],
@@ -146,23 +150,34 @@ class Sweep:
         ]
         return frame({name: [row[name] for row in rows] for name in rows[0]})
 
-    def plot(self, y: str = "test_accuracy", x: str = "round", band: str = "range") -> Figure:
-        """The mean over seeds of a column of the histories against another, a line for each label.
+    def plot(
+        self,
+        y: str | Sequence[str] | None = None,
+        x: str | Sequence[str] = "round",
+        *,
+        labels: Sequence[str] | Mapping[str, str] | None = None,
+        band: Band = "range",
+        log: Log | None = None,
+        size: SizeName = "screen",
+    ) -> Figure:
+        """The means over seeds, a line for each label, with the options of `mpifed.plot`.
 
         Parameters
         ----------
-        y, x
-            Columns of the history; x may be "bytes", sent up and down.
-        band
-            Around each line: "range" from the least to the largest, "deviation", the standard one, or "none".
+        labels
+            Those that are drawn, in this order; a dict says what the figure calls them. All by default.
 
         Returns
         -------
         matplotlib.figure.Figure
         """
-        from mpifed.plots import compared
+        from mpifed.plots.convergence import figure
 
-        return compared({label: [run.columns for run in runs] for label, runs in self.runs.items()}, x, y, band)
+        named = labels if isinstance(labels, Mapping) else {label: label for label in labels or self.runs}
+        if unknown := [label for label in named if label not in self.runs]:
+            raise UsageError(f"labels: {unknown[0]!r} is none of this sweep; it has {', '.join(map(str, self.runs))}")
+        joined = {text: [run.path for run in self.runs[label]] for label, text in named.items()}
+        return figure(joined=joined, x=x, y=y, band=band, log=log, size=size)
 
     def _each(self) -> list[tuple[str, int, Run]]:
         return [(label, seed, run) for label, runs in self.runs.items()

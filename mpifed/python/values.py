@@ -124,3 +124,22 @@ def dataset(
         rows.shape[1], dtype, labels, whole(rows), tested, names=None if names is None else tuple(map(str, names)),
         shape=tuple(shape) if shape is not None else own_shape,
     )  # fmt: skip
+
+
+def stacked(pairs: Sequence[Pair]) -> tuple[Piece, Array, tuple[int, ...] | None, list[int]]:
+    """(rows of all clients, their labels, shape of a sample, counts of rows)."""
+    rows = [rows_of(X, f"client {i}: X") for i, (X, _) in enumerate(pairs)]
+    labels = [labels_of(y, f"client {i}: y") for i, (_, y) in enumerate(pairs)]
+    first, shape = rows[0]
+    counts = [X.shape[0] for X, _ in rows]
+    wrong = [f"client {i}: {n} samples, {len(y)} labels" for i, (n, y) in enumerate(zip(counts, labels, strict=True))
+             if n != len(y)]  # fmt: skip
+    wrong += [f"client {i}: samples of shape {own or X.shape[1:]}, those of client 0 have {shape or first.shape[1:]}"
+              for i, (X, own) in enumerate(rows) if (own or X.shape[1:]) != (shape or first.shape[1:])]  # fmt: skip
+    if wrong:
+        raise DataError(f"from_clients: {'; '.join(wrong[:5])}")
+    if all(isinstance(X, np.ndarray) for X, _ in rows):
+        return np.concatenate([X for X, _ in rows]), np.concatenate(labels), shape, counts
+    from scipy.sparse import csr_matrix, vstack
+
+    return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), shape, counts

@@ -44,8 +44,7 @@ MAY = {
     "audit": [*_JOB, "privacy", "results.text", "run", "audit"],
     "scaling": ["core", "shards", "files", "job", "results", "run", "forecast", "batch.plugin", "plots", "scaling"],
     "python": [*_JOB, "privacy", "results", "run", "forecast", "plots", "python"],
-    "plots.py": ["core", "files", "job.loading", "results.best", "notebook_figure"],
-    "notebook_figure.py": [],
+    "plots": ["core", "shards", "files", "job.loading", "results", "batch.cli", "plots"],
 }
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
@@ -119,7 +118,7 @@ def test_no_two_classes_share_a_name() -> None:
 
 def test_every_package_has_its_place() -> None:
     packages = {p.parts[0] for p in FILES if len(p.parts) > 1}
-    assert packages == set(MAY) - {"plots.py", "notebook_figure.py"}
+    assert packages == set(MAY)
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
@@ -190,7 +189,7 @@ def loaded(*commands: list[object]) -> tuple[set[str], bool]:
 
 
 def test_help_loads_next_to_nothing() -> None:
-    names = ("run", "check", "show", "export", "compare", "explain", "submit", "status", "doctor")
+    names = ("run", "check", "show", "export", "compare", "explain", "plot", "submit", "status", "doctor")
     modules, started = loaded(["--help"], ["--version"], *([name, "--help"] for name in names))
     heavy = {"numpy", "scipy", "h5py", "mpi4py", "pydantic", "sklearn", "matplotlib", "pandas", "rich"}
     assert not heavy & modules

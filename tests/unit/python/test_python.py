@@ -117,8 +117,19 @@ def test_methods_are_compared_over_equal_seeds(data: mf.FederatedDataset, here: 
         assert [text.get_text() for text in legend.get_texts()] == ["FedAvg", "SSCA"]
         assert said in legend.get_title().get_text()
         assert len({line.get_marker() for line in figure.axes[0].lines}) == 2  # told apart without colours
-    with pytest.raises(mf.UsageError, match=r"no run has measured accuracy against round; columns are .*test_accuracy"):
+    with pytest.raises(mf.UsageError, match=r"no run has measured 'accuracy'; columns are .*test_accuracy"):
         sweep.plot(y="accuracy")
+    with pytest.raises(mf.UsageError, match="labels: 'Fedavg' is none of this sweep; it has FedAvg, SSCA"):
+        sweep.plot(labels=["Fedavg"])
+    (renamed,) = sweep.plot("test_loss", labels={"SSCA": "ours"}).axes[0].lines
+    assert renamed.get_label() == "ours"
+    both = mf.plot([alone, sweep], "train_loss", ["round", "bytes"], size="page")  # the run is one of the sweep's too
+    assert [len(axes.lines) for axes in both.axes] == [3, 3] and both.get_figwidth() == 7
+    together = mf.plot({"all": [alone, sweep.runs["SSCA"]], "folder": str(sweep.path)}, "train_loss", band="none")
+    assert together.legends[0].get_title().get_text() == "mean of 3 to 4 runs"
+    for nothing, said in (([], "nothing to draw"), (3, "a int; expected a run or a sweep")):
+        with pytest.raises(mf.UsageError, match=said):
+            mf.plot(nothing)  # type: ignore[arg-type]
     compared = launch(None, "compare", here / "sweep")
     assert compared.code == 0 and "FedAvg" in compared.out and "SSCA" in compared.out
 

@@ -124,7 +124,7 @@ def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
     (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds=[1, 1]), "a list of different ones"),
     (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds="3"), "seeds = '3'"),  # type: ignore
     (lambda data: mf.load("nowhere"), "no such folder"),
-    (lambda data: _run(data).plot("rounds"), "x = 'rounds': expected some of round"),
+    (lambda data: _run(data).plot(x="rounds"), "no run has measured 'rounds'; columns are .*round"),
     (lambda data: _run(data).predict(X[0]), r"one sample x is x\[None\]"),
 ])  # fmt: skip
 def test_wrong_arguments(data: mf.FederatedDataset, wrong: Callable[[Any], object], message: str) -> None:
