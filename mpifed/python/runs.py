@@ -14,11 +14,12 @@ from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import NotCertified, UsageError
 from mpifed.core.tables import Table
-from mpifed.job.job import Job
+from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
 from mpifed.maths.objectives import Objective
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
+from mpifed.observers import Observer
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
 from mpifed.python.ranks import alike, remove, temporary, together
@@ -32,7 +33,7 @@ Progress = Literal["auto", "bar", "lines", "none"]
 # the tables of a job beside its data, model and methods, by the name of the argument
 TABLES = ("privacy", "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop",
           "audit", "simulated_network")  # fmt: skip
-ARGUMENTS = ("rounds", "name", "seed", "minimize", "constraints", "regularizer", "evaluate_every")
+ARGUMENTS = ("rounds", "name", "seed", "minimize", "constraints", "regularizer", "evaluate_every", "observers")
 PROGRESS = get_args(Progress)
 
 
@@ -48,6 +49,7 @@ def job(
     constraints: Sequence[Mapping[str, object]] = (),
     regularizer: Regularizer | None = None,
     evaluate_every: int | None = None,
+    observers: Sequence[Observer | Mapping[str, object]] = (),
     **tables: object,
 ) -> Table:
     """The table of a job, as a file would have it.
@@ -62,6 +64,8 @@ def job(
         Made by `mpifed.constraint(term, limit)`.
     evaluate_every
         Rounds between two rows of the history; by default that of a job.
+    observers
+        Who gets each row of the history when it is measured, as `mpifed.TensorBoard()`: objects, or tables of a job.
     tables
         privacy, participation, aggregation, masking, encryption, record, server, compute, stop, audit and
         simulated_network: objects such as `mpifed.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)`, or tables.
@@ -95,7 +99,17 @@ def job(
     table |= {key: describe.plain(value) for key, value in tables.items() if value is not None}
     if evaluate_every is not None:
         table.setdefault("record", {})["evaluate_every"] = describe.plain(evaluate_every)
+    if described := describe.observers(observers):
+        table["observe"] = described
     return table
+
+
+def all_observers(checked: Job, given: Sequence[Observer | Mapping[str, object]]) -> list[Observer]:
+    """The observers of a job whose last tables are those of the `given` ones; objects are taken as they are."""
+    others = checked.observe[: len(checked.observe) - len(describe.observers(given))]
+    tables = [*others, *(dict(observer) for observer in given if isinstance(observer, Mapping))]
+    made = checked.model_copy(update={"observe": tables}).make_observers()
+    return [*made, *(observer for observer in given if isinstance(observer, Observer))]
 
 
 def run(
@@ -115,7 +129,8 @@ def run(
     Parameters
     ----------
     algorithm, data, model
-        As `job` takes them with its other arguments, such as `rounds`; or the path of a job file alone.
+        As `job` takes them with its other arguments, such as `rounds`; or the path of a job file alone, with no
+        other argument than `observers`.
     out
         The run's folder; by default a temporary one, which vanishes with the process.
     overwrite
@@ -133,6 +148,7 @@ def run(
         In a single process; under MPI an error ends all ranks with its exit code.
     """
     transport = connect()
+    observers: list[Observer] = []
 
     def described() -> Job:
         if progress not in PROGRESS:
@@ -140,11 +156,16 @@ def run(
         if resume and (out is None or overwrite):
             wrong = "without out: name the folder of the run" if out is None else "with overwrite: give one of them"
             raise UsageError(f"resume=True {wrong}")
-        return _read_or_described("run", algorithm, data, model, settings)
+        checked = _read_or_described("run", algorithm, data, model, settings)
+        observers.extend(all_observers(checked, settings.get("observers", ())))
+        return checked
 
     checked = alike(transport, described)
     folder = run_folder(transport, out, "mpifed-run-")
-    train(transport, checked, folder, overwrite=overwrite, resume=resume, max_hours=max_hours, progress=progress)
+    train(
+        transport, checked, folder, observers, overwrite=overwrite, resume=resume, max_hours=max_hours,
+        progress=progress,
+    )  # fmt: skip
     return _shared(transport, folder)
 
 
@@ -153,20 +174,23 @@ def _read_or_described(
 ) -> Job:  # fmt: skip
     """The job of the arguments of `run` or `check`."""
     if isinstance(algorithm, (str, Path)):
-        if data is not None or model is not None or settings:
+        if data is not None or model is not None or settings.keys() - {"observers"}:
             raise UsageError(
                 f"{caller}: {str(algorithm)!r} is taken for the path of a job file, which has its data, model and "
                 "settings; give the file alone, or an algorithm such as mpifed.FedAvg(...)"
             )
-        return Job.read(Path(algorithm))
+        table = read_table(Path(algorithm))
+        if described := describe.observers(settings.get("observers", ())):
+            table["observe"] = [*table.get("observe", []), *described]
+        return Job.check(table, str(algorithm))
     if data is None or model is None:
         raise UsageError(f"{caller}: needs algorithm, data and model, or the path of a job file alone")
     return checked_job(job(algorithm, data, model, **settings))  # type: ignore[arg-type]  # job says what is wrong
 
 
 def train(
-    transport: Transport, checked: Job, folder: Path, *, overwrite: bool = False, resume: bool = False,
-    max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
+    transport: Transport, checked: Job, folder: Path, observers: Sequence[Observer], *, overwrite: bool = False,
+    resume: bool = False, max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
 ) -> None:  # fmt: skip
     """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary."""
     from mpifed.run import api
@@ -178,7 +202,10 @@ def train(
         bare = progress == "bar" and "ipykernel" in sys.modules and find_spec("ipywidgets") is None
         shown = reporter(transport.rank, "lines" if bare else progress)  # a notebook without widgets shows no bar
         try:
-            api.run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache)
+            api.run(
+                checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
+                observers=observers,
+            )  # fmt: skip
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if transport.rank == 0:
                 shown.warn(str(error))

@@ -19,7 +19,7 @@ from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
 from mpifed.python.ranks import alike, remove
 from mpifed.python.results import Run, frame, read_run
-from mpifed.python.runs import Progress, job, run_folder, train
+from mpifed.python.runs import Progress, all_observers, job, run_folder, train
 from mpifed.python.values import integer
 from mpifed.results.points import write_sweep
 from mpifed.run.data_cache import DataCache
@@ -57,7 +57,7 @@ def sweep(
     resume
         Go on with the same sweep in `out`: runs that have ended are read, not run again.
     settings
-        As `job` takes them, the same for all.
+        As `job` takes them, the same for all; an observer gets one run after another.
     """
     transport = connect()
 
@@ -76,12 +76,13 @@ def sweep(
         return points({**base, "seed": first, "sweep": {"methods": labelled, "seed": chosen}}, "sweep")
 
     all_points = alike(transport, described)
+    observers = alike(transport, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
     folder = run_folder(transport, out, "mpifed-sweep-")
     alike(transport, lambda: None if transport.rank else _prepare(folder, all_points, overwrite, resume))
     cache = DataCache()
     for point in all_points:
         try:
-            train(transport, point.job, folder / point.name, progress=progress, cache=cache, resume=resume)
+            train(transport, point.job, folder / point.name, observers, progress=progress, cache=cache, resume=resume)
         except Interrupted as error:
             remedy = f"resume=True, out={str(folder)!r}" if out is not None else "out=..., to keep what is done"
             raise Interrupted(

@@ -24,7 +24,7 @@ from mpifed.results.show import run_text
 from mpifed.run.agreement import agreed
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
-from mpifed.run.folder import check_kind, ended_before
+from mpifed.run.folder import check_kind, ended_before, is_job
 from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
 
@@ -135,10 +135,10 @@ def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
     """
     begun = (run_dir / "job.toml").exists()
     try:
-        if not begun or content(run_dir / "job.toml") != point.job.text().encode():
+        if not begun or not is_job(content(run_dir / "job.toml"), point.job):
             return None, begun
         code = ended(run_dir)
-    except (DataError, OSError):  # reported when the run is opened
+    except (DataError, OSError, ValueError, RecursionError):  # reported when the run is opened
         return None, begun
     if code == NumericalError.exit_code:
         say(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew")
