@@ -66,5 +66,5 @@ class Observer:
 
 def lacking(observer: Observer) -> str | None:
     """What to install for an observer; None where all is there."""
-    missing = [package for module, package in observer.requires.items() if find_spec(module) is None]
-    return f"{', '.join(missing)} is missing; pip install {' '.join(missing)}" if missing else None
+    missing = {module: package for module, package in observer.requires.items() if find_spec(module) is None}
+    return f"{', '.join(missing)} is missing; pip install {' '.join(missing.values())}" if missing else None

@@ -27,6 +27,7 @@ from mpifed.python.results import Run, read_run
 from mpifed.python.values import integer
 from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
+from mpifed.run.observation import checked_observers
 from mpifed.run.progress import reporter
 
 Progress = Literal["auto", "bar", "lines", "none"]
@@ -222,6 +223,7 @@ def check(
     **settings: Any,  # those of `job`
 ) -> str:
     """What `mpifed check` says before a run: who learns what, bytes, memory and time; raises the errors of a run."""
+    from mpifed.forecast.disclosure import observer_statement
     from mpifed.forecast.job import forecast
     from mpifed.forecast.text import forecast_text
 
@@ -231,9 +233,14 @@ def check(
             if isinstance(algorithm, (str, Path)):
                 path = Path(algorithm)
             written = _read_or_described("check", algorithm, data, model, settings)
-            if not isinstance(algorithm, (str, Path)):
+            if not isinstance(algorithm, (str, Path)) or settings:
+                path = Path(folder) / "job.toml"
                 path.write_text(written.text(), encoding="utf-8")
-            return str(forecast_text(forecast(path, (), integer(ranks, "ranks"))))
+            result = forecast(path, (), integer(ranks, "ranks"))
+            objects = [each for each in settings.get("observers", ()) if isinstance(each, Observer)]
+            unnamed = checked_observers([each for each in objects if not describe.observers([each])])
+            result["who_learns"] += [observer_statement(observer, written) for observer in unnamed]
+            return str(forecast_text(result))
 
     return alike(connect(), forecasted)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mpifed.core.io_errors import say
 from mpifed.core.tables import Table
-from mpifed.files.columns import shown
+from mpifed.files.columns import column_of, shown
 
 _REFRESH_S = 0.1
 
@@ -122,14 +122,20 @@ def reporter(rank: int, progress: str = "auto") -> Reporter:
     return Bar() if progress == "bar" else Lines()
 
 
+def number_text(name: str, value: float) -> str:
+    """A number of a column, in few characters."""
+    if column_of(name).unit == "%":
+        return f"{value:.2%}"
+    return f"{value:.4f}" if name.endswith("loss") or name.startswith("constraint_") else f"{value:.2e}"
+
+
 def _numbers(columns: Table) -> str:
     texts = []
     for column in shown("progress"):
         value = columns.get(column.name)
         if value is not None:
-            form = ".2%" if column.unit == "%" else ".4f" if column.name.endswith("loss") else ".2e"
-            texts.append(f"{column.label} {value:{form}}")
-    limited = [f"{value:.4f}" for name, value in columns.items() if name.startswith("constraint_")]
+            texts.append(f"{column.label} {number_text(column.name, value)}")
+    limited = [number_text(name, value) for name, value in columns.items() if name.startswith("constraint_")]
     if limited:
         texts.append(f"constraints {' '.join(limited)}")
     return "  ".join(texts)
