@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
@@ -30,12 +28,12 @@ from mpifed.run.data_cache import DataCache
 from mpifed.run.observation import checked_observers
 from mpifed.run.progress import reporter
 
-Progress = Literal["auto", "bar", "lines", "none"]
+Progress = Literal["auto", "bar", "lines", "none"] | bool
 # the tables of a job beside its data, model and methods, by the name of the argument
 TABLES = ("privacy", "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop",
           "audit", "simulated_network")  # fmt: skip
 ARGUMENTS = ("rounds", "name", "seed", "minimize", "constraints", "regularizer", "evaluate_every", "observers")
-PROGRESS = get_args(Progress)
+_PROGRESS = ("auto", "bar", "lines", "none")
 
 
 def job(
@@ -141,7 +139,8 @@ def run(
     max_hours
         Write a checkpoint and raise `Interrupted` at the first round boundary after so many hours.
     progress
-        "bar", "lines" of measured rounds, "none", or what fits the place: "auto".
+        "bar" (or True), "lines" of measured rounds, "none" (or False); "auto" is a bar at a terminal and in a
+        notebook, and lines elsewhere.
 
     Raises
     ------
@@ -152,8 +151,7 @@ def run(
     observers: list[Observer] = []
 
     def described() -> Job:
-        if progress not in PROGRESS:
-            raise UsageError(f"progress = {progress!r}: expected one of {', '.join(map(repr, PROGRESS))}")
+        _progress_name(progress)
         if resume and (out is None or overwrite):
             wrong = "without out: name the folder of the run" if out is None else "with overwrite: give one of them"
             raise UsageError(f"resume=True {wrong}")
@@ -168,6 +166,14 @@ def run(
         progress=progress,
     )  # fmt: skip
     return _shared(transport, folder)
+
+
+def _progress_name(progress: Progress) -> str:
+    if isinstance(progress, bool):
+        return "bar" if progress else "none"
+    if progress not in _PROGRESS:
+        raise UsageError(f"progress = {progress!r}: expected one of {', '.join(map(repr, _PROGRESS))}, True or False")
+    return progress
 
 
 def _read_or_described(
@@ -200,8 +206,7 @@ def train(
         with agreed(transport):
             if overwrite and transport.rank == 0:
                 remove(folder)
-        bare = progress == "bar" and "ipykernel" in sys.modules and find_spec("ipywidgets") is None
-        shown = reporter(transport.rank, "lines" if bare else progress)  # a notebook without widgets shows no bar
+        shown = reporter(transport.rank, _progress_name(progress))
         try:
             api.run(
                 checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,

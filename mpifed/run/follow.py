@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ def follow(folder: Path) -> None:
             # a run that fails frees its folder before it writes its exit code
             silent_since = silent_since or time.monotonic()
             if time.monotonic() - silent_since > ENDING_S:
-                end = f"killed after round {max(rows.last, 0)} or later; go on with --resume"
+                end = f"killed, after round {max(rows.last, 0)} at least; go on with --resume"
         else:
             silent_since = None
         if end is not None:
@@ -89,9 +90,9 @@ class NewRows:
         if not self._path.exists():
             return
         with open_regular(self._path) as file:
-            inode, end = (stat := self._path.stat()).st_ino, stat.st_size
-            if inode != self._inode or end < self._offset:
-                self._inode, self._offset, self._header = inode, 0, b""
+            about = os.fstat(file.fileno())
+            if about.st_ino != self._inode or about.st_size < self._offset:
+                self._inode, self._offset, self._header = about.st_ino, 0, b""
             file.seek(self._offset)
             whole = file.read()
         whole = whole[: whole.rfind(b"\n") + 1]  # the last row may be incomplete
@@ -116,9 +117,8 @@ class RowTable:
     def lines(self, row: dict[str, str]) -> Iterator[str]:
         """The line of a row, after the header before the first."""
         if not self._names:
-            wanted = [column.name for column in shown("progress")]
-            measured = [name for name in row if row[name] and (name in wanted or name.startswith("constraint_"))]
-            self._names = ["round", "elapsed_s", *sorted(measured, key=lambda name: (name not in wanted, name))]
+            names = [column.name for column in shown("progress")] + [n for n in row if n.startswith("constraint_")]
+            self._names = ["round", "elapsed_s", *(name for name in names if row.get(name))]
             yield "  ".join(f"{_label(name):>{_width(name)}}" for name in self._names)
         texts = ((name, row.get(name, "")) for name in self._names)
         yield "  ".join(f"{_text(name, cell):>{_width(name)}}" for name, cell in texts)
