@@ -57,6 +57,12 @@ class Run:
         return f"Run({str(self.path)!r}, {', '.join(f'{key}={value:.6g}' for key, value in shown.items())})"
 
     @property
+    def exit(self) -> int | None:
+        """The exit code; None of a run that has not ended, or was killed."""
+        code: int | None = self.summary["exit"]
+        return code
+
+    @property
     def history(self) -> DataFrame:
         """A row for each measured round; needs pandas."""
         return frame(self.columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,19 +104,19 @@ def _without_its_end(out: Path) -> UsageError:
     )
 
 
-def ended_before(job: Job, out: Path) -> int | None:
-    """The exit code of a run that has ended with exactly this job, and whose result is valid; else None."""
+def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int | None:
+    """The exit code of a run that has ended with exactly this job and one of `codes`; else None."""
     written = out / "job.toml"
     try:
-        if not written.exists() or not is_job(content(written), job):
+        if not written.exists() or not _is_job(content(written), job):
             return None
         code = ended(out)
     except (DataError, OSError, ValueError, RecursionError):  # a file cannot be read
         return None
-    return code if code in FINISHED else None
+    return code if code in codes else None
 
 
-def is_job(written: bytes, job: Job) -> bool:
+def _is_job(written: bytes, job: Job) -> bool:
     """Whether job.toml holds exactly this job, whoever observes it; ValueError where it is no TOML."""
     text = job.text()
     return written == text.encode() or _unobserved(written.decode("utf-8")) == _unobserved(text)

@@ -127,6 +127,14 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
             raise SystemExit(code) from error
 
 
+def note_failure(run_dir: Path, error: Exception, transport: Transport, brief: bool) -> None:
+    """Write the error of a run in a single process into its folder, as `guarded` does."""
+    known = explained(error) or error
+    if not _leaves(run_dir, known):
+        _first(run_dir, _brief(known) if brief else message(known, transport))
+        _note_exit(run_dir, code_of(known))
+
+
 def _end_forked(error: BaseException) -> NoReturn:
     """End a forked process as Python does, without what ends a rank, such as MPI_Finalize."""
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):
