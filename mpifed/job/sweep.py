@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
+from mpifed.core.text import shown, wrong_line
 from mpifed.job.job import Job
 from mpifed.job.loading import put_key
 
@@ -60,15 +60,28 @@ def points(table: Table, source: str, *, imports: bool = True) -> list[SweepPoin
         changed = copy.deepcopy(single)
         settings = dict(zip(axes, values, strict=True))
         method: Table = dict(settings.pop(METHODS, {}))
-        label = {"label": method.pop("label")} if "label" in method else {}
+        labels = [method.pop("label")] if "label" in method else []
         for name, part in method.items():
             changed.pop(name, None)
             changed |= {name: copy.deepcopy(part)} if part else {}
         for key, value in settings.items():
+            if isinstance(value, dict) and "label" in value:
+                labels.append(_label(value, key, source))
+                settings[key] = value = {name: part for name, part in value.items() if name != "label"}
             put_key(changed, key, value)
+        label = {"label": ", ".join(labels)} if labels else {}
         settings = {**label, **method, **settings}
         all_points.append(SweepPoint(point_name(number), settings, Job.check(changed, source, imports=imports)))
     return all_points
+
+
+def _label(table: Table, key: str, source: str) -> str:
+    """The label of a table that a sweep sets."""
+    if not isinstance(table["label"], str) or wrong_line(table["label"]):
+        raise UsageError(
+            f"{source}: [sweep] {shown(key)}: label = {shown(repr(table['label']))}: expected a text in one line"
+        )
+    return table["label"]
 
 
 def _methods(methods: object, source: str) -> list[Table]:

@@ -93,7 +93,7 @@ class FederatedDataset:
         X
             [s, ...] samples, of any shape, or a SciPy CSR matrix [s, p].
         y
-            [s] integers of classes, or real targets; [s, t] real targets.
+            [s] integers or texts of classes, or real targets; [s, t] real targets.
         clients
             How many; with `split="columns"` each gets columns.
         partition
@@ -229,7 +229,9 @@ def _of_frame(
         )
     ids, owner = np.unique(frame[by].to_numpy().astype(str), return_inverse=True)
     if fraction is not None:
-        out_of = held_out(labels_of(y, "y"), fraction, integer(options.get("seed", 0), "seed"))
+        labels = labels_of(y, "y")
+        kinds = np.unique(labels, return_inverse=True)[1] if labels.dtype.kind == "U" else labels
+        out_of = held_out(kinds, fraction, integer(options.get("seed", 0), "seed"))
         X, y, owner, tested = X[~out_of], y[~out_of], owner[~out_of], (X[out_of], y[out_of])
         if len(alone := np.setdiff1d(np.arange(len(ids)), owner)):
             raise DataError(f"from_dataframe: test={fraction:g} leaves no row to {by} = {ids[alone[0]]}; lower it")
@@ -249,6 +251,8 @@ def _stacked(pairs: Sequence[Pair]) -> tuple[Piece, Array, tuple[int, ...] | Non
     labels = [labels_of(y, f"client {i}: y") for i, (_, y) in enumerate(pairs)]
     first, shape = rows[0]
     counts = [X.shape[0] for X, _ in rows]
+    if len({values.dtype.kind == "U" for values in labels}) > 1:
+        raise DataError("from_clients: some clients have texts as labels, and others numbers; give all the same")
     wrong = [f"client {i}: {n} samples, {len(y)} labels" for i, (n, y) in enumerate(zip(counts, labels, strict=True))
              if n != len(y)]  # fmt: skip
     wrong += [f"client {i}: samples of shape {own or X.shape[1:]}, those of client 0 have {shape or first.shape[1:]}"

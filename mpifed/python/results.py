@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,7 +95,9 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         found = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
         meaning = data.provenance.get("classes", ())
-        return _labelled(found, meaning) if objective.classifies and meaning else found
+        if not objective.classifies or not meaning:
+            return found
+        return _labelled(found, meaning, bool(data.provenance.get("named")))
 
     def plot(self, x: str | Sequence[str] = "round") -> Figure:
         """The curves of `mpifed plot`, as a Matplotlib figure; `x`: some of round, elapsed_s, bytes, simulated_s."""
@@ -136,12 +139,12 @@ def frame(columns: Mapping[str, object]) -> DataFrame:
     return DataFrame(columns)
 
 
-def _labelled(found: Array, meaning: Sequence[str]) -> Array:
-    """Class numbers as the labels they stand for: integers where all are."""
-    try:
-        labels = np.array([int(label) for label in meaning])
-    except ValueError:
-        labels = np.array(list(meaning))
+def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:
+    """Class numbers as the labels they stand for: integers where all are, unless they were `named` by texts."""
+    labels = np.array(list(meaning))
+    if not named:
+        with contextlib.suppress(ValueError):
+            labels = np.array([int(label) for label in meaning])
     result: Array = labels[found]
     return result
 

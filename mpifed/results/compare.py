@@ -12,7 +12,7 @@ from mpifed.files.run_folder import RUN, read_run
 from mpifed.results.best import Choice, choose, to_be_maximized
 from mpifed.results.compare_table import Shown, drawn, setting_columns
 from mpifed.results.pareto import Recommendation, recommend
-from mpifed.results.points import FAILED, Folders, Mean, Ran, Setting, read_points, settings_of, swept
+from mpifed.results.points import FAILED, LABEL, Folders, Mean, Ran, Setting, read_points, settings_of, swept
 from mpifed.results.text import line_of, meaning, toml_text, value_of
 
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
@@ -189,7 +189,8 @@ def _set_arguments(setting: Setting) -> Iterator[str]:
     """A setting as arguments of the command line; nothing where all points have the same."""
     settings = {key: value for key, value in setting.settings.items() if value is not None}
     if settings:
-        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in settings.items())
+        keys = {key: value for key, value in settings.items() if key != LABEL}
+        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in keys.items())
 
 
 def pareto_text(where: Folders, by: Mapping[str, float] | None = None) -> str:

@@ -29,6 +29,7 @@ from mpifed.results.text import toml_text
 
 FAILED = NumericalError.exit_code
 SWEEP = "sweep.csv"
+LABEL = "label"  # of a setting: what tables call it, and no key of a job
 _UNCOMPARED = ("name", "record.transcript", "record.checkpoint_every")  # of a job, what changes no number of its run
 Folders: TypeAlias = Path | Sequence[Path]
 
@@ -183,7 +184,9 @@ def point_settings(folder: Path) -> list[tuple[str, Table]]:
         raise DataError(
             f"{path}: not the points of a sweep ({error}); let the sweep write it anew: remove it and run with --resume"
         ) from error
-    return [(row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True))) for row in rows]
+    return [
+        (row[0], {name: _parsed(name, cell) for name, cell in zip(names, row[1:after], strict=True)}) for row in rows
+    ]
 
 
 def _read_point(run_dir: Path, settings: Table) -> Ran:
@@ -197,8 +200,10 @@ def _read_point(run_dir: Path, settings: Table) -> Ran:
     )  # fmt: skip
 
 
-def _parsed(cell: str) -> object:
-    """The value of a setting, from the text that `csv` made of it."""
+def _parsed(name: str, cell: str) -> object:
+    """The value of a setting, from the text that `csv` made of it; a label is a text, whatever it looks like."""
+    if name == LABEL:
+        return cell
     try:
         value = ast.literal_eval(cell)
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
