@@ -36,6 +36,7 @@ _WHERE = {
     "Record": "mpifed.python.tables", "Stop": "mpifed.python.tables", "Compute": "mpifed.python.tables",
     "Masking": "mpifed.python.tables", "Encryption": "mpifed.python.tables",
     "SimulatedNetwork": "mpifed.python.tables",
+    "Observer": "mpifed.observers", "TensorBoard": "mpifed.observers", "MLflow": "mpifed.observers",
     "MpifedError": "mpifed.core.errors", "UsageError": "mpifed.core.errors", "DataError": "mpifed.core.errors",
     "NumericalError": "mpifed.core.errors", "Interrupted": "mpifed.core.errors",
     "BudgetSpent": "mpifed.core.errors",

@@ -39,6 +39,9 @@ from mpifed.maths.schedules import StepSize as StepSize
 from mpifed.maths.terms import ErrorRate as ErrorRate
 from mpifed.maths.terms import Loss as Loss
 from mpifed.maths.terms import Norm as Norm
+from mpifed.observers import MLflow as MLflow
+from mpifed.observers import Observer as Observer
+from mpifed.observers import TensorBoard as TensorBoard
 from mpifed.python.arrays import FederatedDataset as FederatedDataset
 from mpifed.python.comparing import compare as compare
 from mpifed.python.describe import Torch as Torch

@@ -138,10 +138,24 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
 @main.command()
 @click.argument("run", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def show(run: Path, as_json: bool) -> None:
-    """How a run ended: its results, its costs, what is protected, and what is certified."""
+@click.option("--follow", "following", is_flag=True, help="Its measured rounds as they come, until it ends.")
+def show(run: Path, as_json: bool, following: bool) -> None:
+    """How a run ended: its results, its costs, what is protected, and what is certified.
+
+    --follow also waits for a run that has not begun; Ctrl-C ends it with 130, and does nothing to the run.
+    """
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
+    if following:
+        if as_json:
+            raise click.UsageError("--follow prints lines: give it without --json")
+        from mpifed.run.follow import follow
+
+        try:
+            follow(run)
+        except KeyboardInterrupt:
+            sys.exit(130)
+        return
     from mpifed.results.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))

@@ -15,11 +15,12 @@ from mpifed.job.renamed import RENAMED, VALUES, nearest
 # names for which all entries of a kind are listed, with their first lines
 CHOICES = {
     "algorithm": "algorithm", "model": "model", "minimize": "term", "constraint": "term", "regularizer": "regularizer",
-    "history": "column", "columns": "column", "exit codes": "exit code", "exit code": "exit code",
+    "observe": "observer", "history": "column",
+    "columns": "column", "exit codes": "exit code", "exit code": "exit code",
     "commands": "command", "findings": "audit finding",
 }  # fmt: skip
 TABLES = {"algorithm": ("algorithm",), "model": ("model",), "term": ("constraint", "minimize"),
-          "regularizer": ("regularizer",)}  # fmt: skip
+          "regularizer": ("regularizer",), "observer": ("observe",)}  # fmt: skip
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()]*\)")  # its text may have brackets
 
 

@@ -26,6 +26,7 @@ from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.schedules import CosineDecay, LearningRate, PowerDecay, StepDecay
 from mpifed.maths.terms import TERMS, Term
+from mpifed.observers import OBSERVERS, Observer
 from mpifed.shards.sources.dataset import Source
 
 _MANY = 10**6  # larger upper bounds are left out of the help
@@ -36,6 +37,11 @@ _SWEEP = """Many runs in one file: a run for each combination of the values that
 Any other key is that of a list of values, as "algorithm.batch_size" = [10, 100]. Tables in a list, those of methods
 too, may each have a `label`, by which tables and figures call the runs, as
 "algorithm" = [{label = "A", name = "fedavg"}, {label = "B", name = "scaffold"}]."""
+
+
+_OBSERVE = """[[observe]]: who gets what a run measures, when it is measured; off the clock, on rank 0.
+
+`name`, and the keys of that observer; your own is "module:Class"."""
 
 
 class Key(NamedTuple):
@@ -70,10 +76,12 @@ def entries() -> list[Explanation]:
         Explanation("table", "client_optimizer", _text(SGD), _keys(SGD)),
         Explanation("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
         Explanation("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
+        Explanation("table", "observe", _OBSERVE, ()),
         Explanation("table", "sweep", _SWEEP, _SWEEP_KEYS),
     ]
     kinds: tuple[tuple[str, Mapping[str, type]], ...] = (
         ("algorithm", ALGORITHMS), ("model", OBJECTIVES), ("term", TERMS), ("regularizer", REGULARIZERS),
+        ("observer", OBSERVERS),
     )  # fmt: skip
     for kind, known in kinds:
         listed += [Explanation(kind, name, _text(known[name]), _keys(known[name])) for name in known]
@@ -98,11 +106,19 @@ def own_entry(name: str) -> Explanation:
     part, place = own_class(name, object, name), {kind.table: kind for kind in (ALGORITHM, MODEL, REGULARIZER)}
     if issubclass(part, Source):
         return Explanation("source of data", name, _text(part), _keys(own_class(name, Source, name)))
+    if issubclass(part, Observer):
+        own_class(name, Observer, name)
+        return Explanation("observer", name, _own_text(part), _keys(part))
     kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
     own_class(name, place[kind].base if kind in place else Term, name)
     taken = [f"[{table}]" for table in OPTIMIZERS if table in get_type_hints(part)]
-    text = _text(part) if not (part.__doc__ or "").startswith(f"{part.__name__}(") else "It has no docstring."
+    text = _own_text(part)
     return Explanation(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
+
+
+def _own_text(part: type) -> str:
+    made = (part.__doc__ or "").startswith(f"{part.__name__}(")  # by dataclasses
+    return "It has no docstring." if made else _text(part)
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------------

@@ -113,6 +113,7 @@ class RunJson(Schema):
     sources: dict[Text, Text] = {}
     distributions: dict[Text, Text] = {}
     accepted_changes: list[Text] = []
+    observed: dict[Text, Count | None] = {}
     reductions: dict[Text, object] = {}
     private: bool = False
     protects: Text = ""

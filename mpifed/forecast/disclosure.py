@@ -15,6 +15,8 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, ToClients, fields_of
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.tables import Table
+from mpifed.job.settings import Settings
+from mpifed.observers import Observer, observer_name
 from mpifed.privacy.protection import one_key
 
 
@@ -62,6 +64,14 @@ def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str,
         "server": read if plain else whole,
         "clients": "nothing, but for the one who opens it" if view.one_key and exchange.private else "nothing",
     }
+
+
+def observer_statement(observer: Observer, job: Settings) -> str:
+    """What an observer of a run gets, and where it brings that."""
+    noisy = job.privacy is not None and not job.record.released_only
+    losses = ", with what is measured over training data without noise" if noisy else ""
+    gets = f"gets the job's settings, the rows of the history{losses}, and the summary of the run"
+    return f"observer {observer_name(observer)} {gets}: {observer.destination()}"
 
 
 def _with_last(whole: str) -> str:

@@ -23,7 +23,7 @@ from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
 from mpifed.core.tables import Table
-from mpifed.forecast.disclosure import View, general_statements, learns
+from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement
 from mpifed.forecast.extrapolated import NO_COST, MeasuredCost
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.rehearsal import (
@@ -50,6 +50,7 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.results.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.memory import keep_freed_memory
+from mpifed.run.observation import checked_observers
 from mpifed.run.setup import cells_of, measures_of, problem_of
 from mpifed.shards import store
 from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
@@ -64,6 +65,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     imports = own_modules(table)
     all_points = points(table, str(job_path))
     job = all_points[0].job
+    observers = checked_observers(job.make_observers())
     check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
@@ -129,7 +131,10 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
         **whole,
         "dropout_rate": job.participation.dropout_rate,
         "void_chance": _void_chance(job, int(now.present.sum())),
-        "who_learns": general_statements(scenario.algorithm, view, bool(measures)),
+        "who_learns": [
+            *general_statements(scenario.algorithm, view, bool(measures)),
+            *(observer_statement(observer, job) for observer in observers),
+        ],
         "ranks": ranks,
         "placement": [
             {"rank": rank, "clients": clients, "rows": int(rows)}

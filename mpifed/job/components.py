@@ -28,6 +28,7 @@ from mpifed.maths.ranges import Size
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDecay, StepDecay
 from mpifed.maths.terms import TERMS, Term
+from mpifed.observers import OBSERVERS, Observer
 
 _NUMBER, _LIST = "number", "list"
 Part = TypeVar("Part")  # a dataclass
@@ -115,6 +116,11 @@ def wrong_intercepts(model: ReadOnlyTable, algorithm: ReadOnlyTable) -> list[str
 def constraint(number: int) -> Kind[Term]:
     """The term of a `[[constraint]]`, numbered from 1."""
     return Kind(f"constraint {number}", TERMS, (), Term, ("limit", "margin"))
+
+
+def observer(number: int) -> Kind[Observer]:
+    """The observer of an `[[observe]]`, numbered from 1."""
+    return Kind(f"observe {number}", OBSERVERS, (), Observer)
 
 
 def wrong_with(kind: Kind[Any], table: ReadOnlyTable, imports: bool = True) -> list[str]:  # of any kind

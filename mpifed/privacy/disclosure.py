@@ -38,6 +38,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     PUBLIC: (
         ("job.toml", ""),
+        ("mlflow.json", ""),  # names of its runs there
         ("lock*", ""),  # that of a run which was killed; host and process stand in run.json too
         ("failure.txt", ""),  # the class of an error, and its exit code
         ("history.*", "round up_bytes down_bytes"),
@@ -47,7 +48,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("model.h5@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
         ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
-        ("run.json", "sources sources.* distributions distributions.* accepted_changes"),
+        ("run.json", "sources sources.* distributions distributions.* accepted_changes observed observed.*"),
         ("run.json", "job_sha256 private delta noise_multiplier rounds exit up_bytes down_bytes simulated.network.*"),
         *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),
         ("run.json", "exchanges exchanges.*.played exchanges.*.up_bytes exchanges.*.down_bytes exchanges.*.up_most"),
@@ -62,6 +63,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     TIMING: (
         ("history.*", "elapsed_s simulated_s"),
+        ("tensorboard/*", ""),  # the columns of the history, and when each row was written
         ("run.json", "sha256 started ended elapsed_s seconds_per_round cpu_s reductions reductions.* exchanges.*_s"),
         ("run.json", "simulated_s simulated.*.compute simulated.*.encryption simulated.*.server"),
     ),

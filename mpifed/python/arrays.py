@@ -111,7 +111,7 @@ class FederatedDataset:
         X
             [s, ...] samples, of any shape, or a SciPy CSR matrix [s, p].
         y
-            [s] integers of classes, or real targets; [s, t] real targets.
+            [s] integers or texts of classes, or real targets; [s, t] real targets.
         clients
             How many; with `split="columns"` each gets columns.
         partition
@@ -252,7 +252,9 @@ def _of_frame(
         )
     ids, owner = np.unique(frame[by].to_numpy().astype(str), return_inverse=True)
     if fraction is not None:
-        out_of = held_out(labels_of(y, "y"), fraction, integer(options.get("seed", 0), "seed"))
+        labels = labels_of(y, "y")
+        kinds = np.unique(labels, return_inverse=True)[1] if labels.dtype.kind == "U" else labels
+        out_of = held_out(kinds, fraction, integer(options.get("seed", 0), "seed"))
         X, y, owner, tested = X[~out_of], y[~out_of], owner[~out_of], (X[out_of], y[out_of])
         if len(alone := np.setdiff1d(np.arange(len(ids)), owner)):
             raise DataError(f"from_dataframe: test={fraction:g} leaves no row to {by} = {ids[alone[0]]}; lower it")

@@ -20,7 +20,7 @@ from mpifed.core.io_errors import explaining
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.run.agreement import agreed
 from mpifed.run.folder import RUN_FILES
-from mpifed.run.launch import guarded
+from mpifed.run.launch import guarded, note_failure
 
 T = TypeVar("T")
 _WAIT_S = 10.0  # for the other ranks, before a temporary folder vanishes
@@ -68,7 +68,12 @@ def together(transport: Transport, folder: Path | None, work: Callable[[], T], b
     if transport.size > 1:
         return guarded(transport, folder, spoken, brief)
     with explaining():
-        return spoken()
+        try:
+            return spoken()
+        except Exception as error:
+            if folder is not None:
+                note_failure(folder, error, transport, brief)
+            raise
 
 
 def alike(transport: Transport, work: Callable[[], T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,6 +65,12 @@ class Run:
         return f"Run({', '.join([repr(str(self.path)), *(f'{k}={v:.6g}' for k, v in shown.items()), *warned])})"
 
     @property
+    def exit(self) -> int | None:
+        """The exit code; None of a run that has not ended, or was killed."""
+        code: int | None = self.summary["exit"]
+        return code
+
+    @property
     def history(self) -> DataFrame:
         """A row for each measured round; needs pandas."""
         return frame(self.columns)
@@ -95,7 +102,9 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         found = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
         meaning = data.provenance.get("classes", ())
-        return _labelled(found, meaning) if objective.classifies and meaning else found
+        if not objective.classifies or not meaning:
+            return found
+        return _labelled(found, meaning, bool(data.provenance.get("named")))
 
     def plot(
         self,
@@ -146,12 +155,12 @@ def frame(columns: Mapping[str, object]) -> DataFrame:
     return DataFrame(columns)
 
 
-def _labelled(found: Array, meaning: Sequence[str]) -> Array:
-    """Class numbers as the labels they stand for: integers where all are."""
-    try:
-        labels = np.array([int(label) for label in meaning])
-    except ValueError:
-        labels = np.array(list(meaning))
+def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:
+    """Class numbers as the labels they stand for: integers where all are, unless they were `named` by texts."""
+    labels = np.array(list(meaning))
+    if not named:
+        with contextlib.suppress(ValueError):
+            labels = np.array([int(label) for label in meaning])
     result: Array = labels[found]
     return result
 

@@ -202,11 +202,7 @@ def point_settings(folder: Path) -> list[tuple[str, Table]]:
             f"{path}: not the points of a sweep ({error}); let the sweep write it anew: remove it and run with --resume"
         ) from error
     return [
-        (
-            row[0],
-            {name: cell if name == LABEL else _parsed(cell) for name, cell in zip(names, row[1:after], strict=True)},
-        )
-        for row in rows
+        (row[0], {name: _parsed(name, cell) for name, cell in zip(names, row[1:after], strict=True)}) for row in rows
     ]
 
 
@@ -229,8 +225,10 @@ def _read_point(run_dir: Path, settings: Table) -> Ran:
     )
 
 
-def _parsed(cell: str) -> object:
-    """The value of a setting, from the text that `csv` made of it."""
+def _parsed(name: str, cell: str) -> object:
+    """The value of a setting, from the text that `csv` made of it; a label is a text, whatever it looks like."""
+    if name == LABEL:
+        return cell
     try:
         value = ast.literal_eval(cell)
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
 from mpifed.core.text import counted
-from mpifed.files.json_file import content
-from mpifed.files.run_folder import ended
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
 from mpifed.job.sweep import SweepPoint, points
@@ -133,16 +131,10 @@ def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
 
     Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
     """
-    begun = (run_dir / "job.toml").exists()
-    try:
-        if not begun or content(run_dir / "job.toml") != point.job.text().encode():
-            return None, begun
-        code = ended(run_dir)
-    except (DataError, OSError):  # reported when the run is opened
-        return None, begun
+    code = ended_before(point.job, run_dir, (*FINISHED, NumericalError.exit_code))
     if code == NumericalError.exit_code:
         say(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew")
-    return (code if code in (*FINISHED, NumericalError.exit_code) else None), begun
+    return code, (run_dir / "job.toml").exists()
 
 
 def worst(codes: Iterable[int]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,17 +15,24 @@ from mpifed.files.json_file import content
 from mpifed.files.run_folder import RUN, ended, job_of, read_run
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
+from mpifed.observers.mlflow_store import NOTED
+from mpifed.observers.tensorboard import EVENTS
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.run.lock import HEARTBEAT, LOCK
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 FAILURE = "failure.txt"  # the message of the first rank to fail
 _FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
-RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT)  # all that a run writes beside RAW_FOLDERS
+RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, EVENTS, NOTED)  # all that a run writes beside RAW_FOLDERS
 # keys that may differ between a run and its resumption, since no bit depends on them
 _FREE = (
-    "rounds", "name", "stop", "record", "server", "audit", "simulated_network", "data.path", "data.memory_gib",
-    "data.verify", "data.stage", "data.state_gib",
+    "rounds", "name", "stop", "record", "observe", "server", "audit", "simulated_network", "data.path",
+    "data.memory_gib", "data.verify", "data.stage", "data.state_gib",
 )  # fmt: skip
 
 
@@ -95,16 +104,26 @@ def _without_its_end(out: Path) -> UsageError:
     )
 
 
-def ended_before(job: Job, out: Path) -> int | None:
-    """The exit code of a run that has ended with exactly this job, and whose result is valid; else None."""
+def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int | None:
+    """The exit code of a run that has ended with exactly this job and one of `codes`; else None."""
     written = out / "job.toml"
     try:
-        if not written.exists() or content(written) != job.text().encode():
+        if not written.exists() or not _is_job(content(written), job):
             return None
         code = ended(out)
-    except (DataError, OSError):  # run.json cannot be read
+    except (DataError, OSError, ValueError, RecursionError):  # a file cannot be read
         return None
-    return code if code in FINISHED else None
+    return code if code in codes else None
+
+
+def _is_job(written: bytes, job: Job) -> bool:
+    """Whether job.toml holds exactly this job, whoever observes it; ValueError where it is no TOML."""
+    text = job.text()
+    return written == text.encode() or _unobserved(written.decode("utf-8")) == _unobserved(text)
+
+
+def _unobserved(text: str) -> Table:
+    return {key: value for key, value in tomllib.loads(text).items() if key != "observe"}
 
 
 def _header(job: Job, out: Path, damaged: bool) -> Header | None:

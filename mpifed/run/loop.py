@@ -29,6 +29,7 @@ from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import RunEvaluation, Trained
 from mpifed.run.folder import same_end, same_job
 from mpifed.run.identity import Identity
+from mpifed.run.observation import Observation
 from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW, Result
 from mpifed.run.output import Results
 from mpifed.run.own_classes import not_checked
@@ -52,6 +53,7 @@ class RunLoop:
         header: Header | None,
         check: bool,
         accept_changed: bool,
+        observation: Observation,
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
         self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
@@ -62,7 +64,7 @@ class RunLoop:
         self.ready.aggregator.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges = self.ready.algorithm.exchanges
-        self.settings, self.accept_changed = job.table(), accept_changed
+        self.settings, self.accept_changed, self.observation = job.table(), accept_changed, observation
         with agreed(transport):
             self.identity = Identity.of(job, self.ready.data, self.ready.aggregator.device) if self.serves else None
         self.checkpoints = Checkpoints(out, transport, self.ready.aggregator.blocks)
@@ -307,8 +309,9 @@ class RunLoop:
             ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)
         notes = [*self.notes, *data_warnings(self.job, ready.data)]
         return Results(
-            self.job, ready.algorithm, self.out, self.reporter, ledger, self.identity, ready.aggregator.device, notes
-        )
+            self.job, ready.algorithm, self.out, self.reporter, self.observation, ledger, self.identity,
+            ready.aggregator.device, notes,
+        )  # fmt: skip
 
     def _close_results(self, cpu_s: float, code: int) -> None:
         gathered = self.transport.gather((cpu_s, environment.peak_rss_bytes()))

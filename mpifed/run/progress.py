@@ -1,4 +1,4 @@
-"""The output during a run: a progress bar at a terminal, a line per measured round elsewhere."""
+"""The output during a run: a progress bar at a terminal or in a notebook, a line per measured round elsewhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Protocol
 
 from mpifed.core.io_errors import say
 from mpifed.core.tables import Table
-from mpifed.files.columns import shown
+from mpifed.files.columns import column_of, shown
 
 _REFRESH_S = 0.1
+_NOTEBOOK_REFRESH_S = 0.5
+_CELLS = 40  # of a bar
 
 
 class Reporter(Protocol):
@@ -113,13 +115,63 @@ class Bar:
         self._progress.stop()
 
 
+class NotebookBar(Silent):
+    """A reporter with a bar in a notebook: a single output, which is replaced, and needs no widgets."""
+
+    def start(self, done: int, rounds: int, title: str) -> None:
+        from IPython.display import display
+
+        self._title, self._rounds, self._row = title, rounds, ""
+        self._done, self._next = done, time.monotonic() + _NOTEBOOK_REFRESH_S
+        self._handle = display(self._shown(), raw=True, display_id=True)
+
+    def advance(self, done: int) -> None:
+        self._done = done
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _NOTEBOOK_REFRESH_S
+            self._handle.update(self._shown(), raw=True)
+
+    def row(self, columns: Table) -> None:
+        self._row = _numbers(columns)
+
+    def warn(self, text: str) -> None:
+        say(f"mpifed: warning: {text}", file=sys.stderr)
+
+    def note(self, text: str) -> None:
+        say(f"mpifed: note: {text}", file=sys.stderr)
+
+    def end(self) -> None:
+        if hasattr(self, "_handle"):  # it has started
+            self._handle.update(self._shown(), raw=True)
+
+    def _shown(self) -> dict[str, str]:
+        full = _CELLS * self._done // self._rounds
+        bar = f"{'█' * full}{'░' * (_CELLS - full)}"
+        return {"text/plain": f"{self._title}\nrounds {bar} {self._done}/{self._rounds}  {self._row}"}
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
 def reporter(rank: int, progress: str = "auto") -> Reporter:
-    """The reporter of this process; `progress`: bar, lines, none, or auto (a bar at a terminal, else lines)."""
+    """The reporter of this process; `progress`: bar, lines, none, or auto, a bar at a terminal and in a notebook."""
     if rank or progress == "none":
         return Silent()
     if progress == "auto":
-        progress = "bar" if sys.stdout.isatty() else "lines"
-    return Bar() if progress == "bar" else Lines()
+        progress = "bar" if sys.stdout.isatty() or in_notebook() else "lines"
+    if progress == "bar":
+        return NotebookBar() if in_notebook() else Bar()
+    return Lines()
+
+
+def number_text(name: str, value: float) -> str:
+    """A number of a column, in few characters."""
+    if column_of(name).unit == "%":
+        return f"{value:.2%}"
+    return f"{value:.4f}" if name.endswith("loss") or name.startswith("constraint_") else f"{value:.2e}"
 
 
 def _numbers(columns: Table) -> str:
@@ -127,9 +179,8 @@ def _numbers(columns: Table) -> str:
     for column in shown("progress"):
         value = columns.get(column.name)
         if value is not None:
-            form = ".2%" if column.unit == "%" else ".4f" if column.name.endswith("loss") else ".2e"
-            texts.append(f"{column.label} {value:{form}}")
-    limited = [f"{value:.4f}" for name, value in columns.items() if name.startswith("constraint_")]
+            texts.append(f"{column.label} {number_text(column.name, value)}")
+    limited = [number_text(name, value) for name, value in columns.items() if name.startswith("constraint_")]
     if limited:
         texts.append(f"constraints {' '.join(limited)}")
     return "  ".join(texts)

@@ -43,6 +43,8 @@ def encode(data: Dataset, rule: str) -> Labels:
     if len(values) < 2:
         raise DataError(f"{_file(data, 0)}: all rows have the label {values[0]}; expected at least two classes")
     code, meaning = _code(rule, values)
+    if data.classes is not None:
+        meaning = tuple(data.classes[value] for value in values)
     if rule == "all":
         _check_known(data, values)
     return Labels(code(labels), None if test is None else code(test), meaning)

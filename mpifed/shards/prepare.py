@@ -273,6 +273,7 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
         "options": {name: _plain(value) for name, value in asdict(options).items()},
         "files": {path.name: sha256(path) for path in data.files},
         "classes": list(meaning),
+        "named": data.classes is not None,
         "versions": {
             "mpifed": mpifed.__version__,
             "python": platform.python_version(),

@@ -17,7 +17,7 @@ import mpifed
 
 PACKAGE = Path(mpifed.__file__).parent
 # what each package may import of the others: core <- maths, shards <- algorithms; core, maths.fixedpoint <- comm
-_JOB = ["core", "maths", "shards", "algorithms", "comm", "files", "job"]
+_JOB = ["core", "maths", "shards", "algorithms", "comm", "files", "observers", "job"]
 MAY = {
     "core": ["core"],
     "maths": ["core", "maths"],
@@ -25,7 +25,8 @@ MAY = {
     "algorithms": ["core", "maths", "shards", "algorithms"],
     "comm": ["core", "comm", "maths.fixedpoint", "maths.kernels_sums"],
     "files": ["core", "shards", "files"],
-    "job": ["core", "maths", "shards", "algorithms", "comm", "job"],
+    "observers": ["core", "files", "observers"],
+    "job": ["core", "maths", "shards", "algorithms", "comm", "observers", "job"],
     "privacy": [
         "core",
         "maths",
@@ -37,7 +38,7 @@ MAY = {
         "privacy",
     ],
     "results": ["core", "maths", "algorithms", "files", "job", "privacy", "results"],
-    "explain": ["core", "maths", "shards", "algorithms", "files", "job", "explain"],
+    "explain": ["core", "maths", "shards", "algorithms", "files", "observers", "job", "explain"],
     "run": [*_JOB, "privacy", "results", "run"],
     "forecast": [*_JOB, "privacy", "results", "run", "forecast"],
     "batch": ["core", "shards", "comm", "files", "job", "results", "run", "forecast", "batch"],

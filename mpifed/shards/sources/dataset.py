@@ -58,6 +58,7 @@ class Dataset:
     names: tuple[str, ...] | None = None  # [p] of the features
     shape: tuple[int, ...] | None = None  # of a sample, of p numbers in C order, such as (channels, height, width)
     files: tuple[Path, ...] = ()  # from which the data were read
+    classes: tuple[str, ...] | None = None  # names of the labels 0, 1, ..., where they are texts
     partition: Partition | None = None  # of rows and columns among clients, if the source determines it
 
 
