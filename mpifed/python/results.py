@@ -100,7 +100,7 @@ class Run:
         like: Parameters = objective.start(data.features, data.classes or data.targets, np.random.default_rng(0), dtype)
         ordered = iter([self.arrays[name] for name in model_arrays(like)])
         parameters = map_leaves(lambda _: next(ordered), like)
-        found = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
+        found: Array = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
         meaning = data.provenance.get("classes", ())
         if not objective.classifies or not meaning:
             return found
