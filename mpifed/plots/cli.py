@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from mpifed.batch.cli import FOLDER, Finite
 from mpifed.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpifed.plots.convergence import Log
+    from mpifed.plots.lines import Band
+    from mpifed.plots.style import SizeName
 
 
 def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, list[Path]]:
@@ -65,8 +70,9 @@ def plot(
     across: tuple[str, ...],
     down: tuple[str, ...],
     relative_to: float | None,
-    size: Any,  # of click's choices
-    **options: Any,
+    band: Band,
+    log: Log | None,
+    size: SizeName,
 ) -> None:
     """Curves of runs and sweeps, or a picture of how data are divided among clients.
 
@@ -82,9 +88,9 @@ def plot(
         raise click.UsageError("give folders of runs or sweeps, or of data")
     if out is None and not terminal:
         raise click.UsageError("give --out FIGURE, or --terminal")
-    chosen = {name: value for name, value in options.items() if value not in (None, "range")}
+    of_figures = bool(across or down or log or relative_to) or band != "range"
     if any((folder / "federation.h5").exists() for folder in folders):
-        if len(folders) > 1 or joined or across or down or chosen or relative_to or terminal or out is None:
+        if len(folders) > 1 or joined or of_figures or terminal or out is None:
             raise click.UsageError("data are drawn one folder at a time, with --out and --size alone")
         _draw_data(folders[0], out, size)
         return
@@ -93,7 +99,7 @@ def plot(
     from mpifed.plots.style import save
     from mpifed.plots.terminal import terminal as as_text
 
-    if out is None and (across or down or chosen or relative_to):
+    if out is None and of_figures:
         raise click.UsageError("--x, --y, --band, --log and --relative-to go with --out FIGURE")
     read = read_lines(folders, joined, relative_to)
     for note in read.notes:
@@ -102,11 +108,11 @@ def plot(
         for text in as_text(read):
             click.echo(text)
     if out is not None:
-        save(draw(read, x=across, y=down, size=size, **options), out)
+        save(draw(read, x=across, y=down, band=band, log=log, size=size), out)
         click.echo(f"figure: {out}")
 
 
-def _draw_data(folder: Path, out: Path, size: Any) -> None:  # of click's choices
+def _draw_data(folder: Path, out: Path, size: SizeName) -> None:
     from mpifed.plots.partition import partition
     from mpifed.plots.style import save
     from mpifed.shards.store import open_federation

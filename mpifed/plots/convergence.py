@@ -104,7 +104,7 @@ def draw(
 def _check_columns(read: PlottedLines, names: Sequence[str]) -> None:
     known = read.columns()
     if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"no run has measured {unknown[0]!r:.40}; columns are {', '.join(sorted(known))}")
+        raise UsageError(f"no run has measured {unknown[0]!r:.40}; columns are {', '.join(known)}")
 
 
 def _panels(

@@ -20,7 +20,7 @@ from mpifed.files.run_folder import JOB, job_of, read_run
 from mpifed.job.loading import dotted
 from mpifed.plots.labels import LABEL, labels_of
 from mpifed.plots.style import Floats
-from mpifed.results.points import SWEEP, is_sweep, point_settings
+from mpifed.results.points import is_sweep, point_settings
 
 Folder = str | os.PathLike[str]
 Band = Literal["range", "deviation", "interval", "none"]
@@ -70,8 +70,9 @@ class PlottedLines(NamedTuple):
     notes: list[str]
 
     def columns(self) -> list[str]:
-        """The columns that at least one run has."""
-        return list(dict.fromkeys(name for line in self.lines for run in line.runs for name in run.history))
+        """The columns of which at least one run has a number."""
+        runs = [run for line in self.lines for run in line.runs]
+        return sorted({name for run in runs for name, values in run.history.items() if np.isfinite(values).any()})
 
 
 def read_lines(
@@ -132,11 +133,8 @@ def _runs(folders: Sequence[Folder], optimum: float | None, notes: list[str]) ->
 def _read(folder: Path, label: Table, optimum: float | None) -> PlottedRun:
     job = job_of(folder)
     if not job:
-        there = "is no run" if folder.is_dir() else "no such folder"
-        raise DataError(
-            f"{folder / JOB}: cannot be read, or is empty: {folder} {there}{leads_to(folder)}; give the folder of a "
-            f"run, of a sweep (with {SWEEP}), or of data that `mpifed data` made"
-        )
+        there = f"no run, sweep or data here (no {JOB})" if folder.is_dir() else f"no such folder{leads_to(folder)}"
+        raise DataError(f"{folder}: {there}; give a folder that `mpifed run` or `mpifed data` has written")
     history = {name: values.astype(np.float64) for name, values in read_history(folder).items()}
     if not history:
         raise DataError(f"{folder / HISTORY}: the run ended before its first measured round; resume it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mpifed.plots.style import SizeName
 
 Integers = NDArray[np.int64]
+Interval: TypeAlias = tuple[int, int]  # [start, stop)
+Rectangle: TypeAlias = tuple[int, Interval, Interval]  # client, rows, columns
 _FEW = 40  # clients, and classes, that are drawn one by one: as dots and bars
 _BINS = 1000  # of more clients, so many neighbours share a bin that these are enough; the same holds for classes
 _RECTANGLES = 20_000
@@ -218,16 +220,16 @@ def _draw_map(axes: Axes, data: ShardFolder, size: Size, width: float) -> None:
     )  # fmt: skip
 
 
-def _largest(pieces: Sequence[tuple[int, Any, Any]]) -> Iterator[tuple[int, Any, Any]]:
+def _largest(pieces: Sequence[Rectangle]) -> Iterator[Rectangle]:
     """The largest piece of each client."""
-    largest: dict[int, tuple[int, Any, Any]] = {}
+    largest: dict[int, Rectangle] = {}
     for piece in pieces:
         other = largest.setdefault(piece[0], piece)
         largest[piece[0]] = max(other, piece, key=lambda one: (one[1][1] - one[1][0]) * (one[2][1] - one[2][0]))
     yield from largest.values()
 
 
-def _spans(data: ShardFolder, axis: str, count: int) -> tuple[list[list[tuple[int, int]]], bool]:
+def _spans(data: ShardFolder, axis: str, count: int) -> tuple[list[list[Interval]], bool]:
     """The intervals [start, stop) that each group covers, in the order of the numbers where that needs no more pieces.
 
     Returns
@@ -248,7 +250,7 @@ def _spans(data: ShardFolder, axis: str, count: int) -> tuple[list[list[tuple[in
     return grouped, True
 
 
-def _intervals(places: Integers, bounds: Integers) -> list[list[tuple[int, int]]]:
+def _intervals(places: Integers, bounds: Integers) -> list[list[Interval]]:
     """The intervals of consecutive numbers in each group."""
     intervals = []
     for start, stop in itertools.pairwise(bounds.tolist()):

@@ -16,6 +16,7 @@ from mpifed.files.columns import column_of, labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
@@ -141,7 +142,7 @@ def finish(axes: Axes, which: Literal["x", "y"], name: str, values: Floats, log:
     axes.set(**{f"{which}label": textwrap.fill(label_of(name), max(12, letters))})
 
 
-def _log_ticks(axis: Any, positive: Floats, percent: bool) -> None:  # an axis of matplotlib
+def _log_ticks(axis: Axis, positive: Floats, percent: bool) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
     ratio = positive.max() / positive.min()
@@ -150,7 +151,7 @@ def _log_ticks(axis: Any, positive: Floats, percent: bool) -> None:  # an axis o
     axis.set_minor_locator(NullLocator())
 
 
-def _unit_ticks(axis: Any, units: Units, positive: Floats, logarithmic: bool, ticks: int) -> None:  # of matplotlib
+def _unit_ticks(axis: Axis, units: Units, positive: Floats, logarithmic: bool, ticks: int) -> None:
     """Ticks in the largest unit that suits the values; of a linear axis from 0 on."""
     from matplotlib.ticker import MaxNLocator
 

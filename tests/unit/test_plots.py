@@ -158,7 +158,7 @@ def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_what_is_not_a_run_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"job\.toml: cannot be read"):
+    with pytest.raises(DataError, match="no run, sweep or data here"):
         figure([tmp_path])
     with pytest.raises(DataError, match="nothing was measured"):
         figure([write_run(tmp_path / "run", unknown=["train_loss", "test_accuracy"])])
@@ -350,8 +350,13 @@ def test_any_column_can_be_an_axis_and_unknown_ones_list_the_known(sweep: Path) 
         assert draw(read, x="round", y="train_loss", log=log).axes[0].get_yscale() == scale  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"no run has measured 'loss'; columns are bytes, .*train_loss, up_bytes"):
         draw(read, y="loss")
-    with pytest.raises(DataError, match="nothing of elapsed_s was measured against round"):
-        figure([write_run(sweep / "other", unknown=["elapsed_s"])], x="round", y="elapsed_s")
+    private = write_run(sweep / "private", private=True, unknown=["train_loss"])
+    with pytest.raises(DataError, match="nothing of train_loss was measured against epsilon"):
+        figure([private, sweep / "point-0000"], x="epsilon", y="train_loss")
+    with pytest.raises(
+        UsageError, match=r"no run has measured 'train_loss'; columns are bytes, down_bytes, elapsed_s, "
+    ):
+        figure([private], y="train_loss")
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
@@ -460,7 +465,7 @@ def test_the_command_draws_what_it_is_asked_for(sweep: Path, monkeypatch: pytest
     (["run", "--out", "f.png", "--relative-to", "0"], 2, "relative-to"),
     (["run", "--out", "f.png", "--label", "A"], 2, "expected NAME=FOLDER or NAME=FOLDER,FOLDER"),
     (["run", "--out", "f.png", "--label", "=run"], 2, "expected NAME=FOLDER"),
-    (["--out", "f.png", "--label", "A=nowhere"], 3, "nowhere no such folder"),
+    (["--out", "f.png", "--label", "A=nowhere"], 3, "nowhere: no such folder"),
     (["run", "data", "--out", "f.png"], 2, "data are drawn one folder at a time"),
     (["data", "--out", "f.png", "--y", "train_loss"], 2, "data are drawn one folder at a time"),
     (["run", "--x", "round", "--out", "run/job.toml/f.png"], 3, "run/job.toml/f.png: Not a directory; name a f"),
