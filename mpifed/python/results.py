@@ -95,9 +95,8 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         found = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
         meaning = data.provenance.get("classes", ())
-        if not objective.classifies or not meaning:
-            return found
-        return _labelled(found, meaning, bool(data.provenance.get("named")))
+        named = bool(data.provenance.get("named"))
+        return _labelled(found, meaning, named) if objective.classifies and meaning else found
 
     def plot(self, x: str | Sequence[str] = "round") -> Figure:
         """The curves of `mpifed plot`, as a Matplotlib figure; `x`: some of round, elapsed_s, bytes, simulated_s."""
@@ -141,7 +140,7 @@ def frame(columns: Mapping[str, object]) -> DataFrame:
 
 def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:
     """Class numbers as the labels they stand for: integers where all are, unless they were `named` by texts."""
-    labels = np.array(list(meaning))
+    labels: Array = np.array(list(meaning))
     if not named:
         with contextlib.suppress(ValueError):
             labels = np.array([int(label) for label in meaning])
