@@ -151,11 +151,7 @@ def show(run: Path, as_json: bool, following: bool) -> None:
             raise click.UsageError("--follow prints lines: give it without --json")
         from mpifed.run.follow import follow
 
-        try:
-            follow(run)
-        except KeyboardInterrupt:
-            sys.exit(130)
-        return
+        sys.exit(follow(run))
     from mpifed.results.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))

@@ -18,7 +18,7 @@ class ObservedRun(NamedTuple):
     settings: Table
     """The tables of the job with all defaults, without `observe`."""
     folder: Path
-    """Of the run; another observer, or another run, has others."""
+    """Of the run. Files of your own in it keep `overwrite=True` from removing it."""
     rounds: int
     """That the job has."""
     resumed_after: int | None

@@ -102,9 +102,8 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         found: Array = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
         meaning = data.provenance.get("classes", ())
-        if not objective.classifies or not meaning:
-            return found
-        return _labelled(found, meaning, bool(data.provenance.get("named")))
+        named = bool(data.provenance.get("named"))
+        return _labelled(found, meaning, named) if objective.classifies and meaning else found
 
     def plot(
         self,
@@ -157,7 +156,7 @@ def frame(columns: Mapping[str, object]) -> DataFrame:
 
 def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:
     """Class numbers as the labels they stand for: integers where all are, unless they were `named` by texts."""
-    labels = np.array(list(meaning))
+    labels: Array = np.array(list(meaning))
     if not named:
         with contextlib.suppress(ValueError):
             labels = np.array([int(label) for label in meaning])

@@ -26,14 +26,26 @@ POLL_S = 0.5
 _WIDTH = 10
 
 
-def follow(folder: Path) -> None:
+def follow(folder: Path) -> int:
     """Print the rows of a run until it ends; of one that has not begun, once it has. Neither MPI nor locks.
+
+    Returns
+    -------
+    0 at its end, 130 after Ctrl-C
 
     Raises
     ------
     UsageError, DataError
         when it is a sweep, or a file is damaged.
     """
+    try:
+        _follow(folder)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _follow(folder: Path) -> None:
     rows, table = NewRows(folder / HISTORY), RowTable()
     told, silent_since = False, None
     while True:

@@ -80,7 +80,7 @@ def test_tensors() -> None:
     (lambda: _arrays(WITH_NAN, Y[:5]), "X: 5 values that are no finite float32, the first nan in row 0; fill them in"),
     (lambda: _arrays(X * 1e300), "no finite float32"),
     (lambda: _arrays([[1, 2], [3]], [0, 1]), "X: no array of numbers"),
-    (lambda: _arrays(y=np.array(list("abc"))[Y]), "encode names by names, y = np.unique"),
+    (lambda: _arrays(y=np.array(list("abc"), dtype=object)[Y][:, None].repeat(2, axis=1)), "a label for each sample"),
     (lambda: _arrays(y=np.eye(3, dtype=int)[Y]), r"y.argmax\(axis=1\) of one-hot rows"),
     (lambda: _run(_arrays(y=Y.astype(float))), r"give integer labels, as by y.astype\(int\)"),
     (lambda: _arrays(test=1.5), "test = 1.5; expected a pair"),
