@@ -62,7 +62,7 @@ def compared(where: Folders, by: Sequence[str] = (), against: str | None = None,
     points = read_points(where)
     settings = settings_of(points)
     names, notes = names_of(settings), swept(where)
-    targets = [target_of(text) for text in to]
+    by, targets = list(dict.fromkeys(by)), list(dict.fromkeys(target_of(text) for text in to))
     check_objectives(named(where), objectives_of(settings), [*by, *(target.column for target in targets)])
     there = columns_of(settings)
     if unknown := [name for name in by if name not in there]:

@@ -163,7 +163,9 @@ def test_nothing_depends_on_the_order_of_the_arguments(tmp_path: Path) -> None:
 
 def test_columns_that_are_asked_for(tmp_path: Path) -> None:
     folder = sweep(tmp_path / "s", {"A": ACCURACY["A"], "B": ACCURACY["B"]})
-    facts = json.loads(mpifed("compare", folder, "--by", "bytes,test_accuracy", "--by", "train_loss", "--json").output)
+    facts = json.loads(
+        mpifed("compare", folder, "--by", "bytes,test_accuracy", "--by", "train_loss,bytes", "--json").output
+    )
     assert [paired["column"] for paired in facts["paired"]] == ["bytes", "test_accuracy", "train_loss"]
     ended = mpifed("compare", folder, "--by", "accuracy")
     assert ended.exit_code == 2 and "no column accuracy; there are " in ended.output

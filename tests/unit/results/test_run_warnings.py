@@ -96,6 +96,10 @@ def test_show_compare_and_python_say_the_same(tmp_path: Path) -> None:
     run = mf.load(folder / "point-0001")
     assert run.warnings == (text,) and f"warning: {text}" in repr(run)
     assert "warning" not in repr(mf.load(folder / "point-0000"))
+    sweep = mf.Sweep(folder, {"small": [mf.load(folder / f"point-000{k}") for k in (0, 1)]}, (1, 2))
+    assert repr(sweep).endswith(f"small; 2 seeds; small, seed 2: {text})")
+    pytest.importorskip("pandas")
+    assert sweep.summary["warnings"].tolist() == ["", text]
 
 
 # --- sigma --------------------------------------------------------------------------------------------------------
