@@ -15,7 +15,7 @@ from mpifed import __version__
 from mpifed.batch.cli import FOLDER, Finite, status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
-from mpifed.core.text import shown_lines
+from mpifed.core.text import on_screen, screen_width, shown_lines
 from mpifed.results.cli import export
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
@@ -75,6 +75,7 @@ main.add_command(export)
 @click.option(
     "--accept-changed", is_flag=True, help="With --resume: go on even if own sources or libraries have changed."
 )
+@click.option("--overwrite", is_flag=True, help="Remove the run or sweep in --out first, unless it is running.")
 def run(
     job: Path,
     changes: tuple[str, ...],
@@ -85,6 +86,7 @@ def run(
     progress: str,
     unchecked: bool,
     accept_changed: bool,
+    overwrite: bool,
 ) -> None:
     """Run a job; under mpirun on all its ranks, else in this process.
 
@@ -101,7 +103,7 @@ def run(
     """
     from mpifed.run.command import How, run_command
 
-    how = How(resume=resume, max_hours=max_hours, progress=progress, check=not unchecked, accept_changed=accept_changed)
+    how = How(resume, max_hours, progress, not unchecked, accept_changed, overwrite)
     sys.exit(run_command(job, changes, out, point, how))
 
 
@@ -129,7 +131,7 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
     from mpifed.forecast.job import forecast, forecast_text
 
     result = forecast(job, changes, ranks)
-    click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result))
+    click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result, screen_width()))
 
 
 @main.command()
@@ -141,7 +143,7 @@ def show(run: Path, as_json: bool) -> None:
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
     from mpifed.results.show import run_summary, run_text
 
-    click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))
+    click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))
 
 
 @main.command()
@@ -223,7 +225,7 @@ def explain(name: str) -> None:
         Explanation("command", title, command.get_short_help_str(200), ()) for title, command in main.commands.items()
     ]
     more += [Explanation("audit finding", title, text, ()) for title, text in NAMES.items()]
-    click.echo(explained(name, more))
+    click.echo(on_screen(explained(name, more)))
 
 
 @main.command()

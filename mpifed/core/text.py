@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import shutil
+import sys
 import unicodedata
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 
 _NAME_BYTES = 200  # of 255 that file systems have: the names of files beside a run's folder begin with its own
 _SHOWN = 200
+_WHOLE = "next: "  # a line with a command, which is copied whole: a terminal wraps it by itself
+_NARROWEST = 20  # characters of a terminal
 
 
 def counted(count: int, what: str) -> str:
@@ -53,3 +60,62 @@ def command_line(*words: object) -> str:
 def leads_to(path: Path) -> str:
     """Where a relative path leads, in brackets: it depends on the folder in which a command is started."""
     return "" if path.is_absolute() else f" ({path.absolute()}, relative to {Path.cwd()})"
+
+
+def screen_width() -> int | None:
+    """The characters of a line on standard output; None where that is no terminal, and lines are as long as need be."""
+    return max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+
+
+def on_screen(text: str) -> str:
+    """A text for standard output: at a terminal its long lines are broken, elsewhere it is as it is."""
+    width = screen_width()
+    return text if width is None else fitted(text, width)
+
+
+def fitted(text: str, width: int) -> str:
+    """A text whose lines have at most `width` characters; what a line says after its label stays beside the label.
+
+    Words that are longer, such as paths, stay whole, and so does a line with a command, so that both can be copied.
+    """
+    return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    if len(line) <= width or line.startswith(_WHOLE):
+        yield line
+        return
+    margin = len(line) - len(line.lstrip())
+    label = re.match(r" *\S+(?: \S+)* {2,}(?=\S)", line)
+    indent = label.end() if label and label.end() <= width // 2 else margin + 2
+    if max(map(len, line.split())) > width - indent:
+        indent = min(indent, 4)
+    yield from wrap(
+        line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
+        replace_whitespace=False, drop_whitespace=True,
+    )  # fmt: skip
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: Container[int] = (), width: int | None = None) -> Iterator[str]:
+    """The lines of a table, whose first row has its headings; where it is too wide, each row is a list of its cells.
+
+    Parameters
+    ----------
+    right : columns whose cells are flush right
+    width : characters of a line; None: as many as the table takes
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{'>' if k in right else '<'}{widths[k]}}" for k, cell in enumerate(row)).rstrip()
+        for row in rows
+    ]
+    if width is None or max(map(len, lines)) <= width:
+        yield from lines
+        return
+    headings, *others = rows
+    label = max(map(len, headings[1:]), default=0)
+    for first, *cells in others:
+        yield first
+        for heading, cell in zip(headings[1:], cells, strict=True):
+            if cell:
+                yield from _broken(f"  {heading:{label}}  {cell}", width)

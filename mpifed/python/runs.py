@@ -21,10 +21,9 @@ from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike, remove, temporary, together
+from mpifed.python.ranks import alike, temporary, together
 from mpifed.python.results import Run, read_run
 from mpifed.python.values import integer
-from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.progress import reporter
 
@@ -172,13 +171,13 @@ def train(
     from mpifed.run import api
 
     def work() -> None:
-        with agreed(transport):
-            if overwrite and transport.rank == 0:
-                remove(folder)
         bare = progress == "bar" and "ipykernel" in sys.modules and find_spec("ipywidgets") is None
         shown = reporter(transport.rank, "lines" if bare else progress)  # a notebook without widgets shows no bar
         try:
-            api.run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache)
+            api.run(
+                checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
+                overwrite=overwrite,
+            )  # fmt: skip
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if transport.rank == 0:
                 shown.warn(str(error))

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.comm.transport import Transport
 from mpifed.job.job import Job
+from mpifed.privacy.ledger_file import LEDGER
 from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import open_folder
@@ -18,6 +19,7 @@ from mpifed.run.lock import locked
 from mpifed.run.loop import RunLoop
 from mpifed.run.memory import keep_freed_memory
 from mpifed.run.outcome import Result
+from mpifed.run.overwrite import remove
 from mpifed.run.progress import Reporter, Silent
 from mpifed.run.signals import stop_on_signals
 
@@ -33,6 +35,7 @@ def run(
     cache: DataCache | None = None,
     check: bool = True,
     accept_changed: bool = False,
+    overwrite: bool = False,
 ) -> Result | None:
     """Run a job to its end, or on from its checkpoint. Collective.
 
@@ -42,6 +45,7 @@ def run(
     max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
     cache : data that an earlier run in this process has opened, and that this run shares with the next
     check : test the user's own model, terms and regularizer first; without, run.json has a warning
+    overwrite : remove the run or sweep that is in `out`
     accept_changed : go on even if the user's sources or the libraries have changed since the checkpoint
 
     Raises
@@ -56,6 +60,10 @@ def run(
         opened = None
         with agreed(transport):
             if transport.rank == 0:
+                if overwrite:
+                    if (out / LEDGER).exists():
+                        reporter.warn(f"{out}: a private run is replaced; what it has released stays known")
+                    remove(out)
                 held.enter_context(locked(out))
                 opened = open_folder(job, out, resume)
         opened = transport.share(opened)

@@ -51,7 +51,10 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     # whether the run failed before it wrote results
     nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
     if begun and not resume and not nothing_left:
-        raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
+        raise UsageError(
+            f"{out}: holds a run already; choose another --out, continue it with --resume, or replace it with "
+            "--overwrite"
+        )
     damaged = _damaged(out) if resume and begun else ""
     header = _header(job, out, bool(damaged)) if resume and begun else None
     if begun and (code := ended_before(job, out)) is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mpifed.core.tables import Table
+from mpifed.core.text import on_screen, screen_width
 
 FOLDER = click.Path(path_type=Path)
 
@@ -93,7 +94,7 @@ def scale(
         from mpifed.forecast.scale import scale_text
 
         prediction = predicted(job, changes, numbers(ranks, "--ranks"), weak=kinds == "weak", **machine)
-        click.echo(json.dumps(prediction, indent=2) if as_json else scale_text(prediction))
+        click.echo(json.dumps(prediction, indent=2) if as_json else on_screen(scale_text(prediction, screen_width())))
         return
     if as_json:
         raise click.UsageError("--json needs --predict; a study writes its numbers to scaling.json in its folder")

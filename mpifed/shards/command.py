@@ -15,6 +15,7 @@ from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.expected import expected
 from mpifed.core.tables import Table
+from mpifed.core.text import on_screen
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
@@ -209,7 +210,7 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
     except MemoryError as error:
         why = str(error) or "none left"
         raise DataError(f"{name}: not enough memory ({why}); use less data") from error
-    click.echo(_summary(federation))
+    click.echo(on_screen(_summary(federation)))
 
 
 def _summary(federation: ShardFolder) -> str:
