@@ -12,10 +12,13 @@ from typing import Any
 import click
 
 from mpifed import __version__
-from mpifed.batch.cli import FOLDER, Finite, status, submit
+from mpifed.arguments import FOLDER, Finite, explained_names, run_folders
+from mpifed.audit.cli import audit
+from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import on_screen, screen_width, shown_lines
+from mpifed.explain.cli import new
 from mpifed.results.cli import export
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
@@ -51,14 +54,11 @@ def main() -> None:
     """Federated optimization at HPC scale, over MPI."""
 
 
-main.add_command(data)
-main.add_command(submit)
-main.add_command(status)
-main.add_command(scale)
-main.add_command(export)
+for _command in (audit, data, export, new, scale, status, submit):
+    main.add_command(_command)
 
 
-@main.command()
+@main.command(short_help="Run a job, or the points of a sweep.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
@@ -107,7 +107,7 @@ def run(
     sys.exit(run_command(job, changes, out, point, how))
 
 
-@main.command()
+@main.command(short_help="Check a job, and forecast its run.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option(
@@ -134,8 +134,8 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
     click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result, screen_width()))
 
 
-@main.command()
-@click.argument("run", type=FOLDER)
+@main.command(short_help="How a run ended, and what it cost.")
+@click.argument("run", type=FOLDER, shell_complete=run_folders)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def show(run: Path, as_json: bool) -> None:
     """How a run ended: its results, its costs, what is protected, and what is certified."""
@@ -146,8 +146,8 @@ def show(run: Path, as_json: bool) -> None:
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))
 
 
-@main.command()
-@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN... | SWEEP")
+@main.command(short_help="Compare runs, or the points of a sweep.")
+@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN... | SWEEP", shell_complete=run_folders)
 @click.option("--select", type=click.Choice(["best", "pareto"]), help="The best by one column, or by several.")
 @click.option(
     "--by", metavar="COLUMN[,COLUMN:WEIGHT...]",
@@ -208,8 +208,8 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
     return True
 
 
-@main.command()
-@click.argument("name")
+@main.command(short_help="What a name of a job or result means.")
+@click.argument("name", shell_complete=explained_names)
 def explain(name: str) -> None:
     """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
@@ -222,14 +222,15 @@ def explain(name: str) -> None:
     from mpifed.explain.entries import Explanation
 
     more = [
-        Explanation("command", title, command.get_short_help_str(200), ()) for title, command in main.commands.items()
+        Explanation("command", title, (command.help or "").partition("\n\n")[0], ())
+        for title, command in main.commands.items()
     ]
     more += [Explanation("audit finding", title, text, ()) for title, text in NAMES.items()]
     click.echo(on_screen(explained(name, more)))
 
 
-@main.command()
-@click.argument("runs", nargs=-1, required=True, type=FOLDER)
+@main.command(short_help="Draw loss and accuracy of runs.")
+@click.argument("runs", nargs=-1, required=True, type=FOLDER, shell_complete=run_folders)
 @click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
 @click.option("--terminal", is_flag=True, help="Draw each run's loss here as well.")
 @click.option(
@@ -261,29 +262,7 @@ def plot(
         click.echo(f"figure: {out}")
 
 
-@main.command()
-@click.argument("what", metavar="RUN|JOB", type=FOLDER)
-@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
-@click.option(
-    "--rounds", type=click.IntRange(min=1), help="Rounds to record for the audit.  [default: 12, if they fit]"
-)
-@click.option("--out", type=FOLDER, help="Folder of the report and its images.  [default: of a run, RUN/audit]")
-@click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def audit(
-    what: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, parties: tuple[str, ...], as_json: bool
-) -> None:
-    """What each party of a run could learn: counted, attacked and tested, against what the job declares.
-
-    The transcript of a run is used if it has one ([record] transcript); otherwise a short run is recorded, with all
-    parties in this process. The exit code is 7 if there are findings that [audit] accept does not list.
-    """
-    from mpifed.audit.command import audit_command
-
-    audit_command(what, changes, rounds, out, as_json, parties)
-
-
-@main.command()
+@main.command(short_help="Check the installation and the machine.")
 @click.option("--srun", is_flag=True, help="Print only the value that `srun --mpi=` needs for this MPI library.")
 def doctor(srun: bool) -> None:
     """Check MPI, HDF5, BLAS, devices and Slurm, and say what to do about each problem.

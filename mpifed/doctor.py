@@ -294,8 +294,7 @@ def _partitions(environment: Mapping[str, str]) -> Iterator[CheckResult]:
     try:
         available = partitions(environment, _SLURM_S)
     except MpifedError as error:
-        remedy = "" if "SLURM_CONF" in str(error) else "ask the cluster's administrators whether Slurm is up"
-        yield CheckResult("warning", str(error), remedy)
+        yield CheckResult("warning", str(error), "or ask the cluster's administrators whether Slurm is up")
         return
     for partition in (partition for partition in available if partition.default):
         yield CheckResult("ok" if partition.available == "up" and partition.working else "warning", str(partition))

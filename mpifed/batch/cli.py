@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
+from mpifed.arguments import FOLDER, run_folders
 from mpifed.core.errors import DataError
-from mpifed.core.text import shown, wrong_line
-
-_NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
-
-
-class _Path(click.Path):
-    """A path that fits on one line of a script or message, and within the limits of file systems."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
-        text = str(value)
-        if why := wrong_line(text):
-            self.fail(f"{shown(text)!r} {why}", param, ctx)
-        longest = max(len(os.fsencode(part)) for part in text.split("/"))
-        if longest > _NAME_BYTES or len(os.fsencode(text)) > _PATH_BYTES:
-            self.fail(
-                f"{shown(text)!r} is too long: a name may have {_NAME_BYTES} bytes, a path {_PATH_BYTES}", param, ctx
-            )
-        return super().convert(value, param, ctx)
-
-
-class Finite(click.FloatRange):
-    """A finite number: neither infinite nor NaN."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{number} is not a finite number", param, ctx)
-        return number
 
 
 class _Submit(click.Command):
@@ -52,22 +22,19 @@ class _Submit(click.Command):
             raise click.UsageError(f"{error.format_message()} Options of sbatch go after `--`.", ctx) from error
 
 
-FOLDER = _Path(path_type=Path)
-
-
-@click.command(cls=_Submit)
+@click.command(cls=_Submit, short_help="Submit a job to Slurm.")
 @click.argument("job", type=FOLDER)
 @click.argument("options", nargs=-1, metavar="[-- OPTION OF SBATCH...]")
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
-@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes.")
 @click.option(
     "--ntasks-per-node", "tasks", type=click.IntRange(min=1),
     help="Ranks on each node.  [default: as many as --gpus-per-node, else 1]",
 )  # fmt: skip
 @click.option("--time", "limit", metavar="T", help="In a format of sbatch: 12:00:00.  [default: from the forecast]")
-@click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="[default: the cluster's]")
-@click.option("--account", metavar="NAME")
+@click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Partition.  [default: the cluster's]")
+@click.option("--account", metavar="NAME", help="Account to charge.  [default: yours]")
 @click.option("--gpus-per-node", "gpus", type=click.IntRange(min=1), help="One rank runs on each GPU.")
 @click.option("--array", is_flag=True, help="Submit a sweep as a job array, one task per point.")
 @click.option("--throttle", type=click.IntRange(min=1), metavar="K", help="At most K tasks of the array at a time.")
@@ -109,8 +76,10 @@ def submit(
         click.echo(line)
 
 
-@click.command()
-@click.argument("folders", metavar="RUN|SWEEP...", nargs=-1, required=True, type=FOLDER)
+@click.command(short_help="The states of runs and sweeps, and what is next.")
+@click.argument(
+    "folders", metavar="RUN|SWEEP|FOLDER...", nargs=-1, required=True, type=FOLDER, shell_complete=run_folders
+)
 @click.option("--json", "as_json", is_flag=True, help="A list of objects.")
 def status(folders: tuple[Path, ...], as_json: bool) -> None:
     """Which points are done, running, queued, resumable or failed, and why; and what to do next.

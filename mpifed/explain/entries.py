@@ -65,18 +65,18 @@ def entries() -> list[Explanation]:
     listed = [Explanation("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
     listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
     listed += [
-        Explanation("table", "client_optimizer", _text(SGD), _keys(SGD)),
-        Explanation("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
-        Explanation("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
+        entry_of("table", "client_optimizer", SGD),
+        entry_of("table", "server_optimizer", ServerSGD),
+        entry_of("table", "constraint", LimitKeys),
         Explanation("table", "sweep", _SWEEP, _SWEEP_KEYS),
     ]
     kinds: tuple[tuple[str, Mapping[str, type]], ...] = (
         ("algorithm", ALGORITHMS), ("model", OBJECTIVES), ("term", TERMS), ("regularizer", REGULARIZERS),
     )  # fmt: skip
     for kind, known in kinds:
-        listed += [Explanation(kind, name, _text(known[name]), _keys(known[name])) for name in known]
+        listed += [entry_of(kind, name, known[name]) for name in known]
     schedules = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
-    listed += [Explanation("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
+    listed += [entry_of("schedule", name, kind) for name, kind in schedules.items()]
     listed += [
         Explanation("column", column.name, f"{column.label}: {column.meaning}", ())
         for column in shown_columns("history")
@@ -89,6 +89,11 @@ def reference() -> list[tuple[str, str]]:
     """(title, Markdown) of each entry of a job, in order."""
     jobs = (entry for entry in entries() if entry.kind not in ("column", "exit code"))
     return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
+
+
+def entry_of(kind: str, name: str, part: type) -> Explanation:
+    """The entry of a class of mpifed's."""
+    return Explanation(kind, name, _text(part), _keys(part))
 
 
 def own_entry(name: str) -> Explanation:
@@ -174,6 +179,8 @@ def _default(defaults: ReadOnlyTable, name: str) -> str:
     value = defaults[name]
     if value is None:
         return "absent"
+    if isinstance(value, (list, tuple)):
+        return str(list(value)).replace("'", '"')
     return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
 
 

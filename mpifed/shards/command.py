@@ -116,7 +116,10 @@ class _Sources(click.Group):
         return _command(cmd_name, own_class(cmd_name, Source, cmd_name))
 
 
-@click.group(cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", epilog="`mpifed data SOURCE --help` has the options.")
+@click.group(
+    cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", short_help="Divide data among clients.",
+    epilog="`mpifed data SOURCE --help` has the options.",
+)  # fmt: skip
 def data() -> None:
     """Divide data among clients: one shard per client, as HDF5 files.
 

@@ -81,7 +81,7 @@ def test_what_is_not_of_the_run_is_kept(out: Path, name: str) -> None:
     else:
         (out / name).write_text("mine")
     before = contents(out)
-    with pytest.raises(UsageError, match="something else than a run.*--overwrite removes runs alone"):
+    with pytest.raises(UsageError, match=r"something else than a run.*--overwrite removes runs alone"):
         remove(out)
     assert contents(out) == before
 
