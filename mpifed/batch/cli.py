@@ -10,6 +10,7 @@ import click
 
 from mpifed.arguments import FOLDER, run_folders
 from mpifed.core.errors import DataError
+from mpifed.core.text import on_screen, screen_width
 
 
 class _Submit(click.Command):
@@ -84,14 +85,17 @@ def submit(
 def status(folders: tuple[Path, ...], as_json: bool) -> None:
     """Which points are done, running, queued, resumable or failed, and why; and what to do next.
 
-    A folder that holds runs or sweeps stands for all of them. Slurm is queried where it is installed; elsewhere the
-    status follows from the files alone. The exit code is 0 whether runs failed or not (--json has "counts", and "exit"
-    of each point), and 3 if a folder is not that of a run or cannot be read: such folders are named at the end.
+    Of any other folder all runs below it are listed, the points of sweeps included, a line for each. Slurm is queried
+    where it is installed; elsewhere the status follows from the files alone. The exit code is 0 whether runs failed or
+    not (--json has "counts", and "exit" of each point), and 3 if a folder is not that of a run or cannot be read: such
+    folders are named at the end.
     """
     from mpifed.batch.status import described, statuses_of, text
 
-    statuses, errors = statuses_of(folders)
-    if statuses:
-        click.echo(json.dumps([described(status) for status in statuses], indent=2) if as_json else text(statuses))
+    places, errors = statuses_of(folders)
+    if as_json and places:
+        click.echo(json.dumps([described(status) for place in places for status in place.statuses], indent=2))
+    elif places:
+        click.echo(on_screen(text(places, screen_width())))
     if errors:
         raise DataError("\n".join(errors))
