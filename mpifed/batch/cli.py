@@ -42,7 +42,11 @@ class _Submit(click.Command):
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch --qos=high.")
 @click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here to estimate time and memory.")
 @click.option("--no-check", "unchecked", is_flag=True, help="As that of mpifed run.")
-@click.option("--dry-run", is_flag=True, help="Print the batch script and all warnings; works without Slurm.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print what is found, and to standard output the batch script alone; needs no Slurm.",
+)
 def submit(
     job: Path,
     options: tuple[str, ...],
@@ -67,12 +71,18 @@ def submit(
     running or finished is not submitted again; a sweep's array has only the points that are not.
     """
     from mpifed.batch.resources import SubmitRequest
+    from mpifed.batch.submit import dry_run as tried
     from mpifed.batch.submit import submit as submitted
 
     request = SubmitRequest(
         job, changes, out, nodes, tasks or gpus or 1, limit, partition, account, gpus or 0, array, throttle, forecast,
         dry_run, (*more, *options), tuple(sys.argv[1:]), unchecked,
     )  # fmt: skip
+    if dry_run:
+        notes, script = tried(request)
+        click.echo("\n".join(notes), err=True)
+        click.echo(script, nl=False)
+        return
     for line in submitted(request):
         click.echo(line)
 
