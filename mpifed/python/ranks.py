@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import time
@@ -23,11 +24,11 @@ from mpifed.run.launch import guarded
 T = TypeVar("T")
 _WAIT_S = 10.0  # for the other ranks, before a temporary folder vanishes
 # words of the command line, outside of whole commands, as arguments of Python
-_SPOKEN = (
+_SPOKEN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"`mpifed data \.\.\.[^`]*`", "FederatedDataset.from_arrays"),
     (r", as by --set .*", ""),
     (r"make the data with --task classification", "give integer labels, as by y.astype(int)"),
-    (r"go on with --resume --out (\S+)", r"go on with resume=True, out='\1'"),
+    (r"go on with --resume --out (.+)$", lambda match: f"go on with resume=True, out={shlex.split(match[1])[0]!r}"),
     (r"--test-fraction", "test ="),
     (r"or --force to", "or overwrite=True to"),
     (r"choose another --out", "give another out"),

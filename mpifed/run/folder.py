@@ -130,7 +130,9 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
 def same_job(run_dir: Path, before: Table, after: Table) -> None:
     """UsageError when a run would be resumed with a job that gives other results."""
     if shown := _changed(before, after):
-        raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
+        raise UsageError(
+            f"{run_dir}: --resume with another job ({shown}); resume with {command_line(run_dir / 'job.toml')}"
+        )
 
 
 def _changed(before: Table, after: Table) -> str:
