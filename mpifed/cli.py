@@ -17,7 +17,7 @@ from mpifed.audit.cli import audit
 from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
-from mpifed.core.text import on_screen, screen_width, shown_lines
+from mpifed.core.text import on_screen, prose, screen_width, shown_lines
 from mpifed.explain.cli import new
 from mpifed.results.cli import export
 from mpifed.scaling.cli import scale
@@ -226,7 +226,8 @@ def explain(name: str) -> None:
         for title, command in main.commands.items()
     ]
     more += [Explanation("audit finding", title, text, ()) for title, text in NAMES.items()]
-    click.echo(on_screen(explained(name, more)))
+    text, width = explained(name, more), screen_width()
+    click.echo(text if width is None else prose(text, width))
 
 
 @main.command(short_help="Draw loss and accuracy of runs.")

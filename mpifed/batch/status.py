@@ -18,7 +18,7 @@ from mpifed.files.run_folder import JOB
 from mpifed.results.text import human_seconds, toml_text
 
 _WIDEST, _LONGEST = 160, 2000  # characters of the reason shown for a point and for a run; --json has all of it
-_NARROW = 16  # characters of that column at a terminal, if need be
+_HEADINGS = {first: (first, "state", "round", "objective", "accuracy", "changed") for first in ("run", "point")}
 _REASONS = 5  # runs below a folder of which the reason is shown
 _GOES_ON = ("resumable", "waiting", "unknown", "failed")
 
@@ -88,14 +88,20 @@ def _lines(status: RunStatus, width: int | None) -> Iterator[str]:
     many = f"sweep of {len(status.points)} points: " if status.sweep else "run: "
     yield f"{status.folder}: {many}{_counts(status.points, status.sweep)}"
     varying = list(status.points[0].settings) if status.points else []
-    rows = []
+    rows, reasons = [], []
     for point in status.points:
         settings = " ".join(f"{key.rpartition('.')[2]}={toml_text(point.settings[key])}" for key in varying)
-        name, why = f"{point.name}  {settings}".rstrip(), shown(point.why, len(point.why))
-        rows.append([name, point.state, *_numbers(point), shorten(why, _LONGEST, placeholder=" ...")])
+        rows.append([f"{point.name}  {settings}".rstrip(), point.state, *_numbers(point)])
+        why = shown(point.why, len(point.why))
+        reasons.append(shorten(why, _WIDEST if status.sweep else _LONGEST, placeholder=" ..."))
     if status.sweep:
-        rows.insert(0, ["point", "state", "round", "objective", "accuracy", "changed", "why"])
-    yield from _table(rows, width, _WIDEST if status.sweep else _LONGEST)
+        rows, reasons = [[*_HEADINGS["point"]], *rows], ["why", *reasons]
+    whole = [[*row, why] for row, why in zip(rows, reasons, strict=True)]
+    beside = width is None or not status.sweep or max(map(len, table_lines(whole))) <= width - 2
+    yield from _table(whole if beside else rows, width)
+    if not beside:
+        open_points = zip(status.points, reasons[1:], strict=True)
+        yield from (f"{point.name}: {why}" for point, why in open_points if point.state not in ("done", "waiting"))
     yield f"next: {next_command(status)}"
 
 
@@ -107,11 +113,11 @@ def _folder_lines(place: Listed, width: int | None) -> Iterator[str]:
         for point in status.points
     ]
     yield f"{place.path}: {counted(len(runs), 'run')}: {_counts([point for _, point in runs], True)}"
-    rows = [["run", "state", "round", "objective", "accuracy", "changed"]]
+    rows = [[*_HEADINGS["run"]]]
     for path, point in runs:
         code = f" ({point.exit})" if point.state == "failed" and point.exit is not None else ""
         rows.append([str(path.relative_to(place.path)), f"{point.state}{code}", *_numbers(point)])
-    yield from _table(rows, width, _WIDEST)
+    yield from _table(rows, width)
     open_runs = [(path, point) for path, point in runs if point.state in ("failed", "unknown", "resumable")]
     for path, point in open_runs[:_REASONS]:
         yield f"{path}: {point.state}: {shorten(shown(point.why, len(point.why)), _WIDEST, placeholder=' ...')}"
@@ -139,12 +145,8 @@ def _numbers(point: State) -> list[str]:
     ]
 
 
-def _table(rows: list[list[str]], width: int | None, longest: int) -> Iterator[str]:
-    """The rows, indented; the last column of a sweep's is shortened to `longest` characters, or to a terminal's."""
-    others = sum(2 + max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1))
-    if width is not None and len(rows) > 1:
-        longest = max(_NARROW, min(longest, width - 2 - others))
-    rows = [[*cells, shorten(last, longest, placeholder=" ...")] for *cells, last in rows]
+def _table(rows: list[list[str]], width: int | None) -> Iterator[str]:
+    """The rows, indented."""
     yield from (f"  {line}" for line in table_lines(rows, (2, 3, 4), None if width is None else width - 2))
 
 

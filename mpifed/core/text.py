@@ -8,6 +8,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Container, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 
@@ -81,15 +82,31 @@ def fitted(text: str, width: int) -> str:
     return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
 
 
+def prose(text: str, width: int) -> str:
+    """A text whose paragraphs have lines of at most `width` characters, and whose other lines are `fitted`."""
+    parts = []
+    for is_paragraph, lines in groupby(text.split("\n"), lambda line: re.match(r"[^\W\d_]|[`(]", line) is not None):
+        if is_paragraph:
+            parts += wrap(" ".join(lines), width, break_long_words=False, break_on_hyphens=False)
+        else:
+            parts.append(fitted("\n".join(lines), width))
+    return "\n".join(parts)
+
+
 def _broken(line: str, width: int) -> Iterator[str]:
     if len(line) <= width or line.startswith(_WHOLE):
         yield line
         return
     margin = len(line) - len(line.lstrip())
+    between = [gap for gap in re.finditer(r" {2,}(?=\S)", line) if width // 2 < gap.start() <= width]
     label = re.match(r" *\S+(?: \S+)* {2,}(?=\S)", line)
     indent = label.end() if label and label.end() <= width // 2 else margin + 2
     if max(map(len, line.split())) > width - indent:
         indent = min(indent, 4)
+    if between:  # the columns of a table
+        yield line[: between[-1].start()]
+        yield from _broken(" " * indent + line[between[-1].end() :], width)
+        return
     yield from wrap(
         line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
         replace_whitespace=False, drop_whitespace=True,
@@ -115,7 +132,7 @@ def table_lines(rows: Sequence[Sequence[str]], right: Container[int] = (), width
     headings, *others = rows
     label = max(map(len, headings[1:]), default=0)
     for first, *cells in others:
-        yield first
+        yield f"{headings[0]} {first}"
         for heading, cell in zip(headings[1:], cells, strict=True):
             if cell:
                 yield from _broken(f"  {heading:{label}}  {cell}", width)

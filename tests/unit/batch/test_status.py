@@ -395,7 +395,7 @@ def test_all_runs_below_a_folder(nowhere: Path, job: Write, made: Job) -> None:
     assert text[8] == "runs/2026/cut off: resumable: interrupted; checkpoint at round 20"
     assert text[9:] == ["next: mpifed status runs/2026/bad"]
     narrow = fitted_status("runs", 60)
-    assert max(map(len, narrow)) <= 60 and "  2026/bad" in narrow and "    state      failed (4)" in narrow
+    assert max(map(len, narrow)) <= 60 and "  run 2026/bad" in narrow and "    state      failed (4)" in narrow
 
 
 def fitted_status(folder: str, width: int) -> list[str]:
