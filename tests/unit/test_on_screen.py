@@ -118,4 +118,7 @@ def test_tables_that_do_not_fit_are_lists() -> None:
         "run b",
         "  round  7/100",
     ]
+    rows = [["point", "state"], ["point-0  seed=1", "done"]]
+    assert list(table_lines(rows, (), 15)) == ["point     state", "point-0   done", "  seed=1"]
+    assert list(table_lines(rows, (), 14)) == ["point point-0", "  seed=1", "  state  done"]
     assert not re.search(" $", "\n".join(table_lines(rows)), re.MULTILINE)
