@@ -14,6 +14,7 @@ from jobs_in_python import as_in_a_file
 from mpifed.cli import main
 from mpifed.core.text import fitted, prose, table_lines
 from mpifed.explain.entries import entries
+from mpifed.run.progress import Bar
 
 WIDTH = 80
 PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "trust": "distributed"}
@@ -122,3 +123,19 @@ def test_tables_that_do_not_fit_are_lists() -> None:
     assert list(table_lines(rows, (), 15)) == ["point     state", "point-0   done", "  seed=1"]
     assert list(table_lines(rows, (), 14)) == ["point point-0", "  seed=1", "  state  done"]
     assert not re.search(" $", "\n".join(table_lines(rows)), re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [200, 80, 60, 40, 30, 20, 14])
+def test_a_bar_never_cuts_its_count(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    bar = Bar()
+    bar.start(0, 100_000, "t")
+    bar.row({"round": 12_345, "train_loss": 0.123, "test_accuracy": 0.9, "constraint_1": 0.5, "constraint_2": 0.25})
+    bar.end()
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in capsys.readouterr().out.splitlines()]
+    (shown,) = {line for line in lines if "12345/" in line}
+    assert " 12345/100000 " in shown and len(shown) <= width
+    assert ("constraints 0.5000 0.2500" in shown) == (width == 200)
+    assert ("rounds" in shown) == (width >= 40)
