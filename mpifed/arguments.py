@@ -82,7 +82,7 @@ def explained_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 
     parent = ctx.parent.command if ctx.parent is not None else None
     commands = parent.list_commands(ctx) if isinstance(parent, click.Group) else []
-    names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, *commands]
+    names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, "step-size", *commands]
     names += [column.name for column in columns("history")] + [str(end.code) for end in ENDS]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 

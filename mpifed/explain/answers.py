@@ -16,7 +16,7 @@ from mpifed.job.renamed import RENAMED, VALUES, nearest
 CHOICES = {
     "algorithm": "algorithm", "model": "model", "minimize": "term", "constraint": "term", "regularizer": "regularizer",
     "history": "column", "columns": "column", "exit codes": "exit code", "exit code": "exit code",
-    "commands": "command", "findings": "audit finding",
+    "schedule": "schedule", "schedules": "schedule", "commands": "command", "findings": "audit finding",
 }  # fmt: skip
 TABLES = {"algorithm": ("algorithm",), "model": ("model",), "term": ("constraint", "minimize"),
           "regularizer": ("regularizer",)}  # fmt: skip
@@ -44,7 +44,9 @@ def explained(name: str, more: Sequence[Explanation] = ()) -> str:
         table, wanted = "", table
     column = column_of(wanted).name  # without the number of numbered columns
     whole = [
-        entry for entry in known_entries if not table and entry.name == (column if entry.kind == "column" else wanted)
+        entry
+        for entry in known_entries
+        if not table and (wanted in (entry.name, entry.python) if entry.kind != "column" else entry.name == column)
     ]
     holders = [
         entry for entry in known_entries if any(key.name == wanted for key in entry.keys) and _is_in(entry, table)

@@ -24,7 +24,7 @@ from mpifed.job.sweep import METHODS
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.regularizers import REGULARIZERS
-from mpifed.maths.schedules import CosineDecay, LearningRate, PowerDecay, StepDecay
+from mpifed.maths.schedules import SCHEDULES, LearningRate, StepSize
 from mpifed.maths.terms import TERMS, Term
 from mpifed.shards.sources.dataset import Source
 
@@ -58,6 +58,7 @@ class Explanation(NamedTuple):
     name: str
     text: str
     keys: tuple[Key, ...]
+    python: str = ""  # the name of its class
 
 
 def entries() -> list[Explanation]:
@@ -75,7 +76,7 @@ def entries() -> list[Explanation]:
     )  # fmt: skip
     for kind, known in kinds:
         listed += [entry_of(kind, name, known[name]) for name in known]
-    schedules = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
+    schedules = SCHEDULES | {"step-size": StepSize}
     listed += [entry_of("schedule", name, kind) for name, kind in schedules.items()]
     listed += [
         Explanation("column", column.name, f"{column.label}: {column.meaning}", ())
@@ -93,7 +94,7 @@ def reference() -> list[tuple[str, str]]:
 
 def entry_of(kind: str, name: str, part: type) -> Explanation:
     """The entry of a class of mpifed's."""
-    return Explanation(kind, name, _text(part), _keys(part))
+    return Explanation(kind, name, _text(part), _keys(part), part.__name__)
 
 
 def own_entry(name: str) -> Explanation:
@@ -150,6 +151,8 @@ def _keys(kind: type, skip: ReadOnlyTable | tuple[()] = ()) -> tuple[Key, ...]:
     if issubclass(kind, BaseModel):
         names = [name for name in kind.model_fields if name not in skip]
         defaults = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
+    elif issubclass(kind, tuple):
+        names, defaults = list(getattr(kind, "_fields", ())), getattr(kind, "_field_defaults", {})
     else:
         fields = [field for field in fields_of(kind) if not field.name.startswith("problem")]
         names = [field.name for field in fields if field.name not in ("client_optimizer", "server_optimizer")]
