@@ -145,8 +145,8 @@ WRONG = {
     "ClientsScalar": "start_clients(): count has shape (); its first axis must be the block's clients, 1 here",
     "ClientsTuple": "start_clients(): the state is of type tuple; every field of a state must be a NumPy array or "
     "scalar, so that a checkpoint can hold it: give it field names, as a NamedTuple of arrays",
-    "Transposed": "start_server(): steps is not in C order, in which a checkpoint gives it back: after a resume its sums "
-    "and products could have other bits; write np.ascontiguousarray(...), for instance of a transposed array",
+    "Transposed": "start_server(): steps is not in C order, in which a checkpoint gives it back: after a resume its "
+    "sums and products could have other bits; write np.ascontiguousarray(...), for instance of a transposed array",
     "ClientsBecomeWide": "a client's state after a round: count is float64 (1,), and was int64 (1,) before round 0; a "
     "state keeps its fields, shapes and dtypes",
 }
