@@ -12,10 +12,13 @@ from typing import Any
 import click
 
 from mpifed import __version__
-from mpifed.batch.cli import FOLDER, Finite, status, submit
+from mpifed.arguments import FOLDER, Finite, explained_names, run_folders
+from mpifed.audit.cli import audit
+from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
-from mpifed.core.text import shown_lines
+from mpifed.core.text import on_screen, prose, screen_width, shown_lines
+from mpifed.explain.cli import new
 from mpifed.plots.cli import plot
 from mpifed.results.cli import compare, export
 from mpifed.scaling.cli import scale
@@ -52,16 +55,11 @@ def main() -> None:
     """Federated optimization at HPC scale, over MPI."""
 
 
-main.add_command(data)
-main.add_command(submit)
-main.add_command(status)
-main.add_command(scale)
-main.add_command(export)
-main.add_command(compare)
-main.add_command(plot)
+for _command in (audit, compare, data, export, new, plot, scale, status, submit):
+    main.add_command(_command)
 
 
-@main.command()
+@main.command(short_help="Run a job, or the points of a sweep.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
@@ -78,6 +76,7 @@ main.add_command(plot)
 @click.option(
     "--accept-changed", is_flag=True, help="With --resume: go on even if own sources or libraries have changed."
 )
+@click.option("--overwrite", is_flag=True, help="Remove the run or sweep in --out first, unless it is running.")
 def run(
     job: Path,
     changes: tuple[str, ...],
@@ -88,6 +87,7 @@ def run(
     progress: str,
     unchecked: bool,
     accept_changed: bool,
+    overwrite: bool,
 ) -> None:
     """Run a job; under mpirun on all its ranks, else in this process.
 
@@ -104,11 +104,11 @@ def run(
     """
     from mpifed.run.command import How, run_command
 
-    how = How(resume=resume, max_hours=max_hours, progress=progress, check=not unchecked, accept_changed=accept_changed)
+    how = How(resume, max_hours, progress, not unchecked, accept_changed, overwrite)
     sys.exit(run_command(job, changes, out, point, how))
 
 
-@main.command()
+@main.command(short_help="Check a job, and forecast its run.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option(
@@ -132,11 +132,11 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
     from mpifed.forecast.job import forecast, forecast_text
 
     result = forecast(job, changes, ranks)
-    click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result))
+    click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result, screen_width()))
 
 
-@main.command()
-@click.argument("run", type=FOLDER)
+@main.command(short_help="How a run ended, and what it cost.")
+@click.argument("run", type=FOLDER, shell_complete=run_folders)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--follow", "following", is_flag=True, help="Its measured rounds as they come, until it ends.")
 def show(run: Path, as_json: bool, following: bool) -> None:
@@ -154,7 +154,7 @@ def show(run: Path, as_json: bool, following: bool) -> None:
         sys.exit(follow(run))
     from mpifed.results.show import run_summary, run_text
 
-    click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))
+    click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))
 
 
 def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
@@ -181,8 +181,8 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
     return True
 
 
-@main.command()
-@click.argument("name")
+@main.command(short_help="What a name of a job or result means.")
+@click.argument("name", shell_complete=explained_names)
 def explain(name: str) -> None:
     """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
@@ -195,35 +195,15 @@ def explain(name: str) -> None:
     from mpifed.explain.entries import Explanation
 
     more = [
-        Explanation("command", title, command.get_short_help_str(200), ()) for title, command in main.commands.items()
+        Explanation("command", title, (command.help or "").partition("\n\n")[0], ())
+        for title, command in main.commands.items()
     ]
     more += [Explanation("audit finding", title, text, ()) for title, text in NAMES.items()]
-    click.echo(explained(name, more))
+    text, width = explained(name, more), screen_width()
+    click.echo(text if width is None else prose(text, width))
 
 
-@main.command()
-@click.argument("what", metavar="RUN|JOB", type=FOLDER)
-@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
-@click.option(
-    "--rounds", type=click.IntRange(min=1), help="Rounds to record for the audit.  [default: 12, if they fit]"
-)
-@click.option("--out", type=FOLDER, help="Folder of the report and its images.  [default: of a run, RUN/audit]")
-@click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def audit(
-    what: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, parties: tuple[str, ...], as_json: bool
-) -> None:
-    """What each party of a run could learn: counted, attacked and tested, against what the job declares.
-
-    The transcript of a run is used if it has one ([record] transcript); otherwise a short run is recorded, with all
-    parties in this process. The exit code is 7 if there are findings that [audit] accept does not list.
-    """
-    from mpifed.audit.command import audit_command
-
-    audit_command(what, changes, rounds, out, as_json, parties)
-
-
-@main.command()
+@main.command(short_help="Check the installation and the machine.")
 @click.option("--srun", is_flag=True, help="Print only the value that `srun --mpi=` needs for this MPI library.")
 def doctor(srun: bool) -> None:
     """Check MPI, HDF5, BLAS, devices and Slurm, and say what to do about each problem.

@@ -24,7 +24,7 @@ from mpifed.job.sweep import METHODS
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.regularizers import REGULARIZERS
-from mpifed.maths.schedules import CosineDecay, LearningRate, PowerDecay, StepDecay
+from mpifed.maths.schedules import SCHEDULES, LearningRate, StepSize
 from mpifed.maths.terms import TERMS, Term
 from mpifed.observers import OBSERVERS, Observer
 from mpifed.shards.sources.dataset import Source
@@ -66,6 +66,7 @@ class Explanation(NamedTuple):
     name: str
     text: str
     keys: tuple[Key, ...]
+    python: str = ""  # the name of its class
 
 
 def entries() -> list[Explanation]:
@@ -73,9 +74,9 @@ def entries() -> list[Explanation]:
     listed = [Explanation("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
     listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
     listed += [
-        Explanation("table", "client_optimizer", _text(SGD), _keys(SGD)),
-        Explanation("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
-        Explanation("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
+        entry_of("table", "client_optimizer", SGD),
+        entry_of("table", "server_optimizer", ServerSGD),
+        entry_of("table", "constraint", LimitKeys),
         Explanation("table", "observe", _OBSERVE, ()),
         Explanation("table", "sweep", _SWEEP, _SWEEP_KEYS),
     ]
@@ -84,9 +85,9 @@ def entries() -> list[Explanation]:
         ("observer", OBSERVERS),
     )  # fmt: skip
     for kind, known in kinds:
-        listed += [Explanation(kind, name, _text(known[name]), _keys(known[name])) for name in known]
-    schedules = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
-    listed += [Explanation("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
+        listed += [entry_of(kind, name, known[name]) for name in known]
+    schedules = SCHEDULES | {"step-size": StepSize}
+    listed += [entry_of("schedule", name, kind) for name, kind in schedules.items()]
     listed += [
         Explanation("column", column.name, f"{column.label}: {column.meaning}", ())
         for column in shown_columns("history")
@@ -99,6 +100,11 @@ def reference() -> list[tuple[str, str]]:
     """(title, Markdown) of each entry of a job, in order."""
     jobs = (entry for entry in entries() if entry.kind not in ("column", "exit code"))
     return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
+
+
+def entry_of(kind: str, name: str, part: type) -> Explanation:
+    """The entry of a class of mpifed's."""
+    return Explanation(kind, name, _text(part), _keys(part), part.__name__)
 
 
 def own_entry(name: str) -> Explanation:
@@ -163,6 +169,8 @@ def _keys(kind: type, skip: ReadOnlyTable | tuple[()] = ()) -> tuple[Key, ...]:
     if issubclass(kind, BaseModel):
         names = [name for name in kind.model_fields if name not in skip]
         defaults = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
+    elif issubclass(kind, tuple):
+        names, defaults = list(getattr(kind, "_fields", ())), getattr(kind, "_field_defaults", {})
     else:
         fields = [field for field in fields_of(kind) if not field.name.startswith("problem")]
         names = [field.name for field in fields if field.name not in ("client_optimizer", "server_optimizer")]
@@ -192,6 +200,8 @@ def _default(defaults: ReadOnlyTable, name: str) -> str:
     value = defaults[name]
     if value is None:
         return "absent"
+    if isinstance(value, (list, tuple)):
+        return str(list(value)).replace("'", '"')
     return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
 
 

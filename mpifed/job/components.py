@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -31,6 +31,7 @@ from mpifed.maths.terms import TERMS, Term
 from mpifed.observers import OBSERVERS, Observer
 
 _NUMBER, _LIST = "number", "list"
+_ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
 Part = TypeVar("Part")  # a dataclass
 
 
@@ -141,7 +142,22 @@ def wrong_with(kind: Kind[Any], table: ReadOnlyTable, imports: bool = True) -> l
         if part.__module__.partition(".")[0] == "mpifed":
             raise
         return [f'[{kind.table}] name = "{table["name"]}": {type(error).__name__}: {error}; correct its annotations']
-    return []
+    return list(_wrong_defaults(kind, part, table))
+
+
+def _wrong_defaults(kind: Kind[Any], part: type, table: ReadOnlyTable) -> Iterator[str]:  # of any kind
+    """The errors of the defaults of the user's own class, which a job that gives no value would take."""
+    if own_module(table.get("name")) is None:
+        return
+    hints = get_type_hints(part, include_extras=True)
+    for field in fields_of(part):
+        if field.name in kind.given or field.default is dataclasses.MISSING or key_of(field) in table:
+            continue
+        try:
+            create_model("Default", __config__=_ANY_CLASS, value=(hints[field.name], ...))(value=field.default)
+        except ValidationError as error:
+            what = f"the default of {key_of(field)}, {shown(repr(field.default))}"
+            yield f'[{kind.table}] name = "{table["name"]}": {what}: {expected(error.errors()[0])}; correct the class'
 
 
 def of_class(kind: Kind[Part], table: ReadOnlyTable, attribute: str) -> object:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mpifed.batch.cli import FOLDER, Finite
+from mpifed.arguments import FOLDER, Finite, run_folders
 from mpifed.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     return joined
 
 
-@click.command()
-@click.argument("folders", nargs=-1, type=FOLDER, metavar="RUN... SWEEP... | DATA")
+@click.command(short_help="Draw runs, sweeps or data.")
+@click.argument("folders", nargs=-1, type=FOLDER, metavar="RUN... SWEEP... | DATA", shell_complete=run_folders)
 @click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf, .svg and others.")
 @click.option("--terminal", is_flag=True, help="Draw each line's training loss here as well.")
 @click.option(

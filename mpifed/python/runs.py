@@ -20,10 +20,9 @@ from mpifed.maths.terms import Term
 from mpifed.observers import Observer
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike, remove, temporary, together
+from mpifed.python.ranks import alike, temporary, together
 from mpifed.python.results import Run, read_run
 from mpifed.python.values import integer
-from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.observation import checked_observers
 from mpifed.run.progress import reporter
@@ -203,14 +202,11 @@ def train(
     from mpifed.run import api
 
     def work() -> None:
-        with agreed(transport):
-            if overwrite and transport.rank == 0:
-                remove(folder)
         shown = reporter(transport.rank, _progress_name(progress))
         try:
             api.run(
                 checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
-                observers=observers,
+                observers=observers, overwrite=overwrite,
             )  # fmt: skip
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if transport.rank == 0:

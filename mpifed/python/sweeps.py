@@ -21,13 +21,14 @@ from mpifed.job.sweep import SweepPoint, points
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike, remove
+from mpifed.python.ranks import alike
 from mpifed.python.results import Run, frame, read_run
 from mpifed.python.runs import Progress, all_observers, job, run_folder, train
 from mpifed.python.values import integer
 from mpifed.results.points import write_sweep
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import ended_before
+from mpifed.run.overwrite import remove
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from mpifed.arguments import FOLDER, run_folders
 
 
-@click.command()
-@click.argument("run", type=_PATH)
+@click.command(short_help="Write a model for other libraries.")
+@click.argument("run", type=FOLDER, shell_complete=run_folders)
 @click.option(
     "--to", "form", type=click.Choice(["safetensors", "npz", "torch"]), required=True,
     help="safetensors, npz (NumPy), or torch: a state_dict for torch.load(FILE, weights_only=True).",
 )  # fmt: skip
-@click.option("--out", type=_PATH, metavar="FILE", help="[default: RUN.safetensors, RUN.npz or RUN.pt]")
+@click.option(
+    "--out", type=FOLDER, metavar="FILE", help="File to write.  [default: RUN.safetensors, RUN.npz or RUN.pt]"
+)
 def export(run: Path, form: str, out: Path | None) -> None:
     """Write the model of a run to a file that other libraries read.
 
@@ -29,8 +31,8 @@ def export(run: Path, form: str, out: Path | None) -> None:
     click.echo(f"model: {export(run, form, out)}")
 
 
-@click.command()
-@click.argument("runs", nargs=-1, required=True, type=_PATH, metavar="RUN|SWEEP...")
+@click.command(short_help="Compare runs and sweeps.")
+@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN|SWEEP...", shell_complete=run_folders)
 @click.option(
     "--to", "targets", multiple=True, metavar="COLUMN>=NUMBER",
     help="Rounds, bytes and seconds until a column of the history is at least, or at most (<=), a number; in quotes; "

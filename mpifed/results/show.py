@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
+from mpifed.core.text import command_line, shown
 from mpifed.files import columns
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
@@ -54,7 +54,7 @@ def run_summary(folder: Path) -> Table:
 def must_be_run(folder: Path) -> None:
     """UsageError for the folder of a sweep, DataError for any that is not that of a run."""
     if is_sweep(folder):
-        raise UsageError(f"{folder}: is a sweep; mpifed compare {folder} shows its points")
+        raise UsageError(f"{folder}: is a sweep; `{command_line('mpifed', 'compare', folder)}` shows its points")
     if not (folder / RUN).exists():
         if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
             raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")

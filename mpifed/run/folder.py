@@ -60,7 +60,10 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     # whether the run failed before it wrote results
     nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
     if begun and not resume and not nothing_left:
-        raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
+        raise UsageError(
+            f"{out}: holds a run already; choose another --out, continue it with --resume, or replace it with "
+            "--overwrite"
+        )
     damaged = _damaged(out) if resume and begun else ""
     header = _header(job, out, bool(damaged)) if resume and begun else None
     if begun and (code := ended_before(job, out)) is not None:
@@ -146,7 +149,9 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
 def same_job(run_dir: Path, before: Table, after: Table) -> None:
     """UsageError when a run would be resumed with a job that gives other results."""
     if shown := _changed(before, after):
-        raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
+        raise UsageError(
+            f"{run_dir}: --resume with another job ({shown}); resume with {command_line(run_dir / 'job.toml')}"
+        )
 
 
 def _changed(before: Table, after: Table) -> str:

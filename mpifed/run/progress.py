@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mpifed.core.io_errors import say
 from mpifed.core.tables import Table
 from mpifed.files.columns import column_of, shown
+
+if TYPE_CHECKING:
+    from rich.progress import TextColumn
 
 _REFRESH_S = 0.1
 _NOTEBOOK_REFRESH_S = 0.5
@@ -80,13 +83,14 @@ class Bar:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+        from rich.table import Column
 
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            _cut_text("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),  # at a narrow terminal all others are cut first
+            _cut_text("{task.fields[numbers]}"),
             TimeRemainingColumn(),
             console=Console(force_terminal=True),  # a launcher may put a pipe before the terminal
         )
@@ -154,6 +158,21 @@ def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")
+
+
+def _cut_text(form: str) -> TextColumn:
+    """A column of a bar whose text stays on one line, and is cut where there is no room."""
+    from rich.progress import Task, TextColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Cut(TextColumn):
+        def render(self, task: Task) -> Text:
+            text = super().render(task)
+            text.no_wrap = True
+            return text
+
+    return Cut(form, table_column=Column(overflow="ellipsis"))
 
 
 def reporter(rank: int, progress: str = "auto") -> Reporter:

@@ -16,6 +16,7 @@ from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.expected import expected
 from mpifed.core.tables import Table
+from mpifed.core.text import on_screen
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
@@ -132,7 +133,10 @@ class _Sources(click.Group):
         return _command(cmd_name, own_class(cmd_name, Source, cmd_name))
 
 
-@click.group(cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", epilog="`mpifed data SOURCE --help` has the options.")
+@click.group(
+    cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", short_help="Divide data among clients.",
+    epilog="`mpifed data SOURCE --help` has the options.",
+)  # fmt: skip
 def data() -> None:
     """Divide data among clients: one shard per client, as HDF5 files.
 
@@ -226,7 +230,7 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
     except MemoryError as error:
         why = str(error) or "none left"
         raise DataError(f"{name}: not enough memory ({why}); use less data") from error
-    click.echo(_summary(federation))
+    click.echo(on_screen(_summary(federation)))
 
 
 def _summary(federation: ShardFolder) -> str:
