@@ -21,14 +21,14 @@ _DEPTH, _MOST_FOLDERS = 4, 2000  # of the folders in which a shell's completion 
 _TABLES = (
     "data", "model", "algorithm", "client_optimizer", "server_optimizer", "minimize", "constraint", "regularizer",
     "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop", "privacy", "audit",
-    "simulated_network", "sweep",
+    "simulated_network", "observe", "sweep",
 )  # fmt: skip
 
 
 class _Path(click.Path):
     """A path that fits on one line of a script or message, and within the limits of file systems."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click's
         text = str(value)
         if why := wrong_line(text):
             self.fail(f"{shown(text)!r} {why}", param, ctx)
@@ -43,7 +43,7 @@ class _Path(click.Path):
 class Finite(click.FloatRange):
     """A finite number: neither infinite nor NaN."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click's
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number", param, ctx)
@@ -79,10 +79,11 @@ def explained_names(ctx: click.Context, param: click.Parameter, incomplete: str)
     from mpifed.maths.regularizers import REGULARIZERS
     from mpifed.maths.schedules import SCHEDULES
     from mpifed.maths.terms import TERMS
+    from mpifed.observers import OBSERVERS
 
     parent = ctx.parent.command if ctx.parent is not None else None
     commands = parent.list_commands(ctx) if isinstance(parent, click.Group) else []
-    names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, "step-size", *commands]
+    names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, "step-size", *OBSERVERS, *commands]
     names += [column.name for column in columns("history")] + [str(end.code) for end in ENDS]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 

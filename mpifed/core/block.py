@@ -148,6 +148,8 @@ class Block:
         groups = self._by_batch_size.get(size)
         if groups is None:
             rows = np.minimum(self.counts, size)
+            if (rows == rows[0]).all():  # not kept: a block that holds itself stays in memory
+                return [(np.arange(len(rows)), self, int(rows[0]))]
             groups = self._by_batch_size[size] = [
                 (who := np.flatnonzero(rows == count), self.only(who), count) for count in np.unique(rows).tolist()
             ]

@@ -115,6 +115,7 @@ def _lines(
         yield from _choice("[regularizer]", "A penalty or a set, by its proximal operator", "l1", ("weight",))
     for table in _AFTER:
         yield from _table(known["table", table], {})
+    yield from _choice("[[observe]]", "Who gets each measured row, as often as there are observers", "tensorboard")
     private = kind is None or kind.accounts()
     for table in (table for table in _SWITCHES if private or table != "privacy"):
         yield from _table(known["table", table], {}, off=True)

@@ -24,7 +24,8 @@ Floats = NDArray[np.float64]
 PANELS = labels("vertical")  # from top to bottom
 HORIZONTAL = labels("horizontal")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
-DASHES: tuple[Any, ...] = (  # as different from each other as seven can be: print without colours tells by them
+Dash: TypeAlias = str | tuple[int, tuple[float, ...]]
+DASHES: tuple[Dash, ...] = (  # as different from each other as seven can be: print without colours tells by them
     "-", (0, (5, 1.6)), (0, (1, 1.2)), (0, (6, 1.4, 1, 1.4)), (0, (9, 3)), (0, (3, 1.2, 1, 1.2, 1, 1.2)), (0, (2.2, 3)),
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")  # one number has no divisor of the other: 63 pairs
@@ -33,7 +34,8 @@ _UNITS: dict[str, Units] = {
     "s": ((3600, "h"), (60, "min"), (1, "s")),
     "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
 }
-STYLE: dict[Any, Any] = {  # keys are literals, in matplotlib's own types
+RcParams: TypeAlias = dict[Any, Any]  # keys are literals, in matplotlib's own types
+STYLE: RcParams = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -63,7 +65,7 @@ class Size(NamedTuple):
     width: float  # inches; 0: as wide as its panels need
     height: float  # inches of a panel
     across: int  # panels beside each other, where their axes were not named
-    style: dict[Any, Any]  # of matplotlib
+    style: RcParams
 
     @property
     def points(self) -> float:

@@ -197,7 +197,7 @@ def test_each_command_names_the_one_that_is_meant(tmp_path: Path, runs: list[Pat
     for arguments, said in (
         (("show", path), f"{path} is a file: mpifed check is for a job"),
         (("check", runs[0]), f"{runs[0]} is a folder: mpifed show is for a run, mpifed compare for a sweep"),
-        (("show", sweep), f"{sweep}: is a sweep; mpifed compare {sweep} shows its points"),
+        (("show", sweep), f"{sweep}: is a sweep; `mpifed compare {sweep}` shows its points"),
         (("compare", sweep, "--by", "objective~1%"), "tolerances go with --select best or --select pareto"),
         (("compare", sweep, "--select", "best", "--against", "a"), "--against goes without --select"),
         (("compare", sweep, "--select", "pareto", "--to", "objective<=1"), "--to goes without --select"),

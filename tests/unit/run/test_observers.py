@@ -151,8 +151,14 @@ def test_the_end_of_a_run_that_fails(classes: Path, tmp_path: Path) -> None:
         fast = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1e30}}
         run(job(classes, algorithm=fast), Alone(), tmp_path / "run", observers=[observer])
     assert [(end.exit, end.summary["exit"], end.summary["rounds"]) for end in observer.ends] == [(4, 4, 0)]
-    with pytest.raises(mf.UsageError, match="batch_size"):
-        slow = {"name": "fedavg", "batch_size": 4000, "client_optimizer": {"learning_rate": 1.0}}
+    with pytest.raises(mf.UsageError, match="local_steps and local_epochs"):
+        slow = {
+            "name": "fedavg",
+            "batch_size": 4,
+            "local_steps": 1,
+            "local_epochs": 1,
+            "client_optimizer": {"learning_rate": 1.0},
+        }
         run(job(classes, algorithm=slow), Alone(), tmp_path / "other", observers=[observer])
     assert len(observer.ends) == len(observer.runs) == 1
 

@@ -209,7 +209,7 @@ def test_interrupted_sweeps_say_so_and_go_on(job: Path, tmp_path: Path) -> None:
 
 
 def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    job = write_job(tmp_path / "job.toml", table(digits, **{"algorithm.batch_size": [10000, 2]}))
+    job = write_job(tmp_path / "job.toml", table(digits, **{"participation.clients_per_round": [900, 2]}))
     ended = mpifed("run", job, "--out", tmp_path / "out")
     assert ended.exit_code == 2
     assert rows(tmp_path / "out")[1]["exit"] == "0"
