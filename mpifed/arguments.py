@@ -23,12 +23,13 @@ _TABLES = (
     "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop", "privacy", "audit",
     "simulated_network", "observe", "sweep",
 )  # fmt: skip
+_OBSERVERS = ("tensorboard", "mlflow")  # by name: their module loads more than a shell waits for
 
 
 class _Path(click.Path):
     """A path that fits on one line of a script or message, and within the limits of file systems."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click's
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
         text = str(value)
         if why := wrong_line(text):
             self.fail(f"{shown(text)!r} {why}", param, ctx)
@@ -43,7 +44,7 @@ class _Path(click.Path):
 class Finite(click.FloatRange):
     """A finite number: neither infinite nor NaN."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click's
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number", param, ctx)
@@ -79,11 +80,10 @@ def explained_names(ctx: click.Context, param: click.Parameter, incomplete: str)
     from mpifed.maths.regularizers import REGULARIZERS
     from mpifed.maths.schedules import SCHEDULES
     from mpifed.maths.terms import TERMS
-    from mpifed.observers import OBSERVERS
 
     parent = ctx.parent.command if ctx.parent is not None else None
     commands = parent.list_commands(ctx) if isinstance(parent, click.Group) else []
-    names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, "step-size", *OBSERVERS, *commands]
+    names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, "step-size", *_OBSERVERS, *commands]
     names += [column.name for column in columns("history")] + [str(end.code) for end in ENDS]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
