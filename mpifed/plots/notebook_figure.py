@@ -8,7 +8,9 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-_FILES: dict[Any, Any] = {  # of saved figures; keys are literals, in matplotlib's own types
+from mpifed.plots.style import Settings
+
+_FILES: Settings = {  # of saved figures
     "pdf.fonttype": 42,  # text stays text
     "svg.fonttype": "none",
     "savefig.dpi": 200,
