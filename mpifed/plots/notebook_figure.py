@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from mpifed.plots.style import RcParams
+from mpifed.plots.style import Settings
 
-_FILES: RcParams = {  # of saved figures
+_FILES: Settings = {  # of saved figures
     "pdf.fonttype": 42,  # text stays text
     "svg.fonttype": "none",
     "savefig.dpi": 200,

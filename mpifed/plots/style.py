@@ -34,8 +34,8 @@ _UNITS: dict[str, Units] = {
     "s": ((3600, "h"), (60, "min"), (1, "s")),
     "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
 }
-RcParams: TypeAlias = dict[Any, Any]  # keys are literals, in matplotlib's own types
-STYLE: RcParams = {
+Settings: TypeAlias = dict[Any, Any]  # keys are literals, in matplotlib's own types
+STYLE: Settings = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -65,7 +65,7 @@ class Size(NamedTuple):
     width: float  # inches; 0: as wide as its panels need
     height: float  # inches of a panel
     across: int  # panels beside each other, where their axes were not named
-    style: RcParams
+    style: Settings  # of matplotlib
 
     @property
     def points(self) -> float:
