@@ -30,6 +30,7 @@ _SPOKEN = (
     (r", as by --set .*", ""),
     (r"make the data with --task classification", "give integer labels, as by y.astype(int)"),
     (r"go on with --resume --out (\S+)", r"go on with resume=True, out='\1'"),
+    (r"--client-test-fraction", "client_test ="),
     (r"--test-fraction", "test ="),
     (r"or --force to", "or overwrite=True to"),
     (r"choose another --out, or continue it with --resume",
