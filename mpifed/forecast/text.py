@@ -59,6 +59,7 @@ def _lines(forecast: Table) -> Iterator[str]:
             [exchange for part in ("setup", "exchanges", "measures") for exchange in forecast[part]]
         )
     yield from _text("Who learns", *who_learns)
+    yield from _text("Tests", *forecast["tests"])
     yield from _text("Placement", _placement(forecast["placement"]))
     yield from _text("Memory", _memory(forecast["memory_bytes"]))
     yield from _text("Time", _time(forecast["seconds"]), _REHEARSED)
