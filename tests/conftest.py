@@ -249,6 +249,15 @@ def skewed(shared_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tested(shared_path: Path) -> Path:
+    """7 clients of very different sizes, several in a file, with real targets, and test rows of their own."""
+    return _make_data(
+        shared_path / "tested", "synthetic", "--split", "rows", "--clients", "7", "--samples", "120", "--features", "5",
+        "--skew", "0.7", "--pack", "2", "--client-test-fraction", "0.3",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
 def sides(shared_path: Path) -> Path:
     """5 clients with 13 or 12 columns each of the same 1438 rows of the digits, and test rows."""
     return _make_data(shared_path / "sides", "digits", "--split", "columns", "--clients", "5", "--test-fraction", "0.2")

@@ -146,6 +146,8 @@ class Model(Protocol):
 
     def predict(self, head: Head, scores: Array) -> Array: ...
 
+    def class_scores(self, head: Head, scores: Array) -> Array: ...
+
 
 class LinearModel(Model, Protocol):
     """`mpifed.maths.objectives.LinearScores`: what columns, cells and dual variables need besides."""

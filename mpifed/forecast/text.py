@@ -64,6 +64,7 @@ def _lines(forecast: Table, width: int) -> Iterator[str]:
             [exchange for part in ("setup", "exchanges", "measures") for exchange in forecast[part]]
         )
     yield from text("Who learns", *who_learns)
+    yield from text("Tests", *forecast["tests"])
     yield from text("Placement", _placement(forecast["placement"]))
     yield from text("Memory", _memory(forecast["memory_bytes"]))
     yield from text("Time", _time(forecast["seconds"]), _REHEARSED)

@@ -46,6 +46,11 @@ def wrong_together(job: Settings) -> list[str]:
             "[record] released_only: nothing is computed from training data to be reported, so nobody could say "
             "whether a [[constraint]] is met; leave one of them out"
         )
+    if job.record.released_only and job.record.client_tests:
+        wrong.append(
+            "[record] client_tests and released_only: a client's score is computed from its own data without noise; "
+            "leave one of them out"
+        )
     for name in job.stop.certificates if job.record.released_only and job.privacy is None else ():
         wrong.append(
             f"[record] released_only: nothing is computed from training data to be reported, so [stop] {name} "

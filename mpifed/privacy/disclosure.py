@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.files.atomic import aside
+from mpifed.files.clients import CLIENTS
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 
@@ -34,7 +35,7 @@ _COLLUDING = "epsilon_colluding colluding"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
         ("model.h5", "*"),
-        ("history.*", "test_loss test_accuracy"),
+        ("history.*", "test_loss test_accuracy test_rmse test_r2 test_macro_f1 test_auc"),
     ),
     PUBLIC: (
         ("job.toml", ""),
@@ -58,7 +59,9 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     RAW: (
         *((f"{folder}/*", "") for folder in RAW_FOLDERS),
-        ("history.*", "train_loss"),
+        ("history.*", "train_loss client_test_*"),
+        (CLIENTS, ""),
+        ("run.json", "clients_tested clients_without_tests"),
         ("run.json", "peak_rss_bytes"),
     ),
     TIMING: (
@@ -95,6 +98,8 @@ def uncovered(run_dir: Path) -> Iterator[str]:
     ]
     if folders:
         yield f"raw data in {', '.join(folders)}"
+    if (run_dir / CLIENTS).exists():
+        yield f"clients' scores in {CLIENTS}"
     if measured:
         yield f"measured without noise: {', '.join(measured)}"
     yield "times"

@@ -14,7 +14,17 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.python.ranks import alike, temporary
-from mpifed.python.values import Pair, Values, dataset, held_apart, integer, labels_of, stacked
+from mpifed.python.values import (
+    Pair,
+    Values,
+    dataset,
+    fraction_of,
+    held_apart,
+    integer,
+    labels_of,
+    stacked,
+    tests_of,
+)
 from mpifed.shards.command import SCALES
 from mpifed.shards.partition import Partition, held_out
 from mpifed.shards.prepare import Options, prepare
@@ -97,6 +107,7 @@ class FederatedDataset:
         feature_noise: float | None = None,
         split: str = "rows",
         test: Pair | float | None = None,
+        client_test: float | None = None,
         scale: str = "none",
         shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
@@ -126,6 +137,8 @@ class FederatedDataset:
             "rows" or "columns".
         test
             Test samples and labels, or the fraction of the rows that is held out.
+        client_test
+            The fraction of each client's rows with which it tests, in place of training.
         scale
             As `mpifed data --scale`: "none", "unit", "minmax", "standard" or "unit-rows"; fitted on training rows.
         shape
@@ -145,6 +158,7 @@ class FederatedDataset:
             return dataset(X, y, pair, shape, names), {
                 "split": split, "clients": clients, "partition": partition, "skew": skew, "scale": scale, "seed": seed,
                 "min_samples": min_samples, "feature_noise": feature_noise, "test_fraction": fraction,
+                "client_test_fraction": client_test,
             }  # fmt: skip
 
         return cls(_written(out, overwrite, described))
@@ -155,13 +169,17 @@ class FederatedDataset:
         clients: Iterable[Pair] | Mapping[str, Pair],
         *,
         test: Pair | None = None,
+        client_test: Iterable[Pair] | Mapping[str, Pair] | float | None = None,
         scale: str = "none",
         shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
         out: str | Path | None = None,
         overwrite: bool = False,
     ) -> FederatedDataset:
-        """Data of clients as they are: a list, or the values of a dict, of (X [s_i, ...], y [s_i]) of each."""
+        """Data of clients as they are: a list, or the values of a dict, of (X [s_i, ...], y [s_i]) of each.
+
+        `client_test` is the same of the rows with which each client tests, or the fraction of its rows for that.
+        """
 
         def described() -> tuple[Dataset, Table]:
             pairs = list(clients.values() if isinstance(clients, Mapping) else clients)
@@ -173,10 +191,12 @@ class FederatedDataset:
             tested, fraction = held_apart(test, "from_clients")
             if fraction is not None:
                 raise UsageError(f"from_clients: test = {fraction:g}: expected a pair (X, y) of test samples")
-            X, y, own_shape, counts = stacked(pairs)
+            own_tests, own_fraction = tests_of(clients, len(pairs), client_test)
+            X, y, own_shape, counts = stacked(pairs, own_tests)
             data = dataset(X, y, tested, shape if shape is not None else own_shape, names)
-            owner = np.repeat(np.arange(len(pairs)), counts)
-            return _by_owner(data, owner, len(pairs)), {"scale": scale, "clients": len(pairs)}
+            number, count = np.repeat(np.arange(len(counts)), counts), len(pairs)
+            data = _by_owner(replace(data, client_tests=number >= count if own_tests else None), number % count, count)
+            return data, {"scale": scale, "clients": count, "client_test_fraction": own_fraction}
 
         return cls(_written(out, overwrite, described))
 
@@ -202,7 +222,8 @@ class FederatedDataset:
         by
             The column that says whose each row is: clients in the order of its sorted values. It is no feature.
         clients
-            Without `by`: how many, as in `from_arrays`, which takes `options` too.
+            Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test` and `scale` also go
+            with `by`.
         test
             A frame with the same columns, or the fraction of the rows that is held out.
         """
@@ -218,7 +239,7 @@ def _of_frame(
         raise UsageError(f"from_dataframe: a {type(frame).__name__}; expected a DataFrame; from_arrays takes arrays")
     if (by is None) == (clients is None):
         raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
-    always = ("scale", "shape", "seed", "feature_noise")
+    always = ("scale", "shape", "seed", "feature_noise", "client_test")
     known = ("partition", "skew", "min_samples", "split", *always) if by is None else always
     if unknown := [name for name in options if name not in known]:
         raise UsageError(f"from_dataframe: {unknown[0]}: no argument here; known are {', '.join(known)}")
@@ -234,6 +255,7 @@ def _of_frame(
         return rows[features].to_numpy(np.float32, na_value=np.nan), y[:, 0] if len(targets) == 1 else y.astype(float)
 
     names, shape, options = [str(name) for name in features], options.get("shape"), dict(options)
+    options["client_test_fraction"] = options.pop("client_test", None)
     options.pop("shape", None)
     X, y = pair(frame)
     tested: Pair | None
@@ -290,7 +312,8 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
             raise UsageError(f"split = {split!r}: expected 'rows' or 'columns'; for cells of both, `mpifed data`")
         force = overwrite or out is None
         place = Path(out) if out is not None else Path()
-        chosen = {**chosen, **whole_numbers}
+        own = fraction_of(chosen.get("client_test_fraction"))
+        chosen = {**chosen, **whole_numbers, "client_test_fraction": own}
         return Options("arrays", _source(data), place, force=force, **chosen)
 
     chosen = alike(transport, options)

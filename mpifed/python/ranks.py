@@ -29,6 +29,7 @@ _SPOKEN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r", as by --set .*", ""),
     (r"make the data with --task classification", "give integer labels, as by y.astype(int)"),
     (r"go on with --resume --out (.+)$", lambda match: f"go on with resume=True, out={shlex.split(match[1])[0]!r}"),
+    (r"--client-test-fraction", "client_test ="),
     (r"--test-fraction", "test ="),
     (r"or --force to", "or overwrite=True to"),
     (r"choose another --out", "give another out"),

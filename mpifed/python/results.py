@@ -15,6 +15,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
+from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import model_arrays, read_model
@@ -74,6 +75,11 @@ class Run:
     def history(self) -> DataFrame:
         """A row for each measured round; needs pandas."""
         return frame(self.columns)
+
+    @property
+    def clients(self) -> DataFrame:
+        """The clients' scores on their own test rows, when last measured: client, rows, accuracy or rmse, loss."""
+        return frame(read_clients(self.path))
 
     @cached_property
     def job(self) -> WrittenJob:

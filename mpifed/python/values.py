@@ -6,7 +6,7 @@ Arrays are `Any` here: whatever NumPy takes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -121,6 +121,64 @@ def held_apart(test: object, what: str) -> tuple[Pair | None, float | None]:
         return test if test is None else (test[0], test[1]), None
     came = repr(test) if isinstance(test, (int, float, str, np.number)) else f"a {type(test).__name__}"
     raise UsageError(f"{what}: test = {came}; expected a pair (X, y), or a fraction above 0 and below 1, such as 0.2")
+
+
+def stacked(pairs: Sequence[Pair], tests: Sequence[Pair]) -> tuple[Piece, Array, tuple[int, ...] | None, list[int]]:
+    """(rows of all clients, then those with which they test, their labels, shape of a sample, counts of rows)."""
+    names = [f"client {i}{what}" for what, part in (("", pairs), (": test", tests)) for i in range(len(part))]
+    each = list(zip(names, [*pairs, *tests], strict=True))
+    rows = [rows_of(X, f"{name}: X") for name, (X, _) in each]
+    labels = [labels_of(y, f"{name}: y") for name, (_, y) in each]
+    first, shape = rows[0]
+    counts = [X.shape[0] for X, _ in rows]
+    wrong = [f"{name}: {n} samples, {len(y)} labels" for name, n, y in zip(names, counts, labels, strict=True)
+             if n != len(y)]  # fmt: skip
+    wrong += [f"{name}: samples of shape {own or X.shape[1:]}, those of client 0 have {shape or first.shape[1:]}"
+              for name, (X, own) in zip(names, rows, strict=True)
+              if (own or X.shape[1:]) != (shape or first.shape[1:])]  # fmt: skip
+    if wrong:
+        raise DataError(f"from_clients: {'; '.join(wrong[:5])}")
+    if all(isinstance(X, np.ndarray) for X, _ in rows):
+        return np.concatenate([X for X, _ in rows]), np.concatenate(labels), shape, counts
+    from scipy.sparse import csr_matrix, vstack
+
+    return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), shape, counts
+
+
+def tests_of(clients: object, count: int, given: Any) -> tuple[list[Pair], float | None]:
+    """(samples and labels with which each client tests, fraction of its rows for that) of the argument `client_test`.
+
+    Parameters
+    ----------
+    clients : the argument of `from_clients`
+    count : of clients
+
+    Raises
+    ------
+    UsageError : when there are not as many pairs as clients, or their names differ.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        return [], fraction_of(given)
+    if isinstance(clients, Mapping) and isinstance(given, Mapping):
+        if differing := sorted({str(name) for name in {*clients} ^ {*given}}):
+            raise UsageError(f"from_clients: client_test: names differ: {', '.join(differing[:5])}; give each client's")
+        given = {name: given[name] for name in clients}
+    pairs = list(given.values() if isinstance(given, Mapping) else given)
+    wrong = [i for i, pair in enumerate(pairs) if not isinstance(pair, (tuple, list)) or len(pair) != 2]
+    if wrong or len(pairs) != count:
+        came = f"entry {wrong[0]} is no pair" if wrong else f"{len(pairs)} pairs for {count} clients"
+        raise UsageError(
+            f"from_clients: client_test: {came}; expected a pair (X, y) for each client, or a fraction such as 0.2"
+        )
+    return pairs, None
+
+
+def fraction_of(value: object) -> float | None:
+    """A fraction of rows, for `client_test`."""
+    if value is None or (isinstance(value, (float, np.floating)) and 0 < value < 1):
+        return None if value is None else float(value)
+    came = repr(value) if isinstance(value, (int, float, str, np.number)) else f"a {type(value).__name__}"
+    raise UsageError(f"client_test = {came}; expected a fraction above 0 and below 1, such as 0.2")
 
 
 def integer(value: object, name: str) -> int:

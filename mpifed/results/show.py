@@ -70,6 +70,9 @@ def run_text(folder: Path) -> str:
     ]
     lines += cost_lines(summary["exchanges"] or {}, "  ")
     run = read_run(folder)
+    if run.get("clients_without_tests"):
+        tested, without = run.get("clients_tested"), run["clients_without_tests"]
+        lines.append(line_of("clients tested", f"{tested}; {without} more have no test rows of their own"))
     if run.get("simulated"):
         lines += [line_of("simulated seconds", value_of("simulated_s", run.get("simulated_s")))]
         lines += simulated_lines(run["simulated"], run.get("rounds", 0), "  ")

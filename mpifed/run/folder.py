@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mpifed.core.errors import FINISHED, DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line
+from mpifed.files.clients import CLIENTS
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import RUN, ended, job_of, read_run
@@ -27,7 +28,7 @@ else:
     import tomli as tomllib
 
 FAILURE = "failure.txt"  # the message of the first rank to fail
-_FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
+_FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", CLIENTS, "privacy.csv", FAILURE)
 RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, EVENTS, NOTED)  # all that a run writes beside RAW_FOLDERS
 # keys that may differ between a run and its resumption, since no bit depends on them
 _FREE = (

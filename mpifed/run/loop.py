@@ -15,6 +15,7 @@ from mpifed.core.exchange import ServerRecord, play
 from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
 from mpifed.core.tables import Table
+from mpifed.files.clients import CLIENTS
 from mpifed.files.history import History
 from mpifed.files.history_csv import FIRST, HISTORY
 from mpifed.job.job import Job
@@ -233,7 +234,7 @@ class RunLoop:
     def _measure(self, certify: bool) -> None:
         if self.job.simulated_network is not None:
             self._account()
-        columns, done = self.evaluation.columns(self._trained(), certify=certify), self.progress
+        columns, done = self.evaluation.row_columns(self._trained(), certify), self.progress
         simulation = self.results.simulation(done) if self.results else None
         self.evaluation.row = row = {
             "round": done.round,
@@ -245,7 +246,7 @@ class RunLoop:
             **(self.ledger.columns() if self.ledger else {}),
         }
         if self.results is not None:
-            self.results.row(row)
+            self.results.row(row, self.evaluation.clients)
 
     def _measure_the_start(self) -> None:
         """The first row, and the numbers of the first iterate that certificates need: over all rows, as at the end."""
@@ -307,6 +308,8 @@ class RunLoop:
             if self.header is None and not resumed:
                 write_header(self.out, Header(self.settings, settings(ready.algorithm.problem).multiplier))
             ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)
+        if ready.client_tests is None:
+            (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it
         notes = [*self.notes, *data_warnings(self.job, ready.data)]
         return Results(
             self.job, ready.algorithm, self.out, self.reporter, self.observation, ledger, self.identity,

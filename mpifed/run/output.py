@@ -20,6 +20,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import aside
+from mpifed.files.clients import ClientScores, write_clients
 from mpifed.files.history import History
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_arrays, write_arrays
@@ -138,12 +139,16 @@ class Results:
             )
         return warnings + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
 
-    def row(self, columns: Table) -> None:
-        """Add a measured round."""
+    def row(self, columns: Table, clients: ClientScores | None) -> None:
+        """Add a measured round; clients.csv is that of the last one."""
         if self.history is not None:
             self.history.append(columns)
             self.reporter.row(columns)
             self.observation.measured(columns)
+        if clients is not None:
+            tested, all_clients = len(clients.client), self.algorithm.problem.clients
+            self.about |= {"clients_tested": tested, "clients_without_tests": all_clients - tested}
+            write_clients(self.out, clients, self.algorithm.problem.objective.classifies)
 
     def simulation(self, progress: Progress) -> Simulation | None:
         """The simulated times of the rounds so far, if the job has a simulated network."""

@@ -103,6 +103,10 @@ def _of_all_sources() -> list[click.Parameter]:
             "for digits and mnist, else none]",
         ),
         click.Option(["--test-fraction"], type=float, metavar="F", help="Hold out this fraction of rows for testing."),
+        click.Option(
+            ["--client-test-fraction"], type=float, metavar="F",
+            help="Hold out this fraction of each client's rows, with which that client tests; for --split rows.",
+        ),
         click.Option(["--pack"], type=int, default=1, show_default=True, metavar="K", help="Clients per file."),
         click.Option(
             ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
@@ -236,8 +240,10 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
 def _summary(federation: ShardFolder) -> str:
     """A few lines on the data that were made."""
     counts, widths = federation.counts, federation.widths
+    tests = federation.tests.counts
+    own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
     lines = {
-        "rows": f"{federation.samples} to train on, {federation.test_samples} to test with",
+        "rows": f"{federation.samples} to train on, {federation.test_samples} to test with{own}",
         "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
         "classes": f"{federation.classes}" if federation.classes else "none (real targets)",
         "clients": f"{federation.clients}, split by {federation.split}",

@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 import mpifed
 from mpifed.core.errors import DataError, UsageError
@@ -18,6 +20,7 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards.cells import only_held
+from mpifed.shards.client_tests import client_tests
 from mpifed.shards.feature_noise import with_noise
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
@@ -51,6 +54,7 @@ class Options:
     labels: str = "all"
     scale: str = "none"  # or several scalings in sequence, separated by commas
     test_fraction: float | None = None
+    client_test_fraction: float | None = None
     pack: int = 1
     seed: int = 0
     force: bool = False
@@ -125,12 +129,15 @@ def prepare(options: Options) -> ShardFolder:
     partition = data.partition or _partition(options, y, data.features)
     if partition.missing and options.map:
         data = _only_held(data, partition)
-    data, scaling = _scaled(data, options.scale, partition.missing)
+    tests = client_tests(partition, y, data.client_tests, options.client_test_fraction, options.seed)
+    trained = np.ones(len(y), dtype=np.bool_) if tests is None else ~tests
+    data, scaling = _scaled(data, options.scale, partition.missing, trained)
     if options.feature_noise is not None:
         data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
-    optimum, summary = None, statistics(data.chunks(), y, scaling, regression=not meaning)
+    chunks, targets = partial(_rows_where, trained, data), y[trained]
+    optimum, summary = None, statistics(chunks(), targets, scaling, regression=not meaning)
     if not meaning and y.dtype.names is None and data.dtype is not None and data.features <= MOST_FEATURES:
-        optimum = least_squares(data.chunks, y, scaling)
+        optimum = least_squares(chunks, targets, scaling)
         summary["least_squares_loss"] = optimum.pop("loss_with_intercept")
     about = About(
         classes=len(meaning),
@@ -148,10 +155,10 @@ def prepare(options: Options) -> ShardFolder:
         shape=data.shape,
         optimum=optimum,
     )
-    chunks = _with_progress(data.chunks(), len(y))
+    rows = _with_progress(data.chunks(), len(y))
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        write_federation(options.out, partition, y, chunks, data.dtype, options.pack, about)
+        write_federation(options.out, partition, y, rows, data.dtype, options.pack, about, tests)
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
     return open_federation(options.out)
@@ -200,19 +207,23 @@ def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
     if data.dtype is not None:
         size, what = int(out.sum()) * data.features * np.dtype(data.dtype).itemsize, f"--test-fraction {fraction:g}"
         check_memory(size, f"{what}: {out.sum()} rows of {data.features} features", "lower it")
-
-    def chunks(mask: Array) -> Iterator[Piece]:
-        start = 0
-        for X in data.chunks():
-            yield X[mask[start : start + X.shape[0]]]
-            start += X.shape[0]
-
-    test = list(chunks(out))
+    test = list(_rows_where(out, data))
     test_X = test[0] if data.dtype is None else np.concatenate(test)
     return replace(
-        data, labels=data.labels[~out], chunks=lambda: chunks(~out), test=(test_X, data.labels[out]),
+        data, labels=data.labels[~out], chunks=partial(_rows_where, ~out, data), test=(test_X, data.labels[out]),
         partition=training_rows(data.partition, ~out, data.features) if data.partition else None,
+        client_tests=None if data.client_tests is None else data.client_tests[~out],
     )  # fmt: skip
+
+
+def _rows_where(chosen: NDArray[np.bool_], data: Dataset) -> Iterator[Piece]:
+    """The chunks of the chosen rows [s]; none without rows."""
+    start = 0
+    for X in data.chunks():
+        rows = chosen[start : start + X.shape[0]]
+        start += X.shape[0]
+        if rows.any():
+            yield X if rows.all() else X[rows]
 
 
 def _only_held(data: Dataset, partition: Partition) -> Dataset:
@@ -227,8 +238,8 @@ def _only_held(data: Dataset, partition: Partition) -> Dataset:
     return replace(data, chunks=chunks)
 
 
-def _scaled(data: Dataset, kinds: str, missing: int) -> tuple[Dataset, Scaling]:
-    """(the data to store, the scaling of their columns that readers apply).
+def _scaled(data: Dataset, kinds: str, missing: int, trained: NDArray[np.bool_]) -> tuple[Dataset, Scaling]:
+    """(the data to store, the scaling of their columns that readers apply), fitted to the rows `trained` [s].
 
     `kinds`: names of scalings in sequence, separated by commas. `missing`: number of cells that no client holds. Raises
     UsageError when a shift would fill a sparse matrix, or cells that no client holds.
@@ -238,7 +249,8 @@ def _scaled(data: Dataset, kinds: str, missing: int) -> tuple[Dataset, Scaling]:
         if kind == "unit-rows":
             data, scaling = _with_unit_rows(data, scaling), IDENTITY
         elif kind != "none":
-            fitted = fit(kind, data.chunks() if scaling is IDENTITY else _pieces(data, scaling), data.top)
+            training = replace(data, chunks=partial(_rows_where, trained, data))
+            fitted = fit(kind, training.chunks() if scaling is IDENTITY else _pieces(training, scaling), data.top)
             if missing and fitted.shift.any():
                 raise UsageError(
                     f"--scale {kinds}: {kind} would shift columns, and so change the zeros of the "

@@ -84,6 +84,13 @@ class Objective(ABC):
     def predict(self, head: Head, scores: Array) -> Array:
         """[..., s] the predicted class, or value."""
 
+    def class_scores(self, head: Head, scores: Array) -> Array:
+        """[..., s, L] what `predict` compares: a score of each class, of two also [..., s, 1] that of class 1.
+
+        The metric auc reads it. The default is the scores.
+        """
+        return scores
+
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
         scores, backward = self.forward(model, X)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
@@ -60,6 +60,7 @@ class Dataset:
     files: tuple[Path, ...] = ()  # from which the data were read
     classes: tuple[str, ...] | None = None  # names of the labels 0, 1, ..., where they are texts
     partition: Partition | None = None  # of rows and columns among clients, if the source determines it
+    client_tests: NDArray[np.bool_] | None = None  # [s] True for rows with which the client that holds them tests
 
 
 class Source(ABC):
@@ -85,6 +86,10 @@ def checked(name: str, data: object) -> Dataset:
     if data.names is not None and len(data.names) != data.features:
         raise DataError(f"{name}: {len(data.names)} names for {data.features} features")
     _check_labels(name, "labels", data.labels)
+    tests = data.client_tests
+    if tests is not None and (np.shape(tests) != (len(data.labels),) or np.asarray(tests).dtype != np.bool_):
+        came = f"{getattr(tests, 'dtype', type(tests).__name__)} {np.shape(tests)}"
+        raise DataError(f"{name}: client_tests is {came}; expected bool ({len(data.labels)},), as the labels")
     if data.test is not None:
         X, labels = data.test
         _check_labels(name, "test labels", labels)

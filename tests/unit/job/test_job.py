@@ -196,7 +196,14 @@ def test_all_defaults_are_written_out() -> None:
     assert written["seed"] == 1
     assert written["data"]["block"] == 1
     assert written["aggregation"]["arithmetic"] == "exact"
-    kept = {"evaluate_every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False, "transcript": 0}
+    kept = {
+        "evaluate_every": 10,
+        "checkpoint_every": 100,
+        "certify_every": 0,
+        "metrics": [],
+        "released_only": False,
+        "transcript": 0,
+    }
     assert written["record"] == kept
     assert not {"privacy", "regularizer"} & written.keys()
     assert written["minimize"] == {"name": "loss"}
