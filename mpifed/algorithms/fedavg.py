@@ -23,6 +23,7 @@ from mpifed.algorithms.horizontal import (
     Weighted,
     check_rows,
     start_model,
+    training_rows,
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import (
@@ -86,6 +87,7 @@ class FedAvg(Rows):
     """
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
+    seeds_rows: ClassVar[bool] = True
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -144,7 +146,8 @@ class FedAvg(Rows):
         decay = self.client_optimizer.weight_decay
 
         def change(part: Block) -> Parameters:
-            batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
+            rows = part.draw(now, "minibatch", self.batch_size)
+            batch = training_rows(self.problem, part, rows, now).together()
             each = np.repeat(self.problem.weights[part.clients], self.batch_size)[None] * (-step / self.batch_size)
             mean_gradient = objective.gradient(broadcast.model, batch.X, batch.y, beside(batch.y, each))
             return map_leaves(lambda leaf: leaf[0], mean_gradient)

@@ -12,12 +12,13 @@ import numpy as np
 from mpifed.algorithms.certificate import certificate_columns, first_iterate, report_certificate
 from mpifed.algorithms.functions import Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Block
+from mpifed.core.block import Batch, Block
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToServer, fields_like
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
+from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.maths.objectives import Parameters
 
 CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum
@@ -65,6 +66,15 @@ def model_template(problem: Problem) -> Parameters:
     model = start_model(problem, Round(SETUP, 0, np.ones(problem.clients, dtype=bool)))
     template = map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
     return template
+
+
+def training_rows(problem: Problem, block: Block, rows: Array, now: Round, steps: Array | int = 0) -> Batch:
+    """The rows [n, s] of each client to train on in the local steps [s]: with seeds if the model is `stochastic`."""
+    batch = block.take(rows)
+    if not problem.objective.stochastic:
+        return batch
+    assert not isinstance(batch.X, tuple)  # sparse data are refused
+    return batch._replace(X=with_seeds(batch.X, row_seeds(now, block.clients, rows, steps)))
 
 
 def check_rows(problem: Problem, batch: int) -> list[str]:

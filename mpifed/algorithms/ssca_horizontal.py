@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from mpifed.algorithms.horizontal import (
     mean,
     model_template,
     start_model,
+    training_rows,
     weighted_fields,
 )
 from mpifed.algorithms.local import wrong_draw
@@ -82,6 +83,8 @@ class SSCAHorizontal(SSCABase, Rows):
     own solutions. The clients move on what was known a round ago, so it needs smaller steps than the paper's.
     """
 
+    seeds_rows: ClassVar[bool] = True
+
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """One exchange: the server receives weighted sums of minibatch gradients, or of changes and surrogates."""
@@ -135,7 +138,7 @@ class SSCAHorizontal(SSCABase, Rows):
     ) -> tuple[tuple[()], Weighted]:
         """Step 4: the mean gradients over each client's minibatch, weighted by its rows."""
         weight = self.problem.weights[block.clients]
-        batch = block.take(block.draw(now, "minibatch", self.batch_size))
+        batch = training_rows(self.problem, block, block.draw(now, "minibatch", self.batch_size), now)
         each = beside(batch.y, np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1))
         return clients, Weighted(self._statistics(broadcast, batch.X, batch.y, each), weight)
 
@@ -143,7 +146,8 @@ class SSCAHorizontal(SSCABase, Rows):
         """The weighted sum of the clients' uploads, from products over many clients' minibatches at once."""
 
         def sums_of(part: Block) -> Statistics:
-            batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
+            rows = part.draw(now, "minibatch", self.batch_size)
+            batch = training_rows(self.problem, part, rows, now).together()
             each = self.problem.weights[part.clients].repeat(self.batch_size)
             each /= self.batch_size
             return self._statistics(broadcast, batch.X, batch.y, beside(batch.y, each[None]))
@@ -187,7 +191,9 @@ class SSCAHorizontal(SSCABase, Rows):
         rows = block.draw(now, "minibatch", self.local_steps * self.batch_size).reshape(
             self.local_steps, 1, self.batch_size
         )
-        model, surrogate = self._local(broadcast, (block.take(at) for at in rows))
+        model, surrogate = self._local(
+            broadcast, (training_rows(self.problem, block, at, now, r) for r, at in enumerate(rows))
+        )
         change = map_leaves(operator.sub, model, broadcast.model)
         upload = LocalStepsUpload(change, surrogate.linear, surrogate.constant if self.problem.constraints else ABSENT)
 
