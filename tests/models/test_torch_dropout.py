@@ -30,7 +30,7 @@ from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import TorchNetwork
-from mpifed.maths.objectives.torch_dropout import Masks
+from mpifed.maths.objectives.torch_dropout import DropoutMasks
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.shards.store import open_federation
 
@@ -70,7 +70,7 @@ def of_sample(objective: TorchNetwork, model: Any, X: Any, y: Any, i: int, s: in
 def dropped(layer: nn.Module, seeds: Any, shape: tuple[int, ...] = (64,)) -> torch.Tensor:
     """Ones [s, *shape] after one layer."""
     net = nn.Sequential(layer)
-    Masks(net, shape)
+    DropoutMasks(net, shape)
     X = with_seeds(np.ones((1, len(seeds), int(np.prod(shape)))), seeds[None])
     given: torch.Tensor = net(torch.from_numpy(X[0]))
     return given
@@ -98,7 +98,7 @@ def test_masks_of_other_rows_steps_rounds_clients_seeds_and_layers_are_independe
     masks = {(name, row): dropped(nn.Dropout(), each[0], (2048,))[row] for name, each in of.items() for row in range(4)}
     net = nn.Sequential(nn.Dropout(), nn.Dropout())
     drop = net[0]
-    Masks(net, (2048,))
+    DropoutMasks(net, (2048,))
     once, twice = (layer for layer in net)
     net.forward = lambda x: torch.stack([once(x), twice(x), drop(x)], 1)  # type: ignore[method-assign]
     parts = net(torch.from_numpy(with_seeds(np.ones((1, 1, 2048)), of["plain"][:, :1])[0]))[0]
@@ -175,7 +175,7 @@ def test_a_copy_of_a_module_has_masks_of_its_own() -> None:
     import copy
 
     net = nn.Sequential(nn.Dropout())
-    Masks(net, (64,))
+    DropoutMasks(net, (64,))
     other = copy.deepcopy(net)
     x = torch.from_numpy(with_seeds(np.ones((1, 2, 64)), seeds([[0, 1]]))[0])
     assert torch.equal(net(x), other(x))

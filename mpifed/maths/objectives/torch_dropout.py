@@ -35,7 +35,7 @@ def dropout_kind(layer: nn.Module) -> str | None:
     return next((kind.__name__ for kind in kinds if type(layer).forward is kind.forward), "")
 
 
-class Masks:
+class DropoutMasks:
     """The masks of the dropout layers of a module, which takes samples with seeds, [s, p + 2], as well from now on."""
 
     def __init__(self, net: nn.Module, shape: tuple[int, ...]) -> None:
@@ -106,7 +106,7 @@ def _kept(seeds: Tensor, stream: int, count: int, p: float) -> Tensor:
     return kept if p < 1 else kept & False
 
 
-def masks_of(net: nn.Module, shape: tuple[int, ...]) -> Masks | None:
+def masks_of(net: nn.Module, shape: tuple[int, ...]) -> DropoutMasks | None:
     """The masks of a module whose samples have this shape; None of one without dropout."""
     has_some = any(dropout_kind(layer) is not None and getattr(layer, "p") > 0 for layer in net.modules())  # noqa: B009
-    return Masks(net, shape) if has_some else None
+    return DropoutMasks(net, shape) if has_some else None
