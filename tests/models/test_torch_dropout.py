@@ -183,6 +183,14 @@ def test_a_copy_of_a_module_has_masks_of_its_own() -> None:
         other[0](x[:, :64])
 
 
+def test_hooks_of_the_module_get_samples_without_seeds() -> None:
+    net, met = nn.Sequential(nn.Flatten(), nn.Dropout()), []
+    net.register_forward_pre_hook(lambda net, given: met.append(given[0].shape))
+    DropoutMasks(net, (1, 8, 8))
+    assert net(torch.from_numpy(with_seeds(np.ones((1, 2, 64)), seeds([[0, 1]]))[0])).shape == (2, 64)
+    assert met == [(2, 1, 8, 8)]
+
+
 # --- derivatives, clipping, one record ------------------------------------------------------------------------------
 
 

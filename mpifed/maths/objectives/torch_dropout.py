@@ -46,7 +46,7 @@ class DropoutMasks:
         self.uses = [0] * len(self.layers)
         for number, layer in enumerate(self.layers):
             layer.forward = partial(self.drop, number, layer)
-        net.register_forward_pre_hook(self._begin)
+        net.register_forward_pre_hook(self._begin, prepend=True)  # hooks of its own get samples alone
         net.register_forward_hook(self._end)
 
     def has_seeds(self, samples: Tensor) -> bool:
