@@ -88,6 +88,7 @@ class FedAvg(Rows):
     """
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
+    seeds_rows: ClassVar[bool] = True
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -160,7 +161,11 @@ class FedAvg(Rows):
                 leaf += concave_gradient(objective, w) * w.dtype.type(-step * weight.sum())
             return leaf
 
-        batches = (pair for part in block.parts(self.batch_size) for pair in minibatches(part, now, self.batch_size))
+        batches = (
+            pair
+            for part in block.parts(self.batch_size)
+            for pair in minibatches(self.problem, part, now, self.batch_size)
+        )
         changes = added(change(*pair) for pair in batches)
         parts = objective.penalized(broadcast.model)
         return Weighted(map_leaves(public, changes, broadcast.model, parts), weight.sum())

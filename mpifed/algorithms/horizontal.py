@@ -18,6 +18,7 @@ from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem,
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
+from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.maths.objectives import Parameters
 
 CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum
@@ -67,6 +68,15 @@ def model_template(problem: Problem) -> Parameters:
     return template
 
 
+def training_rows(problem: Problem, block: Block, rows: Array, now: Round, steps: Array | int = 0) -> Batch:
+    """The rows [n, s] of each client to train on in the local steps [s]: with seeds if the model is `stochastic`."""
+    batch = block.take(rows)
+    if not problem.objective.stochastic:
+        return batch
+    assert not isinstance(batch.X, tuple)  # sparse data are refused
+    return batch._replace(X=with_seeds(batch.X, row_seeds(now, block.clients, rows, steps)))
+
+
 def check_rows(problem: Problem, batch: int) -> list[str]:
     """Errors of data and batch size for algorithms on rows, one message each."""
     wrong: list[str] = []
@@ -87,10 +97,10 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
     return wrong
 
 
-def minibatches(block: Block, now: Round, size: int) -> Iterator[tuple[Block, Batch]]:
+def minibatches(problem: Problem, block: Block, now: Round, size: int) -> Iterator[tuple[Block, Batch]]:
     """(clients, their minibatches) in groups: `size` rows of each client, or all rows of one that has fewer."""
     for _, clients, rows in block.by_batch_size(size):
-        yield clients, clients.take(clients.draw(now, "minibatch", rows))
+        yield clients, training_rows(problem, clients, clients.draw(now, "minibatch", rows), now)
 
 
 # --- set-up: how many samples each function counts ------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.horizontal import model_template
+from mpifed.algorithms.horizontal import model_template, training_rows
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
@@ -175,18 +175,20 @@ class LocalSteps:
         if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
             for r in range(self.steps or 1):
                 rows, drawn = self._tiled(*block.coins(now, f"minibatch {r}", self.batch))
-                batch = block.take(rows)
+                batch = training_rows(self.problem, block, rows, now, r)
                 yield Minibatch(*batch, beside(batch.y, drawn.astype(np.float64)))
         elif privacy is not None and privacy.on_gradients:
             for r in range(self.steps or 1):
-                yield self._alike(block.take(block.draw(now, f"minibatch {r}", self.batch, secret=True)))
+                rows = block.draw(now, f"minibatch {r}", self.batch, secret=True)
+                yield self._alike(training_rows(self.problem, block, rows, now, r))
         else:
             slices = self.slices(int(block.counts[0]))
             rows = block.draw(now, "minibatch", slices[-1].stop, secret=privacy is not None)
             together = max(1, ROWS // self.batch)  # steps whose rows are read at once
+            numbers = np.repeat(np.arange(len(slices)), [at.stop - at.start for at in slices])
             for steps in (slices[i : i + together] for i in range(0, len(slices), together)):
-                first = steps[0].start
-                batch = block.take(rows[:, first : steps[-1].stop])
+                first, all_ = steps[0].start, slice(steps[0].start, steps[-1].stop)
+                batch = training_rows(self.problem, block, rows[:, all_], now, numbers[all_])
                 for at in steps:
                     yield self._alike(batch.rows(at.start - first, at.stop - first))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from mpifed.algorithms.horizontal import (
     minibatches,
     model_template,
     start_model,
+    training_rows,
     weighted_fields,
 )
 from mpifed.algorithms.local import wrong_draw
@@ -84,6 +85,8 @@ class SSCAHorizontal(SSCABase, Rows):
     own solutions. The clients move on what was known a round ago, so it needs smaller steps than the paper's.
     """
 
+    seeds_rows: ClassVar[bool] = True
+
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
         """One exchange: the server receives weighted sums of minibatch gradients, or of changes and surrogates."""
@@ -139,7 +142,7 @@ class SSCAHorizontal(SSCABase, Rows):
         weight = self.problem.weights[block.clients]
 
         def sums_of(who: Array, part: Block, rows: int) -> Statistics:
-            batch = part.take(part.draw(now, "minibatch", rows))
+            batch = training_rows(self.problem, part, part.draw(now, "minibatch", rows), now)
             each = beside(batch.y, np.repeat(weight[who, None] / rows, rows, axis=1))
             return self._statistics(broadcast, batch.X, batch.y, each)
 
@@ -154,7 +157,11 @@ class SSCAHorizontal(SSCABase, Rows):
             each /= rows
             return self._statistics(broadcast, batch.X, batch.y, beside(batch.y, each[None]))
 
-        batches = (pair for part in block.parts(self.batch_size) for pair in minibatches(part, now, self.batch_size))
+        batches = (
+            pair
+            for part in block.parts(self.batch_size)
+            for pair in minibatches(self.problem, part, now, self.batch_size)
+        )
         total = added(sums_of(*pair) for pair in batches)
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
@@ -193,7 +200,9 @@ class SSCAHorizontal(SSCABase, Rows):
         weight = self.problem.weights[block.clients]
         batch = min(self.batch_size, int(block.counts[0]))
         rows = block.draw(now, "minibatch", self.local_steps * batch).reshape(self.local_steps, 1, batch)
-        model, surrogate = self._local(broadcast, (block.take(at) for at in rows))
+        model, surrogate = self._local(
+            broadcast, (training_rows(self.problem, block, at, now, r) for r, at in enumerate(rows))
+        )
         change = map_leaves(operator.sub, model, broadcast.model)
         upload = LocalStepsUpload(change, surrogate.linear, surrogate.constant if self.problem.constraints else ABSENT)
 

@@ -115,6 +115,9 @@ class Model(Protocol):
     def convex(self) -> bool: ...
 
     @property
+    def stochastic(self) -> bool: ...
+
+    @property
     def dual(self) -> Dual | None: ...
 
     @property

@@ -131,6 +131,8 @@ def stacked(pairs: Sequence[Pair], tests: Sequence[Pair]) -> tuple[Piece, Array,
     labels = [labels_of(y, f"{name}: y") for name, (_, y) in each]
     first, shape = rows[0]
     counts = [X.shape[0] for X, _ in rows]
+    if len({values.dtype.kind == "U" for values in labels}) > 1:
+        raise DataError("from_clients: some clients have texts as labels, and others numbers; give all the same")
     wrong = [f"{name}: {n} samples, {len(y)} labels" for name, n, y in zip(names, counts, labels, strict=True)
              if n != len(y)]  # fmt: skip
     wrong += [f"{name}: samples of shape {own or X.shape[1:]}, those of client 0 have {shape or first.shape[1:]}"
@@ -217,24 +219,3 @@ def dataset(
         shape=tuple(shape) if shape is not None else own_shape,
         classes=None if classes is None else tuple(classes.tolist()),
     )  # fmt: skip
-
-
-def stacked(pairs: Sequence[Pair]) -> tuple[Piece, Array, tuple[int, ...] | None, list[int]]:
-    """(rows of all clients, their labels, shape of a sample, counts of rows)."""
-    rows = [rows_of(X, f"client {i}: X") for i, (X, _) in enumerate(pairs)]
-    labels = [labels_of(y, f"client {i}: y") for i, (_, y) in enumerate(pairs)]
-    first, shape = rows[0]
-    counts = [X.shape[0] for X, _ in rows]
-    if len({values.dtype.kind == "U" for values in labels}) > 1:
-        raise DataError("from_clients: some clients have texts as labels, and others numbers; give all the same")
-    wrong = [f"client {i}: {n} samples, {len(y)} labels" for i, (n, y) in enumerate(zip(counts, labels, strict=True))
-             if n != len(y)]  # fmt: skip
-    wrong += [f"client {i}: samples of shape {own or X.shape[1:]}, those of client 0 have {shape or first.shape[1:]}"
-              for i, (X, own) in enumerate(rows) if (own or X.shape[1:]) != (shape or first.shape[1:])]  # fmt: skip
-    if wrong:
-        raise DataError(f"from_clients: {'; '.join(wrong[:5])}")
-    if all(isinstance(X, np.ndarray) for X, _ in rows):
-        return np.concatenate([X for X, _ in rows]), np.concatenate(labels), shape, counts
-    from scipy.sparse import csr_matrix, vstack
-
-    return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), shape, counts

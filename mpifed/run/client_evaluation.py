@@ -56,8 +56,8 @@ class ClientEvaluation:
         """[n, 2] accuracy or RMSE, and mean loss, of the clients of a block that have test rows."""
         block = self._blocks.visit(i, keep=True)
         values = np.empty((len(block.clients), 2))
-        for who, part in block.equal_parts():
-            values[who] = self._of_part(parameters, part) if part.counts[0] else np.nan
+        for who, part, rows in block.by_batch_size(int(block.counts.max())):
+            values[who] = self._of_part(parameters, part) if rows else np.nan
         return values[block.counts > 0]
 
     def _of_part(self, parameters: Parameters, block: Block) -> Array:

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.shards.partition import Partition, stream
+from mpifed.shards.partition import Partition
+from mpifed.shards.partitioners import stream
 
 
 def client_tests(

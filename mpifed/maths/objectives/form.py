@@ -32,6 +32,8 @@ class Objective(ABC):
     classifies : whether y are classes 0 to outputs - 1; otherwise y are real targets, and there is a single output
     nonnegative : whether every loss is nonnegative: a limit <= 0 then cannot be met
     convex : whether each loss is a convex function of the model: lower bounds rely on it
+    stochastic : whether training draws random numbers for each sample, as dropout does: from the seeds that then stand
+        behind its features, see `mpifed.core.row_seeds`; without them a pass is that of evaluation
     dual : the dual of the loss, which algorithms on the dual problem need; None if there is none
     """
 
@@ -41,6 +43,7 @@ class Objective(ABC):
     classifies: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = True
     convex: ClassVar[bool] = False
+    stochastic: ClassVar[bool] = False
     dual: ClassVar[Dual | None] = None
 
     @property
