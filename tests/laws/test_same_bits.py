@@ -15,8 +15,8 @@ from registry import CASES, SIZES, Case, table
 
 from mpifed.files.history import read_history
 
-# The long tests have all points. Else every case has uneven data, and those without other tables than [algorithm] even
-# ones too, of which the uneven ones are with a dedicated server.
+# The long tests have all points. Else every case has uneven data, those without other tables than [algorithm] with a
+# dedicated server.
 ALL_POINTS = [False, pytest.param(True, marks=pytest.mark.long)]
 RANKS = [(3, False), *(pytest.param(ranks, True, marks=pytest.mark.long) for ranks in (2, 4, 7))]
 DUAL = ("hyfdca", "bundle", "cocoa")
@@ -56,7 +56,7 @@ def points(case: Case, everything: bool) -> list[tuple[int, bool]]:
     data = range(2)[-ways(case) :]
     if everything:
         return [(number, dedicated) for number in data for dedicated in ([False] if case.tables else [False, True])]
-    return [(1, False)] if case.tables else [(number, number == 1) for number in data]
+    return [(1, not case.tables)]
 
 
 def jobs(folders: dict[str, tuple[Path, Path]], everything: bool) -> dict[str, dict[str, Any]]:
