@@ -211,12 +211,12 @@ def test_help_of_data_is_made_of_the_sources_alone() -> None:
 def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
     job = write_job(tmp_path / "job.toml", {  # type: ignore[operator]
-        "name": "layers", "rounds": 2, "data": {"path": str(data)}, "model": {"name": "softmax", "bias": False},
+        "name": "layers", "rounds": 2, "data": {"path": str(data)}, "model": {"name": "least-squares"},
         "algorithm": {"name": "fedavg", "batch_size": 2, "client_optimizer": {"learning_rate": 0.1}},
         "record": {"evaluate_every": 1},
     })  # fmt: skip
     modules, started = loaded(
-        ["data", "digits", "--split", "rows", "--clients", "2", "--out", data],
+        ["data", "synthetic", "--split", "rows", "--clients", "2", "--out", data],
         ["run", job, "--out", out],  # in one process
         ["show", out],
         ["show", out, "--json"],

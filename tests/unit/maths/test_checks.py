@@ -65,8 +65,9 @@ def test_mpifeds_own_objectives_and_terms_are_right(name: str, size: float) -> N
     objective = OBJECTIVES[name.partition(",")[0]](**OWN[name])
     two = bool(objective.check(4, 3))
     cases = [(0, 1), (0, 30)] if not objective.classifies else [(2, 1)] if two else [(2, 1), (3, 30), (40, 7)]
+    ways: list[tuple[tuple[int, ...], str, bool]] = [((1,), "float32", False), ((), "float64", True)]
     for seed, (classes, features) in enumerate(cases):
-        for lead, dtype, sparse in (((1,), "float32", False), ((), "float64", True)):
+        for lead, dtype, sparse in ways if seed == 0 else ways[seed % 2 :][:1]:
             some = task(seed, classes, features, size, sparse=sparse, lead=lead, dtype=dtype)
             assert examine_objective(Examined(objective, here), some) > 0
             start = objective.start(features, some.outputs, some.rng(), dtype)
