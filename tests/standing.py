@@ -120,6 +120,7 @@ def forked(command: Sequence[str], name: Path) -> int:
     for kind, number in (("out", 1), ("err", 2)):
         os.dup2(os.open(f"{name}.{kind}", os.O_WRONLY | os.O_CREAT), number)
     tempfile.tempdir = None  # perhaps there is another $TMPDIR
+    sys.path += os.environ["PYTHONPATH"].split(os.pathsep)  # and another of these
     way, *arguments = command
     if way == "-m":
         sys.argv = arguments
