@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs_in_python import checked
-from lengths import covering
 from loops import rows_of
 from paper import make_data, step_size
 
@@ -104,13 +103,9 @@ def close(model: Any, expected: list[Any], atol: float = 1e-10) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=atol)
 
 
-@covering(
-    {
-        "block, arithmetic": [(1, "exact"), (3, "exact"), (3, "exact-blocks")],
-        "per_round": [None, 3],
-        "steps": [1, 3],
-    }
-)
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("per_round", [None, 3])
+@pytest.mark.parametrize(("block", "arithmetic"), [(1, "exact"), (3, "exact"), (3, "exact-blocks")])
 def test_local_steps(
     skewed: Path, tmp_path: Path, steps: int, per_round: int | None, block: int, arithmetic: str
 ) -> None:
