@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from loops import played
 from own_columns import PENALTY, SGD, cells, close, descended, grid, overlapping, task, who
 from paper import make_data
@@ -45,9 +46,7 @@ def test_grids(shared_path: Path, size: str, blocks: int) -> None:
     close(played(task(folder, FEDAVG | {"combine": "feature-blocks"})).model, expected / blocks)
 
 
-@pytest.mark.parametrize("algorithm", [FEDAVG, EPOCHS], ids=["steps", "epochs"])
-@pytest.mark.parametrize("per_round", [None, 2])
-@pytest.mark.parametrize("objective", ["hinge", "logistic"])
+@covering({"objective": ["hinge", "logistic"], "per_round": [None, 2], "algorithm": [FEDAVG, EPOCHS]})
 def test_overlapping_rectangles(
     shared_path: Path, algorithm: dict[str, Any], per_round: int | None, objective: str
 ) -> None:

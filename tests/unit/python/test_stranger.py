@@ -221,7 +221,7 @@ def test_temporary_data_wait_for_all_ranks_and_errors_are_said_once(launch: Any,
     for clients, rounds, message in (("5", "2", ""), ("500", "2", "500 clients for 60 rows"), ("5", "0", "rounds = 0")):
         script = here / "script.py"
         script.write_text(CHECKED.replace("CLIENTS", clients).replace("ROUNDS", rounds))
-        ended = launch(3, program=(str(script),), cwd=here, env={"TMPDIR": str(here)})
+        ended = launch(2, program=(str(script),), cwd=here, env={"TMPDIR": str(here)})
         assert ended.code == (2 if message else 0), ended.text
         assert "Traceback" not in ended.text and ended.text.count("mpifed: error") == bool(message)
         assert message in ended.text and not list(here.glob("mpifed-*"))
