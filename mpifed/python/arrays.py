@@ -215,7 +215,7 @@ def _of_frame(
         raise UsageError(f"from_dataframe: a {type(frame).__name__}; expected a DataFrame; from_arrays takes arrays")
     if (by is None) == (clients is None):
         raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
-    known = (*(("partition", "skew", "split") if by is None else ()), "client_test", "scale", "shape", "seed")
+    known = (*(("partition", "skew", "split") if by is None else ()), "scale", "shape", "seed", "client_test")
     if unknown := [name for name in options if name not in known]:
         raise UsageError(f"from_dataframe: {unknown[0]}: no argument here; known are {', '.join(known)}")
     targets: list[Values] = list(label) if isinstance(label, (list, tuple)) else [label]  # whatever columns are called
