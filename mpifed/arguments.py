@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -16,6 +16,7 @@ from mpifed.core.text import shown, wrong_line
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+Given: TypeAlias = Any  # a value on the command line, before click has converted it and after
 _NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
 _DEPTH, _MOST_FOLDERS = 4, 2000  # of the folders in which a shell's completion looks for runs
 _TABLES = (
@@ -29,7 +30,7 @@ _OBSERVERS = ("tensorboard", "mlflow")  # by name: their module loads more than 
 class _Path(click.Path):
     """A path that fits on one line of a script or message, and within the limits of file systems."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
+    def convert(self, value: Given, param: click.Parameter | None, ctx: click.Context | None) -> Given:
         text = str(value)
         if why := wrong_line(text):
             self.fail(f"{shown(text)!r} {why}", param, ctx)
@@ -44,7 +45,7 @@ class _Path(click.Path):
 class Finite(click.FloatRange):
     """A finite number: neither infinite nor NaN."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
+    def convert(self, value: Given, param: click.Parameter | None, ctx: click.Context | None) -> Given:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number", param, ctx)

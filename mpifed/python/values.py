@@ -147,7 +147,7 @@ def stacked(pairs: Sequence[Pair], tests: Sequence[Pair]) -> tuple[Piece, Array,
     return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), shape, counts
 
 
-def tests_of(clients: object, count: int, given: Any) -> tuple[list[Pair], float | None]:
+def tests_of(clients: object, count: int, given: object) -> tuple[list[Pair], float | None]:
     """(samples and labels with which each client tests, fraction of its rows for that) of the argument `client_test`.
 
     Parameters

@@ -34,7 +34,7 @@ def test_compare_in_python(ranks: int, play: Play, launch: Callable[..., Any]) -
     folder = play("compare-in-python")
     runs = {point.name: summary(point) for point in sorted((folder / "runs/compare").glob("point-*"))}
     assert len(runs) == 12 and all(0.85 <= run["test_accuracy"] <= 1 for run in runs.values())
-    assert (folder / "compare.pdf").exists() and (folder / "two.png").exists()
+    assert (folder / "compare.pdf").exists() and (folder / "compare.png").exists()
     assert summary(folder / "runs/by-file")["rounds"] == 100
     if not ranks:
         return

@@ -162,10 +162,20 @@ def test_what_is_refused(job: Path, tmp_path: Path, columns: Path, monkeypatch: 
 
 def test_a_run_that_fails_is_told(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "cores", lambda: 1)
-    found = scaled(job, tmp_path / "study", "--ranks", "1", "--strong", "--set", "algorithm.batch_size=100000")
+    found = scaled(
+        job,
+        tmp_path / "study",
+        "--ranks",
+        "1",
+        "--strong",
+        "--set",
+        "algorithm.local_steps=2",
+        "--set",
+        "algorithm.local_epochs=2",
+    )
     assert found.exit_code == 1
     assert "strong-r0001 ended with 2" in found.output
-    assert "[algorithm] batch_size = 100000" in found.output
+    assert "[algorithm] local_steps and local_epochs" in found.output
     small = "--set", f"aggregation.bounds.changes={2.0**-30}"  # so that any answer is outside
     found = scaled(job, tmp_path / "weak", "--ranks", "1", "--weak", *small)
     assert found.exit_code == 1
