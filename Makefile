@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RANKS ?= 4
+# of PyTorch, with which networks are tested; newer builds bring gigabytes for devices, and take 2.5 s to import
+TORCH ?= 2.13.0
 WORKERS ?= 3
 
 # one BLAS thread per rank; Open MPI may put more ranks on a machine than it has cores, and run in containers
@@ -42,7 +44,7 @@ $(VENV)/launcher: | $(BIN)/python
 	@echo "MPI: $$(cat $@)"
 
 $(VENV)/%.done: setup.cfg pyproject.toml setup.py mpifed/core/_loops.c | $(VENV)/launcher
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --editable '.[$*]' $(if $(findstring torch,$*),torch==$(TORCH))
 	@touch $@
 
 data/digits: | $(VENV)/data,plot.done

@@ -397,6 +397,8 @@ def _called(arguments: list[str], cwd: Path | None, env: dict[str, str]) -> Ende
         if cwd is not None:
             patch.chdir(cwd)
             patch.syspath_prepend(cwd)
+            for module in cwd.glob("*.py"):  # not one of the tests' own modules of that name
+                patch.delitem(sys.modules, module.stem, raising=False)
         done = CliRunner().invoke(main, arguments, env=env)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
