@@ -26,7 +26,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat $(VENV)/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints audit-jobs clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints audit-jobs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -74,7 +74,7 @@ test-gpu: $(VENV)/test,gpu.done ## every algorithm and kernel on a CUDA device a
 # EXAMPLES=1000: of each test
 fuzz: EXAMPLES ?= 300
 fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files: each a clean end, or as if nothing had been
-	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
+	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz -m 'long or not long' --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
 
 # ONLY='ledger|masks': a part of tests/mutants/mutants.toml, by name, file or promise; CHECK=1: do they still apply?
 mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test fail? (6 minutes)
@@ -103,7 +103,7 @@ check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff form
 # imported by name, the interface in Python and its documents; one run of each algorithm; and the threshold scheme, whose
 # wheels are for 3.10
 OF_PYTHON = $(addprefix tests/unit/,core explain files job python results comm/test_threshold_bfv.py test_cli.py \
-  test_docs.py test_examples.py test_layers.py test_types.py) $(addprefix tests/laws/,test_own_classes.py \
+  test_docs.py test_layers.py test_types.py) $(addprefix tests/laws/,test_own_classes.py \
   test_own_states.py test_conformance.py::test_runs_are_resumable)
 
 test-pythons: ## what can depend on it, on the oldest and the newest supported Python that are found on this machine
@@ -111,6 +111,9 @@ test-pythons: ## what can depend on it, on the oldest and the newest supported P
 	$(MAKE) serial VENV=.venv-$$version PYTHON=$${found#*=} TESTS='$(OF_PYTHON)'; { set +x; } 2>/dev/null; done
 
 smoke: run serial ## the quickstart and the serial tests
+
+test-docs: $(VENV)/test.done ## what the tutorials, pages and examples show, run as they stand
+	$(LAUNCH) $(BIN)/python -m pytest tests/unit -m "docs and not long" --numprocesses $(WORKERS) --dist worksteal
 
 docs: $(VENV)/docs.done ## the documents as pages in site/; a warning, such as a broken link, is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -19,6 +19,8 @@ from mpifed.core.round import Round
 from mpifed.maths.activations import ACTIVATIONS
 from mpifed.run.setup import prepare
 
+pytestmark = pytest.mark.long
+
 DEEP = [case for case in CASES if case.split in ("rows", "columns")]
 TOLERANCE = 5e-5  # single precision, see `test_runs`
 CHOSEN = [NAMES[CASES.index(case)] for case in DEEP]

@@ -19,6 +19,8 @@ from mpifed.core.errors import NumericalError
 from mpifed.files.run_folder import summary
 from mpifed.run.api import run
 
+pytestmark = pytest.mark.long
+
 API = json.loads(Path(__file__).with_name("api.json").read_text())
 # single precision, two rounds: products with other shapes round otherwise, and SSCA's step divides by what is small
 TOLERANCE = 2e-5

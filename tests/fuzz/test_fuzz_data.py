@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from mpifed.shards import sources
 from mpifed.shards.sources import mnist
 
+pytestmark = pytest.mark.long
+
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
 }  # fmt: skip

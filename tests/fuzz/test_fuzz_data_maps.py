@@ -10,6 +10,8 @@ from fuzzing import examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.long
+
 TOML = b"""[[client]]
 rows = ["0-3", "8-11"]
 columns = "all"

@@ -13,6 +13,8 @@ from fuzzing import check, ended, examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.long
+
 NAMES = ["dense", "sparse", "regression", "grid"]
 JOB = """
 name = "small"

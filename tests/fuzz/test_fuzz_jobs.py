@@ -27,6 +27,8 @@ from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
 
+pytestmark = pytest.mark.long
+
 _number = itertools.count()
 SPLITS = {
     "rows": ("rows", "multiclass"), "columns": ("columns", "multiclass"), "halves": ("rows", "even-odd"),

@@ -20,6 +20,8 @@ from mpifed.files.json_file import as_json, read_json, write_json
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.shards.layout import sha256
 
+pytestmark = pytest.mark.long
+
 JOB = """
 name = "small"
 rounds = {rounds}

@@ -105,7 +105,7 @@ class Copy:
         """(exit code, output) of these tests in the copy."""
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *options, *tests]
         if any(test.startswith("tests/models/") for test in tests):
-            command += ["-m", "models or not (long or kill or slurm or gpu)"]
+            command += ["-m", "models or not (long or docs or kill or slurm or gpu)"]
         if ranks > 1:
             command = [os.environ["MPIEXEC"], "-n", str(ranks), *command, "--with-mpi"]
         environment = os.environ | {"PYTHONPATH": str(self.folder), "COLUMNS": "1000"}

@@ -227,6 +227,7 @@ def other_python() -> Iterator[tuple[str, Block]]:
                     yield name_of(page), block
 
 
+@pytest.mark.docs
 def test_other_python_runs(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
     run = launch(
         0, "run", ROOT / "jobs/quickstart.toml", "--set", f"data.path={digits}", "--set", "rounds=3",

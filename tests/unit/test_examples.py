@@ -16,6 +16,8 @@ from mpifed.files.run_folder import summary
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "jobs" / "examples"
 

@@ -13,6 +13,8 @@ from tutorials import Play, play
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 
+pytestmark = pytest.mark.docs
+
 __all__ = ["play"]  # a fixture
 
 

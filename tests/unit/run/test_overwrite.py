@@ -66,11 +66,11 @@ def test_a_sweep_takes_the_place_of_another(digits: Path, tmp_path: Path, launch
         ended = launch(None, "run", path, "--out", tmp_path / "s", "--overwrite", "--progress", "none")
         assert ended.code == 0, ended.text
     assert [path.name for path in (tmp_path / "s").iterdir() if path.is_dir()] == ["point-0000"]
-    before = (tmp_path / "s/point-0000/run.json").stat().st_ino
+    before = (tmp_path / "s/point-0000/run.json").stat().st_mtime_ns
     refused = launch(None, "run", path, "--out", tmp_path / "s", "--point", "0")
     assert refused.code == 2 and "--overwrite" in refused.err
     ended = launch(None, "run", path, "--out", tmp_path / "s", "--point", "0", "--overwrite", "--progress", "none")
-    assert ended.code == 0 and (tmp_path / "s/point-0000/run.json").stat().st_ino != before
+    assert ended.code == 0 and (tmp_path / "s/point-0000/run.json").stat().st_mtime_ns > before
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", ".git", "figure.png", "point-0000", "job.toml.orig"])
