@@ -50,10 +50,15 @@ FILE = click.Path(path_type=Path)
 
 def _of_all_sources() -> list[click.Parameter]:
     """The options of all sources: how data are divided, scaled and stored."""
-    split, missing = click.Choice(["rows", "columns", "grid"]), click.Choice(["error", "zero"])
+    split = click.Choice(["rows", "columns", "grid"])
+    missing = click.Choice(["error", "zero", "drop", "mean", "median"])
     return [
-        click.Option(["--split"], type=split, help="What is divided among clients; not for tables."),
-        click.Option(["--clients"], type=int, help="Number of clients; --grid and --map imply it."),
+        click.Option(["--split"], type=split, help="What clients divide; not for natural clients and tables."),
+        click.Option(["--clients"], type=int, help="Number of clients; --by, --grid and --map imply it."),
+        click.Option(["--group"], type=int, metavar="N", help="Natural clients: N identifiers per client, as sorted."),
+        click.Option(
+            ["--min-rows"], type=int, metavar="N", help="Natural clients: join those of fewer than N training rows."
+        ),
         click.Option(
             ["--grid"], callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns."
         ),
@@ -61,11 +66,13 @@ def _of_all_sources() -> list[click.Parameter]:
             ["--map"], type=FILE,
             help="What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with "
             'a table [[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Row indices start from 0 and do '
-            "not count the test rows of --test-fraction.",
+            "not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each row.",
         ),
         click.Option(
             ["--missing"], type=missing, default="error", show_default=True,
-            help="--map, tables: how to treat cells that no client holds.",
+            help="--map, tables: how to treat cells that no client holds. csv and the like: gaps are an error, become "
+            "zero (of one-hot categories: all zeros), drop their row, or become the mean or the median of the training "
+            "rows, of categories the most frequent one.",
         ),
         click.Option(
             ["--partition"], default="iid", show_default=True, metavar="iid|dirichlet:A|classes:K|shards:K",
@@ -85,10 +92,15 @@ def _of_all_sources() -> list[click.Parameter]:
             "for digits and mnist, else none]",
         ),
         click.Option(["--test-fraction"], type=float, metavar="F", help="Hold out this fraction of rows for testing."),
-        click.Option(["--pack"], type=int, default=1, show_default=True, metavar="K", help="Clients per file."),
+        click.Option(
+            ["--pack"], type=int, metavar="K",
+            help="Clients per file.  [default: 1, of very many clients so many that there are at most 1000 files]",
+        ),
         click.Option(
             ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
         ),
+        click.Option(["--licence"], metavar="TEXT", help="Of the data; stored and shown."),
+        click.Option(["--origin"], metavar="TEXT", help="Where the data come from; stored and shown."),
         click.Option(["--out"], type=FILE, required=True, help="Folder for the files."),
         click.Option(["--force"], is_flag=True, help="Replace the data in --out."),
     ]  # fmt: skip

@@ -34,6 +34,7 @@ class About:
     optimum: Table | None = None  # loss and w [p] of the least-squares optimum
     shape: tuple[int, ...] | None = None  # of a sample
     target_scale: float = 1.0  # see `mpifed.shards.statistics.target_scale`
+    ids: tuple[tuple[str, ...], Array] | None = None  # identifiers [I] of natural clients, and the client of each
 
 
 def write_federation(
@@ -115,6 +116,9 @@ def _write_files(
             _write_rows(file.create_group("test"), *about.test)
         if about.names is not None:
             file["names"] = list(about.names)
+        if about.ids is not None:
+            file["clients/ids"] = list(about.ids[0])
+            file.create_dataset("clients/of", data=about.ids[1], compression="gzip", shuffle=True)
         for name, value in (about.optimum or {}).items():
             file[f"optimum/{name}"] = value
         file.attrs[layout.DATA_CHECKSUM] = content_sha256(file, without=[layout.PROVENANCE])
@@ -169,6 +173,8 @@ class _Packed:
 
     def _add_whole_rows(self, X: Array, first: int, values: Array) -> None:
         start, stop = np.searchsorted(self.samples, [first, first + X.shape[0]])
+        if start == stop:
+            return
         rows, columns = X[layout.span(self.samples[start:stop] - first)], self.held[0][1]
         values.reshape(-1, len(columns))[self.places[start:stop]] = rows[:, layout.span(columns)]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from mpifed.shards.sources.covtype import Covtype
+from mpifed.shards.sources.csv_table import CsvTable
 from mpifed.shards.sources.dataset import Dataset, Source
 from mpifed.shards.sources.digits import Digits
 from mpifed.shards.sources.mnist import Mnist
 from mpifed.shards.sources.newsgroups import Newsgroups
 from mpifed.shards.sources.svmlight import Svmlight
 from mpifed.shards.sources.synthetic import Synthetic
-from mpifed.shards.sources.table import CsvTable
 from mpifed.shards.sources.tables import Tables
 
 SOURCES: dict[str, type[Source]] = {

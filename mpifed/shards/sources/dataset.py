@@ -23,6 +23,8 @@ from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
+from mpifed.shards.encoding import RawColumns
+from mpifed.shards.natural import NaturalClients
 from mpifed.shards.partition import Partition
 
 CHUNK_VALUES = 1 << 22  # dense values per chunk: 16 MiB of float32
@@ -59,6 +61,9 @@ class Dataset:
     shape: tuple[int, ...] | None = None  # of a sample, of p numbers in C order, such as (channels, height, width)
     files: tuple[Path, ...] = ()  # from which the data were read
     partition: Partition | None = None  # of rows and columns among clients, if the source determines it
+    natural: NaturalClients | None = None  # whose each row is, if the source knows; rows in the order of owners
+    label_names: tuple[str, ...] | None = None  # of the classes 0, 1, ..., where the source has texts
+    columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
 
 
 class Source(ABC):
@@ -71,6 +76,11 @@ class Source(ABC):
     @abstractmethod
     def read(self, seed: int) -> Dataset:
         """Read or generate the data; `seed` is for random data and subsets."""
+
+    @property
+    def names_clients(self) -> bool:
+        """Whether `read` will say whose each row is (`Dataset.natural`), so that no number of clients is needed."""
+        return getattr(self, "by", None) is not None
 
 
 def checked(name: str, data: object) -> Dataset:
@@ -91,7 +101,7 @@ def checked(name: str, data: object) -> Dataset:
             raise DataError(
                 f"{name}: test rows {np.shape(X)}; expected [{len(labels)}, {data.features}], as the labels"
             )
-        if not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
+        if data.columns is None and not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
             raise DataError(f"{name}: test rows have values that are not finite")
     return replace(data, chunks=lambda: _as_declared(name, data))
 
