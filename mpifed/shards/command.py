@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpifed.shards.store import ShardFolder
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
-PIXELS = ("digits", "mnist")  # scaled by `unit` by default: the papers' step sizes diverge on raw pixels
+PIXELS = ("digits", "mnist", "idx", "cifar", "svhn")  # by default scaled by `unit`: raw pixels diverge
 
 
 def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:

@@ -95,6 +95,10 @@ class ColumnSource(Source):
     def names(self, path: Path) -> tuple[list[str] | None, int]:
         """(names of the columns, number of columns) of a file."""
 
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read of a path."""
+        return [path]
+
     @abstractmethod
     def texts(self, path: Path, layout: TableLayout) -> set[int] | None:
         """Positions of the columns that hold texts; None where only a whole reading can say."""
@@ -240,8 +244,8 @@ class ColumnSource(Source):
             len(layout.features), np.float32, labels, lambda: chunks(rows.spool, order),
             None if test is None or test_labels is None
             else (np.concatenate(list(chunks(test.spool, test_order))), test_labels),
-            names=names, files=(self.path, *([] if self.test is None else [self.test])), natural=natural,
-            label_names=label_names,
+            names=names, files=tuple(file for path in (self.path, self.test) if path for file in self.files(path)),
+            natural=natural, label_names=label_names,
             columns=RawColumns(categories, self.categorical, self.missing) if categories or gappy else None,
         )  # fmt: skip
 
