@@ -136,9 +136,15 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
 @click.argument("run", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def show(run: Path, as_json: bool) -> None:
-    """How a run ended: its results, its costs, what is protected, and what is certified."""
+    """How a run ended: its results, its costs, what is protected, what is certified; or what a data folder holds."""
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
+    if (run / "federation.h5").is_file() and not as_json:
+        from mpifed.shards.command import summary
+        from mpifed.shards.store import open_federation
+
+        click.echo(summary(open_federation(run)))
+        return
     from mpifed.results.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))

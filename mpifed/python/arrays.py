@@ -47,8 +47,7 @@ def _source(data: Dataset) -> Source:
 class FederatedDataset:
     """Data divided among clients: a folder of shards, as `mpifed data` writes them.
 
-    Made by the functions below; under MPI every rank calls these, and rank 0 writes.
-    Without `out` the shards are in a temporary folder, which vanishes with the process.
+    Made by the functions below; under MPI every rank calls them. Rank 0 writes, without `out` to a temporary folder.
 
     Attributes
     ----------
@@ -114,10 +113,8 @@ class FederatedDataset:
             Test samples and labels, or the fraction of the rows that is held out.
         scale
             As `mpifed data --scale`: "none", "unit", "minmax", "standard" or "unit-rows"; fitted on training rows.
-        shape
-            Of a sample; by default that of X.
-        names
-            Of the features.
+        shape, names
+            Of a sample, by default that of X; of the features.
         seed
             Of the partition and of held-out rows.
         out
@@ -191,7 +188,7 @@ class FederatedDataset:
         Parameters
         ----------
         label
-            The column of labels, integers or texts of classes, or several of real targets.
+            The column of labels, integers or texts of classes; several of real targets.
         by
             The column that says whose each row is: clients in the order of its sorted values, the rows of each in an
             order of their content. It is no feature. `group=N` takes N values per client, `min_rows=N` joins small

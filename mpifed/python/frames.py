@@ -54,7 +54,7 @@ def in_client_order(data: Dataset, ids: Array, test_ids: Array | None = None) ->
 
 
 def of_frame(
-    frame: DataFrame, label: str | Sequence[str], by: str | None, clients: int | None, test: Values,  # a frame, a fraction
+    frame: DataFrame, label: str | Sequence[str], by: str | None, clients: int | None, test: Values,
     categorical: str | None, missing: str, options: Table,
 ) -> tuple[Dataset, Table]:  # fmt: skip
     """(the data of a frame, options of `prepare`)."""

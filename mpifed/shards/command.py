@@ -221,21 +221,22 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
     except MemoryError as error:
         why = str(error) or "none left"
         raise DataError(f"{name}: not enough memory ({why}); use less data") from error
-    click.echo(_summary(federation))
+    click.echo(summary(federation))
 
 
-def _summary(federation: ShardFolder) -> str:
-    """A few lines on the data that were made."""
+def summary(federation: ShardFolder) -> str:
+    """A few lines on the data of a folder."""
     counts, widths = federation.counts, federation.widths
     lines = {
         "rows": f"{federation.samples} to train on, {federation.test_samples} to test with",
         "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
         "classes": f"{federation.classes}" if federation.classes else "none (real targets)",
-        "clients": f"{federation.clients}, split by {federation.split}",
+        "clients": f"{federation.clients}, split by {federation.split}{_of_whom(federation)}",
         "shards": f"{counts.min()} to {counts.max()} rows, {widths.min()} to {widths.max()} features",
         "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
         "folder": f"{federation.path}",
     }
+    lines |= {name: str(federation.provenance[name]) for name in ("licence", "origin") if name in federation.provenance}
     missing = federation.provenance.get("missing_cells")
     if missing:
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"
@@ -245,3 +246,13 @@ def _summary(federation: ShardFolder) -> str:
             "" if with_b is None else f"; with an intercept {with_b:.6g}"
         )
     return "\n".join(f"{name:9}{value}" for name, value in lines.items())
+
+
+def _of_whom(federation: ShardFolder) -> str:
+    """The first and last identifiers of natural clients."""
+    natural = federation.natural()
+    if natural is None:
+        return ""
+    ids, clients = natural[0], federation.clients
+    joined = "" if len(ids) == clients else f", of {len(ids)} identifiers"
+    return f", natural{joined}: {', '.join(ids if len(ids) < 4 else [ids[0], ids[1], '...', ids[-1]])}"

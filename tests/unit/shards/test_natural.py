@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from mpifed.cli import main
 from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.shards.command import data
 from mpifed.shards.natural import NaturalClients, grouped, in_order, natural_clients
@@ -64,6 +65,8 @@ def test_whose_rows_they_are(tmp_path: Path) -> None:
     folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", ROWS), *BY)
     assert folder.names() == ("age", "weight", "sex=f", "sex=m")
     assert folder.provenance["classes"] == ["no", "yes"]
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "a")]).output
+    assert "clients  3, split by rows, natural: h1, h10, h2\n" in shown
     ids, client_of = folder.natural() or ((), None)
     assert ids == ("h1", "h10", "h2") and client_of is not None and client_of.tolist() == [0, 1, 2]
     for number, name in enumerate(ids):
