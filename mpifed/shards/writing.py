@@ -164,17 +164,20 @@ class _Packed:
         """Write the clients' parts of the rows X [b, p]; `first` is the index of X[0]."""
         if self.dtype is None:
             self._add_sparse(X)
-        elif self.size:
+        elif self.size and not (self.alike and self._holds_none(first, X.shape[0])):
             # a full disk raises OSError here, and would end the process below
             with named_in_errors(self.path), self.path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), self.offsets["X"], self.size * self.dtype.itemsize)
             values = np.memmap(self.path, self.dtype, "r+", self.offsets["X"], (self.size,))
             (self._add_whole_rows if self.alike else self._add_rectangles)(X, first, values)
 
+    def _holds_none(self, first: int, count: int) -> bool:
+        """Whether no row from `first` on, of `count`, is in this file: it need not be opened then."""
+        at = int(np.searchsorted(self.samples, first))
+        return at == len(self.samples) or int(self.samples[at]) >= first + count
+
     def _add_whole_rows(self, X: Array, first: int, values: Array) -> None:
         start, stop = np.searchsorted(self.samples, [first, first + X.shape[0]])
-        if start == stop:
-            return
         rows, columns = X[layout.span(self.samples[start:stop] - first)], self.held[0][1]
         values.reshape(-1, len(columns))[self.places[start:stop]] = rows[:, layout.span(columns)]
 
