@@ -39,9 +39,14 @@ from mpifed.maths.schedules import StepSize as StepSize
 from mpifed.maths.terms import ErrorRate as ErrorRate
 from mpifed.maths.terms import Loss as Loss
 from mpifed.maths.terms import Norm as Norm
+from mpifed.observers import MLflow as MLflow
+from mpifed.observers import Observer as Observer
+from mpifed.observers import TensorBoard as TensorBoard
 from mpifed.python.arrays import FederatedDataset as FederatedDataset
+from mpifed.python.comparing import compare as compare
 from mpifed.python.describe import Torch as Torch
 from mpifed.python.describe import constraint as constraint
+from mpifed.python.plots import plot as plot
 from mpifed.python.results import Run as Run
 from mpifed.python.results import load as load
 from mpifed.python.runs import check as check

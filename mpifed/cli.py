@@ -12,11 +12,15 @@ from typing import Any
 import click
 
 from mpifed import __version__
-from mpifed.batch.cli import FOLDER, Finite, status, submit
+from mpifed.arguments import FOLDER, Finite, explained_names, run_folders
+from mpifed.audit.cli import audit
+from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
-from mpifed.core.text import shown_lines
-from mpifed.results.cli import export
+from mpifed.core.text import on_screen, prose, screen_width, shown_lines
+from mpifed.explain.cli import new
+from mpifed.plots.cli import plot
+from mpifed.results.cli import compare, export
 from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
 
@@ -51,14 +55,11 @@ def main() -> None:
     """Federated optimization at HPC scale, over MPI."""
 
 
-main.add_command(data)
-main.add_command(submit)
-main.add_command(status)
-main.add_command(scale)
-main.add_command(export)
+for _command in (audit, compare, data, export, new, plot, scale, status, submit):
+    main.add_command(_command)
 
 
-@main.command()
+@main.command(short_help="Run a job, or the points of a sweep.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
@@ -75,6 +76,7 @@ main.add_command(export)
 @click.option(
     "--accept-changed", is_flag=True, help="With --resume: go on even if own sources or libraries have changed."
 )
+@click.option("--overwrite", is_flag=True, help="Remove the run or sweep in --out first, unless it is running.")
 def run(
     job: Path,
     changes: tuple[str, ...],
@@ -85,6 +87,7 @@ def run(
     progress: str,
     unchecked: bool,
     accept_changed: bool,
+    overwrite: bool,
 ) -> None:
     """Run a job; under mpirun on all its ranks, else in this process.
 
@@ -101,11 +104,11 @@ def run(
     """
     from mpifed.run.command import How, run_command
 
-    how = How(resume=resume, max_hours=max_hours, progress=progress, check=not unchecked, accept_changed=accept_changed)
+    how = How(resume, max_hours, progress, not unchecked, accept_changed, overwrite)
     sys.exit(run_command(job, changes, out, point, how))
 
 
-@main.command()
+@main.command(short_help="Check a job, and forecast its run.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option(
@@ -129,63 +132,38 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
     from mpifed.forecast.job import forecast, forecast_text
 
     result = forecast(job, changes, ranks)
-    click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result))
+    click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result, screen_width()))
 
 
-@main.command()
-@click.argument("run", type=FOLDER)
+@main.command(short_help="How a run ended, and what it cost.")
+@click.argument("run", type=FOLDER, shell_complete=run_folders)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def show(run: Path, as_json: bool) -> None:
-    """How a run ended: its results, its costs, what is protected, what is certified; or what a data folder holds."""
+@click.option("--follow", "following", is_flag=True, help="Its measured rounds as they come, until it ends.")
+def show(run: Path, as_json: bool, following: bool) -> None:
+    """How a run ended: its results, its costs, what is protected, and what is certified; or what a data folder holds.
+
+    --follow also waits for a run that has not begun; Ctrl-C ends it with 130, and does nothing to the run.
+    """
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
-    if (run / "federation.h5").is_file() and not as_json:
+    of_data = (run / "federation.h5").is_file()
+    if of_data and (as_json or following):
+        raise click.UsageError(f"{run} is a data folder: --json and --follow are for runs; leave them out")
+    if of_data:
         from mpifed.shards.command import summary
         from mpifed.shards.store import open_federation
 
-        click.echo(summary(open_federation(run)))
+        click.echo(on_screen(summary(open_federation(run))))
         return
+    if following:
+        if as_json:
+            raise click.UsageError("--follow prints lines: give it without --json")
+        from mpifed.run.follow import follow
+
+        sys.exit(follow(run))
     from mpifed.results.show import run_summary, run_text
 
-    click.echo(json.dumps(run_summary(run), indent=2) if as_json else run_text(run))
-
-
-@main.command()
-@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN... | SWEEP")
-@click.option("--select", type=click.Choice(["best", "pareto"]), help="The best by one column, or by several.")
-@click.option(
-    "--by", metavar="COLUMN[,COLUMN:WEIGHT...]",
-    help="best: the column to minimize, by default the objective, with settings that meet their limits first. pareto: "
-    "several columns, weighted or not, by default objective, test accuracy, simulated or training seconds, bytes up.",
-)  # fmt: skip
-@click.option("--max", "maximize", is_flag=True, help="Maximize the column; accuracies are always maximized.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, or the list of the runs.")
-def compare(runs: tuple[Path, ...], select: str | None, by: str | None, maximize: bool, as_json: bool) -> None:
-    """How the points of a sweep, or several runs, ended, and which settings were best.
-
-    Runs that differ in their seed alone share a line, with mean and standard deviation.
-
-    --select pareto recommends, of the settings that no other dominates (the Pareto front), the one closest to the
-    best values of all criteria, by Grey Relational Analysis.
-    """
-    if by and not select:
-        raise click.UsageError("--by goes with --select best or --select pareto")
-    if maximize and select != "best":
-        raise click.UsageError("--max goes with --select best; with --select pareto only accuracies are maximized")
-    from mpifed.results import best, compare, pareto, points
-
-    where: points.Folders = runs[0] if len(runs) == 1 else runs
-    if select == "pareto":
-        criteria = pareto.criteria_of(by) if by else None
-        text = json.dumps(pareto.select(where, criteria), indent=2) if as_json else compare.pareto_text(where, criteria)
-    elif select:
-        chosen = by, maximize or None
-        text = json.dumps(best.select(where, *chosen), indent=2) if as_json else compare.best_text(where, *chosen)
-    elif as_json:
-        text = json.dumps(compare.compare_summary(where), indent=2)
-    else:
-        text = compare.compare_text(where, sys.stdout.isatty())
-    click.echo(text)
+    click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))
 
 
 def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
@@ -212,8 +190,8 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
     return True
 
 
-@main.command()
-@click.argument("name")
+@main.command(short_help="What a name of a job or result means.")
+@click.argument("name", shell_complete=explained_names)
 def explain(name: str) -> None:
     """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
@@ -226,68 +204,15 @@ def explain(name: str) -> None:
     from mpifed.explain.entries import Explanation
 
     more = [
-        Explanation("command", title, command.get_short_help_str(200), ()) for title, command in main.commands.items()
+        Explanation("command", title, (command.help or "").partition("\n\n")[0], ())
+        for title, command in main.commands.items()
     ]
     more += [Explanation("audit finding", title, text, ()) for title, text in NAMES.items()]
-    click.echo(explained(name, more))
+    text, width = explained(name, more), screen_width()
+    click.echo(text if width is None else prose(text, width))
 
 
-@main.command()
-@click.argument("runs", nargs=-1, required=True, type=FOLDER)
-@click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf or .svg.")
-@click.option("--terminal", is_flag=True, help="Draw each run's loss here as well.")
-@click.option(
-    "--x", "across", multiple=True, help="Horizontal axis; may be repeated.  [default: all]",
-    type=click.Choice(["round", "elapsed_s", "simulated_s", "bytes", "epsilon"]),
-)  # fmt: skip
-@click.option(
-    "--relative-to", type=Finite(min=0, min_open=True), metavar="OPTIMUM",
-    help="Draw (objective - OPTIMUM) / OPTIMUM instead of the loss.",
-)  # fmt: skip
-def plot(
-    runs: tuple[Path, ...], out: Path | None, terminal: bool, across: tuple[str, ...], relative_to: float | None
-) -> None:
-    """Loss and accuracy against rounds, seconds, bytes, epsilon; runs that differ in their seed as mean and spread.
-
-    Seconds are those of the training and, for jobs with [simulated_network], those of the simulated deployment.
-    """
-    from mpifed import plots
-
-    if out is None and not terminal:
-        raise click.UsageError("give --out FIGURE, or --terminal")
-    if out is None and (across or relative_to):
-        raise click.UsageError("--x and --relative-to go with --out FIGURE")
-    if terminal:
-        for run_dir in runs:
-            click.echo(plots.terminal(run_dir))
-    if out is not None:
-        plots.convergence(runs, out, across or tuple(plots.HORIZONTAL), relative_to)
-        click.echo(f"figure: {out}")
-
-
-@main.command()
-@click.argument("what", metavar="RUN|JOB", type=FOLDER)
-@click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
-@click.option(
-    "--rounds", type=click.IntRange(min=1), help="Rounds to record for the audit.  [default: 12, if they fit]"
-)
-@click.option("--out", type=FOLDER, help="Folder of the report and its images.  [default: of a run, RUN/audit]")
-@click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def audit(
-    what: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, parties: tuple[str, ...], as_json: bool
-) -> None:
-    """What each party of a run could learn: counted, attacked and tested, against what the job declares.
-
-    The transcript of a run is used if it has one ([record] transcript); otherwise a short run is recorded, with all
-    parties in this process. The exit code is 7 if there are findings that [audit] accept does not list.
-    """
-    from mpifed.audit.command import audit_command
-
-    audit_command(what, changes, rounds, out, as_json, parties)
-
-
-@main.command()
+@main.command(short_help="Check the installation and the machine.")
 @click.option("--srun", is_flag=True, help="Print only the value that `srun --mpi=` needs for this MPI library.")
 def doctor(srun: bool) -> None:
     """Check MPI, HDF5, BLAS, devices and Slurm, and say what to do about each problem.

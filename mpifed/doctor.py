@@ -31,12 +31,14 @@ from mpifed.comm.mpi import PMI, family_of, launched_rank, launched_ranks, libra
 from mpifed.comm.transport import Alone, connect
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.text import on_screen
 from mpifed.results.text import human_bytes
 from mpifed.run.environment import hdf5_version, versions
 from mpifed.run.launch import guarded
 
 _SLOW_MS = 8.0  # for 10^6 values; about 1 with AES instructions and 30 without
 _MASKED = 2**18  # values of one measurement
+_SLURM_S = 5.0  # that a command of Slurm may take
 _LITTLE_BYTES = 2**30  # less free space than this is worth a warning
 
 
@@ -76,7 +78,7 @@ def examine(environment: Mapping[str, str] = os.environ) -> int:
         if locations is not None:
             findings = [*joined(locations, environment, failure), *_facts(locations, environment)]
             if failure is None or launched_rank(environment) == 0:
-                print(*findings, sep="\n", flush=True)
+                print(on_screen("\n".join(map(str, findings))), flush=True)
             code = int(any(finding.level == "error" for finding in findings))
         return int(transport.share(code))
 
@@ -204,11 +206,11 @@ def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[
 
 
 def compiled_loops() -> Iterator[CheckResult]:
-    what = "memory-bound loops are compiled"
-    if loops.compiled is None:
-        what = "memory-bound loops are not compiled: short rounds take up to a third longer, with the same results"
-    remedy = "install a C compiler and Python's headers, and reinstall mpifed"
-    yield CheckResult.of(loops.compiled is None, what, remedy)
+    if loops.compiled is not None:
+        yield CheckResult("ok", "memory-bound loops are compiled")
+        return
+    what = "memory-bound loops are not compiled: short rounds take up to a third longer, with the same results"
+    yield CheckResult("warning", what, "install a C compiler and Python's headers, and reinstall mpifed")
 
 
 def devices() -> Iterator[CheckResult]:
@@ -271,7 +273,7 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckRes
     plugin_name = "pmi2"
     if name is not None:
         try:
-            listed = plugins(environment) or set()
+            listed = plugins(environment, _SLURM_S) or set()
             plugin_name = plugin(name, environment, listed)
             how = "`srun --mpi=list` lists; no rank was started" if listed else "`srun --mpi=list` did not list"
             yield CheckResult("ok", f"this library needs `srun --mpi={plugin_name}`, which {how}")
@@ -290,10 +292,9 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckRes
 
 def _partitions(environment: Mapping[str, str]) -> Iterator[CheckResult]:
     try:
-        available = partitions(environment)
+        available = partitions(environment, _SLURM_S)
     except MpifedError as error:
-        yield CheckResult("warning", str(error), "ask the cluster's administrators whether Slurm is up")
+        yield CheckResult("warning", str(error), "or ask the cluster's administrators whether Slurm is up")
         return
-    for partition in [each for each in available if each.default]:
-        working = partition.available == "up" and partition.working
-        yield CheckResult("ok" if working else "warning", str(partition))
+    for partition in (partition for partition in available if partition.default):
+        yield CheckResult("ok" if partition.available == "up" and partition.working else "warning", str(partition))

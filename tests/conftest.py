@@ -249,6 +249,15 @@ def skewed(shared_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tested(shared_path: Path) -> Path:
+    """7 clients of very different sizes, several in a file, with real targets, and test rows of their own."""
+    return _make_data(
+        shared_path / "tested", "synthetic", "--split", "rows", "--clients", "7", "--samples", "120", "--features", "5",
+        "--skew", "0.7", "--pack", "2", "--client-test-fraction", "0.3",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
 def sides(shared_path: Path) -> Path:
     """5 clients with 13 or 12 columns each of the same 1438 rows of the digits, and test rows."""
     return _make_data(shared_path / "sides", "digits", "--split", "columns", "--clients", "5", "--test-fraction", "0.2")
@@ -399,7 +408,7 @@ def launch() -> Iterator[Callable[..., Ended]]:
     """launch(ranks, *arguments): `python -m mpifed arguments` under mpiexec; ranks = 0 is without it.
 
     ranks = None calls the same command in this process, which is ten times as quick: for messages, codes and results.
-    Where nothing is said of folder, environment and program, ranks that stand call it, as long as they do.
+    Processes that stand call it, as long as they do, but for programs and environments that ranks must start with.
     A launch that takes longer than `limit_s` fails the test.
     """
     worlds: dict[int, World] = {}
@@ -414,16 +423,16 @@ def launch() -> Iterator[Callable[..., Ended]]:
     ) -> Ended:
         if ranks is None:
             return _called([str(one) for one in arguments], cwd, env or {})
-        if ranks and cwd is None and env is None and program == ("-m", "mpifed"):
-            said = worlds.setdefault(ranks, World(ranks)).call([str(one) for one in arguments], limit_s)
+        words = [*program, *map(str, arguments)]
+        env = env or {}
+        if not ranks or (program == ("-m", "mpifed") and all(name.startswith("MPIFED_") for name in env)):
+            said = worlds.setdefault(ranks, World(ranks)).call(words, limit_s, cwd, env)
             if said is None:
                 pytest.fail(f"hangs on {ranks} ranks: {arguments}")
             return Ended(*said)
-        command = [sys.executable, *program, *map(str, arguments)]
-        if ranks:
-            command = [mpiexec(), "-n", str(ranks), *command]
+        command = [mpiexec(), "-n", str(ranks), sys.executable, *words]
         process = subprocess.Popen(
-            command, cwd=cwd, env=environment(env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command, cwd=cwd, env=environment(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -12,3 +13,26 @@ def long_unless(short: Callable[..., bool], cases: Iterable[Any]) -> list[Any]:
     """Parameters of a test: of these cases, those that are not `short` are for `make test-long`."""
     given = [case if type(case) is tuple else (case,) for case in cases]
     return [pytest.param(*case, marks=() if short(*case) else pytest.mark.long) for case in given]
+
+
+def covering(axes: Mapping[str, Iterable[Any]], together: int = 2) -> pytest.MarkDecorator:
+    """A product of parameters; what is not long has every value of each with every value of each other.
+
+    Parameters
+    ----------
+    axes : the values of each; several names in one key have tuples of values
+    together : 1: what is not long has every value at least once
+    """
+    values = [list(each) for each in axes.values()]
+    cases = list(itertools.product(*(range(len(each)) for each in values)))
+    parts = {case: set(itertools.combinations(enumerate(case), together)) for case in cases}
+    left, short = set().union(*parts.values()), set()
+    while left:
+        short.add(case := max(cases, key=lambda case: len(parts[case] & left)))
+        left -= parts[case]
+    parameters = []
+    for case in cases:
+        chosen = [each[at] for each, at in zip(values, case, strict=True)]
+        flat = [value for name, one in zip(axes, chosen, strict=True) for value in (one if "," in name else (one,))]
+        parameters.append(pytest.param(*flat, marks=() if case in short else pytest.mark.long))
+    return pytest.mark.parametrize(", ".join(axes), parameters)

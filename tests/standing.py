@@ -1,7 +1,8 @@
 """Ranks that call one command after the other: what is to be said of `mpifed` without starting processes each time.
 
-`standing.py FOLDER`: rank r reads a line of JSON for each command from FOLDER/r, until there are none. It writes what
-the command says to FOLDER/<number>-<r>.out and .err, and then its exit code to .code.
+`standing.py FOLDER RANKS`: rank r reads a line of JSON for each command from FOLDER/r, until there are none. It writes
+what the command says to FOLDER/<number>-<r>.out and .err, and then its exit code to .code. Without ranks (0), each
+command has a process of its own, forked from one that has imported everything: it ends as a process does.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launching import environment, mpiexec
 
+import mpifed.run.command  # noqa: F401 - for those that are forked
 from mpifed.cli import main
 from mpifed.comm.transport import connect
 
@@ -27,21 +30,29 @@ OURS = (str(Path(__file__).parents[1]), sys.prefix)  # which may be in the folde
 
 
 class World:
-    """So many ranks, started at the first command and again after one that has ended them."""
+    """So many ranks, started at the first command and again after one that has ended them; or 0, see above."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.commands = ranks, 0
         self.process: subprocess.Popen[bytes] | None = None
 
-    def call(self, arguments: Sequence[str], limit_s: float) -> tuple[int, str, str] | None:
-        """(exit code, standard output, standard error) of all ranks together; None if it takes longer."""
+    def call(
+        self, command: Sequence[str], limit_s: float, cwd: Path | None, env: dict[str, str]
+    ) -> tuple[int, str, str] | None:
+        """(exit code, standard output, standard error) of all ranks together; None if it takes longer.
+
+        Parameters
+        ----------
+        command : what is said to Python: "-m mpifed ..."; without ranks also "-c ..." or a script and its arguments
+        env : variables of this command alone
+        """
         if self.process is None:
             self._start()
         assert self.process is not None
         self.commands += 1
         for pipe in self.pipes:
-            os.write(pipe, (json.dumps([self.commands, *arguments]) + "\n").encode())
-        ends = [self.folder / f"{self.commands}-{rank}.code" for rank in range(self.ranks)]
+            os.write(pipe, (json.dumps([self.commands, str(cwd or Path.cwd()), env, *command]) + "\n").encode())
+        ends = [self.folder / f"{self.commands}-{rank}.code" for rank in range(len(self.pipes))]
         until = time.monotonic() + limit_s
         while not (there := all(path.exists() for path in ends)) and self.process.poll() is None:
             if time.monotonic() > until:
@@ -60,10 +71,13 @@ class World:
 
     def _start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mpifed-world-"))
-        for rank in range(self.ranks):
-            os.mkfifo(self.folder / str(rank))
-        self.pipes = [os.open(self.folder / str(rank), os.O_RDWR) for rank in range(self.ranks)]
-        command = [mpiexec(), "-n", str(self.ranks), sys.executable, __file__, str(self.folder)]
+        pipes = [self.folder / str(rank) for rank in range(self.ranks or 1)]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        self.pipes = [os.open(pipe, os.O_RDWR) for pipe in pipes]
+        command = [sys.executable, __file__, str(self.folder), str(self.ranks)]
+        if self.ranks:
+            command = [mpiexec(), "-n", str(self.ranks), *command]
         with open(self.folder / "all.out", "wb") as out, open(self.folder / "all.err", "wb") as err:
             self.process = subprocess.Popen(
                 command, env=environment({}), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
@@ -84,8 +98,8 @@ class World:
         self.process = None
 
 
-def called(arguments: list[str], name: Path) -> int:
-    """The exit code of a command."""
+def called(command: Sequence[str], name: Path) -> int:
+    """The exit code of a command of `mpifed`."""
     with (
         open(f"{name}.out", "w", buffering=1, encoding="utf-8") as out,
         open(f"{name}.err", "w", buffering=1, encoding="utf-8") as err,
@@ -93,19 +107,46 @@ def called(arguments: list[str], name: Path) -> int:
         contextlib.redirect_stderr(err),
     ):
         try:
-            main(arguments)
+            main(list(command[2:]))
         except SystemExit as end:
             return int(end.code or 0)
     return 0
 
 
-def answer(folder: Path, rank: int) -> None:
+def forked(command: Sequence[str], name: Path) -> int:
+    """The exit code of a command in a process of its own."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for kind, number in (("out", 1), ("err", 2)):
+        os.dup2(os.open(f"{name}.{kind}", os.O_WRONLY | os.O_CREAT), number)
+    tempfile.tempdir = None  # perhaps there is another $TMPDIR
+    sys.path += os.environ["PYTHONPATH"].split(os.pathsep)  # and another of these
+    way, *arguments = command
+    if way == "-m":
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif way == "-c":
+        sys.argv = [way, *arguments[1:]]
+        exec(compile(arguments[0], "<string>", "exec"), vars(sys.modules["__main__"]) | {"__name__": "__main__"})
+    else:
+        sys.argv, sys.path[0] = [way, *arguments], str(Path(way).absolute().parent)
+        runpy.run_path(way, run_name="__main__")
+    sys.exit()
+
+
+def answer(folder: Path, rank: int, call: Callable[[Sequence[str], Path], int]) -> None:
     """Call all commands that come."""
     with open(folder / str(rank), encoding="utf-8") as lines:
         for line in lines:
-            number, *arguments = json.loads(line)
-            before, name = set(sys.modules), folder / f"{number}-{rank}"
-            code = called(arguments, name)
+            number, cwd, env, *command = json.loads(line)
+            before, name, environ = set(sys.modules), folder / f"{number}-{rank}", dict(os.environ)
+            os.chdir(cwd)
+            os.environ.update(env)
+            sys.path.insert(0, cwd)
+            code = call(command, name)
+            sys.path.remove(cwd)
+            os.environ.clear()
+            os.environ.update(environ)
             for module in set(sys.modules) - before:  # of a test's own folder: the next has another of this name
                 file = str(getattr(sys.modules[module], "__file__", ""))
                 if file.startswith(tempfile.gettempdir()) and not file.startswith(OURS):
@@ -115,4 +156,7 @@ def answer(folder: Path, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    answer(Path(sys.argv[1]), connect().rank)
+    if int(sys.argv[2]):
+        answer(Path(sys.argv[1]), connect().rank, called)
+    else:
+        answer(Path(sys.argv[1]), 0, forked)

@@ -19,7 +19,7 @@ from mpifed.files.columns import shown
 
 PLURALS = {
     "job": "Top level", "table": "Tables", "algorithm": "Algorithms", "model": "Models", "term": "Terms",
-    "regularizer": "Regularizers", "schedule": "Schedules of learning rates",
+    "regularizer": "Regularizers", "observer": "Observers", "schedule": "Schedules of learning rates",
 }  # fmt: skip
 
 

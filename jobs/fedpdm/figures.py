@@ -11,7 +11,7 @@ from jobs.fedpdm.claims import Curves
 from jobs.fedpdm.names import COMPARED, KINDS, LEVELS, METHODS, TITLES, label
 from jobs.fedpdm.results import Curve
 from jobs.reproduction.pictures import legend, line, save
-from mpifed.plots import COLOURS, PANELS
+from mpifed.plots.style import COLOURS, PANELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

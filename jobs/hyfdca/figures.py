@@ -14,7 +14,7 @@ from jobs.hyfdca.names import DATA_TITLES, FRACTIONS, GRIDS, METHODS, OWN, TITLE
 from jobs.hyfdca.results import AXES, Curve
 from jobs.reproduction.pictures import save
 from mpifed.job.time_model import KINDS
-from mpifed.plots import COLOURS
+from mpifed.plots.style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

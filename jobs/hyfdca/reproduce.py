@@ -29,7 +29,7 @@ SEEDS = (1, 3)  # of a curve, without --full and with
 MEASURED = 30  # times in a run
 SEARCHED_AT = 0.5  # the fraction of clients for whom the rivals' hyper-parameters are searched
 TUNE_ROUNDS = 100
-CRITERIA = {"objective": 2.0, "test_accuracy": 1.0, "simulated_s": 1.0}  # and their weights
+CRITERIA = "objective:2,test_accuracy,simulated_s"  # and their weights
 
 # what a sweep tries, by method
 RATES = [

@@ -12,7 +12,7 @@ import numpy as np
 from jobs.mcmahan.names import TARGETS
 from jobs.mcmahan.results import Curve
 from jobs.reproduction.pictures import legend, save
-from mpifed.plots import COLOURS, PANELS
+from mpifed.plots.style import COLOURS, PANELS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

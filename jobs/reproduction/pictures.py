@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.reproduction.results import Floats, Rounds
 from mpifed.files.atomic import aside
-from mpifed.plots import STYLE
+from mpifed.plots.style import STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

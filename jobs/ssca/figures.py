@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 4 of the long SSCA paper, in the style of `mpifed.plots`."""
+"""Figures 2, 3 and 4 of the long SSCA paper, in the style of `mpifed.plots.style`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from jobs.reproduction.pictures import legend, line, save
 from jobs.ssca.results import Curve
-from mpifed.plots import COLOURS, PANELS
+from mpifed.plots.style import COLOURS, PANELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

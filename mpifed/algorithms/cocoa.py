@@ -27,6 +27,7 @@ from mpifed.maths.coordinates import ascend
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Repeats, Size
 
+UNSAFE_SIGMA = "[algorithm] sigma = "  # what a warning of it begins with
 ROWS = 256  # of one client in memory at once; fixed, because it decides the bits of what the client sends
 
 
@@ -97,6 +98,17 @@ class CoCoA(Grid):
         """Requires data split by rows, and a dual problem."""
         drawn = wrong_draw("local_epochs", self.local_epochs * int(self.problem.counts.max()))
         return check_rows(self.problem, 1) + check_duals(self.problem) + drawn
+
+    def warnings(self) -> list[str]:
+        """A sigma' below gamma K may be enough for some data, and is not for others."""
+        problem = self.problem
+        safe = self.gamma * (problem.clients_per_round or problem.clients)
+        if self.sigma is None or self.sigma >= safe * (1 - 1e-9):  # gamma = 1 / K is rounded
+            return []
+        return [
+            f"{UNSAFE_SIGMA}{self.sigma:g}: safe for any data is gamma * (clients per round) = {safe:g}; below it a "
+            "round may lower the dual, and the run may diverge; leave it out, or watch the duality gap"
+        ]
 
     def start_server(self, now: Round) -> CoCoAServer:
         return CoCoAServer(np.zeros(self.problem.features))

@@ -22,6 +22,7 @@ from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
     check_rows,
+    minibatches,
     start_model,
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
@@ -37,7 +38,7 @@ from mpifed.algorithms.private import (
     weights,
 )
 from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
-from mpifed.core.block import Block
+from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import ToServer
 from mpifed.core.record import ABSENT, Array, added, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
@@ -67,7 +68,8 @@ class FedAvgBroadcast(NamedTuple):
 class FedAvg(Rows):
     """Every round the participating clients take SGD steps on their own rows, and their changes are averaged.
 
-    Either `local_steps` minibatches of `batch_size` rows, drawn without replacement as far as the shard goes, or
+    Either `local_steps` minibatches of `batch_size` rows, drawn without replacement as far as the shard goes (a client
+    with fewer rows has all of them in every minibatch), or
     `local_epochs` passes over the shard in minibatches of `batch_size`, the last one of a pass possibly smaller.
     Parallel restarted SGD with E steps between averages is `local_steps = E`. All local steps of a round have that
     round's learning rate. Momentum of `[client_optimizer]` is a client's within a round.
@@ -86,6 +88,7 @@ class FedAvg(Rows):
     """
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
+    seeds_rows: ClassVar[bool] = True
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -143,9 +146,9 @@ class FedAvg(Rows):
         step, objective, weight = float(broadcast.step), self.problem.objective, self.problem.weights[block.clients]
         decay = self.client_optimizer.weight_decay
 
-        def change(part: Block) -> Parameters:
-            batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
-            each = np.repeat(self.problem.weights[part.clients], self.batch_size)[None] * (-step / self.batch_size)
+        def change(clients: Block, batch: Batch) -> Parameters:
+            rows, batch = batch.y.shape[1], batch.together()
+            each = np.repeat(self.problem.weights[clients.clients], rows)[None] * (-step / rows)
             mean_gradient = objective.gradient(broadcast.model, batch.X, batch.y, beside(batch.y, each))
             return map_leaves(lambda leaf: leaf[0], mean_gradient)
 
@@ -158,7 +161,12 @@ class FedAvg(Rows):
                 leaf += concave_gradient(objective, w) * w.dtype.type(-step * weight.sum())
             return leaf
 
-        changes = added(change(part) for part in block.parts(self.batch_size))
+        batches = (
+            pair
+            for part in block.parts(self.batch_size)
+            for pair in minibatches(self.problem, part, now, self.batch_size)
+        )
+        changes = added(change(*pair) for pair in batches)
         parts = objective.penalized(broadcast.model)
         return Weighted(map_leaves(public, changes, broadcast.model, parts), weight.sum())
 

@@ -80,6 +80,7 @@ class FedPDM(Rows):
     """
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
+    seeds_rows: ClassVar[bool] = True
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD

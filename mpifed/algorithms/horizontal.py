@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -12,12 +12,13 @@ import numpy as np
 from mpifed.algorithms.certificate import certificate_columns, first_iterate, report_certificate
 from mpifed.algorithms.functions import Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Block
+from mpifed.core.block import Batch, Block
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToServer, fields_like
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
+from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.maths.objectives import Parameters
 
 CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum
@@ -67,6 +68,15 @@ def model_template(problem: Problem) -> Parameters:
     return template
 
 
+def training_rows(problem: Problem, block: Block, rows: Array, now: Round, steps: Array | int = 0) -> Batch:
+    """The rows [n, s] of each client to train on in the local steps [s]: with seeds if the model is `stochastic`."""
+    batch = block.take(rows)
+    if not problem.objective.stochastic:
+        return batch
+    assert not isinstance(batch.X, tuple)  # sparse data are refused
+    return batch._replace(X=with_seeds(batch.X, row_seeds(now, block.clients, rows, steps)))
+
+
 def check_rows(problem: Problem, batch: int) -> list[str]:
     """Errors of data and batch size for algorithms on rows, one message each."""
     wrong: list[str] = []
@@ -78,12 +88,19 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
     smallest = int(np.argmin(problem.counts))
     if batch < 1:
         wrong.append(f"[algorithm] batch_size = {batch}: expected at least 1")
-    if batch > problem.counts[smallest]:
+    if problem.privacy is not None and batch > problem.counts[smallest]:
         wrong.append(
-            f"[algorithm] batch_size = {batch}: the smallest shard (client {smallest}) has "
-            f"{problem.counts[smallest]} samples; lower batch_size, or make shards for fewer clients"
+            f"[algorithm] batch_size = {batch}: the smallest shard (client {smallest}) has {problem.counts[smallest]} "
+            "samples, and with [privacy] all clients draw as many; lower batch_size, or make larger shards: fewer "
+            "clients, or `mpifed data ... --min-samples`"
         )
     return wrong
+
+
+def minibatches(problem: Problem, block: Block, now: Round, size: int) -> Iterator[tuple[Block, Batch]]:
+    """(clients, their minibatches) in groups: `size` rows of each client, or all rows of one that has fewer."""
+    for _, clients, rows in block.by_batch_size(size):
+        yield clients, training_rows(problem, clients, clients.draw(now, "minibatch", rows), now)
 
 
 # --- set-up: how many samples each function counts ------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.horizontal import model_template
+from mpifed.algorithms.horizontal import model_template, training_rows
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
@@ -65,6 +65,17 @@ class Descent(NamedTuple):
         push, starts = (None if record is None else wide(record) for record in (self.push, self.starts))
         return self._replace(model=wide(self.model), push=push, starts=starts)
 
+    def only(self, who: Array) -> Descent:
+        """The same for the clients at positions `who` of the block."""
+
+        def of_each(leaf: Array, common: Array) -> Array:
+            return leaf if leaf.ndim == common.ndim or len(who) == len(leaf) else leaf[beside(leaf, who)]
+
+        push, starts = (
+            None if record is None else map_leaves(of_each, record, self.model) for record in (self.push, self.starts)
+        )
+        return self._replace(push=push, starts=starts)
+
 
 def wrong_draw(key: str, rows: int) -> list[str]:
     """The error for more rows than a client can draw in a round, if `rows` are."""
@@ -75,7 +86,10 @@ def wrong_draw(key: str, rows: int) -> list[str]:
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """How much work clients do in a round: `steps` minibatches of `batch` rows, or `epochs` passes over the shard."""
+    """How much work clients do in a round: `steps` minibatches of `batch` rows, or `epochs` passes over the shard.
+
+    A client with fewer rows than `batch` has all of them in every minibatch, not in private jobs.
+    """
 
     problem: Problem
     batch: int
@@ -143,7 +157,8 @@ class LocalSteps:
     def slices(self, size: int) -> list[slice]:
         """Where each local step's minibatch lies among the rows drawn from a shard of `size` rows."""
         if self.epochs is None:
-            return [slice(i * self.batch, (i + 1) * self.batch) for i in range(self.steps or 1)]
+            batch = min(self.batch, size)
+            return [slice(i * batch, (i + 1) * batch) for i in range(self.steps or 1)]
         return [
             slice(start, min(start + self.batch, first + size))
             for first in range(0, self.epochs * size, size)
@@ -151,7 +166,7 @@ class LocalSteps:
         ]
 
     def minibatches(self, block: Block, now: Round) -> Iterator[Minibatch]:
-        """The minibatches of a round, step by step; all clients of the block have the same number of steps.
+        """The minibatches of a round, step by step; all clients of the block have the same number of steps and rows.
 
         Those of a round are disjoint as far as the shard goes. Where every gradient is made noisy, they are drawn
         independently instead, in secret, and of random size if the job says so: that is what the accountant assumes.
@@ -160,18 +175,20 @@ class LocalSteps:
         if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
             for r in range(self.steps or 1):
                 rows, drawn = self._tiled(*block.coins(now, f"minibatch {r}", self.batch))
-                batch = block.take(rows)
+                batch = training_rows(self.problem, block, rows, now, r)
                 yield Minibatch(*batch, beside(batch.y, drawn.astype(np.float64)))
         elif privacy is not None and privacy.on_gradients:
             for r in range(self.steps or 1):
-                yield self._alike(block.take(block.draw(now, f"minibatch {r}", self.batch, secret=True)))
+                rows = block.draw(now, f"minibatch {r}", self.batch, secret=True)
+                yield self._alike(training_rows(self.problem, block, rows, now, r))
         else:
             slices = self.slices(int(block.counts[0]))
             rows = block.draw(now, "minibatch", slices[-1].stop, secret=privacy is not None)
             together = max(1, ROWS // self.batch)  # steps whose rows are read at once
+            numbers = np.repeat(np.arange(len(slices)), [at.stop - at.start for at in slices])
             for steps in (slices[i : i + together] for i in range(0, len(slices), together)):
-                first = steps[0].start
-                batch = block.take(rows[:, first : steps[-1].stop])
+                first, all_ = steps[0].start, slice(steps[0].start, steps[-1].stop)
+                batch = training_rows(self.problem, block, rows[:, all_], now, numbers[all_])
                 for at in steps:
                     yield self._alike(batch.rows(at.start - first, at.stop - first))
 
@@ -225,21 +242,13 @@ class LocalSteps:
             return self._ran(descent, block, now)
 
     def _ran(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """`run` for clients with any numbers of steps."""
-        if self.epochs is None:
-            return self._run(descent, block, now)
-        parts = [(who, self._run(descent, part, now)) for who, part in block.equal_parts()]
-        order = np.argsort(np.concatenate([who for who, _ in parts]))
-
-        def together(*all_: Array) -> Array:
-            joined = namespace(all_[0]).concatenate(all_)
-            return joined[beside(joined, order)]
-
-        change = map_leaves(together, *[moved for _, moved in parts])
-        return change
+        """`run` for clients with any numbers of rows, and so of steps and of rows in a minibatch."""
+        size = self.batch if self.epochs is None else int(self.problem.counts.max())
+        changes: Parameters = block.joined(size, lambda who, part, rows: self._run(descent.only(who), part, now))
+        return changes
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """`run` for clients with the same number of steps."""
+        """`run` for clients with the same numbers of steps and rows."""
         if self.momentum and not (self.single_step and self.optimizer is not None and not self.optimizer.nesterov):
             return self._with_momentum(descent.of(working_dtype(self.problem)), block, now)
         model, step, keep, push, starts, tolerance = (

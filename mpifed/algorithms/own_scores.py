@@ -51,12 +51,6 @@ def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
             f"[model] name: {kind} has parameters that belong to no column; take a model without: hinge, "
             "squared-hinge, logistic, least-squares, or softmax without bias"
         )
-    smallest = int(np.argmin(problem.counts))
-    if local.epochs is None and local.batch > problem.counts[smallest]:
-        wrong.append(
-            f"[algorithm] batch_size = {local.batch}: the smallest shard (client {smallest}) has "
-            f"{problem.counts[smallest]} samples; lower batch_size, or make shards for fewer clients"
-        )
     return wrong
 
 

@@ -80,6 +80,11 @@ def weight_of(problem: Problem, received: Received) -> float:
     return float(received.answer.weight)
 
 
+def rows_each(problem: Problem, received: Received, batch: int) -> int:
+    """Rows in a minibatch of a client whose upload it is, of the largest where it is a sum: `batch`, or all it has."""
+    return min(batch, int(problem.counts[list(received.clients)].max()))
+
+
 def unweighted(problem: Problem, received: Received) -> Parameters:
     """The value of a `Weighted` upload or sum, divided by its weight."""
     weight = weight_of(problem, received)
@@ -101,7 +106,7 @@ def gradient_of_steps(
     mean = of_step(local.problem.objective, model, moved, float(received.question.step) * local.gain)
     if decay:
         mean = map_leaves(lambda g, w: g - decay * w, mean, wide(model))
-    return MeanGradient(model, mean, local.batch * steps, first)
+    return MeanGradient(model, mean, rows_each(local.problem, received, local.batch) * steps, first)
 
 
 def noise_of_uploads(

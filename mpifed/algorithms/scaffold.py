@@ -75,6 +75,7 @@ class Scaffold(Rows):
     """
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
+    seeds_rows: ClassVar[bool] = True
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD

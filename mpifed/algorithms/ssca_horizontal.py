@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from mpifed.algorithms.horizontal import (
     check_rows,
     count_samples,
     mean,
+    minibatches,
     model_template,
     start_model,
+    training_rows,
     weighted_fields,
 )
 from mpifed.algorithms.local import wrong_draw
-from mpifed.algorithms.revealed import of_statistics, weight_of
+from mpifed.algorithms.revealed import of_statistics, rows_each, weight_of
 from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
 from mpifed.algorithms.ssca_subproblem import solve
 from mpifed.core.block import Batch, Block
@@ -67,7 +69,8 @@ class LocalStepsUpload(NamedTuple):
 class SSCAHorizontal(SSCABase, Rows):
     """Algorithms 1 and 2: in every round each client draws `batch_size` rows and uploads the sums of their gradients.
 
-    With all clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present.
+    With all clients present the weights are the paper's N_i/(B N); otherwise they are normalized over those present. A
+    client with fewer rows takes all of them.
 
     `local_steps` = E > 1: the clients receive the surrogates too, and take E steps by themselves before anything is
     sent, each with another minibatch. They *move* on surrogates of corrected functions: the gradient at a client's
@@ -81,6 +84,8 @@ class SSCAHorizontal(SSCABase, Rows):
     rests, this does too. Steps on local surrogates of local functions would drift to a compromise between the clients'
     own solutions. The clients move on what was known a round ago, so it needs smaller steps than the paper's.
     """
+
+    seeds_rows: ClassVar[bool] = True
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
@@ -135,20 +140,29 @@ class SSCAHorizontal(SSCABase, Rows):
     ) -> tuple[tuple[()], Weighted]:
         """Step 4: the mean gradients over each client's minibatch, weighted by its rows."""
         weight = self.problem.weights[block.clients]
-        batch = block.take(block.draw(now, "minibatch", self.batch_size))
-        each = beside(batch.y, np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1))
-        return clients, Weighted(self._statistics(broadcast, batch.X, batch.y, each), weight)
+
+        def sums_of(who: Array, part: Block, rows: int) -> Statistics:
+            batch = training_rows(self.problem, part, part.draw(now, "minibatch", rows), now)
+            each = beside(batch.y, np.repeat(weight[who, None] / rows, rows, axis=1))
+            return self._statistics(broadcast, batch.X, batch.y, each)
+
+        return clients, Weighted(block.joined(self.batch_size, sums_of), weight)
 
     def fused(self, broadcast: SSCABroadcast, block: Block, now: Round) -> Weighted:
         """The weighted sum of the clients' uploads, from products over many clients' minibatches at once."""
 
-        def sums_of(part: Block) -> Statistics:
-            batch = part.take(part.draw(now, "minibatch", self.batch_size)).together()
-            each = self.problem.weights[part.clients].repeat(self.batch_size)
-            each /= self.batch_size
+        def sums_of(clients: Block, batch: Batch) -> Statistics:
+            rows, batch = batch.y.shape[1], batch.together()
+            each = self.problem.weights[clients.clients].repeat(rows)
+            each /= rows
             return self._statistics(broadcast, batch.X, batch.y, beside(batch.y, each[None]))
 
-        total = added(sums_of(part) for part in block.parts(self.batch_size))
+        batches = (
+            pair
+            for part in block.parts(self.batch_size)
+            for pair in minibatches(self.problem, part, now, self.batch_size)
+        )
+        total = added(sums_of(*pair) for pair in batches)
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
     def _statistics(self, broadcast: SSCABroadcast, X: Features, y: Array, each: Array) -> Statistics:
@@ -170,7 +184,7 @@ class SSCAHorizontal(SSCABase, Rows):
         """The mean gradient of the objective; with several local steps nothing, as their models are unknown."""
         if received.answered_by(self.answer):
             gradient = of_statistics(received.answer.value.gradient, weight_of(self.problem, received))
-            yield MeanGradient(received.question.model, gradient, self.batch_size)
+            yield MeanGradient(received.question.model, gradient, rows_each(self.problem, received, self.batch_size))
 
     # --- several local steps ----------------------------------------------------------------------------------------
 
@@ -184,10 +198,11 @@ class SSCAHorizontal(SSCABase, Rows):
     ) -> tuple[tuple[()], Weighted]:
         """E steps of the block's only client, weighted by its rows."""
         weight = self.problem.weights[block.clients]
-        rows = block.draw(now, "minibatch", self.local_steps * self.batch_size).reshape(
-            self.local_steps, 1, self.batch_size
+        batch = min(self.batch_size, int(block.counts[0]))
+        rows = block.draw(now, "minibatch", self.local_steps * batch).reshape(self.local_steps, 1, batch)
+        model, surrogate = self._local(
+            broadcast, (training_rows(self.problem, block, at, now, r) for r, at in enumerate(rows))
         )
-        model, surrogate = self._local(broadcast, (block.take(at) for at in rows))
         change = map_leaves(operator.sub, model, broadcast.model)
         upload = LocalStepsUpload(change, surrogate.linear, surrogate.constant if self.problem.constraints else ABSENT)
 
@@ -241,7 +256,7 @@ class SSCAHorizontal(SSCABase, Rows):
 
     def _seen(self, model: Parameters, batch: Batch, shares: Array) -> Statistics:
         """[K, ...] estimates of the functions from one client's minibatch."""
-        each = namespace(batch.y).full(batch.y.shape, 1 / self.batch_size)
+        each = namespace(batch.y).full(batch.y.shape, 1 / batch.y.shape[1])
         sums = statistics(self.problem, self.functions, model, batch.X, batch.y, each, shares)
         first = map_leaves(lambda leaf: leaf[0], sums)
         level = on_host(first.level) if len(first.level) else ABSENT  # convex problems are solved in memory

@@ -30,6 +30,7 @@ from mpifed.audit.undeclared_uploads import remarks
 from mpifed.audit.uniformity import examine
 from mpifed.core.errors import BrokenProtocol, DataError, LeakFound, UsageError
 from mpifed.core.record import map_leaves
+from mpifed.core.text import on_screen
 from mpifed.files.model_file import model_arrays, read_model
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
@@ -52,7 +53,7 @@ def audit_command(
 
     with threadpool_limits(1):
         audit = audited(target, changes, rounds, parties or PARTIES)
-    click.echo(json.dumps(as_json(audit), indent=2) if json_ else as_text(audit))
+    click.echo(json.dumps(as_json(audit), indent=2) if json_ else on_screen(as_text(audit)))
     folder = out or (target / "audit" if target.is_dir() else None)
     if folder is not None:
         missing = write(audit, folder)

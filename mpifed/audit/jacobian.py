@@ -118,6 +118,7 @@ class PerturbedRound:
 
     def __init__(self, replay: Replay, round_start: RoundStart) -> None:
         self._algorithm = _in_doubles(replay.job)
+        self._exchanges = self._algorithm.exchanges
         blocks = [(block, i) for block in replay.blocks for i in range(len(block.clients))]
         self._shards = {int(block.clients[i]): block.shards[i] for block, i in blocks}
         self._order = [int(block.clients[i]) for block, i in blocks]
@@ -139,8 +140,8 @@ class PerturbedRound:
         at = [i for i, client in enumerate(self._order) if only in (None, client)]
         shards = [perturbed.get(self._order[i], self._shards[self._order[i]]) for i in at]
         recorder = _UploadRecorder([Block((shard,), "float64") for shard in shards], moved)
-        names = [other.name for other in self._algorithm.exchanges]
-        played = self._algorithm.exchanges[: names.index(exchange) + 1]
+        names = [other.name for other in self._exchanges]
+        played = self._exchanges[: names.index(exchange) + 1]
         if len(played) == 1:  # the sum is not needed: nothing is absorbed
             here = self._now.at(0)
             question = recorder.tell(played[0], played[0].ask(self._server, here))
@@ -156,7 +157,7 @@ class PerturbedRound:
         enough to preserve the rank.
         """
         shards = {owner.client: PerturbedShard(self._shards[owner.client], owner.rows) for owner in owners}
-        first = [other.name for other in self._algorithm.exchanges].index(exchange) == 0
+        first = [other.name for other in self._exchanges].index(exchange) == 0
         columns: list[Floats] = []
         sketch: _Sketch | None = None
         size = sum(arrays.size for _, arrays, _ in self._numbers(owners, shards))
@@ -186,7 +187,7 @@ class PerturbedRound:
                 labels = _Labels(shard.y, owner.rows)
                 yield owner.client, labels.values, labels
             if owner.model:
-                first = self._algorithm.exchanges[0]
+                first = self._exchanges[0]
                 question = first.ask(self._server, self._now.at(0))
                 for name, leaf in leaves(question):
                     if name in first.told_by_columns:

@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
+from mpifed.arguments import FOLDER, run_folders
 from mpifed.core.errors import DataError
-from mpifed.core.text import shown, wrong_line
-
-_NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
-
-
-class _Path(click.Path):
-    """A path that fits on one line of a script or message, and within the limits of file systems."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
-        text = str(value)
-        if why := wrong_line(text):
-            self.fail(f"{shown(text)!r} {why}", param, ctx)
-        longest = max(len(os.fsencode(part)) for part in text.split("/"))
-        if longest > _NAME_BYTES or len(os.fsencode(text)) > _PATH_BYTES:
-            self.fail(
-                f"{shown(text)!r} is too long: a name may have {_NAME_BYTES} bytes, a path {_PATH_BYTES}", param, ctx
-            )
-        return super().convert(value, param, ctx)
-
-
-class Finite(click.FloatRange):
-    """A finite number: neither infinite nor NaN."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{number} is not a finite number", param, ctx)
-        return number
+from mpifed.core.text import on_screen, screen_width
 
 
 class _Submit(click.Command):
@@ -52,29 +23,30 @@ class _Submit(click.Command):
             raise click.UsageError(f"{error.format_message()} Options of sbatch go after `--`.", ctx) from error
 
 
-FOLDER = _Path(path_type=Path)
-
-
-@click.command(cls=_Submit)
+@click.command(cls=_Submit, short_help="Submit a job to Slurm.")
 @click.argument("job", type=FOLDER)
 @click.argument("options", nargs=-1, metavar="[-- OPTION OF SBATCH...]")
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
-@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes.")
 @click.option(
     "--ntasks-per-node", "tasks", type=click.IntRange(min=1),
     help="Ranks on each node.  [default: as many as --gpus-per-node, else 1]",
 )  # fmt: skip
 @click.option("--time", "limit", metavar="T", help="In a format of sbatch: 12:00:00.  [default: from the forecast]")
-@click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="[default: the cluster's]")
-@click.option("--account", metavar="NAME")
+@click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Partition.  [default: the cluster's]")
+@click.option("--account", metavar="NAME", help="Account to charge.  [default: yours]")
 @click.option("--gpus-per-node", "gpus", type=click.IntRange(min=1), help="One rank runs on each GPU.")
 @click.option("--array", is_flag=True, help="Submit a sweep as a job array, one task per point.")
 @click.option("--throttle", type=click.IntRange(min=1), metavar="K", help="At most K tasks of the array at a time.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch --qos=high.")
 @click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here to estimate time and memory.")
 @click.option("--no-check", "unchecked", is_flag=True, help="As that of mpifed run.")
-@click.option("--dry-run", is_flag=True, help="Print the batch script and all warnings; works without Slurm.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print what is found, and to standard output the batch script alone; needs no Slurm.",
+)
 def submit(
     job: Path,
     options: tuple[str, ...],
@@ -99,30 +71,41 @@ def submit(
     running or finished is not submitted again; a sweep's array has only the points that are not.
     """
     from mpifed.batch.resources import SubmitRequest
+    from mpifed.batch.submit import dry_run as tried
     from mpifed.batch.submit import submit as submitted
 
     request = SubmitRequest(
         job, changes, out, nodes, tasks or gpus or 1, limit, partition, account, gpus or 0, array, throttle, forecast,
         dry_run, (*more, *options), tuple(sys.argv[1:]), unchecked,
     )  # fmt: skip
+    if dry_run:
+        notes, script = tried(request)
+        click.echo("\n".join(notes), err=True)
+        click.echo(script, nl=False)
+        return
     for line in submitted(request):
         click.echo(line)
 
 
-@click.command()
-@click.argument("folders", metavar="RUN|SWEEP...", nargs=-1, required=True, type=FOLDER)
+@click.command(short_help="The states of runs and sweeps, and what is next.")
+@click.argument(
+    "folders", metavar="RUN|SWEEP|FOLDER...", nargs=-1, required=True, type=FOLDER, shell_complete=run_folders
+)
 @click.option("--json", "as_json", is_flag=True, help="A list of objects.")
 def status(folders: tuple[Path, ...], as_json: bool) -> None:
     """Which points are done, running, queued, resumable or failed, and why; and what to do next.
 
-    A folder that holds runs or sweeps stands for all of them. Slurm is queried where it is installed; elsewhere the
-    status follows from the files alone. The exit code is 0 whether runs failed or not (--json has "counts", and "exit"
-    of each point), and 3 if a folder is not that of a run or cannot be read: such folders are named at the end.
+    Of any other folder all runs below it are listed, the points of sweeps included, a line for each. Slurm is queried
+    where it is installed; elsewhere the status follows from the files alone. The exit code is 0 whether runs failed or
+    not (--json has "counts", and "exit" of each point), and 3 if a folder is not that of a run or cannot be read: such
+    folders are named at the end.
     """
     from mpifed.batch.status import described, statuses_of, text
 
-    statuses, errors = statuses_of(folders)
-    if statuses:
-        click.echo(json.dumps([described(status) for status in statuses], indent=2) if as_json else text(statuses))
+    places, errors = statuses_of(folders)
+    if as_json and places:
+        click.echo(json.dumps([described(status) for place in places for status in place.statuses], indent=2))
+    elif places:
+        click.echo(on_screen(text(places, screen_width())))
     if errors:
         raise DataError("\n".join(errors))

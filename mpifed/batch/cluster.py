@@ -72,9 +72,9 @@ class Feasibility(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def partitions(environment: Mapping[str, str] = os.environ) -> list[SlurmPartition]:
-    """All partitions of this cluster, from `sinfo`."""
-    return parse(call(SINFO, environment))
+def partitions(environment: Mapping[str, str] = os.environ, limit_s: float = 60.0) -> list[SlurmPartition]:
+    """All partitions of this cluster, from `sinfo`, which may take so long."""
+    return parse(call(SINFO, environment, limit_s))
 
 
 def most_points(environment: Mapping[str, str] = os.environ) -> int | None:

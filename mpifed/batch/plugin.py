@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 
-from mpifed.batch.slurm import has
+from mpifed.batch.slurm import has, misconfigured
 from mpifed.comm.mpi import library
 from mpifed.core.errors import MpifedError
 
@@ -47,14 +47,14 @@ def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ,
     return chosen
 
 
-def plugins(environment: Mapping[str, str] = os.environ) -> set[str] | None:
-    """The plugins that `srun --mpi=list` names; None if there is no srun or it does not respond."""
+def plugins(environment: Mapping[str, str] = os.environ, limit_s: float = 30.0) -> set[str] | None:
+    """The plugins that `srun --mpi=list` names; None if there is no srun or it does not respond in time."""
     srun = has("srun", environment)
-    if srun is None:
+    if srun is None or misconfigured(environment):
         return None
     try:
         listing = subprocess.run(
-            [srun, "--mpi=list"], env=dict(environment), capture_output=True, text=True, timeout=30
+            [srun, "--mpi=list"], env=dict(environment), capture_output=True, text=True, timeout=limit_s
         )
     except (OSError, subprocess.SubprocessError):
         return None

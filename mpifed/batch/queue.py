@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from mpifed.batch.slurm import call, has
@@ -62,8 +62,11 @@ class Known(NamedTuple):
         return known[-1] if known else None
 
 
-def ask(jobs: Iterable[str]) -> Known:
-    """What Slurm knows of these jobs; nothing without Slurm. The id of an array stands for all its tasks."""
+def ask(jobs: Iterable[str], over: Container[str] = ()) -> Known:
+    """What Slurm knows of these jobs; nothing without Slurm. The id of an array stands for all its tasks.
+
+    How the jobs in `over` ended is not asked: their runs say it.
+    """
     ids = list(dict.fromkeys(jobs))
     if not ids or not has("squeue"):
         return Known({}, False)
@@ -71,19 +74,11 @@ def ask(jobs: Iterable[str]) -> Known:
     if live is None:
         return Known({}, False)
     entries = {entry.id: entry for entry in live}
-    ended = [job for job in ids if not any(_within(entry, job) for entry in live) or _is_array(job, live)]
-    for entry in _ended(ended):
+    there = {name for entry in live for name in (entry.id, entry.number, entry.id.partition("_")[0])}
+    arrays = {entry.id.partition("_")[0] for entry in live if "_" in entry.id}  # of which other tasks may have ended
+    for entry in _ended([job for job in ids if job not in over and (job not in there or job in arrays)]):
         entries.setdefault(entry.id, entry)
     return Known({**{entry.number: entry for entry in entries.values()}, **entries}, True)
-
-
-def _within(entry: QueuedTask, job: str) -> bool:
-    return job in (entry.id, entry.number, entry.id.partition("_")[0])
-
-
-def _is_array(job: str, live: Iterable[QueuedTask]) -> bool:
-    """Whether a job is an array, of which other tasks may have ended."""
-    return any(entry.id.startswith(f"{job}_") for entry in live)
 
 
 def _live(jobs: Iterable[str]) -> list[QueuedTask] | None:

@@ -33,6 +33,7 @@ class RunFiles(NamedTuple):
     checkpoint: int | None  # last round that it can be resumed from
     measured: int | None  # last round that was evaluated
     objective: float | None  # at that round; the training loss if no objective was evaluated
+    accuracy: float | None  # at that round; of the test rows
     changed: float | None  # time of the last write to its files, in seconds since 1970
     failure: str | None  # message of the first rank that failed, on one line
     text: str | None  # text of the job as run
@@ -53,6 +54,7 @@ def read_run_files(run_dir: Path) -> RunFiles:
         checkpoint=saved,
         measured=int(last["round"]) if "round" in last else None,
         objective=last.get(of_kind("loss", last) or ""),
+        accuracy=last.get("test_accuracy"),
         changed=_changed(run_dir),
         failure=_failure(run_dir),
         text=_text(run_dir / JOB),

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.text import shown
 
 _LIMIT_S = 60
 
@@ -17,17 +19,32 @@ def has(command: str, environment: Mapping[str, str] = os.environ) -> str | None
     return shutil.which(command, path=environment.get("PATH", os.defpath))
 
 
-def call(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> str:
-    """The standard output of a command; UsageError if it is not on PATH, MpifedError, with its text, if it fails."""
+def misconfigured(environment: Mapping[str, str]) -> str | None:
+    """Why Slurm's commands would fail after a long wait; None where nothing is known against them."""
+    path = environment.get("SLURM_CONF")
+    if not path or Path(path).is_file():
+        return None
+    return f"SLURM_CONF={shown(path)}: no such file, so Slurm's commands find no cluster; correct it, or unset it"
+
+
+def call(command: Sequence[str], environment: Mapping[str, str] = os.environ, limit_s: float = _LIMIT_S) -> str:
+    """The standard output of a command.
+
+    Raises UsageError if it is not on PATH; MpifedError, with its text, if it fails or takes longer than `limit_s`.
+    """
     path = has(command[0], environment)
     if path is None:
         raise UsageError(
             f"no {command[0]} on PATH: this machine is not part of a Slurm cluster, or its module is not loaded"
         )
+    if why := misconfigured(environment):
+        raise MpifedError(why)
     english = {**environment, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
-        completed = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=_LIMIT_S, env=english)
-    except (OSError, subprocess.SubprocessError) as error:
+        completed = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=limit_s, env=english)
+    except subprocess.TimeoutExpired as error:
+        raise MpifedError(f"{command[0]} has not answered within {limit_s:g} s; is Slurm running?") from error
+    except OSError as error:
         raise MpifedError(f"{command[0]} cannot be run ({error}); is Slurm running?") from error
     if completed.returncode:
         message = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,8 +45,70 @@ class RunStatus(NamedTuple):
         return [point for point in self.points if point.state in states]
 
 
-def look(folder: Path) -> RunStatus:
-    """The status of a run or sweep, which may be submitted only; DataError if the folder is of neither."""
+class _Read(NamedTuple):
+    """What the files say of a run or sweep."""
+
+    folder: Path
+    sweep: bool
+    points: Sequence[tuple[str, Table]]  # (name, settings)
+    record: Record | None
+    files: list[RunFiles]  # of the points
+
+    @property
+    def submissions(self) -> list[Submission]:
+        return self.record.submissions if self.record else []
+
+
+def look(folders: Iterable[Path]) -> tuple[list[RunStatus], list[str]]:
+    """The status of runs and sweeps, which may be submitted only; and errors about folders that are neither."""
+    reads, errors = [], []
+    for folder in folders:
+        try:
+            reads.append(_read(folder))
+        except DataError as error:
+            errors.append(str(error))
+    known = _known(reads)
+    return [_status(read, known) for read in reads], errors
+
+
+def status_at(folder: Path, points: Sequence[tuple[str, Table]], sweep: bool, submitted: Record | None) -> RunStatus:
+    """The status of a run or sweep whose points are known: (name, settings) of each."""
+    read = _Read(folder, sweep, points, submitted, _files(folder, points, sweep))
+    return _status(read, _known([read]))
+
+
+def inside(folder: Path) -> list[Path]:
+    """All runs and sweeps below a folder that is not one itself, including those that were only submitted.
+
+    Links are followed, each folder once.
+    """
+    return sorted(_below(folder, set()))
+
+
+def _below(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    if not folder.is_dir() or is_sweep(folder) or _is_run(folder) or record.path_of(folder).exists():
+        return
+    try:
+        paths = sorted({*folder.iterdir(), *record.submitted_in(folder)})
+    except PermissionError:  # of somebody else, among those that can be read
+        return
+    for path in paths:
+        there = path.is_dir()
+        if path.name.startswith(".") or (path.is_file() and not there):
+            continue
+        if there:
+            place = path.stat()
+            if (place.st_dev, place.st_ino) in seen:
+                continue
+            seen.add((place.st_dev, place.st_ino))
+        if record.path_of(path).exists() or (there and (is_sweep(path) or _is_run(path))):
+            yield path
+        elif there:
+            yield from _below(path, seen)
+
+
+def _read(folder: Path) -> _Read:
+    """A run or sweep; DataError if the folder is of neither."""
     submitted = record.read(folder)
     sweep = is_sweep(folder) or (bool(submitted and submitted.points) and not (folder / "job.toml").exists())
     if sweep:
@@ -61,39 +123,41 @@ def look(folder: Path) -> RunStatus:
             f"{folder}: no such folder{leads_to(folder)}, and nothing was submitted for it; give the folder of a run "
             "or sweep"
         )
-    return status_at(folder, points, sweep, submitted)
+    return _Read(folder, sweep, points, submitted, _files(folder, points, sweep))
 
 
-def inside(folder: Path) -> list[Path]:
-    """The runs and sweeps in a folder that is not one itself, including those that were only submitted."""
-    if not folder.is_dir() or is_sweep(folder) or _is_run(folder) or record.path_of(folder).exists():
-        return []
-    folders = {path for path in folder.iterdir() if path.is_dir() and (is_sweep(path) or _is_run(path))}
-    return sorted(folders | set(record.submitted_in(folder)))
+def _files(folder: Path, points: Sequence[tuple[str, Table]], sweep: bool) -> list[RunFiles]:
+    return [read_run_files(folder / name if sweep else folder) for name, _ in points]
 
 
 def _is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (JOB, "run.json", FAILURE))
 
 
-def status_at(folder: Path, points: Sequence[tuple[str, Table]], sweep: bool, submitted: Record | None) -> RunStatus:
-    """The status of a run or sweep whose points are known: (name, settings) of each."""
-    files_by_point = [read_run_files(folder / name if sweep else folder) for name, _ in points]
-    submissions = submitted.submissions if submitted else []
-    known = _known(submissions, files_by_point)
+def _status(read: _Read, known: Known) -> RunStatus:
     states = []
-    for number, ((name, settings), files) in enumerate(zip(points, files_by_point, strict=True)):
-        facts = _Facts(files, submissions, known, number if sweep else None)
+    for number, ((name, settings), files) in enumerate(zip(read.points, read.files, strict=True)):
+        facts = _Facts(files, read.submissions, known, number if read.sweep else None)
         state, why = facts.state()
         states.append(State(name, settings, state, facts.code, why, facts.job, files))
-    return RunStatus(folder, sweep, states, submitted, known.whole)
+    return RunStatus(read.folder, read.sweep, states, read.record, known.whole)
 
 
-def _known(submissions: Sequence[Submission], files_by_point: Sequence[RunFiles]) -> Known:
+def _known(reads: Sequence[_Read]) -> Known:
     """What Slurm knows: one query for all submissions, and one for jobs that have no record."""
-    known = ask(submission.id for submission in submissions)
+    jobs = [submission.id for read in reads for submission in read.submissions]
+    open_jobs = {
+        submission.id
+        for read in reads
+        if any(files.code not in FINISHED for files in read.files)
+        for submission in read.submissions
+    }
+    known = ask(jobs, {job for job in jobs if job not in open_jobs})
     others = [
-        files.job for files in files_by_point if files.job and files.job not in known.entries and files.code is None
+        files.job
+        for read in reads
+        for files in read.files
+        if files.job and files.job not in known.entries and files.code is None
     ]
     more = ask(others)
     return Known({**known.entries, **more.entries}, known.whole or more.whole)

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,25 +41,29 @@ def submit(request: SubmitRequest) -> Iterator[str]:
     Raises UsageError if the job, the command line or the cluster does not allow it, or the job is already queued or
     finished; DataError if its data are missing; MpifedError if Slurm refuses the job.
     """
-    if not request.dry_run and not has("sbatch"):
+    if not has("sbatch"):
         raise UsageError(
             "no sbatch on PATH: this machine is not part of a Slurm cluster, or its module is not loaded; --dry-run "
             "prints the batch script without it"
         )
     plan = prepared(request)
     path = beside(plan.out, ".sbatch")
-    if request.dry_run:
-        yield plan.text
     yield from plan.notes
-    if request.dry_run:
-        yield f"dry run   nothing was submitted; the script above would be written to {path} and given to sbatch"
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(plan.text, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in script.variables(plan.text)}
     id = call(["sbatch", "--parsable", str(path)], environment).strip().splitlines()[-1].partition(";")[0]
     _note(request, plan, path, id)
     yield from follow_commands(request, plan, id)
+
+
+def dry_run(request: SubmitRequest) -> tuple[list[str], str]:
+    """(what is found, the batch script) of a job, of which nothing is written or submitted; raises as `submit`."""
+    plan = prepared(request)
+    path = beside(plan.out, ".sbatch")
+    return [
+        *plan.notes, f"dry run   nothing was submitted; this script would be written to {path} and given to sbatch"
+    ], plan.text  # fmt: skip
 
 
 def prepared(request: SubmitRequest) -> SubmissionPlan:
@@ -92,6 +97,11 @@ def prepared(request: SubmitRequest) -> SubmissionPlan:
     options, notes = sized(
         request, 1 if request.array else len(indices), max(to_do) if request.array else sum(to_do), options
     )
+    if request.gpus and find_spec("cupy") is None:
+        notes.append(
+            "warning   no CuPy in this environment, so the job would end before its first round: every rank is to use "
+            "a GPU; pip install 'mpifed[gpu]'"
+        )
     notes += [
         f"warning   {state.name}: {state.why}; if it still runs, end it first: two runs would corrupt its results"
         for state in (status.points[k] for k in indices)

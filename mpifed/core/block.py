@@ -6,7 +6,7 @@ with it every bit of its clients' answers, is the same wherever it is placed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.protocols import CsrRows, Features, Piece
-from mpifed.core.record import Array, ArrayModule, beside, index, namespace
+from mpifed.core.record import AnyRecord, Array, ArrayModule, beside, index, map_leaves, namespace
 from mpifed.core.round import Round
 
 _ROWS = 1024  # of one product: more leave the cache, fewer make poor products
@@ -139,11 +139,40 @@ class Block:
         """Cache of `parts`."""
         return {}
 
-    def equal_parts(self) -> Iterator[tuple[NDArray[np.int64], Block]]:
-        """(positions, block) for each shard size in turn: clients with equally many rows, ready for one array."""
-        for count in np.unique(self.counts):
-            who = np.flatnonzero(self.counts == count)
-            yield who, self.only(who)
+    def by_batch_size(self, size: int) -> Sequence[tuple[NDArray[np.int64], Block, int]]:
+        """(positions, block, rows) of clients whose minibatches of `size` rows fit into one array.
+
+        A client with fewer rows has all of them as its minibatch; so with the largest shard as `size`, clients are
+        grouped by how many rows they have.
+        """
+        groups = self._by_batch_size.get(size)
+        if groups is None:
+            rows = np.minimum(self.counts, size)
+            if (rows == rows[0]).all():  # not kept: a block that holds itself stays in memory
+                return [(np.arange(len(rows)), self, int(rows[0]))]
+            groups = self._by_batch_size[size] = [
+                (who := np.flatnonzero(rows == count), self.only(who), count) for count in np.unique(rows).tolist()
+            ]
+        return groups
+
+    @cached_property
+    def _by_batch_size(self) -> dict[int, list[tuple[NDArray[np.int64], Block, int]]]:
+        """Cache of `by_batch_size`."""
+        return {}
+
+    def joined(self, size: int, compute: Callable[[NDArray[np.int64], Block, int], AnyRecord]) -> AnyRecord:
+        """The records, leaves [n, ...], that `compute` makes of each group of `by_batch_size`, in the block's order."""
+        groups = self.by_batch_size(size)
+        records = [compute(*group) for group in groups]
+        if len(groups) == 1:
+            return records[0]
+        order = np.argsort(np.concatenate([who for who, _, _ in groups]))
+
+        def together(*parts: Array) -> Array:
+            whole: Array = namespace(parts[0]).concatenate(parts)
+            return whole[beside(whole, order)]
+
+        return map_leaves(together, *records)
 
     def draw(self, now: Round, purpose: str, count: int, secret: bool = False) -> NDArray[np.int64]:
         """[n, count] rows of each client, without replacement as far as the shard goes.

@@ -13,6 +13,7 @@ from typing import Any
 from mpifed.core.errors import UsageError
 
 SESSION = "session"  # in the place of a module: what only this process knows
+NO_DATACLASS = "must be a dataclass; its fields are the keys of the table"
 _NEAR = 0.85  # how alike two names are, of 1, for the first to count as a misspelling of the second
 _ALIKE = 0.6  # the same where the first is wrong for certain
 _DERIVED = {  # base classes that give more, by the name of what they derive from
@@ -32,7 +33,7 @@ def breaches(part: type, base: type) -> Iterator[str]:
         yield f"is no {base.__name__}; derive it from {derived}"
         return
     if not dataclasses.is_dataclass(part):
-        yield "must be a dataclass; its fields are the keys of the table"
+        yield NO_DATACLASS
         return
     for name in sorted(getattr(part, "__abstractmethods__", ())):
         suggestion = nearest_name(name, [own for own in vars(part) if own not in dir(base)])

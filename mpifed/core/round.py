@@ -199,6 +199,10 @@ class Round(NamedTuple):
         raw: Callable[[int], NDArray[np.uint64]] = _stream(self.seed, purpose).at(self._counter(client)).random_raw
         return raw
 
+    def words_of_clients(self, purpose: str, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] a random word, which need not be secret, of each of `clients` [n], ascending."""
+        return self._numbers(purpose, clients, 1)[:, 0].view(np.int64)
+
     def normals(
         self, purpose: str, clients: NDArray[np.int64], shape: tuple[int, ...], dtype: str = "float32"
     ) -> NDArray[np.floating]:

@@ -77,6 +77,11 @@ def check_state(state: Record, where: str, before: Specs | None = None, clients:
             wrong.append(f"{place} is of dtype {leaf.dtype}; expected booleans, integers or floating-point numbers")
         elif clients is not None and (not leaf.ndim or len(leaf) != clients):
             wrong.append(f"{place} has shape {leaf.shape}; its first axis must be the block's clients, {clients} here")
+        elif leaf.ndim and not leaf.flags.c_contiguous:
+            wrong.append(
+                f"{place} is not in C order, in which a checkpoint gives it back: after a resume its sums and products "
+                "could have other bits; write np.ascontiguousarray(...), for instance of a transposed array"
+            )
         else:
             specs[name] = Spec(leaf.shape, leaf.dtype.str)
     if not wrong and before is not None and before != specs:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import shutil
+import sys
 import unicodedata
+from collections.abc import Container, Iterator, Sequence
+from itertools import groupby, zip_longest
 from pathlib import Path
+from textwrap import wrap
 
 _NAME_BYTES = 200  # of 255 that file systems have: the names of files beside a run's folder begin with its own
 _SHOWN = 200
+_WHOLE = "next: "  # a line with a command, which is copied whole: a terminal wraps it by itself
+_NARROWEST = 20  # characters of a terminal
 
 
 def counted(count: int, what: str) -> str:
@@ -53,3 +61,92 @@ def command_line(*words: object) -> str:
 def leads_to(path: Path) -> str:
     """Where a relative path leads, in brackets: it depends on the folder in which a command is started."""
     return "" if path.is_absolute() else f" ({path.absolute()}, relative to {Path.cwd()})"
+
+
+def screen_width() -> int | None:
+    """The characters of a line on standard output; None where that is no terminal, and lines are as long as need be."""
+    return max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+
+
+def on_screen(text: str) -> str:
+    """A text for standard output: at a terminal its long lines are broken, elsewhere it is as it is."""
+    width = screen_width()
+    return text if width is None else fitted(text, width)
+
+
+def fitted(text: str, width: int) -> str:
+    """A text whose lines have at most `width` characters; what a line says after its label stays beside the label.
+
+    Words that are longer, such as paths, stay whole, and so does a line with a command, so that both can be copied.
+    """
+    return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
+
+
+def prose(text: str, width: int) -> str:
+    """A text whose paragraphs have lines of at most `width` characters, and whose other lines are `fitted`."""
+    parts = []
+    for is_paragraph, lines in groupby(text.split("\n"), lambda line: re.match(r"[^\W\d_]|[`(]", line) is not None):
+        if is_paragraph:
+            parts += wrap(" ".join(lines), width, break_long_words=False, break_on_hyphens=False)
+        else:
+            parts.append(fitted("\n".join(lines), width))
+    return "\n".join(parts)
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    if len(line) <= width or line.startswith(_WHOLE):
+        yield line
+        return
+    margin = len(line) - len(line.lstrip())
+    between = [gap for gap in re.finditer(r" {2,}(?=\S)", line) if width // 2 < gap.start() <= width]
+    label = re.match(r" *\S+(?: \S+)* {2,}(?=\S)", line)
+    indent = label.end() if label and label.end() <= width // 2 else margin + 2
+    if max(map(len, line.split())) > width - indent:
+        indent = min(indent, 4)
+    if between:  # the columns of a table
+        yield line[: between[-1].start()]
+        yield from _broken(" " * indent + line[between[-1].end() :], width)
+        return
+    yield from wrap(
+        line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
+        replace_whitespace=False, drop_whitespace=True,
+    )  # fmt: skip
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: Container[int] = (), width: int | None = None) -> Iterator[str]:
+    """The lines of a table, whose first row has its headings.
+
+    Where it is too wide, cells break at two spaces; where that is not enough, each row becomes a list of its cells.
+
+    Parameters
+    ----------
+    right : columns whose cells are flush right
+    width : characters of a line; None: as many as the table takes
+    """
+    lines = _aligned(rows, right)
+    if width is not None and max(map(len, lines)) > width:
+        lines = _aligned([part for row in rows for part in _parts(row)], right)
+    if width is None or max(map(len, lines)) <= width:
+        yield from lines
+        return
+    headings, *others = rows
+    label = max(map(len, headings[1:]), default=0)
+    for first, *cells in others:
+        yield from _broken(f"{headings[0]} {first}", width)
+        for heading, cell in zip(headings[1:], cells, strict=True):
+            if cell:
+                yield from _broken(f"  {heading:{label}}  {cell}", width)
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:{'>' if k in right else '<'}{widths[k]}}" for k, cell in enumerate(row)).rstrip()
+        for row in rows
+    ]
+
+
+def _parts(row: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The rows of a row whose cells break at two spaces."""
+    return zip_longest(*([cell if not k else f"  {cell}" for k, cell in enumerate(cell.split("  "))] for cell in row),
+                       fillvalue="")  # fmt: skip

@@ -15,11 +15,12 @@ from mpifed.job.renamed import RENAMED, VALUES, nearest
 # names for which all entries of a kind are listed, with their first lines
 CHOICES = {
     "algorithm": "algorithm", "model": "model", "minimize": "term", "constraint": "term", "regularizer": "regularizer",
-    "history": "column", "columns": "column", "exit codes": "exit code", "exit code": "exit code",
-    "commands": "command", "findings": "audit finding",
+    "observe": "observer", "history": "column", "columns": "column",
+    "exit codes": "exit code", "exit code": "exit code",
+    "schedule": "schedule", "schedules": "schedule", "commands": "command", "findings": "audit finding",
 }  # fmt: skip
 TABLES = {"algorithm": ("algorithm",), "model": ("model",), "term": ("constraint", "minimize"),
-          "regularizer": ("regularizer",)}  # fmt: skip
+          "regularizer": ("regularizer",), "observer": ("observe",)}  # fmt: skip
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()]*\)")  # its text may have brackets
 
 
@@ -44,7 +45,9 @@ def explained(name: str, more: Sequence[Explanation] = ()) -> str:
         table, wanted = "", table
     column = column_of(wanted).name  # without the number of numbered columns
     whole = [
-        entry for entry in known_entries if not table and entry.name == (column if entry.kind == "column" else wanted)
+        entry
+        for entry in known_entries
+        if not table and (wanted in (entry.name, entry.python) if entry.kind != "column" else entry.name == column)
     ]
     holders = [
         entry for entry in known_entries if any(key.name == wanted for key in entry.keys) and _is_in(entry, table)
@@ -63,7 +66,7 @@ def explained(name: str, more: Sequence[Explanation] = ()) -> str:
         keys.setdefault(next(_key_line(key) for key in entry.keys if key.name == wanted), []).append(_table_of(entry))
     parts += [f"{', '.join(f'[{table}]' for table in tables)}\n  {line}" for line, tables in keys.items()]
     if choices:
-        lines = (f"  {entry.name}: {_in_terminal(entry.text.partition(chr(10))[0])}" for entry in choices)
+        lines = (f"  {entry.name}: {plain_text(entry.text.partition(chr(10))[0])}" for entry in choices)
         parts.append("\n".join([f"{choices[0].kind}s, for one of which `mpifed explain NAME` tells more:", *lines]))
     return "\n\n".join(parts)
 
@@ -85,7 +88,7 @@ def _table_of(entry: Explanation) -> str:
 def _entry_lines(entry: Explanation) -> Iterator[str]:
     yield f"{entry.name} ({entry.kind})"
     yield ""
-    yield _in_terminal(entry.text)
+    yield plain_text(entry.text)
     if entry.keys:
         yield ""
         yield from (f"  {_key_line(key)}" for key in entry.keys)
@@ -93,9 +96,9 @@ def _entry_lines(entry: Explanation) -> Iterator[str]:
 
 def _key_line(key: Key) -> str:
     default = f", by default {key.default}" if key.default else ""
-    return f"{key.name}: {key.type}{default}" + (f". {_in_terminal(key.meaning)}" if key.meaning else "")
+    return f"{key.name}: {key.type}{default}" + (f". {plain_text(key.meaning)}" if key.meaning else "")
 
 
-def _in_terminal(text: str) -> str:
+def plain_text(text: str) -> str:
     """A text without the addresses of links, which are of no use at a terminal, and without comment marks."""
     return re.sub(r"^# differs", "Differs", _LINK.sub(r"\1", text), flags=re.MULTILINE)

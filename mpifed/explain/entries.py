@@ -24,8 +24,9 @@ from mpifed.job.sweep import METHODS
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
 from mpifed.maths.regularizers import REGULARIZERS
-from mpifed.maths.schedules import CosineDecay, LearningRate, PowerDecay, StepDecay
+from mpifed.maths.schedules import SCHEDULES, LearningRate, StepSize
 from mpifed.maths.terms import TERMS, Term
+from mpifed.observers import OBSERVERS, Observer
 from mpifed.shards.sources.dataset import Source
 
 _MANY = 10**6  # larger upper bounds are left out of the help
@@ -33,7 +34,14 @@ _MANY = 10**6  # larger upper bounds are left out of the help
 
 _SWEEP = """Many runs in one file: a run for each combination of the values that are listed, each with all seeds.
 
-Any other key is that of a list of values, as "algorithm.batch_size" = [10, 100]."""
+Any other key is that of a list of values, as "algorithm.batch_size" = [10, 100]. Tables in a list, those of methods
+too, may each have a `label`, by which tables and figures call the runs, as
+"algorithm" = [{label = "A", name = "fedavg"}, {label = "B", name = "scaffold"}]."""
+
+
+_OBSERVE = """[[observe]]: who gets what a run measures, when it is measured; off the clock, on rank 0.
+
+`name`, and the keys of that observer; your own is "module:Class"."""
 
 
 class Key(NamedTuple):
@@ -58,6 +66,7 @@ class Explanation(NamedTuple):
     name: str
     text: str
     keys: tuple[Key, ...]
+    python: str = ""  # the name of its class
 
 
 def entries() -> list[Explanation]:
@@ -65,18 +74,20 @@ def entries() -> list[Explanation]:
     listed = [Explanation("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
     listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
     listed += [
-        Explanation("table", "client_optimizer", _text(SGD), _keys(SGD)),
-        Explanation("table", "server_optimizer", _text(ServerSGD), _keys(ServerSGD)),
-        Explanation("table", "constraint", _text(LimitKeys), _keys(LimitKeys)),
+        entry_of("table", "client_optimizer", SGD),
+        entry_of("table", "server_optimizer", ServerSGD),
+        entry_of("table", "constraint", LimitKeys),
+        Explanation("table", "observe", _OBSERVE, ()),
         Explanation("table", "sweep", _SWEEP, _SWEEP_KEYS),
     ]
     kinds: tuple[tuple[str, Mapping[str, type]], ...] = (
         ("algorithm", ALGORITHMS), ("model", OBJECTIVES), ("term", TERMS), ("regularizer", REGULARIZERS),
+        ("observer", OBSERVERS),
     )  # fmt: skip
     for kind, known in kinds:
-        listed += [Explanation(kind, name, _text(known[name]), _keys(known[name])) for name in known]
-    schedules = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
-    listed += [Explanation("schedule", name, _text(kind), _keys(kind)) for name, kind in schedules.items()]
+        listed += [entry_of(kind, name, known[name]) for name in known]
+    schedules = SCHEDULES | {"step-size": StepSize}
+    listed += [entry_of("schedule", name, kind) for name, kind in schedules.items()]
     listed += [
         Explanation("column", column.name, f"{column.label}: {column.meaning}", ())
         for column in shown_columns("history")
@@ -91,16 +102,29 @@ def reference() -> list[tuple[str, str]]:
     return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
 
 
+def entry_of(kind: str, name: str, part: type) -> Explanation:
+    """The entry of a class of mpifed's."""
+    return Explanation(kind, name, _text(part), _keys(part), part.__name__)
+
+
 def own_entry(name: str) -> Explanation:
     """The entry of a class "module:Class", which is imported."""
     part, place = own_class(name, object, name), {kind.table: kind for kind in (ALGORITHM, MODEL, REGULARIZER)}
     if issubclass(part, Source):
         return Explanation("source of data", name, _text(part), _keys(own_class(name, Source, name)))
+    if issubclass(part, Observer):
+        own_class(name, Observer, name)
+        return Explanation("observer", name, _own_text(part), _keys(part))
     kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
     own_class(name, place[kind].base if kind in place else Term, name)
     taken = [f"[{table}]" for table in OPTIMIZERS if table in get_type_hints(part)]
-    text = _text(part) if not (part.__doc__ or "").startswith(f"{part.__name__}(") else "It has no docstring."
+    text = _own_text(part)
     return Explanation(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
+
+
+def _own_text(part: type) -> str:
+    made = (part.__doc__ or "").startswith(f"{part.__name__}(")  # by dataclasses
+    return "It has no docstring." if made else _text(part)
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------------
@@ -145,6 +169,8 @@ def _keys(kind: type, skip: ReadOnlyTable | tuple[()] = ()) -> tuple[Key, ...]:
     if issubclass(kind, BaseModel):
         names = [name for name in kind.model_fields if name not in skip]
         defaults = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
+    elif issubclass(kind, tuple):
+        names, defaults = list(getattr(kind, "_fields", ())), getattr(kind, "_field_defaults", {})
     else:
         fields = [field for field in fields_of(kind) if not field.name.startswith("problem")]
         names = [field.name for field in fields if field.name not in ("client_optimizer", "server_optimizer")]
@@ -174,6 +200,8 @@ def _default(defaults: ReadOnlyTable, name: str) -> str:
     value = defaults[name]
     if value is None:
         return "absent"
+    if isinstance(value, (list, tuple)):
+        return str(list(value)).replace("'", '"')
     return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
 
 

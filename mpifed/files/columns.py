@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 Place = Literal["history", "summary", "show", "compare", "vertical", "horizontal", "progress"]
@@ -28,6 +28,25 @@ class Column(NamedTuple):
         return name == self.name or (numbered and name.removeprefix(self.name).isdecimal())
 
 
+def _of_clients(
+    name: str, label: str, meaning: str, better: Literal["less", "more"], unit: Literal["", "%"] = ""
+) -> Iterator[Column]:
+    """The columns of a score of each client on its own test rows."""
+    of_loss = name == "loss"
+    page = "a client's own test rows: [evaluate](../how-to/evaluate.md)"
+    for statistic, short, of in (
+        ("mean", "mean", "mean over the clients"),
+        ("std", "spread", "standard deviation over the clients"),
+        ("worst_tenth", "worst tenth", "mean over the worst tenth of the clients"),
+    ):
+        yield Column(
+            f"client_test_{name}_{statistic}", f"clients' {label}, {short}", f"{of} of the {meaning} of {page}",
+            "history summary" if of_loss else "history summary show" if statistic == "std" else
+            "history summary show compare",
+            "less" if statistic == "std" else better, unit,
+        )  # fmt: skip
+
+
 TABLE = (
     Column("round", "round", "how many rounds have been run", "history horizontal"),
     Column("rounds", "rounds", places="summary show compare"),
@@ -43,7 +62,8 @@ TABLE = (
         "what is minimized: the loss or `[minimize]`, with `l2`, penalties and the regularizer",
         "history summary show compare vertical", "less", criterion="loss",
     ),
-    Column("test_loss", "test loss", "mean loss over the test data, scored on rank 0", "history progress", "less"),
+    Column("test_loss", "test loss", "mean loss over the test data, scored on rank 0",
+           "history vertical progress", "less"),
     Column("excess", "largest excess over a limit", places="vertical", better="less"),
     Column("constraint_values", "constraints", places="summary"),
     Column("constraint_", "constraint", "value F_m of each `[[constraint]]`", "history compare", "less"),
@@ -69,6 +89,17 @@ TABLE = (
     Column("optimality", "optimality", "FedPDM's measure (21)", better="less"),
     Column("test_accuracy", "test accuracy", "share of rows of the test data with the right class",
            "history summary show compare vertical progress", "more", "%", criterion="accuracy"),
+    Column("test_rmse", "test RMSE", "root of the mean squared error over the test data; of several targets, the mean",
+           "history summary show compare progress", "less"),
+    Column("test_r2", "test R2", "coefficient of determination over the test data; of several targets, the mean",
+           "history summary show compare", "more"),
+    Column("test_macro_f1", "test macro-F1", "mean F1 of the classes of the test data, on request",
+           "history summary show compare", "more"),
+    Column("test_auc", "test AUC", "area under the ROC curve, of several classes the mean of each against the rest, on "
+           "request", "history summary show compare", "more"),
+    *_of_clients("accuracy", "accuracy", "accuracy", "more", "%"),
+    *_of_clients("rmse", "RMSE", "root of the mean squared error", "less"),
+    *_of_clients("loss", "test loss", "mean loss", "less"),
     Column("elapsed_s", "training time",
            "seconds of training alone: without evaluation, checkpoints and reading data",
            "history summary show compare horizontal", "less", "s", criterion="time"),

@@ -113,6 +113,7 @@ class RunJson(Schema):
     sources: dict[Text, Text] = {}
     distributions: dict[Text, Text] = {}
     accepted_changes: list[Text] = []
+    observed: dict[Text, Count | None] = {}
     reductions: dict[Text, object] = {}
     private: bool = False
     protects: Text = ""
@@ -128,6 +129,8 @@ class RunJson(Schema):
     simulated_s: NotNegative | None = None
     simulated: Simulated | None = None
     ledger: HeadJson | None = None
+    clients_tested: Count | None = None
+    clients_without_tests: Count | None = None
     epsilon: NotNegative | None = None
     epsilon_median: NotNegative | None = None
     epsilon_least: NotNegative | None = None

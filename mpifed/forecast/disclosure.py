@@ -15,7 +15,10 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, ToClients, fields_of
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.tables import Table
+from mpifed.job.settings import Settings
+from mpifed.observers import Observer, observer_name
 from mpifed.privacy.protection import one_key
+from mpifed.shards.store import ShardFolder
 
 
 class View(NamedTuple):
@@ -62,6 +65,14 @@ def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str,
         "server": read if plain else whole,
         "clients": "nothing, but for the one who opens it" if view.one_key and exchange.private else "nothing",
     }
+
+
+def observer_statement(observer: Observer, job: Settings) -> str:
+    """What an observer of a run gets, and where it brings that."""
+    noisy = job.privacy is not None and not job.record.released_only
+    losses = ", with what is measured over training data without noise" if noisy else ""
+    gets = f"gets the job's settings, the rows of the history{losses}, and the summary of the run"
+    return f"observer {observer_name(observer)} {gets}: {observer.destination()}"
 
 
 def _with_last(whole: str) -> str:
@@ -127,6 +138,29 @@ def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list
     lines += [f"no sum of fewer than {view.protection.min_clients} uploads is opened" + _allowed(view.protection)]
     lines += ["assumed: all follow the protocol (honest but curious); the server relays public keys unchanged"]
     return lines + list(_ranks(algorithm, view))
+
+
+def test_statements(job: Settings, data: ShardFolder, evaluated: bool) -> Iterator[str]:
+    """What is measured on test rows, and who sends it.
+
+    Parameters
+    ----------
+    evaluated : whether the clients' own test rows are
+    """
+    score = "accuracy" if data.classes else "RMSE"
+    if data.test_samples and job.record.evaluate_every:
+        more = [score if data.classes else f"{score} and R2", *job.record.metrics]
+        yield f"{data.test_samples} common test rows, which rank 0 reads: loss, {', '.join(more)}"
+    count, rows = int(np.count_nonzero(data.tests.counts)), int(data.tests.counts.sum())
+    if not count:
+        return
+    own = f"{rows} test rows of {count} of {data.clients} clients' own"
+    if evaluated:
+        yield f"{own}: each of these clients sends its {score} and loss to the server, in the clear and without noise"
+    else:
+        why = "with released_only" if job.record.released_only else f"with {job.channel} uploads"
+        why = why if job.record.evaluate_every and job.record.client_tests is None else "by [record]"
+        yield f"{own}: not evaluated {why}, since the server would learn a number of each client"
 
 
 def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:

@@ -23,7 +23,7 @@ from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import SETUP, Round
 from mpifed.core.tables import Table
-from mpifed.forecast.disclosure import View, general_statements, learns
+from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, test_statements
 from mpifed.forecast.extrapolated import NO_COST, MeasuredCost
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.rehearsal import (
@@ -50,7 +50,8 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.results.costs import KEYS
 from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.memory import keep_freed_memory
-from mpifed.run.setup import cells_of, measures_of, problem_of
+from mpifed.run.observation import checked_observers
+from mpifed.run.setup import cells_of, measures_of, problem_of, tests_clients
 from mpifed.shards import store
 from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
 
@@ -64,6 +65,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     imports = own_modules(table)
     all_points = points(table, str(job_path))
     job = all_points[0].job
+    observers = checked_observers(job.make_observers())
     check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     placement = place(data.counts, job.data.block, ranks, job.dedicated)
@@ -78,7 +80,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
         if job.privacy is not None:
             rehearse_round(scenario, placement, now, busiest)  # the first one fills caches
         round_cost = rehearse_round(scenario, placement, now, busiest)
-        most_rows = int(np.bincount(host, data.counts).max())
+        most_rows = int(np.bincount(host, data.counts + data.tests.counts * tests_clients(job, data)).max())
         evaluating, certifying = (
             rehearse_measuring(scenario, most_rows, certify) if goals.measured(job) else NO_COST
             for certify in (False, True)
@@ -129,7 +131,11 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
         **whole,
         "dropout_rate": job.participation.dropout_rate,
         "void_chance": _void_chance(job, int(now.present.sum())),
-        "who_learns": general_statements(scenario.algorithm, view, bool(measures)),
+        "who_learns": [
+            *general_statements(scenario.algorithm, view, bool(measures)),
+            *(observer_statement(observer, job) for observer in observers),
+        ],
+        "tests": list(test_statements(job, data, tests_clients(job, data))),
         "ranks": ranks,
         "placement": [
             {"rank": rank, "clients": clients, "rows": int(rows)}
@@ -187,7 +193,8 @@ def _certificates(job: Job, evaluations: int) -> int:
 def _data_bytes(job: Job, data: store.ShardFolder, host: NDArray[np.int64]) -> int:
     """Bytes of data on the rank with the most, if all its clients participate: values, labels and test data."""
     beside = SHARD_NBYTES + 8 * data.counts  # also for clients whose values stay in their files
-    whole, labels = np.bincount(host, data.nbytes + beside), np.bincount(host, beside)
+    held = data.nbytes + beside + (data.tests.nbytes if tests_clients(job, data) else 0)
+    whole, labels = np.bincount(host, held), np.bincount(host, beside)
     room = job.data.memory_gib * 2**30
     values = np.where(whole <= room, whole, room + np.minimum(labels, STREAMED_NBYTES))
     if goals.measured(job):
@@ -206,9 +213,8 @@ def _states_bytes(scenario: Scenario, host: NDArray[np.int64], now: Round) -> in
 
 def _view(job: Job, data: store.ShardFolder, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
     withstands = enough(int(now.present.sum()), job.participation.max_dropouts) if partners else 0
-    at_server = int((host == 0).sum())
-    leave = job.participation.max_dropouts if job.participation.dropout_rate else 0
-    return View(job.protection(), cells_of(data), now.present, ranks, at_server, partners, withstands, leave)
+    leave, of_server = job.participation.max_dropouts if job.participation.dropout_rate else 0, int((host == 0).sum())
+    return View(job.protection(), cells_of(data), now.present, ranks, of_server, partners, withstands, leave)
 
 
 def _keys(job: Job, data: store.ShardFolder, now: Round, round_cost: MeasuredCost) -> dict[str, float]:

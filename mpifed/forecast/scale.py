@@ -21,6 +21,7 @@ from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.record import Array, nbytes
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
+from mpifed.core.text import table_lines
 from mpifed.forecast.collectives import Machine, Parts, broadcast_time, machine_here, sum_time
 from mpifed.forecast.extrapolated import MeasuredCost
 from mpifed.forecast.job import algorithm_of
@@ -204,21 +205,30 @@ def _ends(rows: Sequence[Table]) -> Table:
     }
 
 
-def scale_text(prediction: Table) -> str:
-    return "\n".join(_lines(prediction))
+_HEADINGS = (
+    "ranks", "nodes", "clients", "round", "arithmetic", "broadcast", "sum", "server", "speed-up", "efficiency",
+    "most is lost to",
+)  # fmt: skip
 
 
-def _lines(prediction: Table) -> Iterator[str]:
+def _cells(row: Table) -> list[str]:
+    """A row of the table, in the order of `_HEADINGS`."""
+    seconds = (row[key] for key in ("round_s", "arithmetic_s", "broadcast_s", "sum_s", "server_s"))
+    counts = [str(row[key]) for key in ("ranks", "nodes", "clients")]
+    times = [human_seconds(value) if value else "0" for value in seconds]
+    return [*counts, *times, f"{row['speed_up']:.4g}", f"{row['efficiency']:.1%}", row["most_lost_to"] or ""]
+
+
+def scale_text(prediction: Table, width: int | None = None) -> str:
+    """The prediction as text; where its table is wider than `width` characters, with a list for each row."""
+    return "\n".join(_lines(prediction, width))
+
+
+def _lines(prediction: Table, width: int | None) -> Iterator[str]:
     weak, machine, work = prediction["kind"] == "weak", prediction["machine"], prediction["arithmetic"]
     problem = "clients in proportion to ranks" if weak else "the job as it is"
     yield f"{prediction['job']}: PREDICTED rounds, {problem}"
-    headings = ("ranks", "nodes", "clients", "round", "arithmetic", "broadcast", "sum", "server", "speed-up")
-    yield f"{headings[0]:>8}" + "".join(f"{heading:>11}" for heading in headings[1:]) + "  efficiency  most is lost to"
-    for row in prediction["scaling"]:
-        seconds = (row[key] for key in ("round_s", "arithmetic_s", "broadcast_s", "sum_s", "server_s"))
-        cells = [str(row["nodes"]), str(row["clients"]), *(human_seconds(value) if value else "0" for value in seconds)]
-        line = f"{row['ranks']:>8}" + "".join(f"{cell:>11}" for cell in cells)
-        yield f"{line}{row['speed_up']:>11.4g}{row['efficiency']:>12.1%}  {row['most_lost_to'] or ''}".rstrip()
+    yield from table_lines([_HEADINGS, *map(_cells, prediction["scaling"])], range(len(_HEADINGS) - 1), width)
     if prediction["stops_because"] is not None:
         pays = prediction["pays_up_to_ranks"]
         text = "none of these numbers of ranks pays" if pays is None else f"more than {pays} ranks do not pay"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from textwrap import wrap
 
 import numpy as np
 
 from mpifed.core.tables import Table
+from mpifed.core.text import fitted
 from mpifed.forecast.disclosure import disclosure_lines
 from mpifed.forecast.outlook import outlook_lines
 from mpifed.results.costs import Costs, cost_lines, simulated_lines, simulated_s
@@ -23,11 +25,14 @@ _UNIT = r"(\d) (us|ms|s|min|h|B|[KMGT]iB)\b"
 _REHEARSED = "rehearsed here on random rows, without messages, files and MPI's own memory"
 
 
-def forecast_text(forecast: Table) -> str:
-    return "\n".join(_lines(forecast))
+def forecast_text(forecast: Table, width: int | None = None) -> str:
+    """The forecast as text, for a terminal of `width` characters if that is given."""
+    text = "\n".join(_lines(forecast, min(width or _WIDTH, _WIDTH)))
+    return text if width is None else fitted(text, width)
 
 
-def _lines(forecast: Table) -> Iterator[str]:
+def _lines(forecast: Table, width: int) -> Iterator[str]:
+    text = partial(_text, width)
     if forecast["points"] > 1:
         yield f"A sweep of {forecast['points']} points; this is the first.\n"
     present = f"{forecast['clients_per_round']} of {forecast['clients']} clients"
@@ -44,39 +49,38 @@ def _lines(forecast: Table) -> Iterator[str]:
             for what in ("broadcast", "upload"):
                 yield from (_field_line(what, field) for field in _joined(exchange[what]))
     yield ""
-    yield from _text("Sent", f"{_both(forecast, '_per_round')} per round")
-    yield from _text("", f"{_both(forecast, '')} in the whole run; evaluation is not counted")
+    yield from text("Sent", f"{_both(forecast, '_per_round')} per round")
+    yield from text("", f"{_both(forecast, '')} in the whole run; evaluation is not counted")
     yield from cost_lines(_costs(forecast), " " * _INDENT, "each time")
     if forecast["simulated"] is not None:
-        yield from _text("Simulated", f"{human_seconds(simulated_s(forecast['simulated'], forecast['rounds']))} in all")
+        yield from text("Simulated", f"{human_seconds(simulated_s(forecast['simulated'], forecast['rounds']))} in all")
         yield from simulated_lines(forecast["simulated"], 1, " " * _INDENT)
     if forecast["dropout_rate"]:
         again = f"{forecast['void_chance']:.2%} of rounds are void and repeated"
-        yield from _text("", f"if no client drops out; with a dropout_rate of {forecast['dropout_rate']:g}, {again}")
+        yield from text("", f"if no client drops out; with a dropout_rate of {forecast['dropout_rate']:g}, {again}")
     who_learns = [*forecast["who_learns"]]
     if forecast["security"] != "plain":
         who_learns[1:1] = disclosure_lines(
             [exchange for part in ("setup", "exchanges", "measures") for exchange in forecast[part]]
         )
-    yield from _text("Who learns", *who_learns)
-    yield from _text("Placement", _placement(forecast["placement"]))
-    yield from _text("Memory", _memory(forecast["memory_bytes"]))
-    yield from _text("Time", _time(forecast["seconds"]), _REHEARSED)
+    yield from text("Who learns", *who_learns)
+    yield from text("Tests", *forecast["tests"])
+    yield from text("Placement", _placement(forecast["placement"]))
+    yield from text("Memory", _memory(forecast["memory_bytes"]))
+    yield from text("Time", _time(forecast["seconds"]), _REHEARSED)
     if forecast["extrapolated"]:
-        yield from _text(
-            "", f"EXTRAPOLATED, as is the memory, from rehearsals of {'; '.join(forecast['extrapolated'])}"
-        )
+        yield from text("", f"EXTRAPOLATED, as is the memory, from rehearsals of {'; '.join(forecast['extrapolated'])}")
     if forecast["privacy"] is not None:
         yield from outlook_lines(forecast["privacy"], forecast["rounds"])
     for warning in forecast["warnings"]:
-        yield from _text("Warning", warning)
+        yield from text("Warning", warning)
 
 
-def _text(label: str, *texts: str) -> Iterator[str]:
+def _text(width: int, label: str, *texts: str) -> Iterator[str]:
     """A label with lines of text next to it; long lines are wrapped and indented."""
     for text in texts:
         unbroken = re.sub(_UNIT, "\\1\u00a0\\2", text)  # no line break between a number and its unit
-        lines = wrap(unbroken, _WIDTH - _INDENT, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        lines = wrap(unbroken, width - _INDENT, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         first, *more = (line.replace("\u00a0", " ") for line in lines)
         yield f"{label:{_INDENT}}{first}"
         yield from (f"{'':{_INDENT}}{line}" for line in more)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -28,8 +28,10 @@ from mpifed.maths.ranges import Size
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDecay, StepDecay
 from mpifed.maths.terms import TERMS, Term
+from mpifed.observers import OBSERVERS, Observer
 
 _NUMBER, _LIST = "number", "list"
+_ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
 Part = TypeVar("Part")  # a dataclass
 
 
@@ -117,6 +119,11 @@ def constraint(number: int) -> Kind[Term]:
     return Kind(f"constraint {number}", TERMS, (), Term, ("limit", "margin"))
 
 
+def observer(number: int) -> Kind[Observer]:
+    """The observer of an `[[observe]]`, numbered from 1."""
+    return Kind(f"observe {number}", OBSERVERS, (), Observer)
+
+
 def wrong_with(kind: Kind[Any], table: ReadOnlyTable, imports: bool = True) -> list[str]:  # of any kind
     """The errors of a table, one message each; if `imports`, the user's own class is imported."""
     if not imports and own_module(table.get("name")) is not None:
@@ -135,7 +142,22 @@ def wrong_with(kind: Kind[Any], table: ReadOnlyTable, imports: bool = True) -> l
         if part.__module__.partition(".")[0] == "mpifed":
             raise
         return [f'[{kind.table}] name = "{table["name"]}": {type(error).__name__}: {error}; correct its annotations']
-    return []
+    return list(_wrong_defaults(kind, part, table))
+
+
+def _wrong_defaults(kind: Kind[Any], part: type, table: ReadOnlyTable) -> Iterator[str]:  # of any kind
+    """The errors of the defaults of the user's own class, which a job that gives no value would take."""
+    if own_module(table.get("name")) is None:
+        return
+    hints = get_type_hints(part, include_extras=True)
+    for field in fields_of(part):
+        if field.name in kind.given or field.default is dataclasses.MISSING or key_of(field) in table:
+            continue
+        try:
+            create_model("Default", __config__=_ANY_CLASS, value=(hints[field.name], ...))(value=field.default)
+        except ValidationError as error:
+            what = f"the default of {key_of(field)}, {shown(repr(field.default))}"
+            yield f'[{kind.table}] name = "{table["name"]}": {what}: {expected(error.errors()[0])}; correct the class'
 
 
 def of_class(kind: Kind[Part], table: ReadOnlyTable, attribute: str) -> object:

@@ -29,6 +29,7 @@ from mpifed.job.components import (
     make,
     make_algorithm,
     message,
+    observer,
     optimizers,
     with_intercepts,
     written_out,
@@ -72,6 +73,10 @@ class Job(Settings):
         for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
             if isinstance(part, Mapping):
                 wrong += _wrong_constraint(number, part, imports)
+        observers = table.get("observe", [])
+        for number, part in enumerate(observers if isinstance(observers, list) else [], 1):
+            if isinstance(part, Mapping):
+                wrong += wrong_with(observer(number), part, imports)
         if wrong:
             wrong += wrong_beside(table)
         elif imports or own_module(job.algorithm["name"]) is None:
@@ -106,6 +111,10 @@ class Job(Settings):
             {**written_out(constraint(number), term), **keys.model_dump()}
             for number, (term, keys) in enumerate(map(split_constraint, self.constraint), 1)
         ]
+        observers = [written_out(observer(number), part) for number, part in enumerate(self.observe, 1)]
+        table["observe"] = observers
+        if not observers:  # as in jobs of earlier versions
+            del table["observe"]
         return {name: table[name] for name in type(self).model_fields if name in table}  # always in one order
 
     def text(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import counted, leads_to, shown, wrong_line
+from mpifed.core.text import command_line, counted, leads_to, shown, wrong_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,10 +50,10 @@ def check_data(path: Path, folder: Path) -> None:
         header = file.read(_HEADER).decode("utf-8", "replace")
     made = re.search(r"^# Make the shards: +(mpifed data .*(?:\n# {2,}\S.*)*)", header, flags=re.MULTILINE)
     command = re.sub(r" *\\?\n# +", " ", made[1]) if made else ""
-    if not command.endswith(f"--out {folder}"):
+    if not command.endswith(command_line("--out", folder)):
         raise DataError(
-            f"{folder}: no such folder; make it with `mpifed data SOURCE ... --out {folder}` (`mpifed data --help` "
-            "lists the sources), or name another by --set data.path=FOLDER"
+            f"{folder}: no such folder; make it with `mpifed data SOURCE ... {command_line('--out', folder)}` (`mpifed "
+            "data --help` lists the sources), or name another by --set data.path=FOLDER"
         )
     raise DataError(f"{folder}: no such folder; as {path} says, make it with `{shown(command)}`")
 

@@ -41,9 +41,10 @@ def _names(table: ReadOnlyTable) -> Iterator[tuple[str, str]]:
     """(table, name) of each part; all texts of a sweep, since any may become a name."""
     for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
         yield from _name(kind.table, table.get(kind.table))
-    constraints = table.get("constraint")
-    for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
-        yield from _name(f"constraint {number}", part)
+    for several in ("constraint", "observe"):
+        parts = table.get(several)
+        for number, part in enumerate(parts if isinstance(parts, list) else [], 1):
+            yield from _name(f"{several} {number}", part)
     left = [table.get("sweep")]
     while left:
         value = left.pop(0)

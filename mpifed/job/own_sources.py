@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -96,8 +96,13 @@ def file_of(name: str, root: Path) -> Path | None:
     return path if path is None or loaded is None or Path(loaded).absolute() == path else None
 
 
-def _imports(content: bytes, package: str) -> Iterator[str]:
+@lru_cache(maxsize=1024)  # a sweep asks at every point
+def _imports(content: bytes, package: str) -> list[str]:
     """Full names of the modules, or of what is in them, that a source imports anywhere in it."""
+    return list(_imported(content, package))
+
+
+def _imported(content: bytes, package: str) -> Iterator[str]:
     try:
         tree = ast.parse(content)
     except SyntaxError:  # of a module that is imported later, or never
@@ -117,8 +122,9 @@ def _distributions(tops: set[str]) -> dict[str, str]:
     foreign = tops - sys.stdlib_module_names
     known = _installed() if foreign else {}
     names = [name for top in sorted(foreign) for name in known.get(top, [])]
-    return {each: metadata.version(each) for name in names for each in (name, *_COMPILED.get(name, ()))}
+    return {each: _version(each) for name in names for each in (name, *_COMPILED.get(name, ()))}
 
 
 _COMPILED = {"jax": ("jaxlib",)}  # what decides bits, in a distribution that nobody imports by name
+_version = cache(metadata.version)
 _installed = cache(packages_distributions)  # takes some tenths of a second

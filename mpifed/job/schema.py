@@ -85,6 +85,11 @@ class RecordTable(JobTable):
     """Rows evaluated, drawn uniformly; all where absent."""
     certify_every: NotNegative = 0
     """Rounds between KKT certificates, at evaluated rounds; 0: only at the end."""
+    metrics: list[Literal["macro_f1", "auc"]] = []
+    """Further measures of the test data, as scikit-learn defines them: `test_macro_f1`, `test_auc`."""
+    client_tests: bool | None = None
+    """Evaluate the clients' own test rows, which tells the server a number of each client; where absent, if the data
+    have such rows, uploads are plain, and not `released_only`."""
     released_only: bool = False
     """Leave out all that is computed from training data and not covered by epsilon."""
     transcript: NotNegative = 0

@@ -8,10 +8,21 @@ from pydantic import AfterValidator, Field
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
+from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
-from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, REGULARIZER, constraint, make, of_class, with_intercepts
+from mpifed.job.components import (
+    ALGORITHM,
+    MINIMIZE,
+    MODEL,
+    REGULARIZER,
+    constraint,
+    make,
+    observer,
+    of_class,
+    with_intercepts,
+)
 from mpifed.job.schema import (
     AggregationTable,
     AuditTable,
@@ -31,6 +42,7 @@ from mpifed.maths.objectives import Objective
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
+from mpifed.observers import Observer
 
 
 def _name(text: str) -> str:
@@ -75,6 +87,8 @@ class Settings(JobTable):
     privacy: Privacy | None = None
     audit: AuditTable = AuditTable()
     simulated_network: SimulatedNetworkTable | None = None
+    observe: list[Table] = Field([])
+    """Who gets what is measured, when it is measured; a table for each. It changes no bit of the run."""
 
     def sum_settings(self, problem: Problem) -> Table:
         """The arguments of `mpifed.comm.aggregator.Aggregator` on the arithmetic of sums."""
@@ -129,6 +143,19 @@ class Settings(JobTable):
         for number, (term, keys) in enumerate(map(split_constraint, self.constraint), 1):
             constraints.append(Constraint(make(constraint(number), term), keys.limit, keys.margin))
         return tuple(constraints)
+
+    def make_observers(self) -> list[Observer]:
+        """The observers that the job names; UsageError where one cannot be made."""
+        observers: list[Observer] = []
+        for number, table in enumerate(self.observe, 1):
+            try:
+                observers.append(make(observer(number), table))
+            except UsageError:
+                raise
+            except Exception as error:  # of the user's own class
+                what = f"{type(error).__name__}: {error}; correct its settings, or the class"
+                raise UsageError(f'[observe {number}] name = "{table["name"]}": {what}') from error
+        return observers
 
     def make_regularizer(self) -> Regularizer | None:
         return None if self.regularizer is None else make(REGULARIZER, self.regularizer)

@@ -9,19 +9,20 @@ from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
+from mpifed.core.text import shown, wrong_line
 from mpifed.job.job import Job
 from mpifed.job.loading import put_key
 
 MOST = 10_000  # points of a sweep: their names have four digits
 METHODS = "methods"  # of [sweep]: tables that change together, as [algorithm] and [client_optimizer]
+LABEL = "label"  # of a table in a list of [sweep]: what tables and figures call the points that have it
 
 
 class SweepPoint(NamedTuple):
     """A run of a sweep."""
 
     name: str  # folder within the sweep's
-    settings: Table  # the values of the swept keys, by "table.key"
+    settings: Table  # the values of the swept keys, by "table.key"; first `label`, where they have one
     job: Job
 
 
@@ -55,20 +56,36 @@ def points(table: Table, source: str, *, imports: bool = True) -> list[SweepPoin
         axes["seed"] = list(range(first, first + seeds))
     if (count := math.prod(map(len, axes.values()))) > MOST:
         raise UsageError(f"{source}: [sweep] has {count} points, and may have {MOST}; make several sweeps of it")
+    labelled = [_labelled(values, f"{source}: [sweep] {shown(key)}") for key, values in axes.items()]
     all_points = []
-    for number, values in enumerate(itertools.product(*axes.values())):
+    for number, values in enumerate(itertools.product(*labelled)):
         changed = copy.deepcopy(single)
-        settings = dict(zip(axes, values, strict=True))
-        method: Table = dict(settings.pop(METHODS, {}))
-        label = {"label": method.pop("label")} if "label" in method else {}
+        label = ", ".join(label for label, _ in values if label)
+        settings: Table = {key: value for key, (_, value) in zip(axes, values, strict=True)}
+        method: Table = settings.pop(METHODS, {})
         for name, part in method.items():
             changed.pop(name, None)
             changed |= {name: copy.deepcopy(part)} if part else {}
         for key, value in settings.items():
-            put_key(changed, key, value)
-        settings = {**label, **method, **settings}
+            put_key(changed, key, copy.deepcopy(value))
+        settings = {**({LABEL: label} if label else {}), **method, **settings}
         all_points.append(SweepPoint(point_name(number), settings, Job.check(changed, source, imports=imports)))
     return all_points
+
+
+def _labelled(values: list[object], where: str) -> list[tuple[str, object]]:
+    """The values of an axis, each with its label, which is empty where the axis has none."""
+    labels = [value.get(LABEL) if isinstance(value, dict) else None for value in values]
+    if not any(label is not None for label in labels):
+        return [("", value) for value in values]
+    texts = [label for label in labels if isinstance(label, str) and label.strip() and not wrong_line(label)]
+    if len(set(texts)) < len(values):
+        raise UsageError(
+            f"{where}: has the labels {shown(repr(labels))}; give every table a label of its own, a line of text, or "
+            "none of them"
+        )
+    tables = ({key: part for key, part in value.items() if key != LABEL} for value in values if isinstance(value, dict))
+    return list(zip(texts, tables, strict=True))
 
 
 def _methods(methods: object, source: str) -> list[Table]:
@@ -78,16 +95,16 @@ def _methods(methods: object, source: str) -> list[Table]:
             f"{source}: [sweep] {METHODS}: must be a list of tables, as in {METHODS} = [{{algorithm = {{...}}, "
             "client_optimizer = {...}}]"
         )
-    labels = [method.get("label") for method in methods]
-    if any(labels) and not (all(isinstance(label, str) for label in labels) and len(set(labels)) == len(labels)):
-        raise UsageError(f"{source}: [sweep] {METHODS}: give every method a label of its own, or none")
     for name, value in ((name, value) for method in methods for name, value in method.items()):
-        if not isinstance(value, dict) and name != "label":
+        if not isinstance(value, dict) and name != LABEL:
             raise UsageError(
                 f"{source}: [sweep] {METHODS}: {shown(name)} = {shown(repr(value))}: must be a whole table"
             )
-    names = list(dict.fromkeys(name for method in methods for name in method))
-    return [{name: method.get(name, {}) for name in names} for method in methods]
+    names = [name for name in dict.fromkeys(name for method in methods for name in method) if name != LABEL]
+    return [
+        {name: method[name] for name in (LABEL,) if name in method} | {name: method.get(name, {}) for name in names}
+        for method in methods
+    ]
 
 
 def point_name(number: int) -> str:

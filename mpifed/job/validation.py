@@ -46,6 +46,11 @@ def wrong_together(job: Settings) -> list[str]:
             "[record] released_only: nothing is computed from training data to be reported, so nobody could say "
             "whether a [[constraint]] is met; leave one of them out"
         )
+    if job.record.released_only and job.record.client_tests:
+        wrong.append(
+            "[record] client_tests and released_only: a client's score is computed from its own data without noise; "
+            "leave one of them out"
+        )
     for name in job.stop.certificates if job.record.released_only and job.privacy is None else ():
         wrong.append(
             f"[record] released_only: nothing is computed from training data to be reported, so [stop] {name} "
@@ -128,6 +133,8 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
         wrong.append(unconstrained(name))
     if not algorithm.regularized:
         wrong += squares_alone(problem)
+    if problem.split == "rows" and not algorithm.seeds_rows:
+        wrong += _wrong_rows(algorithm, name)
     per_round = job.participation.clients_per_round
     if per_round is not None and per_round > problem.clients:
         wrong.append(f"[participation] clients_per_round = {per_round}: {job.data.path} has {problem.clients} clients")
@@ -150,6 +157,16 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
         wrong += schemes.check(job.protection(), problem.clients, per_round)
     wrong += _too_few(job, per_round or problem.clients)
     return [*wrong, *([] if wrong else _wrong_certificates(job, algorithm))]
+
+
+def _wrong_rows(algorithm: Algorithm, name: str) -> Iterator[str]:
+    model_template(algorithm.problem)  # a network is known once it has started
+    if algorithm.problem.objective.stochastic:
+        yield (
+            f'[algorithm] name = "{name}": takes rows without the seeds of dropout masks, so that the model would '
+            "train without dropout; take fedavg, fedprox, scaffold, fedpdm or ssca; a class of your own takes its "
+            "rows by mpifed.algorithms.horizontal.training_rows, and says seeds_rows = True"
+        )
 
 
 def _wrong_certificates(job: Settings, algorithm: Algorithm) -> Iterator[str]:

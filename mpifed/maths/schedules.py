@@ -17,7 +17,9 @@ class StepSize(NamedTuple):
     """scale / t^decay, as SSCA's papers write rho and gamma; in a job `[scale, decay]`."""
 
     scale: Size
+    """The step size of round 1."""
     decay: Decay = 0.0
+    """Exponent of the round's number t; 0 is a constant step size."""
 
     def at(self, t: int) -> float:
         """The step size of step t, counted from 1."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.files.atomic import aside
+from mpifed.files.clients import CLIENTS
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 
@@ -34,10 +35,11 @@ _COLLUDING = "epsilon_colluding colluding"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
         ("model.h5", "*"),
-        ("history.*", "test_loss test_accuracy"),
+        ("history.*", "test_loss test_accuracy test_rmse test_r2 test_macro_f1 test_auc"),
     ),
     PUBLIC: (
         ("job.toml", ""),
+        ("mlflow.json", ""),  # names of its runs there
         ("lock*", ""),  # that of a run which was killed; host and process stand in run.json too
         ("failure.txt", ""),  # the class of an error, and its exit code
         ("history.*", "round up_bytes down_bytes"),
@@ -47,7 +49,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("model.h5@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
         ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
-        ("run.json", "sources sources.* distributions distributions.* accepted_changes"),
+        ("run.json", "sources sources.* distributions distributions.* accepted_changes observed observed.*"),
         ("run.json", "job_sha256 private delta noise_multiplier rounds exit up_bytes down_bytes simulated.network.*"),
         *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),
         ("run.json", "exchanges exchanges.*.played exchanges.*.up_bytes exchanges.*.down_bytes exchanges.*.up_most"),
@@ -57,11 +59,14 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     RAW: (
         *((f"{folder}/*", "") for folder in RAW_FOLDERS),
-        ("history.*", "train_loss"),
+        ("history.*", "train_loss client_test_*"),
+        (CLIENTS, ""),
+        ("run.json", "clients_tested clients_without_tests"),
         ("run.json", "peak_rss_bytes"),
     ),
     TIMING: (
         ("history.*", "elapsed_s simulated_s"),
+        ("tensorboard/*", ""),  # the columns of the history, and when each row was written
         ("run.json", "sha256 started ended elapsed_s seconds_per_round cpu_s reductions reductions.* exchanges.*_s"),
         ("run.json", "simulated_s simulated.*.compute simulated.*.encryption simulated.*.server"),
     ),
@@ -93,6 +98,8 @@ def uncovered(run_dir: Path) -> Iterator[str]:
     ]
     if folders:
         yield f"raw data in {', '.join(folders)}"
+    if (run_dir / CLIENTS).exists():
+        yield f"clients' scores in {CLIENTS}"
     if measured:
         yield f"measured without noise: {', '.join(measured)}"
     yield "times"

@@ -114,8 +114,9 @@ def warnings_of(job: Job, privacy: PrivacySettings | None, infinite: bool = Fals
         )
     if job.record.evaluate_every and not job.record.released_only:
         warnings.append(
-            "[privacy]: training loss, certificates and what else is measured over training data are computed without "
-            "noise, for simulation: epsilon does not cover them; [record] released_only = true leaves them out"
+            "[privacy]: training loss, certificates and what else is measured over training data or the clients' own "
+            "test rows are computed without noise, for simulation: epsilon does not cover them; [record] released_only "
+            "= true leaves them out"
         )
     return warnings
 

@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.comm.transport import connect
-from mpifed.core.errors import DataError, UsageError
-from mpifed.core.protocols import Piece
+from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.python.frames import identifiers, in_client_order, items, of_frame, of_partition
 from mpifed.python.ranks import alike, temporary
-from mpifed.python.values import Pair, Values, dataset, held_apart, integer, labels_of, rows_of
+from mpifed.python.values import (
+    Pair,
+    Values,
+    dataset,
+    fraction_of,
+    held_apart,
+    integer,
+    stacked,
+    tests_of,
+)
 from mpifed.shards.command import SCALES
 from mpifed.shards.partition import by_owners
 from mpifed.shards.prepare import Options, prepare
@@ -24,7 +32,10 @@ from mpifed.shards.sources.dataset import Dataset, Source
 from mpifed.shards.store import ShardFolder, open_federation
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from mpifed.plots.style import SizeName
 
 
 def _source(data: Dataset) -> Source:
@@ -69,6 +80,20 @@ class FederatedDataset:
         kind = f"{len(self.classes)} classes" if self.classes else "real targets"
         return f"FederatedDataset({self.samples} samples, {self.features} features, {self.clients} clients, {kind})"
 
+    def plot(self, size: SizeName = "screen") -> Figure:
+        """How the data are divided: rows of each client, by class or with the range of targets.
+
+        Where clients have other columns, who has which rows and columns. `size`: "screen", "column" (3.4 inches wide,
+        text of 8 points) or "page" (7 inches).
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from mpifed.plots.partition import partition
+
+        return partition(self._folder, size)
+
     @classmethod
     def open(cls, path: str | Path) -> FederatedDataset:
         """The data in a folder of `mpifed data`, or of one of the other functions with `out`."""
@@ -82,9 +107,12 @@ class FederatedDataset:
         *,
         clients: int | Sequence[object] | Array,
         partition: str = "iid",
-        skew: float | None = None,
+        skew: str | float | None = None,
+        min_samples: int = 1,
+        feature_noise: float | None = None,
         split: str = "rows",
         test: Pair | float | None = None,
+        client_test: float | None = None,
         scale: str = "none",
         shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
@@ -99,18 +127,24 @@ class FederatedDataset:
         X
             [s, ...] samples, of any shape, or a SciPy CSR matrix [s, p].
         y
-            [s] integers of classes, or real targets; [s, t] real targets.
+            [s] integers or texts of classes, or real targets; [s, t] real targets.
         clients
             How many; with `split="columns"` each gets columns. Or [s] integers or texts that say whose each sample is:
             clients in the order of these sorted identifiers, the samples of each in an order of their content.
         partition
             How labels spread over clients: "iid", "dirichlet:A", "classes:K", and others of `mpifed data --help`.
         skew
-            Dirichlet parameter of the clients' sizes; None: equal sizes.
+            Of the clients' sizes: the parameter of a Dirichlet distribution, "lognormal:S" or "power:A"; None: equal.
+        min_samples
+            Draw the partition again until every client has so many training rows.
+        feature_noise
+            V: add Gaussian noise of variance V n / N to the scaled rows of client n = 1, ..., N.
         split
             "rows" or "columns".
         test
             Test samples and labels, or the fraction of the rows that is held out.
+        client_test
+            The fraction of each client's rows with which it tests, in place of training.
         scale
             As `mpifed data --scale`: "none", "unit", "minmax", "standard" or "unit-rows"; fitted on training rows.
         shape, names
@@ -126,13 +160,19 @@ class FederatedDataset:
         def described() -> tuple[Dataset, Table]:
             pair, fraction = held_apart(test, "from_arrays")
             data = dataset(X, y, pair, shape, names)
+            of_all: Table = {
+                "scale": scale, "seed": seed, "feature_noise": feature_noise, "test_fraction": fraction,
+                "client_test_fraction": client_test,
+            }  # fmt: skip
             if (ids := identifiers(clients, data)) is not None:
-                if (split, partition, skew) != ("rows", "iid", None):
-                    raise UsageError("from_arrays: clients says whose each sample is: leave out split, partition, skew")
-                return in_client_order(data, ids), {"scale": scale, "seed": seed, "test_fraction": fraction}
+                if (split, partition, skew, min_samples) != ("rows", "iid", None, 1):
+                    raise UsageError(
+                        "from_arrays: clients says whose each sample is: leave out split, partition, skew, min_samples"
+                    )
+                return in_client_order(data, ids), of_all
             return data, {
-                "split": split, "clients": clients, "partition": partition, "skew": skew, "scale": scale, "seed": seed,
-                "test_fraction": fraction,
+                "split": split, "clients": clients, "partition": partition, "skew": skew, "min_samples": min_samples,
+                **of_all,
             }  # fmt: skip
 
         return cls(_written(out, overwrite, described))
@@ -143,13 +183,17 @@ class FederatedDataset:
         clients: Iterable[Pair] | Mapping[str, Pair],
         *,
         test: Pair | None = None,
+        client_test: Iterable[Pair] | Mapping[str, Pair] | float | None = None,
         scale: str = "none",
         shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
         out: str | Path | None = None,
         overwrite: bool = False,
     ) -> FederatedDataset:
-        """Data of clients as they are: a list, or the values of a dict, of (X [s_i, ...], y [s_i]) of each."""
+        """Data of clients as they are: a list, or the values of a dict, of (X [s_i, ...], y [s_i]) of each.
+
+        `client_test` is the same of the rows with which each client tests, or the fraction of its rows for that.
+        """
 
         def described() -> tuple[Dataset, Table]:
             pairs = list(clients.values() if isinstance(clients, Mapping) else clients)
@@ -161,10 +205,12 @@ class FederatedDataset:
             tested, fraction = held_apart(test, "from_clients")
             if fraction is not None:
                 raise UsageError(f"from_clients: test = {fraction:g}: expected a pair (X, y) of test samples")
-            X, y, own_shape, counts = _stacked(pairs)
+            own_tests, own_fraction = tests_of(clients, len(pairs), client_test)
+            X, y, own_shape, counts = stacked(pairs, own_tests)
             data = dataset(X, y, tested, shape if shape is not None else own_shape, names)
-            owner = np.repeat(np.arange(len(pairs)), counts)
-            return _by_owner(data, owner, len(pairs)), {"scale": scale, "clients": len(pairs)}
+            number, count = np.repeat(np.arange(len(counts)), counts), len(pairs)
+            data = _by_owner(replace(data, client_tests=number >= count if own_tests else None), number % count, count)
+            return data, {"scale": scale, "clients": count, "client_test_fraction": own_fraction}
 
         return cls(_written(out, overwrite, described))
 
@@ -194,7 +240,8 @@ class FederatedDataset:
             order of their content. It is no feature. `group=N` takes N values per client, `min_rows=N` joins small
             clients.
         clients
-            Without `by`: how many, as in `from_arrays`, which takes `options` too.
+            Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test`, `feature_noise`,
+            `scale`, `seed` and `shape` also go with `by`.
         categorical
             What columns of texts become: "one-hot", or "ordinal", by the texts of the training rows; None: an error.
         missing
@@ -252,25 +299,6 @@ class FederatedDataset:
         return cls.from_clients(pairs, test=test, **options)
 
 
-def _stacked(pairs: Sequence[Pair]) -> tuple[Piece, Array, tuple[int, ...] | None, list[int]]:
-    """(rows of all clients, their labels, shape of a sample, counts of rows)."""
-    rows = [rows_of(X, f"client {i}: X") for i, (X, _) in enumerate(pairs)]
-    labels = [labels_of(y, f"client {i}: y") for i, (_, y) in enumerate(pairs)]
-    first, shape = rows[0]
-    counts = [X.shape[0] for X, _ in rows]
-    wrong = [f"client {i}: {n} samples, {len(y)} labels" for i, (n, y) in enumerate(zip(counts, labels, strict=True))
-             if n != len(y)]  # fmt: skip
-    wrong += [f"client {i}: samples of shape {own or X.shape[1:]}, those of client 0 have {shape or first.shape[1:]}"
-              for i, (X, own) in enumerate(rows) if (own or X.shape[1:]) != (shape or first.shape[1:])]  # fmt: skip
-    if wrong:
-        raise DataError(f"from_clients: {'; '.join(wrong[:5])}")
-    if all(isinstance(X, np.ndarray) for X, _ in rows):
-        return np.concatenate([X for X, _ in rows]), np.concatenate(labels), shape, counts
-    from scipy.sparse import csr_matrix, vstack
-
-    return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), shape, counts
-
-
 def _by_owner(data: Dataset, owner: Array, clients: int) -> Dataset:
     return replace(data, partition=by_owners(np.arange(clients), owner, data.features))
 
@@ -281,7 +309,7 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
 
     def options() -> Options:
         data, chosen = described()
-        numbers = [name for name in ("clients", "seed", "group", "min_rows") if name in chosen]
+        numbers = [name for name in ("clients", "seed", "min_samples", "group", "min_rows") if name in chosen]
         whole_numbers: Table = {name: integer(chosen[name], name) for name in numbers}
         scale, split = str(chosen.get("scale", "none")), chosen.get("split", "rows")
         if wrong := [kind for kind in scale.split(",") if kind not in SCALES]:
@@ -290,7 +318,8 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
             raise UsageError(f"split = {split!r}: expected 'rows' or 'columns'; for cells of both, `mpifed data`")
         force = overwrite or out is None
         place = Path(out) if out is not None else Path()
-        chosen = {**chosen, **whole_numbers}
+        own = fraction_of(chosen.get("client_test_fraction"))
+        chosen = {**chosen, **whole_numbers, "client_test_fraction": own}
         return Options("arrays", _source(data), place, force=force, **chosen)
 
     chosen = alike(transport, options)

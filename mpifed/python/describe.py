@@ -13,14 +13,16 @@ from pydantic import BaseModel
 
 import mpifed
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import SESSION, fields_of, remember
+from mpifed.core.contract import NO_DATACLASS, SESSION, breaches, fields_of, remember
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, REGULARIZER, Kind, key_of
+from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, REGULARIZER, Kind, key_of, wrong_with
+from mpifed.job.components import observer as observer_kind
 from mpifed.maths.objectives import TorchNetwork
 from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.terms import Term
+from mpifed.observers import Observer
 
 AnyKind: TypeAlias = Kind[Any]  # of parts of any class
 
@@ -91,6 +93,36 @@ def minimized(term: object) -> Table:
     return part(MINIMIZE, term)
 
 
+def observers(listed: object) -> list[Table]:
+    """[[observe]] of those observers that another process could make: tables, and objects of importable dataclasses.
+
+    Raises
+    ------
+    UsageError
+        where `listed` is no list of observers.
+    """
+    if not isinstance(listed, (list, tuple)):
+        came = f"the class {listed.__name__}" if isinstance(listed, type) else f"a {type(listed).__name__}"
+        raise UsageError(f"observers: {came}; expected a list, as in observers=[mpifed.TensorBoard()]")
+    tables = []
+    for number, observer in enumerate(listed, 1):
+        kind = observer_kind(number)
+        if isinstance(observer, Mapping):
+            tables.append(dict(observer))
+            continue
+        if not isinstance(observer, Observer):
+            part(kind, observer)  # raises
+        if wrong := [breach for breach in breaches(type(observer), Observer) if breach != NO_DATACLASS]:
+            raise UsageError("; ".join(f"observers: {type(observer).__name__} {breach}" for breach in wrong))
+        own = _registered(kind, type(observer)) is None
+        if own and (not dataclasses.is_dataclass(observer) or not _importable(type(observer))):
+            continue
+        table = part(kind, observer)
+        if not own or not wrong_with(kind, table):
+            tables.append(table)
+    return tables
+
+
 def regularizer(penalty: object) -> Table:
     """[regularizer] of a regularizer."""
     return part(REGULARIZER, penalty)
@@ -154,14 +186,18 @@ def plain(value: object) -> Any:  # a value of TOML: a number, text, list or tab
 
 def _named(value: Any) -> str:  # a class or a function
     """The "module:name" of a class or function; of one that no import gives, a name that this process alone knows."""
+    return f"{value.__module__}:{value.__qualname__}" if _importable(value) else remember(value)
+
+
+def _importable(value: Any) -> bool:  # a class or a function
+    """Whether an import gives a class or function."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if module and module != "__main__" and name.isidentifier():
         try:
-            if getattr(importlib.import_module(module), name, None) is value:
-                return f"{module}:{name}"
+            return getattr(importlib.import_module(module), name, None) is value
         except ImportError:
             pass
-    return remember(value)
+    return False
 
 
 def of_this_process(table: object) -> list[str]:

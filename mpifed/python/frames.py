@@ -67,8 +67,8 @@ def of_frame(
             f"from_dataframe: categorical = {categorical!r}, missing = {missing!r}: expected None or one of "
             f"{', '.join(CATEGORICAL)}, and one of error, drop, {', '.join(FILLS)}"
         )
-    of_all = ("scale", "shape", "seed")
-    known = ("partition", "skew", "split", *of_all) if by is None else (*of_all, "group", "min_rows")
+    of_all = ("scale", "shape", "seed", "feature_noise", "client_test")
+    known = ("partition", "skew", "min_samples", "split", *of_all) if by is None else (*of_all, "group", "min_rows")
     if unknown := [name for name in options if name not in known]:
         raise UsageError(f"from_dataframe: {unknown[0]}: no argument here; known are {', '.join(known)}")
     targets: list[Values] = list(label) if isinstance(label, (list, tuple)) else [label]  # whatever columns are called
@@ -91,7 +91,8 @@ def of_frame(
             f"from_dataframe: {by}: {int(frame[by].isna().sum())} rows have no value; drop them, or name one"
         )
     data = _encodable(frame, tested, features, targets, categorical, missing, options.get("shape"))
-    chosen: Table = {**{name: value for name, value in options.items() if name != "shape"}, "test_fraction": fraction}
+    chosen: Table = {name: value for name, value in options.items() if name not in ("shape", "client_test")}
+    chosen |= {"test_fraction": fraction, "client_test_fraction": options.get("client_test")}
     if by is None:
         return data, {"clients": clients, "missing": missing if missing in FILLS else "error", **chosen}
     of_test = None if tested is None or by not in tested.columns else tested[by].fillna("").to_numpy().astype(str)
@@ -128,14 +129,10 @@ def _encodable(
         y: Array = part[targets].to_numpy()
         return y[:, 0] if len(targets) == 1 else y.astype(float)
 
-    y, label_names = [labels(part) for part in frames], None
-    if len(targets) == 1 and frame[targets[0]].dtype.kind not in "biuf":
-        parts = [_texts(part[targets[0]]) for part in frames]
-        if any(text is None for part in parts for text in part):
-            raise DataError(f"from_dataframe: {targets[0]}: rows without a label; missing='drop' leaves them out")
-        label_names = tuple(in_order({str(text) for part in parts for text in part}))
-        number = {text: at for at, text in enumerate(label_names)}
-        y = [np.array([number[str(text)] for text in part]) for part in parts]
+    for part in frames:
+        if part[targets].isna().any(axis=None):
+            raise DataError("from_dataframe: rows without a label; missing='drop' leaves them out")
+    y = [labels(part) for part in frames]
     X = [rows(part) for part in frames]
     gaps = [np.isnan(values) if missing in FILLS else np.zeros(1, bool) for values in X]
     whole = [np.where(absent, 0, values) for absent, values in zip(gaps, X, strict=True)]  # whose rest is checked
@@ -143,7 +140,7 @@ def _encodable(
     data = dataset(whole[0], y[0], test_pair, shape, [str(name) for name in features])
     columns = RawColumns(categories, categorical, missing if missing in FILLS else "error")
     return replace(
-        data, label_names=label_names, chunks=lambda: iter([X[0]]),
+        data, chunks=lambda: iter([X[0]]),
         test=None if data.test is None else (X[1], data.test[1]),
         columns=columns if categories or missing in FILLS else None,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import time
@@ -15,27 +16,24 @@ from pathlib import Path
 from typing import TypeVar
 
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
+from mpifed.core.errors import MpifedError, UnexpectedError
 from mpifed.core.io_errors import explaining
-from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.run.agreement import agreed
-from mpifed.run.folder import RUN_FILES
-from mpifed.run.launch import guarded
+from mpifed.run.launch import guarded, note_failure
 
 T = TypeVar("T")
 _WAIT_S = 10.0  # for the other ranks, before a temporary folder vanishes
 # words of the command line, outside of whole commands, as arguments of Python
-_SPOKEN = (
+_SPOKEN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"`mpifed data \.\.\.[^`]*`", "FederatedDataset.from_arrays"),
     (r", as by --set .*", ""),
     (r"make the data with --task classification", "give integer labels, as by y.astype(int)"),
-    (r"go on with --resume --out (\S+)", r"go on with resume=True, out='\1'"),
+    (r"go on with --resume --out (.+)$", lambda match: f"go on with resume=True, out={shlex.split(match[1])[0]!r}"),
+    (r"--client-test-fraction", "client_test ="),
     (r"--test-fraction", "test ="),
     (r"or --force to", "or overwrite=True to"),
-    (r"choose another --out, or continue it with --resume",
-     "give another out, continue it with resume=True, or replace it with overwrite=True"),
     (r"choose another --out", "give another out"),
-    (r"--resume\b", "resume=True"),
+    (r"--(resume|overwrite)\b", r"\1=True"),
     (r"--(out|split|clients|partition|skew|scale|seed|labels)\b", r"\1 ="),
 )  # fmt: skip
 
@@ -68,7 +66,12 @@ def together(transport: Transport, folder: Path | None, work: Callable[[], T], b
     if transport.size > 1:
         return guarded(transport, folder, spoken, brief)
     with explaining():
-        return spoken()
+        try:
+            return spoken()
+        except Exception as error:
+            if folder is not None:
+                note_failure(folder, error, transport, brief)
+            raise
 
 
 def alike(transport: Transport, work: Callable[[], T]) -> T:
@@ -101,32 +104,3 @@ def _leave(folder: Path, rank: int, size: int, process: int) -> None:
     while not all((folder / f".left-{other}").exists() for other in range(1, size)) and time.monotonic() < end:
         time.sleep(0.01)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove(folder: Path) -> None:
-    """Remove a run or sweep; UsageError where its folder has anything else, which then stays."""
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not folder.is_dir() or folder.is_symlink():
-        raise UsageError(f"{folder}: is no folder of a run; overwrite=True removes runs alone; give another out")
-    if not any(folder.iterdir()):
-        return
-    known = (folder / "job.toml").exists() or (folder / "sweep.csv").exists()
-    others = list(_others(folder))
-    if not known or others:
-        held = f" ({', '.join(others[:3])})" if others else ""
-        raise UsageError(
-            f"{folder}: holds something else than a run{held}; overwrite=True removes runs alone: move it away, or "
-            "give another out"
-        )
-    shutil.rmtree(folder)
-
-
-def _others(folder: Path) -> Iterator[str]:
-    """What is in the folder of a run or sweep, and was not written by it."""
-    known = {*RUN_FILES, *RAW_FOLDERS, "sweep.csv"}
-    for path in sorted(folder.iterdir()):
-        if re.fullmatch(r"point-\d+", path.name) and path.is_dir():
-            yield from (f"{path.name}/{other}" for other in _others(path))
-        elif path.name not in known and not path.name.startswith("."):
-            yield path.name

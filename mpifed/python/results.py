@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
+from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import model_arrays, read_model
@@ -21,11 +23,15 @@ from mpifed.files.run_folder import JOB, RUN, summary
 from mpifed.job.job import Job
 from mpifed.python import describe
 from mpifed.python.values import Values, rows_of
+from mpifed.results.run_warnings import run_warnings
 from mpifed.shards.store import open_federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from mpifed.plots.convergence import Log
+    from mpifed.plots.style import SizeName
 
 
 def load(folder: str | Path) -> Run:
@@ -43,23 +49,37 @@ class Run:
     columns : of its history, by name, [measured rounds]; nan where nothing was measured
     arrays : the parameters of the last model, by name
     summary : what `mpifed show RUN --json` says, such as `train_loss`, `test_accuracy`, `epsilon` and `model_sha256`
+    warnings : that it has diverged, ended above where it started, or has an unsafe `sigma`; empty where all is well
     """
 
     path: Path
     columns: dict[str, Array]
     arrays: dict[str, Array]
     summary: Table
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         shown = {
             key: self.summary[key] for key in ("rounds", "train_loss", "test_accuracy") if self.summary[key] is not None
         }
-        return f"Run({str(self.path)!r}, {', '.join(f'{key}={value:.6g}' for key, value in shown.items())})"
+        warned = [f"warning: {warning}" for warning in self.warnings]
+        return f"Run({', '.join([repr(str(self.path)), *(f'{k}={v:.6g}' for k, v in shown.items()), *warned])})"
+
+    @property
+    def exit(self) -> int | None:
+        """The exit code; None of a run that has not ended, or was killed."""
+        code: int | None = self.summary["exit"]
+        return code
 
     @property
     def history(self) -> DataFrame:
         """A row for each measured round; needs pandas."""
         return frame(self.columns)
+
+    @property
+    def clients(self) -> DataFrame:
+        """The clients' scores on their own test rows, when last measured: client, rows, accuracy or rmse, loss."""
+        return frame(read_clients(self.path))
 
     @cached_property
     def job(self) -> WrittenJob:
@@ -86,18 +106,28 @@ class Run:
         like: Parameters = objective.start(data.features, data.classes or data.targets, np.random.default_rng(0), dtype)
         ordered = iter([self.arrays[name] for name in model_arrays(like)])
         parameters = map_leaves(lambda _: next(ordered), like)
-        found = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
+        found: Array = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
         meaning = data.provenance.get("classes", ())
-        return _labelled(found, meaning) if objective.classifies and meaning else found
+        named = bool(data.provenance.get("named"))
+        return _labelled(found, meaning, named) if objective.classifies and meaning else found
 
-    def plot(self, x: str | Sequence[str] = "round") -> Figure:
-        """The curves of `mpifed plot`, as a Matplotlib figure; `x`: some of round, elapsed_s, bytes, simulated_s."""
-        from mpifed.plots import HORIZONTAL, figure
+    def plot(
+        self,
+        y: str | Sequence[str] | None = None,
+        x: str | Sequence[str] = "round",
+        *,
+        log: Log | None = None,
+        size: SizeName = "screen",
+    ) -> Figure:
+        """Its curves, with the options of `mpifed.plot`, which draws several runs.
 
-        chosen = (x,) if isinstance(x, str) else tuple(x)
-        if unknown := [name for name in chosen if name not in HORIZONTAL]:
-            raise UsageError(f"plot: x = {unknown[0]!r}: expected some of {', '.join(HORIZONTAL)}")
-        return figure([self.path], chosen)
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from mpifed.plots.convergence import figure
+
+        return figure([self.path], x=x, y=y, log=log, size=size)
 
 
 @dataclass(frozen=True)
@@ -130,12 +160,12 @@ def frame(columns: Mapping[str, object]) -> DataFrame:
     return DataFrame(columns)
 
 
-def _labelled(found: Array, meaning: Sequence[str]) -> Array:
-    """Class numbers as the labels they stand for: integers where all are."""
-    try:
-        labels = np.array([int(label) for label in meaning])
-    except ValueError:
-        labels = np.array(list(meaning))
+def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:
+    """Class numbers as the labels they stand for: integers where all are, unless they were `named` by texts."""
+    labels: Array = np.array(list(meaning))
+    if not named:
+        with contextlib.suppress(ValueError):
+            labels = np.array([int(label) for label in meaning])
     result: Array = labels[found]
     return result
 
@@ -152,4 +182,5 @@ def read_run(folder: Path) -> Run:
         raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
     columns = read_history(folder) if (folder / HISTORY).exists() else {}
     model = read_model(folder / "model.h5") if (folder / "model.h5").exists() else {}
-    return Run(folder, dict(columns), dict(model), dict(summary(folder)))
+    warnings = tuple(str(warning) for warning in run_warnings(folder))
+    return Run(folder, dict(columns), dict(model), dict(summary(folder)), warnings)

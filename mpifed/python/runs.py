@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import difflib
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import NotCertified, UsageError
 from mpifed.core.tables import Table
-from mpifed.job.job import Job
+from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
 from mpifed.maths.objectives import Objective
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
+from mpifed.observers import Observer
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike, remove, temporary, together
+from mpifed.python.ranks import alike, temporary, together
 from mpifed.python.results import Run, read_run
 from mpifed.python.values import integer
-from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
+from mpifed.run.observation import checked_observers
 from mpifed.run.progress import reporter
 
-Progress = Literal["auto", "bar", "lines", "none"]
+Progress = Literal["auto", "bar", "lines", "none"] | bool
 # the tables of a job beside its data, model and methods, by the name of the argument
 TABLES = ("privacy", "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop",
           "audit", "simulated_network")  # fmt: skip
-ARGUMENTS = ("rounds", "name", "seed", "minimize", "constraints", "regularizer", "evaluate_every")
-PROGRESS = get_args(Progress)
+ARGUMENTS = ("rounds", "name", "seed", "minimize", "constraints", "regularizer", "evaluate_every", "observers")
+_PROGRESS = ("auto", "bar", "lines", "none")
 
 
 def job(
@@ -48,6 +47,7 @@ def job(
     constraints: Sequence[Mapping[str, object]] = (),
     regularizer: Regularizer | None = None,
     evaluate_every: int | None = None,
+    observers: Sequence[Observer | Mapping[str, object]] = (),
     **tables: object,
 ) -> Table:
     """The table of a job, as a file would have it.
@@ -62,6 +62,8 @@ def job(
         Made by `mpifed.constraint(term, limit)`.
     evaluate_every
         Rounds between two rows of the history; by default that of a job.
+    observers
+        Who gets each row of the history when it is measured, as `mpifed.TensorBoard()`: objects, or tables of a job.
     tables
         privacy, participation, aggregation, masking, encryption, record, server, compute, stop, audit and
         simulated_network: objects such as `mpifed.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)`, or tables.
@@ -95,7 +97,17 @@ def job(
     table |= {key: describe.plain(value) for key, value in tables.items() if value is not None}
     if evaluate_every is not None:
         table.setdefault("record", {})["evaluate_every"] = describe.plain(evaluate_every)
+    if described := describe.observers(observers):
+        table["observe"] = described
     return table
+
+
+def all_observers(checked: Job, given: Sequence[Observer | Mapping[str, object]]) -> list[Observer]:
+    """The observers of a job whose last tables are those of the `given` ones; objects are taken as they are."""
+    others = checked.observe[: len(checked.observe) - len(describe.observers(given))]
+    tables = [*others, *(dict(observer) for observer in given if isinstance(observer, Mapping))]
+    made = checked.model_copy(update={"observe": tables}).make_observers()
+    return [*made, *(observer for observer in given if isinstance(observer, Observer))]
 
 
 def run(
@@ -115,7 +127,8 @@ def run(
     Parameters
     ----------
     algorithm, data, model
-        As `job` takes them with its other arguments, such as `rounds`; or the path of a job file alone.
+        As `job` takes them with its other arguments, such as `rounds`; or the path of a job file alone, with no
+        other argument than `observers`.
     out
         The run's folder; by default a temporary one, which vanishes with the process.
     overwrite
@@ -125,7 +138,8 @@ def run(
     max_hours
         Write a checkpoint and raise `Interrupted` at the first round boundary after so many hours.
     progress
-        "bar", "lines" of measured rounds, "none", or what fits the place: "auto".
+        "bar" (or True), "lines" of measured rounds, "none" (or False); "auto" is a bar at a terminal and in a
+        notebook, and lines elsewhere.
 
     Raises
     ------
@@ -133,19 +147,32 @@ def run(
         In a single process; under MPI an error ends all ranks with its exit code.
     """
     transport = connect()
+    observers: list[Observer] = []
 
     def described() -> Job:
-        if progress not in PROGRESS:
-            raise UsageError(f"progress = {progress!r}: expected one of {', '.join(map(repr, PROGRESS))}")
+        _progress_name(progress)
         if resume and (out is None or overwrite):
             wrong = "without out: name the folder of the run" if out is None else "with overwrite: give one of them"
             raise UsageError(f"resume=True {wrong}")
-        return _read_or_described("run", algorithm, data, model, settings)
+        checked = _read_or_described("run", algorithm, data, model, settings)
+        observers.extend(all_observers(checked, settings.get("observers", ())))
+        return checked
 
     checked = alike(transport, described)
     folder = run_folder(transport, out, "mpifed-run-")
-    train(transport, checked, folder, overwrite=overwrite, resume=resume, max_hours=max_hours, progress=progress)
+    train(
+        transport, checked, folder, observers, overwrite=overwrite, resume=resume, max_hours=max_hours,
+        progress=progress,
+    )  # fmt: skip
     return _shared(transport, folder)
+
+
+def _progress_name(progress: Progress) -> str:
+    if isinstance(progress, bool):
+        return "bar" if progress else "none"
+    if progress not in _PROGRESS:
+        raise UsageError(f"progress = {progress!r}: expected one of {', '.join(map(repr, _PROGRESS))}, True or False")
+    return progress
 
 
 def _read_or_described(
@@ -153,32 +180,34 @@ def _read_or_described(
 ) -> Job:  # fmt: skip
     """The job of the arguments of `run` or `check`."""
     if isinstance(algorithm, (str, Path)):
-        if data is not None or model is not None or settings:
+        if data is not None or model is not None or settings.keys() - {"observers"}:
             raise UsageError(
                 f"{caller}: {str(algorithm)!r} is taken for the path of a job file, which has its data, model and "
                 "settings; give the file alone, or an algorithm such as mpifed.FedAvg(...)"
             )
-        return Job.read(Path(algorithm))
+        table = read_table(Path(algorithm))
+        if described := describe.observers(settings.get("observers", ())):
+            table["observe"] = [*table.get("observe", []), *described]
+        return Job.check(table, str(algorithm))
     if data is None or model is None:
         raise UsageError(f"{caller}: needs algorithm, data and model, or the path of a job file alone")
     return checked_job(job(algorithm, data, model, **settings))  # type: ignore[arg-type]  # job says what is wrong
 
 
 def train(
-    transport: Transport, checked: Job, folder: Path, *, overwrite: bool = False, resume: bool = False,
-    max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
+    transport: Transport, checked: Job, folder: Path, observers: Sequence[Observer], *, overwrite: bool = False,
+    resume: bool = False, max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
 ) -> None:  # fmt: skip
     """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary."""
     from mpifed.run import api
 
     def work() -> None:
-        with agreed(transport):
-            if overwrite and transport.rank == 0:
-                remove(folder)
-        bare = progress == "bar" and "ipykernel" in sys.modules and find_spec("ipywidgets") is None
-        shown = reporter(transport.rank, "lines" if bare else progress)  # a notebook without widgets shows no bar
+        shown = reporter(transport.rank, _progress_name(progress))
         try:
-            api.run(checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache)
+            api.run(
+                checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
+                observers=observers, overwrite=overwrite,
+            )  # fmt: skip
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if transport.rank == 0:
                 shown.warn(str(error))
@@ -195,6 +224,7 @@ def check(
     **settings: Any,  # those of `job`
 ) -> str:
     """What `mpifed check` says before a run: who learns what, bytes, memory and time; raises the errors of a run."""
+    from mpifed.forecast.disclosure import observer_statement
     from mpifed.forecast.job import forecast
     from mpifed.forecast.text import forecast_text
 
@@ -204,9 +234,14 @@ def check(
             if isinstance(algorithm, (str, Path)):
                 path = Path(algorithm)
             written = _read_or_described("check", algorithm, data, model, settings)
-            if not isinstance(algorithm, (str, Path)):
+            if not isinstance(algorithm, (str, Path)) or settings:
+                path = Path(folder) / "job.toml"
                 path.write_text(written.text(), encoding="utf-8")
-            return str(forecast_text(forecast(path, (), integer(ranks, "ranks"))))
+            result = forecast(path, (), integer(ranks, "ranks"))
+            objects = [each for each in settings.get("observers", ()) if isinstance(each, Observer)]
+            unnamed = checked_observers([each for each in objects if not describe.observers([each])])
+            result["who_learns"] += [observer_statement(observer, written) for observer in unnamed]
+            return str(forecast_text(result))
 
     return alike(connect(), forecasted)
 

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifed.comm.transport import connect
+from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.errors import Interrupted, UsageError
+from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NumericalError, TooFewClients, UsageError
+from mpifed.core.io_errors import say
 from mpifed.core.record import Array
+from mpifed.core.text import counted
+from mpifed.files.run_folder import RUN, SUMMARY
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike, remove
+from mpifed.python.ranks import alike
 from mpifed.python.results import Run, frame, read_run
-from mpifed.python.runs import Progress, job, run_folder, train
+from mpifed.python.runs import Progress, all_observers, job, run_folder, train
 from mpifed.python.values import integer
 from mpifed.results.points import write_sweep
 from mpifed.run.data_cache import DataCache
+from mpifed.run.folder import ended_before
+from mpifed.run.overwrite import remove
+
+_ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from mpifed.plots.convergence import Log
+    from mpifed.plots.lines import Band
+    from mpifed.plots.style import SizeName
 
 
 def sweep(
@@ -44,6 +56,9 @@ def sweep(
 ) -> Sweep:
     """Train each method with each seed, on the same data. Collective under MPI.
 
+    A run that diverges, spends its privacy budget or loses too many clients does not end the others: `Sweep.failed`
+    has it, and a warning at the end.
+
     Parameters
     ----------
     methods
@@ -57,7 +72,12 @@ def sweep(
     resume
         Go on with the same sweep in `out`: runs that have ended are read, not run again.
     settings
-        As `job` takes them, the same for all.
+        As `job` takes them, the same for all; an observer gets one run after another.
+
+    Raises
+    ------
+    MpifedError
+        The error of the first run where all have failed; of any other kind, at once.
     """
     transport = connect()
 
@@ -76,20 +96,50 @@ def sweep(
         return points({**base, "seed": first, "sweep": {"methods": labelled, "seed": chosen}}, "sweep")
 
     all_points = alike(transport, described)
+    observers = alike(transport, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
     folder = run_folder(transport, out, "mpifed-sweep-")
     alike(transport, lambda: None if transport.rank else _prepare(folder, all_points, overwrite, resume))
     cache = DataCache()
+    failed: dict[str, MpifedError] = {}  # by name of the point
     for point in all_points:
+        run_dir = folder / point.name
         try:
-            train(transport, point.job, folder / point.name, progress=progress, cache=cache, resume=resume)
+            if resume and alike(transport, lambda: _diverged(transport, point, run_dir)):  # noqa: B023  # called here
+                raise NumericalError(f"diverged before, and would again; remove {run_dir} to run it anew")
+            train(transport, point.job, run_dir, observers, progress=progress, cache=cache, resume=resume)
+        except _ENDS_OF_A_RUN as error:
+            failed[point.name] = error
+        except SystemExit as end:  # of all ranks, under MPI
+            if not isinstance(end.__cause__, _ENDS_OF_A_RUN):
+                raise
+            failed[point.name] = end.__cause__
         except Interrupted as error:
             remedy = f"resume=True, out={str(folder)!r}" if out is not None else "out=..., to keep what is done"
             raise Interrupted(
                 f"sweep: interrupted in {point.name} of {len(all_points)} runs; again with {remedy}"
             ) from error
     alike(transport, lambda: None if transport.rank else write_sweep(folder, all_points))
-    found: Sweep = transport.share(_of(folder, all_points) if transport.rank == 0 else None)
+    alike(transport, lambda: _report(transport, all_points, failed))
+    found: Sweep = transport.share(_of(folder, all_points, failed) if transport.rank == 0 else None)
     return found
+
+
+def _diverged(transport: Transport, point: SweepPoint, run_dir: Path) -> bool:
+    """Whether a run has failed numerically before, with exactly this job. Collective."""
+    diverged = transport.rank == 0 and ended_before(point.job, run_dir, (NumericalError.exit_code,)) is not None
+    return bool(transport.share(diverged))
+
+
+def _report(transport: Transport, all_points: list[SweepPoint], failed: Mapping[str, MpifedError]) -> None:
+    """Say which runs have failed; raise the first error where all have."""
+    first = next(iter(failed.values()), None)
+    if first is not None and len(failed) == len(all_points):
+        first.args = (f"sweep: all of {counted(len(all_points), 'run')} failed, the first by: {first}",)
+        raise first
+    for point in all_points if transport.rank == 0 else ():
+        if (error := failed.get(point.name)) is not None:
+            who = f"{point.settings['label']}, seed {point.job.seed} ({point.name})"
+            say(f"mpifed: warning: sweep: {who} failed, exit {error.exit_code}: {error}", file=sys.stderr)
 
 
 def _seeds(seeds: object, first: int) -> list[int]:
@@ -111,16 +161,20 @@ class Sweep:
     Attributes
     ----------
     path : its folder
-    runs : by label, one for each seed
+    runs : by label, one for each seed, those that failed included; `exit` is the exit code of each
     seeds : of the runs of a label, in order
+    failed : the messages of the runs that failed, by label and seed
     """
 
     path: Path
     runs: dict[str, list[Run]]
     seeds: tuple[int, ...]
+    failed: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Sweep({str(self.path)!r}: {', '.join(self.runs)}; {len(self.seeds)} seeds)"
+        warned = [f"; {label}, seed {seed}: {text}" for label, seed, run in self._each() for text in run.warnings]
+        failed = f"; {counted(len(self.failed), 'run')} failed" if self.failed else ""
+        return f"Sweep({str(self.path)!r}: {', '.join(self.runs)}; {len(self.seeds)} seeds{failed}{''.join(warned)})"
 
     @property
     def history(self) -> DataFrame:
@@ -138,27 +192,47 @@ class Sweep:
 
     @property
     def summary(self) -> DataFrame:
-        """A row for each run: label, seed, and what `Run.summary` has; needs pandas."""
-        rows = [{"label": label, "seed": seed, **run.summary} for label, seed, run in self._each()]
+        """A row for each run: label, seed, what `Run.summary` has, and `warnings`, a text; needs pandas."""
+        rows = [
+            {"label": label, "seed": seed, **run.summary, "warnings": "; ".join(run.warnings)}
+            for label, seed, run in self._each()
+        ]
         return frame({name: [row[name] for row in rows] for name in rows[0]})
 
-    def plot(self, y: str = "test_accuracy", x: str = "round", band: str = "range") -> Figure:
-        """The mean over seeds of a column of the histories against another, a line for each label.
+    def plot(
+        self,
+        y: str | Sequence[str] | None = None,
+        x: str | Sequence[str] = "round",
+        *,
+        labels: Sequence[str] | Mapping[str, str] | None = None,
+        band: Band = "range",
+        log: Log | None = None,
+        size: SizeName = "screen",
+    ) -> Figure:
+        """The means over seeds, a line for each label, with the options of `mpifed.plot`.
+
+        Runs that failed are left out.
 
         Parameters
         ----------
-        y, x
-            Columns of the history; x may be "bytes", sent up and down.
-        band
-            Around each line: "range" from the least to the largest, "deviation", the standard one, or "none".
+        labels
+            Those that are drawn, in this order; a dict says what the figure calls them. All by default.
 
         Returns
         -------
         matplotlib.figure.Figure
         """
-        from mpifed.plots import compared
+        from mpifed.plots.convergence import figure
 
-        return compared({label: [run.columns for run in runs] for label, runs in self.runs.items()}, x, y, band)
+        named = labels if isinstance(labels, Mapping) else {label: label for label in labels or self.runs}
+        if unknown := [label for label in named if label not in self.runs]:
+            raise UsageError(f"labels: {unknown[0]!r} is none of this sweep; it has {', '.join(map(str, self.runs))}")
+        ended: dict[str, list[Path]] = {}
+        for label, seed, run in self._each():
+            if (label, seed) not in self.failed:
+                ended.setdefault(label, []).append(run.path)
+        joined = {text: ended[label] for label, text in named.items() if label in ended}
+        return figure(joined=joined, x=x, y=y, band=band, log=log, size=size)
 
     def _each(self) -> list[tuple[str, int, Run]]:
         return [(label, seed, run) for label, runs in self.runs.items()
@@ -184,11 +258,18 @@ def _prepare(folder: Path, all_points: list[SweepPoint], overwrite: bool, resume
         write_sweep(folder, all_points)
 
 
-def _of(folder: Path, all_points: list[SweepPoint]) -> Sweep:
+def _of(folder: Path, all_points: list[SweepPoint], failed: Mapping[str, MpifedError]) -> Sweep:
     runs: dict[str, list[Run]] = {}
     seeds: dict[str, list[int]] = {}
+    messages: dict[tuple[str, int], str] = {}
     for point in all_points:
-        label = str(point.settings["label"])
-        runs.setdefault(label, []).append(read_run(folder / point.name))
+        label, run_dir, error = str(point.settings["label"]), folder / point.name, failed.get(point.name)
+        if error is not None:
+            messages[label, point.job.seed] = str(error)
+        if error is None or (run_dir / RUN).exists():
+            run = read_run(run_dir)
+        else:  # it failed before its first round
+            run = Run(run_dir, {}, {}, {**dict.fromkeys(SUMMARY), "exit": error.exit_code})
+        runs.setdefault(label, []).append(run)
         seeds.setdefault(label, []).append(point.job.seed)
-    return Sweep(folder, runs, tuple(next(iter(seeds.values()))))
+    return Sweep(folder, runs, tuple(next(iter(seeds.values()))), messages)

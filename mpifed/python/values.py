@@ -6,7 +6,7 @@ Arrays are `Any` here: whatever NumPy takes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
+from mpifed.core.text import shown, wrong_line
 from mpifed.shards.sources.dataset import Dataset, whole
 
 Values: TypeAlias = Any  # whatever NumPy takes: lists, frames, tensors
@@ -67,13 +68,13 @@ def _check_finite(values: Array, name: str, row: Callable[[tuple[int, ...]], int
 
 
 def labels_of(y: Values, name: str) -> Array:
-    """[s] int64 classes, or float64 targets [s] or [s, t]."""
+    """[s] int64 classes, [s] words that name classes, or float64 targets [s] or [s, t]."""
+    raw = np.asarray(y)
+    if raw.dtype.kind in "OU" and raw.size and any(isinstance(label, str) for label in raw.ravel()):
+        return _words(np.asarray(y, dtype=object), name)
     values = array(y, name)
     if values.dtype.kind not in "biuf":
-        raise DataError(
-            f"{name}: labels of {values.dtype}; integers are classes, floats are targets; encode names by "
-            "names, y = np.unique(y, return_inverse=True)"
-        )
+        raise DataError(f"{name}: labels of {values.dtype}; integers and texts are classes, floats are targets")
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim > 1 and values.dtype.kind != "f":
@@ -84,6 +85,34 @@ def labels_of(y: Values, name: str) -> Array:
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
+def _words(labels: Array, name: str) -> Array:
+    """[s] labels that are texts, each a class."""
+    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if labels.ndim != 1:
+        raise DataError(f"{name}: texts of shape {labels.shape}; a label for each sample is expected, [samples]")
+    for row, label in enumerate(labels):
+        if not isinstance(label, str):
+            raise DataError(f"{name}: row {row} has {shown(repr(label))}, and others have texts; give each row a label")
+        if why := wrong_line(label):
+            raise DataError(f"{name}: row {row}: the label {shown(repr(label))} {why}")
+    return labels.astype(str)
+
+
+def classes_of(labels: Array, classes: Array | None, name: str) -> Array:
+    """[s] labels, where they are texts as positions among the sorted `classes`, which are None where they are none."""
+    if (labels.dtype.kind == "U") != (classes is not None):
+        raise DataError(f"{name}: labels of {labels.dtype}, and those of y are not; give both as texts or as numbers")
+    if classes is None:
+        return labels
+    strange = np.flatnonzero(~np.isin(labels, classes))
+    if len(strange):
+        raise DataError(
+            f"{name}: row {strange[0]}: no training row has the label {shown(repr(str(labels[strange[0]])))}"
+        )
+    codes: Array = np.searchsorted(classes, labels)
+    return codes
+
+
 def held_apart(test: object, what: str) -> tuple[Pair | None, float | None]:
     """(test samples and labels, fraction of the rows to hold out) of the argument `test`."""
     if isinstance(test, (float, np.floating)) and 0 < test < 1:
@@ -92,6 +121,66 @@ def held_apart(test: object, what: str) -> tuple[Pair | None, float | None]:
         return test if test is None else (test[0], test[1]), None
     came = repr(test) if isinstance(test, (int, float, str, np.number)) else f"a {type(test).__name__}"
     raise UsageError(f"{what}: test = {came}; expected a pair (X, y), or a fraction above 0 and below 1, such as 0.2")
+
+
+def stacked(pairs: Sequence[Pair], tests: Sequence[Pair]) -> tuple[Piece, Array, tuple[int, ...] | None, list[int]]:
+    """(rows of all clients, then those with which they test, their labels, shape of a sample, counts of rows)."""
+    names = [f"client {i}{what}" for what, part in (("", pairs), (": test", tests)) for i in range(len(part))]
+    each = list(zip(names, [*pairs, *tests], strict=True))
+    rows = [rows_of(X, f"{name}: X") for name, (X, _) in each]
+    labels = [labels_of(y, f"{name}: y") for name, (_, y) in each]
+    first, shape = rows[0]
+    counts = [X.shape[0] for X, _ in rows]
+    if len({values.dtype.kind == "U" for values in labels}) > 1:
+        raise DataError("from_clients: some clients have texts as labels, and others numbers; give all the same")
+    wrong = [f"{name}: {n} samples, {len(y)} labels" for name, n, y in zip(names, counts, labels, strict=True)
+             if n != len(y)]  # fmt: skip
+    wrong += [f"{name}: samples of shape {own or X.shape[1:]}, those of client 0 have {shape or first.shape[1:]}"
+              for name, (X, own) in zip(names, rows, strict=True)
+              if (own or X.shape[1:]) != (shape or first.shape[1:])]  # fmt: skip
+    if wrong:
+        raise DataError(f"from_clients: {'; '.join(wrong[:5])}")
+    if all(isinstance(X, np.ndarray) for X, _ in rows):
+        return np.concatenate([X for X, _ in rows]), np.concatenate(labels), shape, counts
+    from scipy.sparse import csr_matrix, vstack
+
+    return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), shape, counts
+
+
+def tests_of(clients: object, count: int, given: object) -> tuple[list[Pair], float | None]:
+    """(samples and labels with which each client tests, fraction of its rows for that) of the argument `client_test`.
+
+    Parameters
+    ----------
+    clients : the argument of `from_clients`
+    count : of clients
+
+    Raises
+    ------
+    UsageError : when there are not as many pairs as clients, or their names differ.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        return [], fraction_of(given)
+    if isinstance(clients, Mapping) and isinstance(given, Mapping):
+        if differing := sorted({str(name) for name in {*clients} ^ {*given}}):
+            raise UsageError(f"from_clients: client_test: names differ: {', '.join(differing[:5])}; give each client's")
+        given = {name: given[name] for name in clients}
+    entries = list(given.values() if isinstance(given, Mapping) else given)
+    wrong = [i for i, pair in enumerate(entries) if not isinstance(pair, (tuple, list)) or len(pair) != 2]
+    if wrong or len(entries) != count:
+        came = f"entry {wrong[0]} is no pair" if wrong else f"{len(entries)} pairs for {count} clients"
+        raise UsageError(
+            f"from_clients: client_test: {came}; expected a pair (X, y) for each client, or a fraction such as 0.2"
+        )
+    return [(X, y) for X, y in entries], None
+
+
+def fraction_of(value: object) -> float | None:
+    """A fraction of rows, for `client_test`."""
+    if value is None or (isinstance(value, (float, np.floating)) and 0 < value < 1):
+        return None if value is None else float(value)
+    came = repr(value) if isinstance(value, (int, float, str, np.number)) else f"a {type(value).__name__}"
+    raise UsageError(f"client_test = {came}; expected a fraction above 0 and below 1, such as 0.2")
 
 
 def integer(value: object, name: str) -> int:
@@ -107,13 +196,18 @@ def dataset(
 ) -> Dataset:
     """Samples and labels, checked, for `mpifed.shards.prepare`."""
     rows, own_shape = rows_of(X, "X")
-    labels = labels_of(y, "y")
+    given = labels_of(y, "y")
+    classes = np.unique(given) if given.dtype.kind == "U" else None
+    labels = classes_of(given, classes, "y")
     if len(labels) != rows.shape[0]:
         raise DataError(f"y: {len(labels)} labels for {rows.shape[0]} samples")
     dtype = rows.dtype if isinstance(rows, np.ndarray) else None
     tested: tuple[Piece, Array] | None = None
     if test is not None:
-        test_rows, test_labels = rows_of(test[0], "test X")[0], labels_of(test[1], "test y")
+        test_rows, test_labels = (
+            rows_of(test[0], "test X")[0],
+            classes_of(labels_of(test[1], "test y"), classes, "test y"),
+        )
         if test_rows.shape != (len(test_labels), rows.shape[1]):
             raise DataError(
                 f"test: {test_rows.shape[0]} samples of {test_rows.shape[1]} numbers and {len(test_labels)} labels; "
@@ -123,4 +217,5 @@ def dataset(
     return Dataset(
         rows.shape[1], dtype, labels, whole(rows), tested, names=None if names is None else tuple(map(str, names)),
         shape=tuple(shape) if shape is not None else own_shape,
+        classes=None if classes is None else tuple(classes.tolist()),
     )  # fmt: skip

@@ -1,22 +1,34 @@
-"""The best setting of a sweep, or of several runs, by a column, and whether it lies at an edge of its grid."""
+"""The best setting of a sweep, or of several runs, by columns one after the other, and whether it lies at an edge."""
 
 from __future__ import annotations
 
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
 from mpifed.core.text import counted
-from mpifed.files.columns import column_of, of_kind
+from mpifed.files.columns import of_kind
+from mpifed.job.sweep import LABEL
+from mpifed.results.criteria import (
+    Criterion,
+    columns_of,
+    criteria_of,
+    criterion_of,
+    grouped,
+    objectives_of,
+    order_of,
+    to_be_maximized,
+)
+from mpifed.results.objectives import check_objectives
 from mpifed.results.points import FAILED, Folders, Ran, Setting, is_sweep, named, read_settings, swept
 from mpifed.results.text import is_number, toml_text
-
-OF_OBJECTIVE = ("objective", "lower_bound", "duality_gap")  # columns in units of what is minimized
 
 
 def has_a_grid(where: Folders) -> bool:
@@ -25,47 +37,28 @@ def has_a_grid(where: Folders) -> bool:
     return len(folders) == 1 and is_sweep(folders[0])
 
 
-def check_objectives(where: Folders, settings: Iterable[Setting], columns: Iterable[str]) -> None:
-    """UsageError where a column is in units of the objective, and the runs have different objectives."""
-    compared = [name for name in columns if name in OF_OBJECTIVE]
-    minimizing = {point.minimized: point.name for setting in settings for point in setting.points if point.minimized}
-    if compared and len(minimizing) > 1:
-        listed = "; ".join(f"{name} has [minimize] = {minimized}" for minimized, name in minimizing.items())
-        raise UsageError(
-            f"{named(where)}: objectives differ ({listed}), so that {compared[0]} ranks nothing; choose by another "
-            "column, as --by test_accuracy"
-        )
-
-
-def columns_of(settings: Iterable[Setting]) -> list[str]:
-    """The columns that can be compared: those that at least one finished point has."""
-    return list(dict.fromkeys(name for setting in settings for name in setting.means()))
-
-
-def to_be_maximized(column: str) -> bool:
-    """Whether larger values of a column are better."""
-    return column_of(column).better == "more"
-
-
 class Choice(NamedTuple):
     """The best setting of a sweep."""
 
     best: Setting
-    by: str  # the column, or columns, that it is the best by
-    maximized: bool
+    by: dict[str, Criterion]  # columns, the first one first
+    maximized: dict[str, bool]
+    ties: list[Setting]  # others within the tolerance of the best by every column
     edges: list[str]  # a sentence for each axis of a sweep at whose edge it lies
     failed: list[Ran]  # points that failed numerically: infinitely bad
 
 
-def choose(where: Folders, by: str | None = None, maximize: bool | None = None) -> Choice:
-    """The setting whose mean of a column is the least, or the largest.
+def choose(where: Folders, by: Mapping[str, Criterion] | None = None, maximize: bool | None = None) -> Choice:
+    """The setting whose mean of a column is the least, or the largest; of those that tie, by the next column.
+
+    Of settings that tie by all columns, the first by label and settings is the best, and the others are its ties.
 
     Parameters
     ----------
     where : folder of a sweep, or those of runs
-    by : a column; when None the objective, and with constraints the feasibility before it: the least objective of the
+    by : columns; when None the objective, and with constraints the feasibility before it: the least objective of the
         settings all of whose finished points meet their limits, else the least excess relative to the limits
-    maximize : None maximizes what is called an accuracy, and minimizes all else
+    maximize : the last column; None maximizes what is called an accuracy, and minimizes all else
 
     Raises
     ------
@@ -75,47 +68,63 @@ def choose(where: Folders, by: str | None = None, maximize: bool | None = None) 
     settings = read_settings(where)
     failed = [point for setting in settings for point in setting.points if point.code == FAILED]
     there = columns_of(settings)
-    columns = _default_columns(there) if by is None else [by]
-    lacking = [name for name in columns or ["objective"] if name not in there]
+    criteria = {name: criterion_of(name) for name in _default_columns(there)} if by is None else dict(by)
+    lacking = [name for name in criteria or ["objective"] if name not in there]
     if lacking:
         raise UsageError(f"{named(where)}: no column {lacking[0]}; there are {', '.join(there)}")
-    check_objectives(where, settings, columns)
-    if maximize is None:
-        maximize = to_be_maximized(columns[-1])
-    signs = [1.0] * (len(columns) - 1) + [-1.0 if maximize else 1.0]
-    ranks = [
-        [_rank(setting, column, sign) for column, sign in zip(columns, signs, strict=True)] for setting in settings
-    ]
-    best = min(range(len(settings)), key=ranks.__getitem__)
-    if math.inf in ranks[best]:
-        raise UsageError(
-            f"{named(where)}: no setting has a finite {columns[-1]}; {counted(len(failed), 'point')} failed numerically"
-        )
-    grid = [setting.settings for setting in settings]
-    edges = list(at_edges(settings[best].settings, grid)) if has_a_grid(where) else []
-    return Choice(settings[best], ", then ".join(columns), maximize, edges, failed)
+    check_objectives(named(where), objectives_of(settings), criteria)
+    maximizing = {name: to_be_maximized(name) for name in criteria}
+    if maximize is not None:
+        maximizing[[*criteria][-1]] = maximize
+    tied = sorted(settings, key=order_of)
+    for name, criterion in criteria.items():
+        costs = [cost_of(setting, name, maximizing[name]) for setting in tied]
+        if min(costs) == math.inf:
+            raise UsageError(
+                f"{named(where)}: no setting has a finite {name}; {counted(len(failed), 'point')} failed numerically"
+            )
+        groups, _ = grouped(np.array(costs), criterion)
+        tied = [setting for setting, group in zip(tied, groups, strict=True) if group == 0]
+    best, *ties = tied
+    edges = list(at_edges(best.settings, [setting.settings for setting in settings])) if has_a_grid(where) else []
+    return Choice(best, criteria, maximizing, ties, edges, failed)
 
 
 def select(
     where: str | os.PathLike[str] | Sequence[Path], by: str | None = None, maximize: bool | None = None
 ) -> Table:
-    """The choice of `choose`, as `mpifed compare SWEEP --select best --json` prints it.
+    """The choice of `choose`, as `mpifed compare SWEEP --select best --json` prints it; `by` as there.
 
     Returns
     -------
     dict
         `settings` by "table.key", without the seed; `points`, the names of the finished ones; `mean` over them, by
-        column; `edges`, a sentence for each axis at whose edge the best lies; `warnings`, where points are private.
+        column; `by`, what is best and the tolerance, by column; `ties`, settings and points of others within the
+        tolerance; `edges`, a sentence for each axis at whose edge the best lies; `warnings`, where points are private.
     """
     folders = Path(where) if isinstance(where, (str, os.PathLike)) else where
-    best, _, _, edges, _ = choose(folders, by, maximize)
+    choice = choose(folders, criteria_of(by) if by else None, maximize)
     return {
-        "settings": best.settings,
-        "points": [point.name for point in best.counted],
-        "mean": {name: column.mean for name, column in best.means().items()},
-        "edges": edges,
-        "warnings": swept(folders),
+        **described(choice.best),
+        "mean": {name: column.mean for name, column in choice.best.means().items()},
+        "by": {
+            name: {"best": "largest" if choice.maximized[name] else "least", "tolerance": str(criterion)}
+            for name, criterion in choice.by.items()
+        },
+        "ties": [described(setting) for setting in choice.ties],
+        "edges": choice.edges,
+        "warnings": [*swept(folders), *warnings_of(choice.best)],
     }
+
+
+def described(setting: Setting) -> Table:
+    """What a setting is, and its finished points."""
+    return {"settings": setting.settings, "points": [point.name for point in setting.counted]}
+
+
+def warnings_of(setting: Setting) -> list[str]:
+    """What is wrong with the runs of a setting."""
+    return [f"{point.name}: {warning}" for point in setting.points for warning in point.warnings]
 
 
 def _default_columns(there: Sequence[str]) -> list[str]:
@@ -124,8 +133,9 @@ def _default_columns(there: Sequence[str]) -> list[str]:
     return ["feasibility", *objective] if any(name.startswith("constraint_") for name in there) else objective
 
 
-def _rank(setting: Setting, column: str, sign: float) -> float:
+def cost_of(setting: Setting, column: str, maximize: bool) -> float:
     """The mean to be minimized; a point that has failed, or whose number was not finite, is infinitely bad."""
+    sign = -1.0 if maximize else 1.0
     points = [point for point in setting.points if point.finished or point.code == FAILED]
     values = [sign * point.numbers().get(column, math.inf * sign) if point.finished else math.inf for point in points]
     return statistics.fmean(values) if values else math.inf
@@ -134,10 +144,10 @@ def _rank(setting: Setting, column: str, sign: float) -> float:
 def at_edges(best: Table, grid: Sequence[Table]) -> Iterator[str]:
     """A sentence for each axis of numbers, or of lists of numbers, of which the best value is the first or last.
 
-    Keys of [record] are left out: they do not change the result.
+    Keys of [record] are left out, since they do not change the result, and so are labels.
     """
     for key, value in best.items():
-        if key.startswith("record."):
+        if key.startswith("record.") or key == LABEL:
             continue
         values = [settings.get(key) for settings in grid]
         if is_number(value):

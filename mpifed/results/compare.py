@@ -1,58 +1,66 @@
-"""`mpifed compare RUN... | SWEEP`: a line for each setting, the best one, or those that no other dominates."""
+"""`mpifed compare RUN... | SWEEP` as text: a line for each setting, and what is compared beyond means."""
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mpifed.core.tables import Table
-from mpifed.files.columns import Column, shown
+from mpifed.files.columns import Column, column_of, shown
 from mpifed.files.run_folder import RUN, read_run
-from mpifed.results.best import Choice, choose, to_be_maximized
-from mpifed.results.compare_table import Shown, drawn, setting_columns
-from mpifed.results.pareto import Recommendation, recommend
-from mpifed.results.points import FAILED, Folders, Mean, Ran, Setting, read_points, settings_of, swept
-from mpifed.results.text import line_of, meaning, toml_text, value_of
+from mpifed.job.sweep import LABEL
+from mpifed.results.compare_table import Shown, drawn, limits_met, mean_text, name_columns, part_of, setting_columns
+from mpifed.results.comparison import Comparison, Paired, compared
+from mpifed.results.names import names
+from mpifed.results.paired import LEAST, LEVEL, Difference
+from mpifed.results.points import FAILED, Folders, Mean, Ran, Setting
+from mpifed.results.run_warnings import DIVERGED
+from mpifed.results.targets import COSTS, HistoryTarget, Reached
+from mpifed.results.text import meaning, value_of
 
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
 
 
-def compare_summary(where: Folders) -> list[Table]:
-    """The points of a sweep, or the runs, each with its settings and what `mpifed show RUN --json` prints."""
-    return [
-        {"point": point.name, "settings": point.settings, **point.summary}
-        for point in read_points(where)
-        if point.summary is not None
-    ]
+def compare_text(
+    where: Folders, terminal: bool = False, by: Sequence[str] = (), against: str | None = None, to: Sequence[str] = ()
+) -> str:
+    """A table to read, and below it what `compared` says; at a terminal, tables are as wide as it is."""
+    return "\n".join(_lines(compared(where, by, against, to), terminal))
 
 
-def compare_text(where: Folders, terminal: bool = False) -> str:
-    """A table to read; at a terminal, cells are broken into several lines where it would be too wide."""
-    return "\n".join([_sweep_text(read_points(where), terminal), *swept(where)])
+def _lines(comparison: Comparison, terminal: bool) -> Iterator[str]:
+    """The table of means, and below it every point that is not in them, or ended with an error."""
+    settings = comparison.settings
+    columns = list(_columns(comparison))
+    yield drawn(columns, terminal)
+    if any(" +- " in cell for column in columns for cell in column.cells):
+        yield f"+-: standard deviation over {'runs' if any(map(_alike, settings)) else 'seeds'}"
+    yield from _repeated(settings)
+    yield from _notes(comparison.points)
+    yield from warning_lines(comparison.points)
+    for target, reached in comparison.targets:
+        yield from ("", *_target_lines(comparison, target, reached, terminal))
+    for paired in comparison.paired:
+        yield from ("", *_paired_lines(comparison, paired, terminal))
+    yield from comparison.notes
 
 
-def _sweep_text(points: Sequence[Ran], terminal: bool) -> str:
-    """A line for each setting, and below the table every point that is not in the means, or ended with an error."""
-    settings = settings_of(points)
-    return "\n".join([drawn(list(_columns(settings)), terminal), *_repeated(settings), *_notes(points)])
-
-
-def _columns(settings: Sequence[Setting]) -> Iterator[Shown]:
-    """The names of the runs, what sets them apart, and the means of their numbers."""
-    means = [_shown(setting) for setting in settings]
-    yield Shown("points", [_names(setting.points) for setting in settings], "names")
+def _columns(comparison: Comparison) -> Iterator[Shown]:
+    """The names of the settings, what sets them apart, and the means of their numbers."""
+    settings = comparison.settings
+    means = [setting.means() for setting in settings]
+    yield from name_columns(settings)
     yield from setting_columns(settings)
-    counts = [_of(len(setting.counted), len(setting.points)) for setting in settings]
+    counts = [part_of(len(setting.counted), len(setting.points)) for setting in settings]
     yield Shown("runs" if any(map(_alike, settings)) else "seeds", counts, "count")
     for column in shown("compare"):
         for name in _named(column, means):
             cells = [
-                _mean(name, mean.get(name), len(setting.counted)) for setting, mean in zip(settings, means, strict=True)
+                mean_text(name, mean.get(name), len(setting.counted))
+                for setting, mean in zip(settings, means, strict=True)
             ]
             yield Shown(name, cells, "number")
     if any(point.limits for setting in settings for point in setting.points):
-        yield Shown("limits met", [_limits_met(setting) for setting in settings], "count")
+        yield Shown("limits met", [limits_met(setting) for setting in settings], "count")
     models = [point.model for setting in settings for point in setting.counted if point.model]
     if any(map(_alike, settings)) or len(set(models)) < len(models):
         yield Shown("model", [_models(setting) for setting in settings], "count")
@@ -95,39 +103,9 @@ def _environment(run: Ran) -> Table:
     return environment | {"versions": ", ".join(f"{name} {version}" for name, version in versions.items())}
 
 
-def _shown(setting: Setting) -> dict[str, Mean]:
-    """The means of a setting, with `bytes`, the sum of both directions."""
-    means = setting.means()
-    numbers = [point.numbers() for point in setting.counted]
-    traffic = [
-        point["up_bytes"] + point["down_bytes"] for point in numbers if "up_bytes" in point and "down_bytes" in point
-    ]
-    return means | {"bytes": Mean.of(traffic)} if traffic else means
-
-
 def _named(column: Column, means: Iterable[dict[str, Mean]]) -> list[str]:
     """The names under which a column occurs: its own, or the numbered ones."""
     return [name for name in dict.fromkeys(name for columns in means for name in columns) if column.means(name)]
-
-
-def _of(count: int, whole: int) -> str:
-    return str(whole) if count == whole else f"{count} of {whole}"
-
-
-def _mean(name: str, mean: Mean | None, whole: int) -> str:
-    """0.123 +- 0.004; with the number of points in the mean, where not all of the `whole` have the column."""
-    if mean is None:
-        return ""
-    text = value_of(name, mean.mean)
-    if mean.deviation:
-        text += f" +- {value_of(name, mean.deviation, digits=2)}"
-    return text if mean.having == whole else f"{text} ({mean.having} of {whole})"
-
-
-def _limits_met(setting: Setting) -> str:
-    """How many of its runs with limits meet them; empty where none has limits."""
-    met = [point.meets_limits() for point in setting.counted if point.limits]
-    return f"{met.count(True)} of {len(met)}" if met else ""
 
 
 def _notes(points: Sequence[Ran]) -> Iterator[str]:
@@ -137,7 +115,7 @@ def _notes(points: Sequence[Ran]) -> Iterator[str]:
         if point.code != 0:
             kinds.setdefault((point.finished, _end_of(point)), []).append(point)
     for title, counted in (("Included in the means:", True), ("Not in the means:", False)):
-        notes = [f"  {text}: {_names(members)}" for (inside, text), members in kinds.items() if inside == counted]
+        notes = [f"  {text}: {names(members)}" for (inside, text), members in kinds.items() if inside == counted]
         yield from [title, *notes] if notes else []
 
 
@@ -147,80 +125,89 @@ def _end_of(point: Ran) -> str:
     return meaning(point.code) + ("" if point.code is None else f" (exit {point.code})")
 
 
-def _names(points: Sequence[Ran]) -> str:
-    """The names of points, with ranges, as point-0000 to point-0002, point-0007; other runs by their folders."""
-    runs: list[list[str]] = []
-    before = None
+def warning_lines(points: Sequence[Ran]) -> Iterator[str]:
+    """A line for each kind of warning, with the points that have it and the numbers of the first.
+
+    That points have failed numerically stands with the notes on how they ended.
+    """
+    texts: dict[str, dict[str, str]] = {}  # by kind and point
     for point in points:
-        number = int(point.name.rpartition("-")[2]) if re.fullmatch(r"point-\d+", point.name) else None
-        if before is not None and number == before + 1:
-            runs[-1] = [runs[-1][0], point.name]
-        else:
-            runs.append([point.name])
-        before = number
-    return ", ".join(" to ".join(run) for run in runs)
+        for kind, text in point.warnings:
+            if (kind, point.code) != (DIVERGED, FAILED):
+                texts.setdefault(kind, {}).setdefault(point.name, text)
+    for kind, of_points in texts.items():
+        warned = names([point for point in points if point.name in of_points])
+        first, text = next(iter(of_points.items()))
+        yield f"Warning, {kind}: {warned} ({f'{first}: ' if len(of_points) > 1 else ''}{text})"
 
 
-# --- the best of a sweep -----------------------------------------------------------------------------------------
+# --- targets ------------------------------------------------------------------------------------------------------
 
 
-def best_text(where: Folders, by: str | None = None, maximize: bool | None = None) -> str:
-    """The best setting of a sweep, as `--set` arguments, with its numbers, and notes on grid edges and failures."""
-    return "\n".join([*_best_lines(choose(where, by, maximize), read_points(where)), *swept(where)])
+def _target_lines(
+    comparison: Comparison, target: HistoryTarget, reached: Sequence[Reached], terminal: bool
+) -> Iterator[str]:
+    """What each setting took to a target."""
+    gaps = sorted({gap for of_setting in reached for gap in of_setting.gaps if gap})
+    every = f" (measured every {' to '.join(map(str, dict.fromkeys([gaps[0], gaps[-1]])))})" if gaps else ""
+    yield f"To {target}: the first measured round{every}, and bytes and seconds until then, of the runs that reached it"
+    columns = [
+        Shown(_heading(comparison), comparison.names, "names"),
+        Shown("reached by", [f"{of_setting.runs} of {of_setting.of}" for of_setting in reached], "count"),
+    ]
+    for cost in COSTS:
+        if any(cost in of_setting.costs for of_setting in reached):
+            cells = [mean_text(cost, of_setting.costs.get(cost), of_setting.runs) for of_setting in reached]
+            columns.append(Shown(cost, cells, "count"))
+    yield drawn(columns, terminal)
 
 
-def _best_lines(choice: Choice, points: Sequence[Ran]) -> Iterator[str]:
-    best, means = choice.best, choice.best.means()
-    yield line_of("best", f"{'largest' if choice.maximized else 'least'} {choice.by}")
-    yield from _set_arguments(best)
-    yield line_of("seeds", f"{_of(len(best.counted), len(best.points))} ({_names(best.counted)})")
-    yield from (line_of(name, _mean(name, mean, len(best.counted))) for name, mean in means.items())
-    if any(point.limits for point in best.counted):
-        yield line_of("limits met", _limits_met(best))
-    yield from choice.edges
-    if choice.failed:
-        yield f"Infinitely bad, because they failed numerically (exit {FAILED}): {_names(choice.failed)}"
-    left = [point for point in points if not point.finished and point.code != FAILED]
-    if left:
-        yield f"Not compared, because they have not finished: {_names(left)}"
+# --- pairs --------------------------------------------------------------------------------------------------------
 
 
-def _set_arguments(setting: Setting) -> Iterator[str]:
-    """A setting as arguments of the command line; nothing where all points have the same."""
-    settings = {key: value for key, value in setting.settings.items() if value is not None}
-    if settings:
-        yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in settings.items())
+def _paired_lines(comparison: Comparison, paired: Paired, terminal: bool) -> Iterator[str]:
+    """Differences from the baseline."""
+    baseline = comparison.names[paired.against] + (", the best" if paired.best else "")
+    points = ", in percentage points" if column_of(paired.column).unit == "%" else ""
+    yield f"{paired.column} less that of {baseline}, over equal seeds{points}:"
+    of_rows = {difference.setting: difference for difference in paired.differences}
+    rows = [of_rows.get(number) for number in range(len(comparison.settings))]  # None: the baseline
+    yield drawn(
+        [
+            Shown(_heading(comparison), comparison.names, "names"),
+            Shown("seeds", ["" if row is None else str(len(row.seeds)) for row in rows], "count"),
+            Shown(
+                "difference", ["baseline" if row is None else _signed(paired.column, row.mean) for row in rows], "count"
+            ),
+            Shown(
+                f"{LEVEL:.0%} interval", ["" if row is None else _interval(paired.column, row) for row in rows], "count"
+            ),
+            Shown("p", ["" if row is None or row.p is None else f"{row.p:.2g}" for row in rows], "count"),
+        ],
+        terminal,
+    )
+    count = sum(difference.p is not None for difference in paired.differences)
+    by_holm = f"; p by Holm for {count} comparisons" if count > 1 else ""
+    chosen = "; the best was chosen by the same numbers: to test a claim, name the baseline with --against"
+    yield f"Paired t test{by_holm}{chosen if paired.best else ''}"
+    for difference in paired.differences:
+        if difference.left_out and difference.mean is not None:
+            seeds = ", ".join(map(str, difference.left_out))
+            yield f"Seeds left out, not finished by both: {comparison.names[difference.setting]}: {seeds}"
 
 
-def pareto_text(where: Folders, by: Mapping[str, float] | None = None) -> str:
-    """The recommended setting of a sweep, as `--set` arguments, the Pareto front, and the settings not on it."""
-    return "\n".join([*_gra_lines(recommend(where, by)), *swept(where)])
+def _heading(comparison: Comparison) -> str:
+    return LABEL if any(setting.label for setting in comparison.settings) else "points"
 
 
-def _gra_lines(recommendation: Recommendation) -> Iterator[str]:
-    best, means, count = recommendation.best, recommendation.best.means(), len(recommendation.front)
-    yield line_of("recommended", f"largest grey relational grade of {count} that no other setting dominates")
-    yield from _set_arguments(best)
-    yield line_of("seeds", f"{_of(len(best.counted), len(best.points))} ({_names(best.counted)})")
-    for name, weight in recommendation.criteria.items():
-        kind = "largest" if to_be_maximized(name) else "least"
-        best_by = f"{kind} is best" + (f", weight {weight:g}" if len(set(recommendation.criteria.values())) > 1 else "")
-        yield line_of(name, f"{_mean(name, means[name], len(best.counted))} ({best_by})")
-    if recommendation.ties:
-        yield f"{recommendation.ties} more of the front have its grade: add a criterion, or choose among them"
-    yield drawn(list(_front(recommendation)))
-    if recommendation.beaten:
-        dominated = [point for setting in recommendation.beaten for point in setting.counted]
-        yield f"Dominated by a setting of the front: {_names(dominated)}"
-    for why in dict.fromkeys(why for _, why in recommendation.left_out):
-        yield f"Not compared, {why}: {_names([point for point, reason in recommendation.left_out if reason == why])}"
-    yield from recommendation.edges
+def _signed(column: str, value: float | None) -> str:
+    return "" if value is None else f"{'+' * (value > 0)}{value_of(column, float(value), digits=3)}"
 
 
-def _front(recommendation: Recommendation) -> Iterator[Shown]:
-    """A row for each setting on the front, by grade."""
-    yield Shown("points", [_names(graded.setting.counted) for graded in recommendation.front], "names")
-    yield from setting_columns([graded.setting for graded in recommendation.front])
-    for name in recommendation.criteria:
-        yield Shown(name, [value_of(name, graded.values[name]) for graded in recommendation.front], "number")
-    yield Shown("grade", [f"{graded.grade:.4f}" for graded in recommendation.front], "number")
+def _interval(column: str, difference: Difference) -> str:
+    """The interval, or that there is none."""
+    if difference.mean is None:
+        return f"{LEAST} equal seeds are needed"
+    if difference.p is None:
+        return "the same for all seeds"
+    return f"{_signed(column, difference.low)} to {_signed(column, difference.high)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.components import key_of
-from mpifed.results.points import Setting
-from mpifed.results.text import toml_text
+from mpifed.job.sweep import LABEL
+from mpifed.results.names import names, names_of
+from mpifed.results.points import Mean, Setting
+from mpifed.results.text import toml_text, value_of
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -41,13 +44,28 @@ class Shown(NamedTuple):
 
 
 def drawn(columns: Sequence[Shown], terminal: bool = False) -> str:
-    """The table as text, with the columns that do not fit listed below it."""
+    """The table as text, with the columns that do not fit listed below it.
+
+    At a terminal that is too narrow even so, cells are broken into several lines, and then columns of numbers stand in
+    further tables below, each with the names of the rows.
+    """
     screen = shutil.get_terminal_size((WIDTH, 24)).columns if terminal else WIDTH
     beside, below = _fitted(columns, screen)
     text, width = _text(_table(beside, terminal, " "))
     if terminal and width > screen:
-        text, _ = _text(_table(beside, terminal, "\n"))
+        text = "\n".join(_text(_table(part, terminal, "\n"))[0] for part in _parts(beside, screen))
     return "\n".join([text, *_below(beside, below)])
+
+
+def _parts(columns: Sequence[Shown], screen: int) -> Iterator[list[Shown]]:
+    """The columns in as many tables as fit, each with the first column."""
+    part = [columns[0]]
+    for column in columns[1:]:
+        if len(part) > 1 and _text(_table([*part, column], True, "\n"))[1] > screen:
+            yield part
+            part = [columns[0]]
+        part.append(column)
+    yield part
 
 
 def varying(settings: Sequence[ReadOnlyTable]) -> list[str]:
@@ -92,15 +110,58 @@ def _listed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
+def part_of(count: int, whole: int) -> str:
+    """3, or 3 of 5."""
+    return str(whole) if count == whole else f"{count} of {whole}"
+
+
+def mean_text(name: str, mean: Mean | None, whole: int) -> str:
+    """0.123 +- 0.004; with the number of points in the mean, where not all of the `whole` have the column."""
+    if mean is None:
+        return ""
+    text = value_of(name, mean.mean)
+    if mean.deviation:
+        text += f" +- {value_of(name, mean.deviation, digits=2)}"
+    return text if mean.having == whole else f"{text} ({mean.having} of {whole})"
+
+
+def limits_met(setting: Setting) -> str:
+    """How many of its runs with limits meet them; empty where none has limits."""
+    met = [point.meets_limits() for point in setting.counted if point.limits]
+    return f"{met.count(True)} of {len(met)}" if met else ""
+
+
 def setting_text(value: object) -> str:
     """A value as TOML; empty for a key that only jobs of other runs have."""
     return "" if value is None else toml_text(value)
 
 
+def name_columns(settings: Sequence[Setting]) -> list[Shown]:
+    """The names of the settings: their labels, where they have such, and then their runs beside these."""
+    runs = [names(setting.points) for setting in settings]
+    if not any(setting.label for setting in settings):
+        return [Shown("points", runs, "names")]
+    called = names_of(settings)
+    beside = [own if name == setting.label else "" for own, name, setting in zip(runs, called, settings, strict=True)]
+    return [Shown(LABEL, called, "names"), *([Shown("points", beside, "setting")] if any(beside) else [])]
+
+
 def setting_columns(settings: Sequence[Setting]) -> list[Shown]:
-    """A column for each key in which the settings differ."""
-    tables = [setting.settings for setting in settings]
+    """A column for each key in which the settings differ, but for what their labels say."""
+    tables = [_unlabelled(setting, settings) for setting in settings]
     return [Shown(key, [setting_text(table[key]) for table in tables], "setting") for key in varying(tables)]
+
+
+def _unlabelled(setting: Setting, settings: Sequence[Setting]) -> Table:
+    """The settings without the keys whose value follows from the label, where all have one."""
+    if not all(other.label for other in settings):
+        return {key: value for key, value in setting.settings.items() if key != LABEL}
+    values: dict[str, dict[str, set[str]]] = {}
+    for other in settings:
+        for key, value in other.settings.items():
+            values.setdefault(key, {}).setdefault(other.label, set()).add(json.dumps(value, sort_keys=True))
+    varying_within = [key for key, by_label in values.items() if any(len(several) > 1 for several in by_label.values())]
+    return {key: setting.settings.get(key) for key in varying_within}
 
 
 def _fitted(columns: Sequence[Shown], most: int) -> tuple[list[Shown], list[Shown]]:

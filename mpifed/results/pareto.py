@@ -19,18 +19,30 @@ from numpy.typing import NDArray
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
 from mpifed.files.columns import CRITERIA, of_kind
-from mpifed.results.best import at_edges, check_objectives, columns_of, has_a_grid, to_be_maximized
+from mpifed.results.best import at_edges, described, has_a_grid, warnings_of
+from mpifed.results.criteria import (
+    Criterion,
+    Floats,
+    columns_of,
+    criteria_of,
+    criterion_of,
+    grouped,
+    objectives_of,
+    order_of,
+    to_be_maximized,
+)
+from mpifed.results.objectives import check_objectives
 from mpifed.results.points import FAILED, Folders, Ran, Setting, named, read_settings, swept
 
-Floats = NDArray[np.float64]
+_GRADES = 0.01  # grades of values with tolerances that differ by no more are ties
 
 
-def pareto_front(costs: Floats) -> NDArray[np.bool_]:
+def pareto_front(costs: Floats | NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which alternatives are on the Pareto front: no other dominates them.
 
     Parameters
     ----------
-    costs : [n, m] finite, of n alternatives by m criteria; less is better
+    costs : [n, m] finite, or numbers of groups, of n alternatives by m criteria; less is better
 
     Returns
     -------
@@ -80,19 +92,15 @@ class Graded(NamedTuple):
 
     setting: Setting
     values: dict[str, float]  # mean over its finished points, by criterion
-    coefficients: dict[str, float]  # grey relational
+    groups: tuple[int, ...]  # of its values, among all that were compared, by criterion
+    coefficients: dict[str, float]  # grey relational, of the best values of the groups
     grade: float
-
-
-def _rounded(graded: Graded) -> float:
-    """The grade, rounded so that the order of additions cannot break a tie."""
-    return round(graded.grade, 12)
 
 
 class Recommendation(NamedTuple):
     """The result of Grey Relational Analysis for a sweep."""
 
-    criteria: dict[str, float]  # the weight of each, by column
+    criteria: dict[str, Criterion]
     front: list[Graded]  # the recommended one first, then by grade
     beaten: list[Setting]  # dominated by a setting on the front
     left_out: list[tuple[Ran, str]]  # points of settings that could not be compared, and why
@@ -103,9 +111,19 @@ class Recommendation(NamedTuple):
         return self.front[0].setting
 
     @property
-    def ties(self) -> int:
-        """How many other settings have the recommended one's grade."""
-        return sum(_rounded(graded) == _rounded(self.front[0]) for graded in self.front[1:])
+    def equal(self) -> list[Setting]:
+        """Other settings that are within the tolerance of the recommended one by every criterion."""
+        return [graded.setting for graded in self.front[1:] if graded.groups == self.front[0].groups]
+
+    @property
+    def ties(self) -> list[Setting]:
+        """Other settings that differ from the recommended one, and have its grade."""
+        most, within = max(graded.grade for graded in self.front), _within(self.criteria)
+        return [
+            graded.setting
+            for graded in self.front[1:]
+            if graded.groups != self.front[0].groups and graded.grade >= most - within
+        ]
 
     @property
     def edges(self) -> list[str]:
@@ -116,39 +134,28 @@ class Recommendation(NamedTuple):
         return list(at_edges(self.best.settings, compared + [setting.settings for setting in self.beaten]))
 
 
-def criteria_of(text: str) -> dict[str, float]:
-    """The weight of each criterion in `objective,elapsed_s:2`, by column; 1 where none is given.
-
-    Raises UsageError when a weight is no positive number, or a column is named twice.
-    """
-    criteria: dict[str, float] = {}
-    for part in text.split(","):
-        name, colon, weight = part.strip().partition(":")
-        try:
-            number = float(weight) if colon else 1.0
-        except ValueError:
-            number = math.nan
-        if not 0 < number < math.inf:
-            raise UsageError(f"--by {text}: {weight} is no weight; give a positive number, as in objective:2,up_bytes")
-        if name in criteria:
-            raise UsageError(f"--by {text}: {name} is given twice; name each criterion once")
-        criteria[name] = number
-    return criteria
+def _within(criteria: Mapping[str, Criterion]) -> float:
+    """By how much grades of a tie may differ: those of exact values only by the rounding of their sums."""
+    return _GRADES if any(criterion.tolerance for criterion in criteria.values()) else 1e-12
 
 
-def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommendation:
+def recommend(where: Folders, by: Mapping[str, Criterion] | None = None) -> Recommendation:
     """The setting of a sweep whose grey relational grade is the largest, of those that no other dominates.
 
-    Numbers are means over seeds. A setting is left out, and listed with the reason, where one of its points failed
-    numerically, has no finite value of a criterion, or breaks a limit of its job (unless `feasibility` is a criterion),
-    and where none of its points has finished.
+    Numbers are means over seeds. Values within the tolerance of each other are first made one, the best of their group
+    (see `mpifed.results.criteria`). Of equal grades the setting in the better groups is recommended, the first
+    criterion first; of those in the same groups, the first by label and settings.
+
+    A setting is left out, and listed with the reason, where one of its points failed numerically, has no finite value
+    of a criterion, or breaks a limit of its job (unless `feasibility` is a criterion), and where none of its points has
+    finished.
 
     Parameters
     ----------
     where : folder of a sweep, or those of runs
-    by : the weight of each criterion, by column. What is called an accuracy is best where it is largest, all else where
-        it is least. When absent, equal weights for objective, test accuracy, simulated or else training seconds, and
-        bytes up, as far as all settings have them
+    by : weight and tolerance of each criterion, by column. What is called an accuracy is best where it is largest, all
+        else where it is least. When absent, equal weights and default tolerances for objective, test accuracy,
+        simulated or else training seconds, and bytes up, as far as all settings have them
 
     Raises
     ------
@@ -157,11 +164,11 @@ def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommen
     """
     settings = read_settings(where)
     there = columns_of(settings)
-    criteria = dict(by) if by else dict.fromkeys(_default_criteria(settings), 1.0)
+    criteria = dict(by) if by else {name: criterion_of(name) for name in _default_criteria(settings)}
     unknown = [name for name in criteria if name not in there]
     if unknown or not criteria:
         raise UsageError(f"{named(where)}: no column {', '.join(unknown) or 'objective'}; there are {', '.join(there)}")
-    check_objectives(where, settings, criteria)
+    check_objectives(named(where), objectives_of(settings), criteria)
     reasons = [_why_not(setting, criteria) for setting in settings]
     compared = [setting for setting, why in zip(settings, reasons, strict=True) if not why]
     left_out = [(point, why) for setting, why in zip(settings, reasons, strict=True) if why for point in setting.points]
@@ -170,25 +177,37 @@ def recommend(where: Folders, by: Mapping[str, float] | None = None) -> Recommen
         raise UsageError(f"{named(where)}: none of its {len(settings)} settings can be compared by {names}: {why}")
     values = np.array([[setting.means()[name].mean for name in criteria] for setting in compared])
     signs = np.array([-1.0 if to_be_maximized(name) else 1.0 for name in criteria])
-    unbeaten = pareto_front(values * signs)
-    coefficients, grades = relational_grades((values * signs)[unbeaten], list(criteria.values()))
+    pairs = [grouped(costs, how) for costs, how in zip((values * signs).T, criteria.values(), strict=True)]
+    groups, anchors = (np.stack(parts, axis=1) for parts in zip(*pairs, strict=True))
+    unbeaten = pareto_front(groups)
+    coefficients, grades = relational_grades(anchors[unbeaten], [criterion.weight for criterion in criteria.values()])
     on_front = [setting for setting, inside in zip(compared, unbeaten, strict=True) if inside]
     front = [
         Graded(
             setting,
             dict(zip(criteria, map(float, row), strict=True)),
+            tuple(map(int, numbers)),
             dict(zip(criteria, map(float, parts), strict=True)),
             float(grade),
         )
-        for setting, row, parts, grade in zip(on_front, values[unbeaten], coefficients, grades, strict=True)
+        for setting, row, numbers, parts, grade in zip(
+            on_front, values[unbeaten], groups[unbeaten], coefficients, grades, strict=True
+        )
     ]
+    least = max(graded.grade for graded in front) - _within(criteria)
     return Recommendation(
         criteria,
-        sorted(front, key=_rounded, reverse=True),  # stable: of equal grades the first in the order of the sweep
+        sorted(front, key=lambda graded: _rank(graded, least)),
         [setting for setting, inside in zip(compared, unbeaten, strict=True) if not inside],
         left_out,
         has_a_grid(where),
     )
+
+
+def _rank(graded: Graded, least: float) -> tuple[object, ...]:
+    """The place of a setting on the front: those with the grade of a tie first, then by grade."""
+    grade = 0.0 if graded.grade >= least else -round(graded.grade, 12)
+    return graded.grade < least, grade, graded.groups, order_of(graded.setting)
 
 
 def _default_criteria(settings: Sequence[Setting]) -> list[str]:
@@ -212,41 +231,44 @@ def _why_not(setting: Setting, criteria: Collection[str]) -> str:
     return ""
 
 
-def select(where: str | os.PathLike[str] | Sequence[Path], by: Mapping[str, float] | None = None) -> Table:
-    """The recommendation of `recommend`, as `mpifed compare SWEEP --select pareto --json` prints it.
+def select(where: str | os.PathLike[str] | Sequence[Path], by: str | None = None) -> Table:
+    """The recommendation of `recommend`, as `mpifed compare SWEEP --select pareto --json` prints it; `by` as there.
 
     Returns
     -------
     dict
         `settings`, `points`, `mean`, `edges` and `warnings`, as for `--select best`; `grade`; `criteria`,
-        by column; `front`, with values, coefficients and grades; `beaten`, all other settings that were compared;
-        `left_out`, the reason, by point.
+        by column; `equal`, settings within the tolerance by every criterion, and `ties`, others of the same grade;
+        `front`, with values, coefficients and grades; `beaten`, all other settings that were compared; `left_out`, the
+        reason, by point.
     """
     folders = Path(where) if isinstance(where, (str, os.PathLike)) else where
-    recommendation = recommend(folders, by)
+    recommendation = recommend(folders, criteria_of(by) if by else None)
     return {
-        **_described(recommendation.best),
+        **described(recommendation.best),
         "mean": {name: column.mean for name, column in recommendation.best.means().items()},
         "edges": recommendation.edges,
-        "warnings": swept(folders),
+        "warnings": [*swept(folders), *warnings_of(recommendation.best)],
         "grade": recommendation.front[0].grade,
         "criteria": {
-            name: {"best": "largest" if to_be_maximized(name) else "least", "weight": weight}
-            for name, weight in recommendation.criteria.items()
+            name: {
+                "best": "largest" if to_be_maximized(name) else "least",
+                "weight": criterion.weight,
+                "tolerance": str(criterion),
+            }
+            for name, criterion in recommendation.criteria.items()
         },
+        "equal": [described(setting) for setting in recommendation.equal],
+        "ties": [described(setting) for setting in recommendation.ties],
         "front": [
             {
-                **_described(graded.setting),
+                **described(graded.setting),
                 "values": graded.values,
                 "coefficients": graded.coefficients,
                 "grade": graded.grade,
             }
             for graded in recommendation.front
         ],
-        "beaten": [_described(setting) for setting in recommendation.beaten],
+        "beaten": [described(setting) for setting in recommendation.beaten],
         "left_out": {point.name: why for point, why in recommendation.left_out},
     }
-
-
-def _described(setting: Setting) -> Table:
-    return {"settings": setting.settings, "points": [point.name for point in setting.counted]}

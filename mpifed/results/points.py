@@ -23,9 +23,11 @@ from mpifed.core.text import shown
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import JOB, RUN, SUMMARY, job_of, summary
-from mpifed.job.sweep import SweepPoint, point_name
+from mpifed.job.sweep import LABEL, SweepPoint, point_name
 from mpifed.privacy.protection import SWEPT
-from mpifed.results.text import toml_text
+from mpifed.results.objectives import objective_of
+from mpifed.results.run_warnings import RunWarning, run_warnings
+from mpifed.results.text import is_number
 
 FAILED = NumericalError.exit_code
 SWEEP = "sweep.csv"
@@ -43,8 +45,10 @@ class Ran(NamedTuple):
     summary: Table | None  # None where the run ended before it could write one
     limits: tuple[float, ...]  # of its job's constraints
     folder: Path
-    seed: int | None  # of its job; None where it has not begun
-    minimized: str  # what its job minimizes, as [minimize] says it; empty where it has not begun
+    seed: int | None  # of its job, or of its sweep; None where neither says it
+    objective: dict[str, str]  # what its job minimizes, by part; empty where it has not begun
+    label: str  # that its sweep gives it; empty where it gives none
+    warnings: list[RunWarning]
 
     @property
     def finished(self) -> bool:
@@ -58,10 +62,12 @@ class Ran(NamedTuple):
 
     def numbers(self) -> dict[str, float]:
         """The numbers that can be averaged: those of the summary, and `constraint_1`, `constraint_2`, ..."""
-        numbers = {name: value for name, value in (self.summary or {}).items() if isinstance(value, (int, float))}
+        numbers = {name: value for name, value in (self.summary or {}).items() if is_number(value)}
         numbers.pop("exit", None)
         values = (self.summary or {}).get("constraint_values") or []
         numbers |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
+        if "up_bytes" in numbers and "down_bytes" in numbers:
+            numbers["bytes"] = numbers["up_bytes"] + numbers["down_bytes"]
         return numbers
 
     def meets_limits(self) -> bool | None:
@@ -94,6 +100,12 @@ class Setting(NamedTuple):
 
     settings: Table  # without the seed
     points: list[Ran]
+
+    @property
+    def label(self) -> str:
+        """The label that all its points have; empty where they have none, or several."""
+        labels = {point.label for point in self.points}
+        return labels.pop() if len(labels) == 1 else ""
 
     @property
     def counted(self) -> list[Ran]:
@@ -139,21 +151,27 @@ def read_points(where: Folders) -> list[Ran]:
     jobs = [_flat(job_of(run)) for run in runs]
     keys = dict.fromkeys(key for job in jobs for key in job)
     varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and key not in _UNCOMPARED]
-    settings = [{key: job.get(key) for key in varying} for job in jobs]
-    return [_read_point(run, setting)._replace(name=str(run)) for run, setting in zip(runs, settings, strict=True)]
+    return [
+        _read_point(run, {key: job.get(key) for key in varying})._replace(name=str(run), label=label)
+        for (run, label), job in zip(runs.items(), jobs, strict=True)
+    ]
 
 
-def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """The folders of all runs; of a sweep, those of the points that have begun."""
-    runs = []
+def run_folders(folders: Iterable[Path]) -> dict[Path, str]:
+    """The folders of all runs, each once, and their labels; of a sweep, those of the points that have begun."""
+    runs: dict[Path, tuple[Path, str]] = {}
     for folder in folders:
         if is_sweep(folder):
-            runs += [folder / name for name, _ in point_settings(folder) if (folder / name / JOB).exists()]
+            points = ((folder / name, settings.get(LABEL, "")) for name, settings in point_settings(folder))
+            begun = [(run, label) for run, label in points if (run / JOB).exists()]
         elif (folder / JOB).exists():
-            runs.append(folder)
+            begun = [(folder, "")]
         else:
             raise UsageError(f"{folder}: no folder of a run or a sweep (it has no {JOB}, and no {SWEEP})")
-    return runs
+        for run, label in begun:
+            before = runs.get(run.resolve(), (run, ""))
+            runs[run.resolve()] = (before[0], before[1] or label)
+    return dict(runs.values())
 
 
 def _flat(table: Table, above: str = "") -> Table:
@@ -183,22 +201,34 @@ def point_settings(folder: Path) -> list[tuple[str, Table]]:
         raise DataError(
             f"{path}: not the points of a sweep ({error}); let the sweep write it anew: remove it and run with --resume"
         ) from error
-    return [(row[0], dict(zip(names, map(_parsed, row[1 : 1 + len(names)]), strict=True))) for row in rows]
+    return [
+        (row[0], {name: _parsed(name, cell) for name, cell in zip(names, row[1:after], strict=True)}) for row in rows
+    ]
 
 
 def _read_point(run_dir: Path, settings: Table) -> Ran:
-    run_summary = summary(run_dir) if (run_dir / "run.json").exists() else None
-    code = run_summary["exit"] if run_summary else None
+    begun = (run_dir / JOB).exists()
+    run_summary = summary(run_dir) if (run_dir / RUN).exists() else None
     job = job_of(run_dir)
-    limits = tuple(constraint["limit"] for constraint in job.get("constraint", []))
-    minimized = toml_text(job.get("minimize", {"name": "loss"})) if (run_dir / JOB).exists() else ""
     return Ran(
-        run_dir.name, settings, run_dir.exists(), code, run_summary, limits, run_dir, job.get("seed"), minimized
-    )  # fmt: skip
+        name=run_dir.name,
+        settings=settings,
+        begun=run_dir.exists(),
+        code=run_summary["exit"] if run_summary else None,
+        summary=run_summary,
+        limits=tuple(constraint["limit"] for constraint in job.get("constraint", [])),
+        folder=run_dir,
+        seed=job.get("seed", settings.get("seed")),
+        objective=objective_of(job) if begun else {},
+        label=str(settings.get(LABEL, "")),
+        warnings=run_warnings(run_dir, job) if run_summary else [],
+    )
 
 
-def _parsed(cell: str) -> object:
-    """The value of a setting, from the text that `csv` made of it."""
+def _parsed(name: str, cell: str) -> object:
+    """The value of a setting, from the text that `csv` made of it; a label is a text, whatever it looks like."""
+    if name == LABEL:
+        return cell
     try:
         value = ast.literal_eval(cell)
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
+from mpifed.core.text import command_line, shown
 from mpifed.files import columns
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
@@ -22,6 +22,7 @@ from mpifed.privacy.disclosure import uncovered
 from mpifed.privacy.ledger_file import read_compared
 from mpifed.results.costs import cost_lines, simulated_lines
 from mpifed.results.points import is_sweep
+from mpifed.results.run_warnings import run_warnings
 from mpifed.results.text import line_of, meaning, value_of
 
 _LABELS = {
@@ -35,7 +36,7 @@ _LABELS = {
 
 
 def run_summary(folder: Path) -> Table:
-    """The results of a run, with the costs of each exchange.
+    """The results of a run, with the costs of each exchange and its warnings.
 
     Raises UsageError when the folder is that of a sweep; DataError when it is not the folder of a run, or the run's
     ledger does not match its other files.
@@ -43,13 +44,17 @@ def run_summary(folder: Path) -> Table:
     must_be_run(folder)
     read_compared(folder)
     run = read_run(folder)  # costs of key agreement and of each exchange, up to the last checkpoint
-    return summary(folder) | {"exchanges": run.get("exchanges"), "simulated": run.get("simulated")}
+    return summary(folder) | {
+        "exchanges": run.get("exchanges"),
+        "simulated": run.get("simulated"),
+        "warnings": _warnings(folder, run),
+    }
 
 
 def must_be_run(folder: Path) -> None:
     """UsageError for the folder of a sweep, DataError for any that is not that of a run."""
     if is_sweep(folder):
-        raise UsageError(f"{folder}: is a sweep; mpifed compare {folder} shows its points")
+        raise UsageError(f"{folder}: is a sweep; `{command_line('mpifed', 'compare', folder)}` shows its points")
     if not (folder / RUN).exists():
         if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
             raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
@@ -65,6 +70,9 @@ def run_text(folder: Path) -> str:
     ]
     lines += cost_lines(summary["exchanges"] or {}, "  ")
     run = read_run(folder)
+    if run.get("clients_without_tests"):
+        tested, without = run.get("clients_tested"), run["clients_without_tests"]
+        lines.append(line_of("clients tested", f"{tested}; {without} more have no test rows of their own"))
     if run.get("simulated"):
         lines += [line_of("simulated seconds", value_of("simulated_s", run.get("simulated_s")))]
         lines += simulated_lines(run["simulated"], run.get("rounds", 0), "  ")
@@ -72,9 +80,15 @@ def run_text(folder: Path) -> str:
     if run.get("delta") is not None:
         lines.append(line_of("epsilon does not cover", "; ".join(uncovered(folder))))
     lines += [line_of(label, text) for label, text in _certificate(folder)]
-    lines += [line_of("warning", str(warning)) for warning in [*(run.get("warnings") or []), *_not_known(run)]]
+    lines += [line_of("warning", warning) for warning in [*summary["warnings"], *_not_known(run)]]
     lines.append(line_of("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
     return "\n".join(lines)
+
+
+def _warnings(folder: Path, run: Table) -> list[str]:
+    """The warnings of a run: those of run.json, and those that its end gives reason to."""
+    said: list[str] = list(run.get("warnings") or [])
+    return said + [str(warning) for warning in run_warnings(folder) if warning.text not in said]
 
 
 def _not_known(run: Table) -> Iterator[str]:

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from mpifed.comm.transport import Transport, connect
-from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
-from mpifed.core.text import counted
-from mpifed.files.json_file import content
-from mpifed.files.run_folder import ended
+from mpifed.core.text import counted, on_screen
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
 from mpifed.job.sweep import SweepPoint, points
@@ -26,6 +24,7 @@ from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import check_kind, ended_before
 from mpifed.run.launch import guarded
+from mpifed.run.overwrite import remove
 from mpifed.run.progress import reporter
 
 Value = TypeVar("Value")
@@ -39,6 +38,7 @@ class How(NamedTuple):
     progress: str = "auto"
     check: bool = True
     accept_changed: bool = False
+    overwrite: bool = False
 
 
 def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
@@ -51,6 +51,10 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
 
     def read() -> tuple[list[SweepPoint], bool]:
         with agreed(transport):
+            if how.resume and how.overwrite:
+                raise UsageError(
+                    "--resume with --overwrite: the one goes on with a run, the other removes it; give one"
+                )
             table = read_table(path, changes)
             jobs = points(table, str(path))
             if point is not None and point >= len(jobs):
@@ -73,7 +77,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
 def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Transport, folder: Path, how: How) -> int:
     """Run the chosen points, except those that need not be run again, on shared data; their worst exit code."""
     codes, cache = [], DataCache()
-    _on_server(transport, partial(_begin, folder, all_points))
+    _on_server(transport, partial(_begin, folder, all_points, how.overwrite and chosen == all_points))
     if transport.rank == 0 and any(point.job.privacy is not None for point in all_points):
         say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
     for point in chosen:
@@ -116,12 +120,14 @@ def _finished(job: Job, folder: Path) -> int | None:
     """The exit code of a run that has ended with exactly this job, which is reported; None for any other."""
     code = ended_before(job, folder)
     if code is not None:
-        say(f"mpifed: {folder}: finished already; nothing was changed", run_text(folder))
+        say(f"mpifed: {folder}: finished already; nothing was changed", on_screen(run_text(folder)))
     return code
 
 
-def _begin(folder: Path, points: list[SweepPoint]) -> None:
+def _begin(folder: Path, points: list[SweepPoint], overwrite: bool) -> None:
     """Write sweep.csv at the start: it marks the folder as that of a sweep."""
+    if overwrite:
+        remove(folder)
     folder.mkdir(parents=True, exist_ok=True)
     check_kind(folder / "sweep.csv")
     if not (folder / "sweep.csv").exists():
@@ -133,16 +139,10 @@ def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
 
     Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
     """
-    begun = (run_dir / "job.toml").exists()
-    try:
-        if not begun or content(run_dir / "job.toml") != point.job.text().encode():
-            return None, begun
-        code = ended(run_dir)
-    except (DataError, OSError):  # reported when the run is opened
-        return None, begun
+    code = ended_before(point.job, run_dir, (*FINISHED, NumericalError.exit_code))
     if code == NumericalError.exit_code:
         say(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew")
-    return (code if code in (*FINISHED, NumericalError.exit_code) else None), begun
+    return code, (run_dir / "job.toml").exists()
 
 
 def worst(codes: Iterable[int]) -> int:
@@ -165,11 +165,11 @@ def _run_point(point: SweepPoint, transport: Transport, folder: Path, how: How, 
     try:
         run(
             point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, cache=cache,
-            check=how.check, accept_changed=how.accept_changed,
+            check=how.check, accept_changed=how.accept_changed, overwrite=how.overwrite,
         )  # fmt: skip
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:
-            say(run_text(folder))
+            say(on_screen(run_text(folder)))
         raise
     if transport.rank == 0:
-        say(run_text(folder))
+        say(on_screen(run_text(folder)))

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
 from mpifed.algorithms.certificate import known
-from mpifed.algorithms.horizontal import CHUNK
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Columns, Measure, Problem, ServerRecord, States, Summation, play
+from mpifed.core.exchange import Columns, Measure, ServerRecord, States, Summation, play
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
 from mpifed.core.states import ClientStates
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.files.clients import ClientScores
 from mpifed.job import goals
 from mpifed.job.job import Job
-from mpifed.maths.objectives import Parameters
+from mpifed.run.client_evaluation import ClientEvaluation
+from mpifed.run.scoring import test_scores
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows
 
 
@@ -37,6 +38,7 @@ def measure(
     certify: bool = True,
     room: float = inf,
     first: ReadOnlyTable | None = MappingProxyType({}),
+    asked: Collection[str] = (),
 ) -> tuple[Columns, Table]:
     """(columns of a row of the history, numbers of the first iterate), on rank 0; empty elsewhere. Collective.
 
@@ -49,6 +51,7 @@ def measure(
     room : bytes of memory for the clients' states during the evaluation
     first : the numbers of the first iterate; empty at the first iterate itself, None where they are not known, so that
         certificates that need them are left out
+    asked : `[record] metrics`, of the test data
     """
     columns: Columns = {}
     numbers = dict(first or {})
@@ -66,28 +69,13 @@ def measure(
                 numbers |= measurement.first(server, state)
             columns |= measurement.report(server, state, numbers)
     if summation.serves and test is not None:
-        columns |= test_scores(algorithm.problem, algorithm.model(server), test)
+        columns |= test_scores(algorithm.problem, algorithm.model(server), test, asked)
     return columns, numbers
 
 
 def _begun(measurement: Measure, roster: Roster, states: States, i: int) -> Record:
     """The states with which the evaluation of the clients of block `i` begins."""
     return measurement.start_clients(roster.visit(i, keep=False), states[i])
-
-
-def test_scores(problem: Problem, model: Parameters, test: Block) -> dict[str, float]:
-    """Mean loss and, for classification, accuracy on the rows of a block of one client."""
-    losses, right, rows = 0.0, 0, 0
-    for _, batch in test.everything(CHUNK):
-        scores = problem.objective.scores_of(model, batch.X)
-        losses += float(problem.objective.loss(model.head, scores, batch.y).sum(dtype="float64"))
-        if problem.objective.classifies:
-            right += int((problem.objective.predict(model.head, scores) == batch.y).sum())
-        rows += batch.y.size
-    columns = {"test_loss": losses / rows}
-    if problem.objective.classifies:
-        columns["test_accuracy"] = right / rows
-    return columns
 
 
 class Trained(NamedTuple):
@@ -102,13 +90,18 @@ class RunEvaluation:
     """What a run has measured last, and whether the job's goals are reached; all but `lacking` is collective.
 
     `row` is the last row of the history, `late` has columns of the last model that are not in it, `first` numbers of
-    the first iterate that certificates need, on rank 0; `reached` is whether the model of this round reaches what
-    `[stop]` requires.
+    the first iterate that certificates need, `clients` the clients' scores in `row`, on rank 0; `reached` is whether
+    the model of this round reaches what `[stop]` requires.
     """
 
     def __init__(self, job: Job, transport: Transport, ready: Ready) -> None:
         self._job, self._transport, self._ready = job, transport, ready
         self._measures = measures_of(job, ready.algorithm)
+        self._client_evaluation: ClientEvaluation | None = None
+        if ready.client_tests is not None:
+            problem, tests = ready.algorithm.problem, ready.data.tests
+            self._client_evaluation = ClientEvaluation(problem, transport, ready.client_tests, tests.counts)
+        self.clients: ClientScores | None = None
         self.row: Table = {}
         self.late: Columns = {}
         self.first: ReadOnlyTable | None = None
@@ -128,11 +121,20 @@ class RunEvaluation:
         columns, numbers = measure(
             self._measures if measures is None else measures, ready.algorithm, trained.server, ready.aggregator.blocks,
             trained.clients, ready.everybody, ready.aggregator, ready.test, certify, self._job.data.state_gib * 2**30,
-            first,
+            first, self._job.record.metrics,
         )  # fmt: skip
         if not trained.round:
             self.first = numbers
         return columns
+
+    def row_columns(self, trained: Trained, certify: bool) -> Columns:
+        """The columns of a row of the history: all of the job's, and those of the clients' own test rows."""
+        columns, ready = self.columns(trained, certify=certify), self._ready
+        if self._client_evaluation is None:
+            return columns
+        model = ready.algorithm.model(trained.server) if ready.aggregator.serves else ()
+        self.clients = self._client_evaluation.scores(model)
+        return columns | ({} if self.clients is None else self._client_evaluation.columns(self.clients))
 
     def begin(self, trained: Trained) -> None:
         """The numbers of the first iterate over all rows, where goals are measured over these at the end."""

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from mpifed.core.errors import FINISHED, DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line
+from mpifed.files.clients import CLIENTS
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import RUN, ended, job_of, read_run
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
+from mpifed.observers.mlflow_store import NOTED
+from mpifed.observers.tensorboard import EVENTS
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.run.lock import HEARTBEAT, LOCK
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 FAILURE = "failure.txt"  # the message of the first rank to fail
-_FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", "privacy.csv", FAILURE)
-RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT)  # all that a run writes beside RAW_FOLDERS
+_FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", CLIENTS, "privacy.csv", FAILURE)
+RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, EVENTS, NOTED)  # all that a run writes beside RAW_FOLDERS
 # keys that may differ between a run and its resumption, since no bit depends on them
 _FREE = (
-    "rounds", "name", "stop", "record", "server", "audit", "simulated_network", "data.path", "data.memory_gib",
-    "data.verify", "data.stage", "data.state_gib",
+    "rounds", "name", "stop", "record", "observe", "server", "audit", "simulated_network", "data.path",
+    "data.memory_gib", "data.verify", "data.stage", "data.state_gib",
 )  # fmt: skip
 
 
@@ -51,7 +61,10 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     # whether the run failed before it wrote results
     nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
     if begun and not resume and not nothing_left:
-        raise UsageError(f"{out}: holds a run already; choose another --out, or continue it with --resume")
+        raise UsageError(
+            f"{out}: holds a run already; choose another --out, continue it with --resume, or replace it with "
+            "--overwrite"
+        )
     damaged = _damaged(out) if resume and begun else ""
     header = _header(job, out, bool(damaged)) if resume and begun else None
     if begun and (code := ended_before(job, out)) is not None:
@@ -95,16 +108,26 @@ def _without_its_end(out: Path) -> UsageError:
     )
 
 
-def ended_before(job: Job, out: Path) -> int | None:
-    """The exit code of a run that has ended with exactly this job, and whose result is valid; else None."""
+def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int | None:
+    """The exit code of a run that has ended with exactly this job and one of `codes`; else None."""
     written = out / "job.toml"
     try:
-        if not written.exists() or content(written) != job.text().encode():
+        if not written.exists() or not _is_job(content(written), job):
             return None
         code = ended(out)
-    except (DataError, OSError):  # run.json cannot be read
+    except (DataError, OSError, ValueError, RecursionError):  # a file cannot be read
         return None
-    return code if code in FINISHED else None
+    return code if code in codes else None
+
+
+def _is_job(written: bytes, job: Job) -> bool:
+    """Whether job.toml holds exactly this job, whoever observes it; ValueError where it is no TOML."""
+    text = job.text()
+    return written == text.encode() or _unobserved(written.decode("utf-8")) == _unobserved(text)
+
+
+def _unobserved(text: str) -> Table:
+    return {key: value for key, value in tomllib.loads(text).items() if key != "observe"}
 
 
 def _header(job: Job, out: Path, damaged: bool) -> Header | None:
@@ -127,7 +150,9 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
 def same_job(run_dir: Path, before: Table, after: Table) -> None:
     """UsageError when a run would be resumed with a job that gives other results."""
     if shown := _changed(before, after):
-        raise UsageError(f"{run_dir}: --resume with another job ({shown}); resume with {run_dir / 'job.toml'}")
+        raise UsageError(
+            f"{run_dir}: --resume with another job ({shown}); resume with {command_line(run_dir / 'job.toml')}"
+        )
 
 
 def _changed(before: Table, after: Table) -> str:

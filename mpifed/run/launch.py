@@ -24,7 +24,7 @@ from mpifed.job.job import Job
 from mpifed.run.agreement import agreed
 from mpifed.run.api import run
 from mpifed.run.folder import FAILURE
-from mpifed.run.outcome import Result
+from mpifed.run.outcome import Result, code_of
 from mpifed.run.progress import reporter
 
 _GRACE_S = 3.0
@@ -97,7 +97,7 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
         """Print the error, and end all ranks; returns the exit code where this process can end in order."""
         error = explained(error) or error
         agreed = isinstance(error, MpifedError) and error.agreed
-        code, text, folder = exit_code(error), message(error, transport), run_dir
+        code, text, folder = code_of(error), message(error, transport), run_dir
         if (agreed or transport.size == 1) and _leaves(folder, error):
             folder = None
         if transport.rank == 0 if agreed else _first(folder, _brief(error) if brief else text) or transport.size == 1:
@@ -123,8 +123,16 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
             except BaseException as secondary:
                 if isinstance(secondary, Exception):  # as where an error has no text
                     _print(f"mpifed: unexpected error {type(error).__name__}, and another while it was reported")
-                transport.abort(exit_code(error))
+                transport.abort(code_of(error))
             raise SystemExit(code) from error
+
+
+def note_failure(run_dir: Path, error: Exception, transport: Transport, brief: bool) -> None:
+    """Write the error of a run in a single process into its folder, as `guarded` does."""
+    known = explained(error) or error
+    if not _leaves(run_dir, known):
+        _first(run_dir, _brief(known) if brief else message(known, transport))
+        _note_exit(run_dir, code_of(known))
 
 
 def _end_forked(error: BaseException) -> NoReturn:
@@ -184,12 +192,6 @@ def _leaves(run_dir: Path | None, error: BaseException) -> bool:
     return True
 
 
-def exit_code(error: BaseException) -> int:
-    if isinstance(error, MpifedError):
-        return error.exit_code or 1
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
-
-
 def message(error: BaseException, transport: Transport) -> str:
     """The message of an error: a line for an expected one, the traceback for any other."""
     if isinstance(error, Interrupted):
@@ -206,7 +208,7 @@ def message(error: BaseException, transport: Transport) -> str:
 
 def _brief(error: BaseException) -> str:
     return (
-        f"mpifed: error: {type(error).__name__} (exit {exit_code(error)}); because of [record] released_only its text "
+        f"mpifed: error: {type(error).__name__} (exit {code_of(error)}); because of [record] released_only its text "
         "is on the standard error alone"
     )
 

@@ -15,6 +15,7 @@ from mpifed.core.exchange import ServerRecord, play
 from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
 from mpifed.core.tables import Table
+from mpifed.files.clients import CLIENTS
 from mpifed.files.history import History
 from mpifed.files.history_csv import FIRST, HISTORY
 from mpifed.job.job import Job
@@ -29,6 +30,7 @@ from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import RunEvaluation, Trained
 from mpifed.run.folder import same_end, same_job
 from mpifed.run.identity import Identity
+from mpifed.run.observation import Observation
 from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW, Result
 from mpifed.run.output import Results
 from mpifed.run.own_classes import not_checked
@@ -52,6 +54,7 @@ class RunLoop:
         header: Header | None,
         check: bool,
         accept_changed: bool,
+        observation: Observation,
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
         self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
@@ -62,7 +65,7 @@ class RunLoop:
         self.ready.aggregator.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges = self.ready.algorithm.exchanges
-        self.settings, self.accept_changed = job.table(), accept_changed
+        self.settings, self.accept_changed, self.observation = job.table(), accept_changed, observation
         with agreed(transport):
             self.identity = Identity.of(job, self.ready.data, self.ready.aggregator.device) if self.serves else None
         self.checkpoints = Checkpoints(out, transport, self.ready.aggregator.blocks)
@@ -231,7 +234,7 @@ class RunLoop:
     def _measure(self, certify: bool) -> None:
         if self.job.simulated_network is not None:
             self._account()
-        columns, done = self.evaluation.columns(self._trained(), certify=certify), self.progress
+        columns, done = self.evaluation.row_columns(self._trained(), certify), self.progress
         simulation = self.results.simulation(done) if self.results else None
         self.evaluation.row = row = {
             "round": done.round,
@@ -243,7 +246,7 @@ class RunLoop:
             **(self.ledger.columns() if self.ledger else {}),
         }
         if self.results is not None:
-            self.results.row(row)
+            self.results.row(row, self.evaluation.clients)
 
     def _measure_the_start(self) -> None:
         """The first row, and the numbers of the first iterate that certificates need: over all rows, as at the end."""
@@ -305,10 +308,13 @@ class RunLoop:
             if self.header is None and not resumed:
                 write_header(self.out, Header(self.settings, settings(ready.algorithm.problem).multiplier))
             ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)
+        if ready.client_tests is None:
+            (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it
         notes = [*self.notes, *data_warnings(self.job, ready.data)]
         return Results(
-            self.job, ready.algorithm, self.out, self.reporter, ledger, self.identity, ready.aggregator.device, notes
-        )
+            self.job, ready.algorithm, self.out, self.reporter, self.observation, ledger, self.identity,
+            ready.aggregator.device, notes,
+        )  # fmt: skip
 
     def _close_results(self, cpu_s: float, code: int) -> None:
         gathered = self.transport.gather((cpu_s, environment.peak_rss_bytes()))

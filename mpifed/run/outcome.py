@@ -33,6 +33,13 @@ def exit_code(end: int) -> int:
     return TooFewClients.exit_code if end == TOO_FEW else end
 
 
+def code_of(error: BaseException) -> int:
+    """The exit code of a run that ends by an error."""
+    if isinstance(error, MpifedError):
+        return error.exit_code or 1
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
 def error_of(
     end: int, job: Job, done: int, out: Path, lacking: Sequence[str], refusal: str | None
 ) -> MpifedError | None:

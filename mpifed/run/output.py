@@ -20,6 +20,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import aside
+from mpifed.files.clients import ClientScores, write_clients
 from mpifed.files.history import History
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_arrays, write_arrays
@@ -33,6 +34,7 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.run import environment
 from mpifed.run.checkpoint import Progress
 from mpifed.run.identity import Identity
+from mpifed.run.observation import Observation
 from mpifed.run.process import this_process
 from mpifed.run.progress import Reporter
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
@@ -47,13 +49,14 @@ class Results:
         algorithm: Algorithm,
         out: Path,
         reporter: Reporter,
+        observation: Observation,
         ledger: Ledger | None,
         identity: Identity | None,
         device: Device | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
-        self.identity = identity
+        self.observation, self.identity = observation, identity
         self.history: History | None = None  # None until it is opened
         self.about: Table = {}  # the keys of run.json that do not change in each round
         self.device = device or Host()  # of rank 0
@@ -67,6 +70,7 @@ class Results:
         those of later rows, and of run.json, are of the whole run over the new one.
         """
         network = self.job.simulated_network
+        self.observation.resume()
         try:
             changed = job_of(self.out).get("simulated_network") != self.job.table().get("simulated_network")
         except DataError:  # it is written anew
@@ -102,6 +106,7 @@ class Results:
             "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
             **(self.identity.for_run_json(job.privacy is not None) if self.identity else {}),
             **self._privacy(),
+            **self.observation.about(),
         }
         self.write(progress, None, [], 0.0, [])
         resumption = f", resumed after round {progress.round}" if resumed else ""
@@ -111,6 +116,7 @@ class Results:
         )
         for warning in self.about["warnings"]:
             self.reporter.warn(warning)
+        self.observation.begin(job, progress.round if resumed else None)
 
     def _privacy(self) -> Table:
         """The keys of run.json on privacy."""
@@ -133,11 +139,16 @@ class Results:
             )
         return warnings + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
 
-    def row(self, columns: Table) -> None:
-        """Add a measured round."""
+    def row(self, columns: Table, clients: ClientScores | None) -> None:
+        """Add a measured round; clients.csv is that of the last one."""
         if self.history is not None:
             self.history.append(columns)
             self.reporter.row(columns)
+            self.observation.measured(columns)
+        if clients is not None:
+            tested, all_clients = len(clients.client), self.algorithm.problem.clients
+            self.about |= {"clients_tested": tested, "clients_without_tests": all_clients - tested}
+            write_clients(self.out, clients, self.algorithm.problem.objective.classifies)
 
     def simulation(self, progress: Progress) -> Simulation | None:
         """The simulated times of the rounds so far, if the job has a simulated network."""
@@ -169,6 +180,7 @@ class Results:
             self.reporter.warn(remark)
         if not self.job.released_only:  # they may depend on the server's state beside its model
             self.about["warnings"] += remarks
+        self.about["warnings"] += self.observation.failures
         self.about |= {name: value if value is None or math.isfinite(value) else None for name, value in late.items()}
         if self.ledger is not None:
             self.about |= collusion(self.job, self.ledger.spending)

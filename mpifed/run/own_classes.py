@@ -100,7 +100,7 @@ def _tries(blocks: Roster) -> bool:
 def _tried(parts: list[Own], objective: Model, task: Task, device: Device) -> list[str]:
     """Notes on what could not be tested; UsageError with all errors."""
     wrong, notes, placed = [], [], _placed(device)
-    with _restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
+    with restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for own in parts:
             examined = Examined(own.part, placed)
@@ -145,7 +145,7 @@ def _placed(device: Device) -> Callable[[Any], Any]:  # as below
 
 
 @contextmanager
-def _restored_generators() -> Iterator[None]:
+def restored_generators() -> Iterator[None]:
     """Restore the states of the global generators of NumPy and Python afterwards."""
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
     try:

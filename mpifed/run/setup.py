@@ -38,7 +38,7 @@ from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import check_own_classes
 from mpifed.run.staging import staged
 from mpifed.shards import store
-from mpifed.shards.hosted import hosted_blocks
+from mpifed.shards.hosted import SHARD_NBYTES, hosted_blocks
 
 _KIND = {True: "classes", False: "real-valued targets"}
 
@@ -56,6 +56,7 @@ class Ready(NamedTuple):
     everybody: Round  # in which all clients participate: for set-up and evaluation
     key: int | None = None  # draws the participating clients where they are secret; on all ranks, new in each process
     notes: tuple[str, ...] = ()  # on classes of the user's that could not be tested; on all ranks
+    client_tests: Roster | None = None  # the test rows of this rank's clients, where these are evaluated
 
 
 def problem_of(job: Job, data: store.ShardFolder) -> Problem:
@@ -70,7 +71,8 @@ def problem_of(job: Job, data: store.ShardFolder) -> Problem:
         )
     outputs = data.classes or data.targets
     regularizer = job.make_regularizer()
-    if wrong := _wrong_data(job, objective, regularizer, data) or objective.check(data.features, outputs):
+    wrong = [*_wrong_data(job, objective, regularizer, data), *_wrong_tests(job, data)]
+    if wrong := wrong or objective.check(data.features, outputs):
         raise UsageError("\n".join(wrong))
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
@@ -102,6 +104,25 @@ def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None,
             f'[regularizer] name: groups the weights of features, which {place} has not; take "l1", or {linear}'
         )
     return wrong
+
+
+def _wrong_tests(job: Job, data: store.ShardFolder) -> Iterator[str]:
+    """Errors where test rows that the job asks for are not there, or a metric is not for them."""
+    if job.record.client_tests and not data.tests.counts.any():
+        yield (
+            f"[record] client_tests: {job.data.path} has no test rows of the clients' own; make the data with `mpifed "
+            "data ... --client-test-fraction 0.2`, or leave it out"
+        )
+    if job.record.metrics and not data.test_samples:
+        yield (
+            f"[record] metrics: {job.data.path} has no test rows; make the data with `mpifed data ... --test-fraction "
+            "0.2`, or leave it out"
+        )
+    if job.record.metrics and not data.classes:
+        yield (
+            f"[record] metrics: {', '.join(job.record.metrics)} are of classes, and {job.data.path} holds real-valued "
+            "targets, for which RMSE and R2 are measured anyway; leave it out"
+        )
 
 
 def prepare(
@@ -155,8 +176,11 @@ def prepare(
         specs = check_started(job.algorithm["name"], server, first, count)
         tests = aggregator.serves and job.record.evaluate_every > 0
         test = cache.get("test", lambda: _test_block(job, data)) if tests else None
+        own_tests = None
+        if tests_clients(job, data):
+            own_tests = cache.get("client tests", lambda: _client_tests(job, data, placement.hosted(transport.rank)))
     key = transport.share(new_key() if aggregator.serves else None) if secret else None
-    return Ready(algorithm, data, aggregator, server, clients, specs, test, everybody, key, tuple(notes))
+    return Ready(algorithm, data, aggregator, server, clients, specs, test, everybody, key, tuple(notes), own_tests)
 
 
 def device_of(job: Job, transport: Transport) -> Device:
@@ -252,6 +276,22 @@ def _open_blocks(job: Job, data: store.ShardFolder, hosted: Hosted) -> Roster:
             data.verify(number)
     ahead = job.participation.clients_per_round is None
     return hosted_blocks(data, *hosted, job.compute.dtype, job.data.memory_gib * 2**30, ahead)
+
+
+def tests_clients(job: Job, data: store.ShardFolder) -> bool:
+    """Whether the model is evaluated on the clients' own test rows: the server then learns a number of each client."""
+    asked = job.record.client_tests
+    if asked is None:
+        asked = job.channel == "plain" and not job.record.released_only
+    return bool(asked and job.record.evaluate_every and data.tests.counts.any())
+
+
+def _client_tests(job: Job, data: store.ShardFolder, hosted: Hosted) -> Roster:
+    """The test rows of the hosted clients, opened when they are first evaluated; in the memory that shards leave."""
+    of_rank = slice(hosted.clients.start, hosted.clients.stop)
+    training = data.nbytes[of_rank].sum() + (SHARD_NBYTES + 8 * data.counts[of_rank]).sum()
+    room = max(0.0, job.data.memory_gib * 2**30 - float(training))
+    return hosted_blocks(data, *hosted, job.compute.dtype, room, ahead=False, tests=True)
 
 
 def _test_block(job: Job, data: store.ShardFolder) -> Block | None:

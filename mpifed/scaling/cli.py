@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from mpifed.arguments import FOLDER
 from mpifed.core.tables import Table
-
-FOLDER = click.Path(path_type=Path)
+from mpifed.core.text import on_screen, screen_width
 
 
 def numbers(text: str, option: str) -> list[int]:
@@ -20,7 +20,7 @@ def numbers(text: str, option: str) -> list[int]:
     return counts
 
 
-@click.command()
+@click.command(short_help="Measure or predict how a job scales.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
 @click.option(
@@ -30,10 +30,12 @@ def numbers(text: str, option: str) -> list[int]:
     "--clients", metavar="N[,N...]",
     help="Use synthetic data with N clients, in all (strong) or per rank (weak), each like a client of the job.",
 )  # fmt: skip
-@click.option("--model-size", "sizes", metavar="H[,H...]", help="[model] hidden.  [default: the job's]")
+@click.option(
+    "--model-size", "sizes", metavar="H[,H...]", help="Widths of an mlp, [model] hidden.  [default: the job's]"
+)
 @click.option("--strong", "kinds", flag_value="strong", help="The same problem on more ranks.  [default: both]")
 @click.option("--weak", "kinds", flag_value="weak", help="A problem that grows with the ranks, on synthetic data.")
-@click.option("--both", "kinds", flag_value="strong,weak", default=True, hidden=True)
+@click.option("--both", "kinds", flag_value="strong,weak", default=True, hidden=True, help="Both, the default.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each run.  [default: the job's, at most 100]")
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each point, interleaved."
@@ -93,7 +95,7 @@ def scale(
         from mpifed.forecast.scale import scale_text
 
         prediction = predicted(job, changes, numbers(ranks, "--ranks"), weak=kinds == "weak", **machine)
-        click.echo(json.dumps(prediction, indent=2) if as_json else scale_text(prediction))
+        click.echo(json.dumps(prediction, indent=2) if as_json else on_screen(scale_text(prediction, screen_width())))
         return
     if as_json:
         raise click.UsageError("--json needs --predict; a study writes its numbers to scaling.json in its folder")

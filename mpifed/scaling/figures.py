@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpifed.core.tables import Table
 from mpifed.files.atomic import aside
-from mpifed.plots import COLOURS, STYLE
+from mpifed.plots.style import COLOURS, STYLE
 from mpifed.scaling.results import PARTS, Series
 from mpifed.scaling.study import STRONG, WEAK
 

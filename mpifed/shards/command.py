@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import MISSING, Field
 from pathlib import Path
+from statistics import median
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,11 +16,13 @@ from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.expected import expected
 from mpifed.core.tables import Table
+from mpifed.core.text import on_screen
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
     from mpifed.shards.store import ShardFolder
 
+MOST_SHOWN = 20  # clients whose counts of labels are printed, and classes
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 PIXELS = ("digits", "mnist", "idx", "cifar", "svhn")  # by default scaled by `unit`: raw pixels diverge
 
@@ -75,11 +78,26 @@ def _of_all_sources() -> list[click.Parameter]:
             "rows, of categories the most frequent one.",
         ),
         click.Option(
-            ["--partition"], default="iid", show_default=True, metavar="iid|dirichlet:A|classes:K|shards:K",
+            ["--partition"], default="iid", show_default=True,
+            metavar="iid|dirichlet:A|classes:K|random-classes:K|shards:K",
             help="Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, "
-            "K classes each, or K runs each of the rows sorted by class.",
+            "K classes each (all classes with equally many clients, or drawn by each client), or K runs each of the "
+            "rows sorted by class. NIID-Bench's names are known too: homo, noniid-labeldir:A, noniid-#labelK, "
+            "iid-diff-quantity:A.",
         ),
-        click.Option(["--skew"], type=float, metavar="A", help="Draw the sizes of groups of rows from Dirichlet(A)."),
+        click.Option(
+            ["--skew"], metavar="A|lognormal:S|power:A",
+            help="Draw the sizes of groups of rows from Dirichlet(A), or as exp of normal numbers with deviation S, or "
+            "make them k^-A for k = 1, 2, ...",
+        ),
+        click.Option(
+            ["--min-samples"], type=int, default=1, show_default=True, metavar="N",
+            help="Draw the partition again until every group of rows has so many.",
+        ),
+        click.Option(
+            ["--feature-noise"], type=float, metavar="V",
+            help="A shift of features: add Gaussian noise of variance V n / N to scaled rows of client n = 1, ..., N.",
+        ),
         click.Option(
             ["--labels"], default="all", show_default=True, metavar="all|even-odd|class:K|below:K",
             help="The classes: every label, odd against even, label K against the rest, or labels below K against "
@@ -93,8 +111,12 @@ def _of_all_sources() -> list[click.Parameter]:
         ),
         click.Option(["--test-fraction"], type=float, metavar="F", help="Hold out this fraction of rows for testing."),
         click.Option(
+            ["--client-test-fraction"], type=float, metavar="F",
+            help="Hold out this fraction of each client's rows, with which that client tests; where rows are divided.",
+        ),
+        click.Option(
             ["--pack"], type=int, metavar="K",
-            help="Clients per file.  [default: 1, of very many clients so many that there are at most 1000 files]",
+            help="Clients per file.  [default: 1, of very many clients so many that there are at most 100 files]",
         ),
         click.Option(
             ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
@@ -127,7 +149,10 @@ class _Sources(click.Group):
         return _command(cmd_name, own_class(cmd_name, Source, cmd_name))
 
 
-@click.group(cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", epilog="`mpifed data SOURCE --help` has the options.")
+@click.group(
+    cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", short_help="Divide data among clients.",
+    epilog="`mpifed data SOURCE --help` has the options.",
+)  # fmt: skip
 def data() -> None:
     """Divide data among clients: one shard per client, as HDF5 files.
 
@@ -221,18 +246,21 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
     except MemoryError as error:
         why = str(error) or "none left"
         raise DataError(f"{name}: not enough memory ({why}); use less data") from error
-    click.echo(summary(federation))
+    click.echo(on_screen(summary(federation)))
 
 
 def summary(federation: ShardFolder) -> str:
     """A few lines on the data of a folder."""
     counts, widths = federation.counts, federation.widths
+    tests = federation.tests.counts
+    own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
     lines = {
-        "rows": f"{federation.samples} to train on, {federation.test_samples} to test with",
+        "rows": f"{federation.samples} to train on, {federation.test_samples} to test with{own}",
         "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
         "classes": f"{federation.classes}" if federation.classes else "none (real targets)",
         "clients": f"{federation.clients}, split by {federation.split}{_of_whom(federation)}",
-        "shards": f"{counts.min()} to {counts.max()} rows, {widths.min()} to {widths.max()} features",
+        "shards": f"{counts.min()} to {counts.max()} rows (median {median(counts.tolist()):g}), {widths.min()} to "
+        f"{widths.max()} features",
         "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
         "folder": f"{federation.path}",
     }
@@ -245,7 +273,11 @@ def summary(federation: ShardFolder) -> str:
         lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2" + (
             "" if with_b is None else f"; with an intercept {with_b:.6g}"
         )
-    return "\n".join(f"{name:9}{value}" for name, value in lines.items())
+    text = [f"{name:9}{value}" for name, value in lines.items()]
+    labels = federation.provenance.get("label_counts")
+    if labels and len(labels) <= MOST_SHOWN and len(labels[0]) <= MOST_SHOWN // 2:
+        text += ["", *_label_table(labels, federation.provenance["classes"])]
+    return "\n".join(text)
 
 
 def _of_whom(federation: ShardFolder) -> str:
@@ -256,3 +288,14 @@ def _of_whom(federation: ShardFolder) -> str:
     ids, clients = natural[0], federation.clients
     joined = "" if len(ids) == clients else f", of {len(ids)} identifiers"
     return f", natural{joined}: {', '.join(ids if len(ids) < 4 else [ids[0], ids[1], '...', ids[-1]])}"
+
+
+def _label_table(counts: list[list[int]], classes: list[str]) -> list[str]:
+    """A line for each client: its rows of each class."""
+    width = max(4, *(len(str(most)) for most in map(max, counts))) + 1
+
+    def line(name: str, cells: list[str]) -> str:
+        return f"{name:8}" + "".join(f"{cell[: width - 1]:>{width}}" for cell in cells)
+
+    rows = (line(str(client), [str(count or ".") for count in row]) for client, row in enumerate(counts))
+    return [line("client", classes), *rows]

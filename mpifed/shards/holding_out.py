@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
 from mpifed.core.protocols import Piece
-from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
 from mpifed.shards.natural import NaturalClients
 from mpifed.shards.partition import held_out, training_rows
@@ -28,19 +28,24 @@ def hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
         size, what = int(out.sum()) * data.features * np.dtype(data.dtype).itemsize, f"--test-fraction {fraction:g}"
         check_memory(size, f"{what}: {out.sum()} rows of {data.features} features", "lower it")
 
-    def chunks(mask: Array) -> Iterator[Piece]:
-        start = 0
-        for X in data.chunks():
-            yield X[mask[start : start + X.shape[0]]]
-            start += X.shape[0]
-
-    test = list(chunks(out))
+    test = list(rows_where(out, data))
     test_X = test[0] if data.dtype is None else np.concatenate(test)
     return replace(
-        data, labels=data.labels[~out], chunks=lambda: chunks(~out), test=(test_X, data.labels[out]),
+        data, labels=data.labels[~out], chunks=partial(rows_where, ~out, data), test=(test_X, data.labels[out]),
         partition=training_rows(data.partition, ~out, data.features) if data.partition else None,
+        client_tests=None if data.client_tests is None else data.client_tests[~out],
         natural=data.natural.of_rows(~out, out) if data.natural else None,
     )  # fmt: skip
+
+
+def rows_where(chosen: NDArray[np.bool_], data: Dataset) -> Iterator[Piece]:
+    """The chunks of the chosen rows [s]; none without rows."""
+    start = 0
+    for X in data.chunks():
+        rows = chosen[start : start + X.shape[0]]
+        start += X.shape[0]
+        if rows.any():
+            yield X if rows.all() else X[rows]
 
 
 def _but_one(natural: NaturalClients, out: NDArray[np.bool_]) -> NDArray[np.bool_]:

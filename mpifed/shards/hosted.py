@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,9 @@ STREAMED_NBYTES = 2**30  # of labels of open shards whose values are read from f
 
 
 def hosted_blocks(
-    data: ShardFolder, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, ahead: bool
-) -> Roster:
+    data: ShardFolder, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, ahead: bool,
+    tests: bool = False,
+) -> Roster:  # fmt: skip
     """The blocks of consecutive clients, opened on demand.
 
     Parameters
@@ -27,12 +29,13 @@ def hosted_blocks(
     dtype : of their rows
     room : bytes of values to keep in memory; values of further clients are read from their files at each use
     ahead : open all blocks now, since all will be needed
+    tests : of the rows with which the clients test, in place of those with which they train
 
     Raises
     ------
     DataError : when a shard is damaged: now if `ahead`, else when it is opened.
     """
-    opened = _Opened(data, clients, bounds, dtype, room)
+    opened = _Opened(data, clients, bounds, dtype, room, tests)
     if ahead:
         for i in range(len(bounds) - 1):
             opened.keep(i)
@@ -42,8 +45,12 @@ def hosted_blocks(
 class _Opened:
     """Open blocks: those in memory stay open, others as long as they were recently used."""
 
-    def __init__(self, data: ShardFolder, clients: range, bounds: NDArray[np.int64], dtype: str, room: float) -> None:
-        self._data, self._clients, self._bounds, self._dtype, self._room = data, clients, bounds, dtype, room
+    def __init__(
+        self, data: ShardFolder, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, tests: bool
+    ) -> None:
+        self._shard = partial(data.shard, tests=True) if tests else data.shard
+        self._counts, self._nbytes = (data.tests.counts, data.tests.nbytes) if tests else (data.counts, data.nbytes)
+        self._clients, self._bounds, self._dtype, self._room = clients, bounds, dtype, room
         self._resident: dict[int, Block] = {}
         self._streamed: OrderedDict[int, Block] = OrderedDict()
         self._streamed_nbytes = 0
@@ -58,13 +65,13 @@ class _Opened:
             self._streamed.move_to_end(i)
             return block
         shards, streams, clients = [], False, self._of(i)
-        joint = Joint(int(self._data.counts[clients.start : clients.stop].sum())) if len(clients) > 1 else None
+        joint = Joint(int(self._counts[clients.start : clients.stop].sum())) if len(clients) > 1 else None
         for client in clients:
-            nbytes = int(self._data.nbytes[client]) + self._overhead(client)
+            nbytes = int(self._nbytes[client]) + self._overhead(client)
             fits = nbytes <= self._room
             self._room -= nbytes if fits else 0
             streams |= not fits
-            shards.append(self._data.shard(client, in_memory=fits))
+            shards.append(self._shard(client, in_memory=fits))
             if joint is not None:
                 joint.add(shards[-1])
         block = Block(tuple(shards), self._dtype)
@@ -83,7 +90,7 @@ class _Opened:
         block = self._resident.get(i) or self._streamed.get(i)
         if block is not None:
             return block
-        shards: list[Shard] = [self._data.shard(client, in_memory=False) for client in self._of(i)]
+        shards: list[Shard] = [self._shard(client, in_memory=False) for client in self._of(i)]
         return Block(tuple(shards), self._dtype)
 
     def _of(self, i: int) -> range:
@@ -91,4 +98,4 @@ class _Opened:
 
     def _overhead(self, client: int) -> int:
         """Bytes in memory besides the values."""
-        return SHARD_NBYTES + 8 * int(self._data.counts[client])
+        return SHARD_NBYTES + 8 * int(self._counts[client])

@@ -40,7 +40,7 @@ def encode(data: Dataset, rule: str) -> Labels:
             raise UsageError(f"--labels {rule}: the labels are real targets, not classes; add --task classification")
         return Labels(_targets(labels), None if test is None else _targets(test), ())
     values = np.unique(labels)
-    texts = data.label_names
+    texts = data.classes
     if len(values) < 2:
         only = texts[values[0]] if texts else values[0]
         raise DataError(f"{_file(data, 0)}: all rows have the label {only}; expected at least two classes")
@@ -87,7 +87,7 @@ def _check_known(data: Dataset, values: Array) -> None:
         return
     strange = np.flatnonzero(~np.isin(data.test[1], values))
     if len(strange):
-        label, texts = data.test[1][strange[0]], data.label_names
+        label, texts = data.test[1][strange[0]], data.classes
         known = [texts[value] for value in values.tolist()] if texts else values
         raise DataError(
             f"{_file(data, -1)}: row {strange[0] + 1} has the label {texts[label] if texts else label}, which no "

@@ -20,6 +20,7 @@ _LARGE_BYTES = 2**26  # a larger federation.h5 is compared only if all files are
 CHECKSUM = "sha256"  # attribute of federation.h5: checksum of everything else in it
 DATA_CHECKSUM = "data_sha256"  # attribute: the same without provenance, which identifies the data
 PROVENANCE = "provenance"
+TEST = "test_"  # prefix of the datasets of a shard file that hold the clients' test rows
 REMEDY = "make the data again with `mpifed data ... --force`"
 
 
@@ -105,6 +106,6 @@ def compact_labels(y: Array) -> Array:
     """Labels y [s] in the smallest little-endian dtype that represents them exactly; vectors one after the other."""
     y = of_vectors(y).reshape(-1)
     if np.issubdtype(y.dtype, np.integer):
-        return y.astype(np.min_scalar_type(int(y.max())).newbyteorder("<"))
+        return y.astype(np.min_scalar_type(int(y.max(initial=0))).newbyteorder("<"))
     single = y.astype("<f4")
     return single if np.array_equal(single, y) else y.astype("<f8")

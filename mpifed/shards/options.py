@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +25,13 @@ class Options:
     group: int | None = None  # identifiers per client, of natural clients
     min_rows: int | None = None  # training rows that a natural client has at least
     partition: str = "iid"
-    skew: float | None = None
+    skew: str | float | None = None
+    min_samples: int = 1  # of each client
+    feature_noise: float | None = None  # see `with_noise`
     labels: str = "all"
     scale: str = "none"  # or several scalings in sequence, separated by commas
     test_fraction: float | None = None
+    client_test_fraction: float | None = None
     pack: int | None = None  # None: 1, of very many clients so many that there are at most `MOST_FILES` files
     seed: int = 0
     force: bool = False
@@ -52,8 +56,17 @@ class Options:
             raise UsageError("--group and --min-rows join natural clients: give --by COLUMN, and no --clients or --map")
         elif not from_tables:
             self._check_split()
-        if (self.split == "columns" or self.map or from_tables) and (self.partition != "iid" or self.skew is not None):
-            raise UsageError("--partition and --skew divide rows; leave them out with --split columns, --map or tables")
+        if self._drawn and (self.split == "columns" or self.map or from_tables):
+            raise UsageError(
+                "--partition, --skew and --min-samples divide rows; leave them out with --split columns, --map or "
+                "tables"
+            )
+        of_rows = self.split == "rows" or self.natural
+        if self.feature_noise is not None and not (of_rows and 0 < self.feature_noise < math.inf):
+            raise UsageError(
+                f"--feature-noise {self.feature_noise:g}: expected a variance above 0, and --split rows or natural "
+                "clients, where each row has one client"
+            )
         if self.pack is not None and not 1 <= self.pack < 2**31:
             raise UsageError(f"--pack {self.pack}: expected 1 or more clients per file, and fewer than 2^31")
         if not 0 <= self.seed < 2**64:
@@ -65,13 +78,20 @@ class Options:
         artificial = self.clients is not None or self.grid or self.map or self.split in ("columns", "grid")
         return self.source.names_clients and (not artificial or getattr(self.source, "by", None) is not None)
 
+    @property
+    def _drawn(self) -> bool:
+        return self.partition != "iid" or self.skew is not None or self.min_samples != 1
+
     def _check_natural(self) -> None:
         if self.clients is not None or self.grid or self.map or self.split not in (None, "rows"):
             raise UsageError(
                 "--by says whose each row is; leave out --clients, --grid, --map, and --split or give rows"
             )
-        if self.partition != "iid" or self.skew is not None:
-            raise UsageError("--partition and --skew divide rows at random; leave them out with natural clients")
+        if self._drawn:
+            raise UsageError(
+                "--partition, --skew and --min-samples divide rows at random; leave them out with natural clients, "
+                "which --min-rows joins"
+            )
         for name, number in (("group", self.group), ("min-rows", self.min_rows)):
             if number is not None and not 1 <= number < 2**62:
                 raise UsageError(f"--{name} {number}: expected 1 or more")

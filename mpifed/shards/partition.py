@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
+from mpifed.shards.partitioners import by_kind, deal, stream
 
 CLIENT_BYTES = 256  # approximate memory of the metadata of a client
 
@@ -84,13 +81,14 @@ def training_rows(partition: Partition, keep: NDArray[np.bool_], features: int) 
     return training._replace(missing=int(keep.sum()) * features - int(training.counts @ training.widths))
 
 
-def stream(seed: int, purpose: str, *index: int) -> Generator:
-    """The random generator of (seed, purpose, index)."""
-    return np.random.default_rng([seed, crc32(purpose.encode()), *index])
-
-
 def by_rows(
-    y: Array, features: int, clients: int, how: str = "iid", skew: float | None = None, seed: int = 0
+    y: Array,
+    features: int,
+    clients: int,
+    how: str = "iid",
+    skew: str | float | None = None,
+    seed: int = 0,
+    min_samples: int = 1,
 ) -> Partition:
     """A horizontal split: each client holds all columns of its rows.
 
@@ -100,17 +98,21 @@ def by_rows(
     features : total number of columns
     clients : N, at most s
     how : "iid"; "dirichlet:A", where each class is divided in proportions drawn from a symmetric Dirichlet
-        distribution with parameter A; "classes:K", where each client holds rows of (at most) K classes; "shards:K",
-        where the rows in the order of their classes are cut into K N equal runs, and each client has K at random
-        (McMahan et al., AISTATS 2017, with K = 2)
-    skew : parameter of a symmetric Dirichlet distribution of the clients' sizes; None for equal sizes
+        distribution with parameter A; "classes:K", where each client holds rows of (at most) K classes, and classes
+        have equally many clients; "random-classes:K", where each client draws its classes; "shards:K", where the rows
+        in the order of their classes are cut into K N equal runs, and each client has K at random (McMahan et al.,
+        AISTATS 2017, with K = 2); or a name of NIID-Bench, see `partitioners.ALIASES`
+    skew : how the clients' sizes are drawn, up to a factor: "dirichlet:A", or A alone, from a symmetric Dirichlet
+        distribution; "lognormal:S", exp of normal numbers with standard deviation S; "power:A", the numbers k^-A for
+        k = 1, ..., N at random; None for equal sizes
     seed : of all random numbers
+    min_samples : the partition is drawn again, with other numbers, until each client has so many rows
 
     Raises
     ------
-    UsageError : when there are too few rows or classes for the partition.
+    UsageError : when there are too few rows or classes for the partition, or `DRAWS` partitions had a smaller client.
     """
-    groups = deal(y, clients, how, skew, seed)
+    groups = deal(y, clients, how, skew, seed, min_samples)
     holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
     return Partition("rows", groups, [np.arange(features)], holds)
 
@@ -136,13 +138,19 @@ def by_columns(samples: int, features: int, clients: int) -> Partition:
 
 
 def by_grid(
-    y: Array, features: int, shape: tuple[int, int], how: str = "iid", skew: float | None = None, seed: int = 0
+    y: Array,
+    features: int,
+    shape: tuple[int, int],
+    how: str = "iid",
+    skew: str | float | None = None,
+    seed: int = 0,
+    min_samples: int = 1,
 ) -> Partition:
     """A hybrid split: R groups of rows times C groups of columns; client r * C + c holds group r of rows, c of columns.
 
     Parameters are those of `by_rows`, with `shape` = (R, C) in place of the number of clients.
     """
-    rows, columns = deal(y, shape[0], how, skew, seed), cut(features, shape[1])
+    rows, columns = deal(y, shape[0], how, skew, seed, min_samples), cut(features, shape[1])
     check_memory(
         CLIENT_BYTES * shape[0] * shape[1], f"--grid {shape[0]}x{shape[1]}: {shape[0] * shape[1]} clients", "give fewer"
     )
@@ -157,116 +165,6 @@ def cut(features: int, parts: int) -> list[NDArray[np.int64]]:
     return np.array_split(np.arange(features), parts)
 
 
-def deal(y: Array, clients: int, how: str, skew: float | None, seed: int) -> list[NDArray[np.int64]]:
-    """N ascending arrays [s_n] of row indices, none of them empty: a partition of the rows (see `by_rows`)."""
-    if not 1 <= clients <= len(y):
-        raise UsageError(f"{clients} clients for {len(y)} rows: every client needs one; give 1 to {len(y)} clients")
-    if skew is not None and not 0 < skew < np.inf:
-        raise UsageError(f"--skew {skew:g}: the parameter of a Dirichlet distribution is a number above 0")
-    rng = stream(seed, "rows")
-    name, parameter = _parse(how)
-    if name == "shards":
-        return _runs(y, clients, how, int(parameter), skew, rng)
-    sizes = np.full(clients, 1.0) if skew is None else rng.dirichlet(np.full(clients, skew)) + np.finfo(float).tiny
-    kind, shares = _shares(y, how, name, parameter, sizes, rng)
-    owner = np.empty(len(y), dtype=np.int64)
-    for members, share in zip(_by_kind(kind, len(shares)), shares, strict=True):
-        members = rng.permutation(members)
-        ends = np.rint(np.cumsum(share)[:-1] / share.sum() * len(members))
-        owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
-    counts = _leave_nobody_out(owner, clients)
-    return np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
-
-
-def _runs(y: Array, clients: int, how: str, each: int, skew: float | None, rng: Generator) -> list[NDArray[np.int64]]:
-    """N ascending arrays [s_n]: of each client `each` runs of the rows in the order of their classes y [s]."""
-    _check_classes(y, how)
-    if skew is not None:
-        raise UsageError(f"--partition {how} --skew {skew:g}: runs are of equal size; leave out --skew")
-    if each * clients > len(y):
-        raise UsageError(
-            f"--partition {how}: {clients} clients with {each} runs of {len(y)} rows; every run needs a row: give K "
-            f"from 1 to {len(y) // clients}"
-        )
-    runs = np.array_split(np.argsort(y, kind="stable"), each * clients)
-    holders = rng.permutation(each * clients).reshape(clients, each)
-    return [np.sort(np.concatenate([runs[i] for i in numbers])) for numbers in holders]
-
-
-def _check_classes(y: Array, how: str) -> None:
-    if not np.issubdtype(y.dtype, np.integer):
-        raise UsageError(f"--partition {how}: the labels are real targets, not classes; use --partition iid")
-
-
-def _by_kind(kind: Array, kinds: int) -> Iterator[Array]:
-    """The ascending rows of each kind in kind [s], from 0 to kinds - 1."""
-    order, ends = np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind, minlength=kinds))
-    for start, stop in zip([0, *ends.tolist()], ends.tolist(), strict=False):
-        yield order[start:stop]
-
-
-def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: Generator) -> tuple[Array, Array]:
-    """(kind [s] of each row, share [kinds, N] of each kind for each client, up to a factor)."""
-    clients = len(sizes)
-    if name == "iid":
-        return np.zeros(len(y), dtype=np.int64), sizes[None]
-    _check_classes(y, how)
-    classes = int(y.max()) + 1
-    check_memory(
-        24 * classes * clients, f"--partition {how}: {classes} classes by {clients} groups",
-        "give fewer clients, or --task regression if the labels are not classes",
-    )  # fmt: skip
-    if name == "dirichlet":
-        return y, (rng.dirichlet(np.full(clients, parameter), size=classes) + np.finfo(float).tiny) * sizes
-    each = int(parameter)
-    if each > classes or each * clients < classes:
-        raise UsageError(
-            f"--partition {how}: {clients} clients with {each} of {classes} classes each; every class needs a holder "
-            f"and a client has at most {classes}: give K from {-(-classes // clients)} to {classes}"
-        )
-    # clients in random order take the next K classes of a random cycle, so that all classes have equally many clients
-    circle = np.arange(clients * each).reshape(clients, each) % classes
-    holders = np.zeros((classes, clients))
-    holders[rng.permutation(classes)[circle], rng.permutation(clients)[:, None]] = 1
-    return y, holders * sizes
-
-
-def _parse(how: str) -> tuple[str, float]:
-    """(name, parameter) of a partition."""
-    name, _, text = how.partition(":")
-    try:
-        if how == "iid":
-            return name, 0.0
-        if name == "dirichlet" and 0 < float(text) < np.inf:
-            return name, float(text)
-        if name in ("classes", "shards") and int(text) > 0:
-            return name, int(text)
-    except ValueError:
-        pass
-    raise UsageError(
-        f"--partition {how[:40]}: expected iid, dirichlet:A with A > 0, classes:K or shards:K with K = 1, 2, ..."
-    )
-
-
-def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:
-    """Give each client without rows a row of the largest client, in `owner` [s]; returns the sizes [N]."""
-    counts = np.bincount(owner, minlength=clients)
-    empty = np.flatnonzero(counts == 0)
-    if not len(empty):
-        return counts
-    rows, first = np.argsort(owner, kind="stable"), np.cumsum(counts) - counts
-    largest = [(-count, client) for client, count in enumerate(counts.tolist())]
-    heapq.heapify(largest)
-    for client in empty:
-        count, giver = largest[0]
-        heapq.heapreplace(largest, (count + 1, giver))
-        owner[rows[first[giver]]] = client
-        first[giver] += 1
-        counts[giver] -= 1
-        counts[client] = 1
-    return counts
-
-
 def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
     """[s] True for the rows of a test set: a fraction of each class, or of all rows for real targets y [s].
 
@@ -277,7 +175,7 @@ def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
     rng = stream(seed, "test")
     classes, kind = np.unique(y if np.issubdtype(y.dtype, np.integer) else np.zeros(len(y)), return_inverse=True)
     out = np.zeros(len(y), dtype=np.bool_)
-    for members in _by_kind(kind, len(classes)):
+    for members in by_kind(kind, len(classes)):
         out[rng.choice(members, round(fraction * len(members)), replace=False)] = True
     if out.all() or not out.any():
         raise UsageError(

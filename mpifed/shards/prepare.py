@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 import mpifed
 from mpifed.core.errors import DataError, UsageError
@@ -18,8 +20,10 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards.cells import only_held
+from mpifed.shards.client_tests import client_tests
 from mpifed.shards.encoding import encoded_names, fit_columns, transform, width
-from mpifed.shards.holding_out import hold_out
+from mpifed.shards.feature_noise import with_noise
+from mpifed.shards.holding_out import hold_out, rows_where
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
@@ -30,10 +34,10 @@ from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Synthetic
 from mpifed.shards.sources.dataset import CHUNK_VALUES, checked
-from mpifed.shards.statistics import MOST_FEATURES, least_squares, statistics, target_scale
+from mpifed.shards.statistics import MOST_FEATURES, label_counts, least_squares, statistics, target_scale
 from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
-MOST_FILES = 1000  # unless `--pack` says otherwise
+MOST_FILES = 100  # unless `--pack` says otherwise
 
 
 def prepare(options: Options) -> ShardFolder:
@@ -66,10 +70,15 @@ def prepare(options: Options) -> ShardFolder:
         partition = data.partition or _partition(options, y, data.features)
     if partition.missing and options.map:
         data = _only_held(data, partition)
-    data, scaling = _scaled(data, options.scale, partition.missing)
-    optimum, summary = None, statistics(data.chunks(), y, scaling, regression=not meaning)
+    tests = client_tests(partition, y, data.client_tests, options.client_test_fraction, options.seed)
+    trained = np.ones(len(y), dtype=np.bool_) if tests is None else ~tests
+    data, scaling = _scaled(data, options.scale, partition.missing, trained)
+    if options.feature_noise is not None:
+        data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
+    chunks, targets = partial(rows_where, trained, data), y[trained]
+    optimum, summary = None, statistics(chunks(), targets, scaling, regression=not meaning)
     if not meaning and y.dtype.names is None and data.dtype is not None and data.features <= MOST_FEATURES:
-        optimum = least_squares(data.chunks, y, scaling)
+        optimum = least_squares(chunks, targets, scaling)
         summary["least_squares_loss"] = optimum.pop("loss_with_intercept")
     about = About(
         classes=len(meaning),
@@ -78,6 +87,7 @@ def prepare(options: Options) -> ShardFolder:
         provenance={
             **_provenance(options, data, meaning),
             "missing_cells": partition.missing,
+            **label_counts(partition, y, len(meaning)),
             "statistics": summary,
         },
         target_scale=target_scale(summary),
@@ -88,10 +98,10 @@ def prepare(options: Options) -> ShardFolder:
         ids=_ids(options, data),
     )
     pack = options.pack or -(-partition.clients // MOST_FILES)
-    chunks = _with_progress(data.chunks(), len(y))
+    rows = _with_progress(data.chunks(), len(y))
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        write_federation(options.out, partition, y, chunks, data.dtype, pack, about)
+        write_federation(options.out, partition, y, rows, data.dtype, pack, about, tests)
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
     return open_federation(options.out)
@@ -125,12 +135,13 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
                 f"--clients {options.clients}: {options.map} is for {partition.clients} clients; leave --clients out"
             )
         return partition
+    drawn = options.partition, options.skew, options.seed, options.min_samples
     if options.grid:
-        return by_grid(y, features, options.grid, options.partition, options.skew, options.seed)
+        return by_grid(y, features, options.grid, *drawn)
     clients = options.clients or 0
     if options.split == "columns":
         return by_columns(len(y), features, clients)
-    return by_rows(y, features, clients, options.partition, options.skew, options.seed)
+    return by_rows(y, features, clients, *drawn)
 
 
 def _ids(options: Options, data: Dataset) -> tuple[tuple[str, ...], Array] | None:
@@ -168,8 +179,8 @@ def _only_held(data: Dataset, partition: Partition) -> Dataset:
     return replace(data, chunks=chunks)
 
 
-def _scaled(data: Dataset, kinds: str, missing: int) -> tuple[Dataset, Scaling]:
-    """(the data to store, the scaling of their columns that readers apply).
+def _scaled(data: Dataset, kinds: str, missing: int, trained: NDArray[np.bool_]) -> tuple[Dataset, Scaling]:
+    """(the data to store, the scaling of their columns that readers apply), fitted to the rows `trained` [s].
 
     `kinds`: names of scalings in sequence, separated by commas. `missing`: number of cells that no client holds. Raises
     UsageError when a shift would fill a sparse matrix, or cells that no client holds.
@@ -179,7 +190,8 @@ def _scaled(data: Dataset, kinds: str, missing: int) -> tuple[Dataset, Scaling]:
         if kind == "unit-rows":
             data, scaling = _with_unit_rows(data, scaling), IDENTITY
         elif kind != "none":
-            fitted = fit(kind, data.chunks() if scaling is IDENTITY else _pieces(data, scaling), data.top)
+            training = replace(data, chunks=partial(rows_where, trained, data))
+            fitted = fit(kind, training.chunks() if scaling is IDENTITY else _pieces(training, scaling), data.top)
             if missing and fitted.shift.any():
                 raise UsageError(
                     f"--scale {kinds}: {kind} would shift columns, and so change the zeros of the "
@@ -215,6 +227,7 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
         "files": {_file_name(path, data.files): sha256(path) for path in data.files},
         **{name: text for name in ("licence", "origin") if (text := getattr(options, name)) is not None},
         "classes": list(meaning),
+        "named": data.classes is not None,
         "versions": {
             "mpifed": mpifed.__version__,
             "python": platform.python_version(),

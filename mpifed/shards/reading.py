@@ -33,6 +33,13 @@ _DTYPES = {np.dtype(name).newbyteorder("<").str for name in ("u1", "u2", "u4", "
 _KINDS = {"X": "uf", "data": "f", "indices": "i", "indptr": "i"}
 
 
+class TestRows(NamedTuple):
+    """How much the clients hold to test with; zeros where a federation has no such rows."""
+
+    counts: NDArray[np.int64]  # [N] test rows of each client
+    nbytes: NDArray[np.int64]  # [N] of these as stored
+
+
 class Places(NamedTuple):
     """Offsets and dtypes of the datasets of the shard files, by dataset name."""
 
@@ -72,6 +79,7 @@ def contents(file: Group, folder: Path) -> Table:
     layout.check_sizes(folder, sizes, clients, pack)
     entries["targets"] = _targets(file, entries["classes"])
     entries["nbytes"] = _whole(file, "shard_nbytes", (clients,))
+    entries["tests"] = _tests(file, entries)
     entries["checksums"] = tuple(texts_of(file, "files/checksum"))
     if len(entries["checksums"]) != files or not all(
         re.fullmatch("[0-9a-f]{64}", checksum) for checksum in entries["checksums"]
@@ -102,6 +110,19 @@ def identifiers(file: Group, clients: int) -> tuple[tuple[str, ...], NDArray[np.
     if client_of.shape != (len(ids),) or not np.array_equal(np.unique(client_of), np.arange(clients)):
         raise ValueError(f"clients/of has shape {client_of.shape}, for {len(ids)} identifiers of {clients} clients")
     return tuple(ids), client_of
+
+
+def _tests(file: Group, entries: Table) -> TestRows:
+    """The numbers of the clients' test rows."""
+    shape = (entries["clients"],)
+    if "client_tests" not in file:
+        return TestRows(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+    if entries["split"] != "rows" or entries["schema"] == 1:
+        raise ValueError(f"client_tests, with split = {entries['split']} and schema {entries['schema']}")
+    tests = TestRows(*(_whole(file, f"client_tests/{name}", shape) for name in TestRows._fields))
+    if float(tests.counts.astype(float) @ entries["widths"]) > _MOST:
+        raise ValueError("its clients hold more than 2^62 test values")
+    return tests
 
 
 def _shape(file: Group, features: int) -> tuple[int, ...] | None:
@@ -192,29 +213,35 @@ def _reals(file: Group, name: str, features: int) -> Array:
 
 def _places(file: Group, entries: Table, sizes: NDArray[np.int64]) -> Places:
     """The places of the datasets in the shard files, which must have room for all that the clients hold."""
+    places = Places({}, {}, sizes)
+    _place(file, entries, places, "", entries["counts"])
+    if entries["tests"].counts.any():
+        _place(file, entries, places, layout.TEST, entries["tests"].counts)
+    return places
+
+
+def _place(file: Group, entries: Table, places: Places, prefix: str, counts: NDArray[np.int64]) -> None:
+    """Add the places of the datasets whose names begin with `prefix`, which hold `counts` [N] rows of the clients."""
     names = ("y", "data", "indices", "indptr") if entries["sparse"] else ("y", "X")
-    kinds, places = {"y": "ui" if entries["classes"] else "uif", **_KINDS}, Places({}, {}, sizes)
+    kinds, sizes = {"y": "ui" if entries["classes"] else "uif", **_KINDS}, places.nbytes
     starts = np.arange(0, entries["clients"], entries["pack"])
-    rows, values = (
-        np.add.reduceat(counts.astype(float), starts)
-        for counts in (entries["counts"], entries["counts"] * entries["widths"])
-    )
+    rows, values = (np.add.reduceat(c.astype(float), starts) for c in (counts, counts * entries["widths"]))
     least_counts = {
         "y": rows * entries["targets"],
         "X": values,
         "indptr": rows + 1,
     }  # least number of values in each file
-    for name in names:
+    for kind in names:
+        name = f"{prefix}{kind}"
         places.offsets[name] = offsets = _whole(file, f"files/{name}/offset", (len(sizes),))
         places.dtypes[name] = dtypes = texts_of(file, f"files/{name}/dtype")
-        invalid = [dtype for dtype in dtypes if dtype not in _DTYPES or np.dtype(dtype).kind not in kinds[name]]
+        invalid = [dtype for dtype in dtypes if dtype not in _DTYPES or np.dtype(dtype).kind not in kinds[kind]]
         if invalid or len(dtypes) != len(sizes):
             raise ValueError(f"files/{name}/dtype: {len(dtypes)} for {len(sizes)} files, such as {invalid[:1]!r:.80}")
-        nbytes = least_counts.get(name, 0) * np.array([np.dtype(dtype).itemsize for dtype in dtypes])
+        nbytes = least_counts.get(kind, 0) * np.array([np.dtype(dtype).itemsize for dtype in dtypes])
         if (offsets + nbytes > sizes).any():
             number = int(np.argmax(offsets + nbytes > sizes))
             raise ValueError(f"files/{name}: exceeds the size of {layout.shard_name(number)}")
-    return places
 
 
 def check_labels(whose: str, y: Array, classes: int) -> None:

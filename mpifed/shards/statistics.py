@@ -12,10 +12,12 @@ import numpy as np
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.shards.partition import Partition
 from mpifed.shards.scaling import Scaling
 
 MOST_FEATURES = 4096  # whose Gram matrix takes 128 MiB
 _MOST = 100  # columns that are stored
+_MOST_COUNTS = 10_000  # of labels that are stored
 _ROWS = 4096  # converted to float64 at a time
 
 
@@ -151,3 +153,11 @@ def _pieces(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -
             X = scaling.apply(chunk[start : start + _ROWS], np.float64)
             yield X, y[done : done + len(X)]
             done += len(X)
+
+
+def label_counts(partition: Partition, y: Array, classes: int) -> Table:
+    """`label_counts` [N, C]: how many rows of each class each client has; nothing where these are too many to store."""
+    if not 0 < classes * partition.clients <= _MOST_COUNTS:
+        return {}
+    rows = (partition.of(client)[0] for client in range(partition.clients))
+    return {"label_counts": [np.bincount(y[held], minlength=classes).tolist() for held in rows]}

@@ -4,7 +4,8 @@ A shard file holds the data of its clients in sequence: labels `y` [s], and eith
 as one contiguous uncompressed dataset, which can be read row by row without HDF5, or sparse rows as `data`, `indices`
 and `indptr` (CSR). `X` is one-dimensional where its clients hold different columns. `federation.h5` has the offsets of
 the datasets, and the numbers of rows and columns of each client, so that shards are read without HDF5. (Files of
-schema 1 have a group `client-00000` for each client instead.)
+schema 1 have a group `client-00000` for each client instead.) Rows with which their client tests lie in datasets of
+their own, whose names begin with `test_`.
 Values are raw: uint8 if those of the source are, else float32. Numbers are little-endian.
 
 `federation.h5` holds the groups of rows and columns and the clients that hold them, the scaling of the columns, test
@@ -36,7 +37,16 @@ from mpifed.core.text import command_line, leads_to
 from mpifed.shards import layout
 from mpifed.shards.extent import Extent, Files
 from mpifed.shards.hdf5 import array_of, attribute_of, content_sha256, dataset_of, reading_hdf5, texts_of
-from mpifed.shards.reading import Places, check_labels, check_members, check_rows, contents, identifiers, raw_rows
+from mpifed.shards.reading import (
+    Places,
+    TestRows,
+    check_labels,
+    check_members,
+    check_rows,
+    contents,
+    identifiers,
+    raw_rows,
+)
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import DenseRows, Shard, SparseRows
 from mpifed.shards.writing import About as About
@@ -71,6 +81,7 @@ class ShardFolder:
     targets: int  # real targets of a row, 1 for classes
     shape: tuple[int, ...] | None  # of a sample, such as (channels, height, width); None: [features]
     target_scale: float  # power of two near the size of real targets; 1 for classes
+    tests: TestRows  # with which each client tests; they are not among `samples`, `counts` and `nbytes`
     places: Places | None  # of the datasets in the shard files; None for files of schema 1
     bounds: dict[str, NDArray[np.int64]]  # bounds of the groups of "rows" and "columns" within the concatenated members
     _groups: WeakValueDictionary[tuple[str, int], NDArray[np.int64]] = field(
@@ -128,18 +139,19 @@ class ShardFolder:
                 raise ValueError(f"test/y has shape {stored.shape}, for {self.test_samples} times {self.targets}")
             y = self._typed(f"{path}: test", stored)
             values = raw_rows(file["test"], (len(y), self.features), self.sparse, True, self._files)
-        sizes = {"rows": len(y), "columns": self.features}
+        shape = {"rows": len(y), "columns": self.features}
         return Shard(
-            -1, lambda axis: np.arange(sizes[axis]), (len(y), self.features), y, values, self.scaling, lambda: None
+            -1, lambda axis: np.arange(shape[axis]), (len(y), self.features), y, values, self.scaling, lambda: None
         )
 
-    def shard(self, client: int, in_memory: bool) -> Shard:
+    def shard(self, client: int, in_memory: bool, tests: bool = False) -> Shard:
         """The data of a client.
 
         Parameters
         ----------
         client : from 0 to N - 1
         in_memory : read all values now; otherwise rows are read from the file on demand
+        tests : the rows with which it tests, in place of those with which it trains; they have no global indices
 
         Raises
         ------
@@ -150,8 +162,9 @@ class ShardFolder:
         if scaling is None:
             scaling = self.scaling.part(self._members("columns", group)) if self.scaling.by_column else self.scaling
             self._scalings[group] = scaling
+        read = partial(self._side_by_side, tests=tests) if self.places else self._in_group
         try:
-            y, values = self._side_by_side(client, in_memory) if self.places else self._in_group(client, in_memory)
+            y, values = read(client, in_memory)
         except (ValueError, MemoryError) as error:
             raise DataError(f"{self.file_of(client)}: {error}; {layout.REMEDY}") from error
 
@@ -159,26 +172,27 @@ class ShardFolder:
             return self._members(axis, int(self.holds[client, ("rows", "columns").index(axis)]))
 
         return Shard(
-            client, members, (int(self.counts[client]), int(self.widths[client])), y, values,
+            client, members, (len(y), int(self.widths[client])), y, values,
             scaling, partial(self.verify, client // self.pack),
         )  # fmt: skip
 
     @cached_property
-    def _before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """([N + 1], [N + 1]): cumulative numbers of rows, and of dense values, of the clients."""
-        return tuple(np.concatenate([[0], np.cumsum(sizes)]) for sizes in (self.counts, self.counts * self.widths))  # type: ignore[return-value]
+    def _before(self) -> list[list[NDArray[np.int64]]]:
+        """[[N + 1], [N + 1]], cumulative numbers of rows and of dense values of the clients; the same of test rows."""
+        pairs = [(counts, counts * self.widths) for counts in (self.counts, self.tests.counts)]
+        return [[np.concatenate([[0], np.cumsum(sizes)]) for sizes in pair] for pair in pairs]
 
-    def _side_by_side(self, client: int, in_memory: bool) -> tuple[Array, DenseRows | SparseRows]:
+    def _side_by_side(self, client: int, in_memory: bool, tests: bool) -> tuple[Array, DenseRows | SparseRows]:
         """(labels, values) of a client, from the offsets in `federation.h5`."""
         assert self.places is not None
         number, first = client // self.pack, client // self.pack * self.pack
-        path, (rows, values), samples = self.file_of(client), self._before, int(self.counts[client])
+        path, (rows, values) = self.file_of(client), self._before[tests]
+        samples, prefix = int(rows[client + 1] - rows[client]), layout.TEST if tests else ""
 
         def extent(name: str, start: int, shape: tuple[int, ...]) -> Extent:
-            return self.places.extent(path, number, name, start, shape, self._files)  # type: ignore[union-attr]
+            return self.places.extent(path, number, prefix + name, start, shape, self._files)  # type: ignore[union-attr]
 
-        start = int(rows[client] - rows[first])
-        whose = f"client {client}"
+        start, whose = int(rows[client] - rows[first]), f"client {client}{': test rows' if tests else ''}"
         y = self._typed(whose, extent("y", start * self.targets, (samples * self.targets,)).load())
         if not self.sparse:
             begin = int(values[client] - values[first])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.protocols import Piece
@@ -17,7 +18,7 @@ from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import Table
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import Group, content_sha256, reserve, write_hdf5
-from mpifed.shards.partition import Partition
+from mpifed.shards.partition import Partition, training_rows
 from mpifed.shards.scaling import Scaling
 
 
@@ -45,6 +46,7 @@ def write_federation(
     dtype: DTypeLike | None,
     pack: int,
     about: About,
+    client_tests: NDArray[np.bool_] | None = None,
 ) -> None:
     """Write all files of a federation.
 
@@ -57,10 +59,12 @@ def write_federation(
     dtype : of dense rows as stored; None for sparse rows
     pack : clients per file
     about : further content of `federation.h5`
+    client_tests : [s] True for rows with which the client that holds them tests: they are stored beside its training
+        rows, and do not count as samples; the data are split by rows, and each client has a row to train on
     """
     layout.clear(folder)
     try:
-        _write_files(folder, partition, y, chunks, dtype, pack, about)
+        _write_files(folder, partition, y, chunks, dtype, pack, about, client_tests)
     except BaseException:  # free the space of a full disk
         layout.clear(folder)
         raise
@@ -74,17 +78,18 @@ def _write_files(
     dtype: DTypeLike | None,
     pack: int,
     about: About,
+    client_tests: NDArray[np.bool_] | None,
 ) -> None:
     paths = [folder / layout.shard_name(number) for number in range(-(-partition.clients // pack))]
-    packed = [
-        _Packed(path, partition, range(n * pack, min((n + 1) * pack, partition.clients)), y, dtype)
-        for n, path in enumerate(paths)
-    ]
+    packed = _packed(paths, partition, y, dtype, pack, client_tests)
     first = 0
     for X in chunks:
-        for shard_file in packed:
+        for shard_file in chain(*packed.values()):
             shard_file.add(X, first)
         first += X.shape[0]
+    if client_tests is not None:
+        partition = training_rows(partition, ~client_tests, 1 + max(int(group[-1]) for group in partition.columns))
+        y = y[~client_tests]
     for path in paths:
         layout.aside(path).rename(path)
     with write_hdf5(layout.aside(folder / layout.FEDERATION)) as file:
@@ -103,10 +108,15 @@ def _write_files(
         file[layout.PROVENANCE] = json.dumps(about.provenance)
         file["files/checksum"] = [layout.sha256(path) for path in paths]
         file["files/nbytes"] = [path.stat().st_size for path in paths]
-        for name in packed[0].offsets:
-            file[f"files/{name}/offset"] = [shard_file.offsets[name] for shard_file in packed]
-            file[f"files/{name}/dtype"] = [shard_file.dtypes[name] for shard_file in packed]
-        file["shard_nbytes"] = np.concatenate([shard_file.nbytes for shard_file in packed])
+        for files in packed.values():
+            for name in files[0].offsets:
+                file[f"files/{name}/offset"] = [shard_file.offsets[name] for shard_file in files]
+                file[f"files/{name}/dtype"] = [shard_file.dtypes[name] for shard_file in files]
+        file["shard_nbytes"] = np.concatenate([shard_file.nbytes for shard_file in packed[""]])
+        if client_tests is not None:
+            tests = packed[layout.TEST]
+            file["client_tests/counts"] = np.concatenate([shard_file.counts for shard_file in tests])
+            file["client_tests/nbytes"] = np.concatenate([shard_file.nbytes for shard_file in tests])
         file["holds"] = partition.holds
         for name, groups in (("rows", partition.rows), ("columns", partition.columns)):
             file[f"{name}/bounds"] = np.cumsum([0, *map(len, groups)])
@@ -127,12 +137,34 @@ def _write_files(
     layout.aside(folder / layout.FEDERATION).rename(folder / layout.FEDERATION)
 
 
-class _Packed:
-    """A shard file, with the data of its clients in sequence."""
+def _packed(
+    paths: Sequence[Path],
+    partition: Partition,
+    y: Array,
+    dtype: DTypeLike | None,
+    pack: int,
+    client_tests: NDArray[np.bool_] | None,
+) -> dict[str, list[_Packed]]:
+    """The shard files, by the prefix of their datasets: of the training rows, and of the clients' test rows."""
 
-    def __init__(self, path: Path, partition: Partition, clients: range, y: Array, dtype: DTypeLike | None) -> None:
+    def files(prefix: str, rows: list[NDArray[np.int64]]) -> list[_Packed]:
+        part, numbers = partition._replace(rows=rows), range(partition.clients)
+        return [_Packed(path, prefix, part, numbers[n * pack :][:pack], y, dtype) for n, path in enumerate(paths)]
+
+    if client_tests is None:
+        return {"": files("", partition.rows)}
+    training = files("", [group[~client_tests[group]] for group in partition.rows])
+    return {"": training, layout.TEST: files(layout.TEST, [group[client_tests[group]] for group in partition.rows])}
+
+
+class _Packed:
+    """A shard file, with the data of its clients in sequence: training rows or, in datasets of a prefix, test rows."""
+
+    def __init__(
+        self, path: Path, prefix: str, partition: Partition, clients: range, y: Array, dtype: DTypeLike | None
+    ) -> None:
         """Write the labels, and reserve the space of dense rows, which `add` fills chunk by chunk."""
-        self.path = layout.aside(path)
+        self.path, self.prefix = layout.aside(path), prefix
         self.dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
         self.held = [partition.of(client) for client in clients]
         self.counts = np.array([len(rows) for rows, _ in self.held])
@@ -147,18 +179,22 @@ class _Packed:
         self.offsets: dict[str, int] = {}  # bytes from the start of the file, by dataset
         self.dtypes: dict[str, str] = {}
         labels = layout.compact_labels(y[order])
-        self.nbytes = self.counts * (labels.nbytes // len(order))  # [clients]
-        with write_hdf5(self.path) as file:
+        self.nbytes = self.counts * (labels.nbytes // max(len(order), 1))  # [clients]
+        with write_hdf5(self.path, "r+" if prefix else "w") as file:
             self._put(file, "y", labels)
             if self.dtype is not None:
                 shape = (len(order), int(self.widths[0])) if self.alike else (self.size,)
-                self.offsets["X"], self.dtypes["X"] = reserve(file, "X", shape, self.dtype), self.dtype.str
+                self._reserve(file, "X", shape, self.dtype)
                 self.nbytes += self.counts * self.widths * self.dtype.itemsize
 
+    def _reserve(self, file: Group, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> str:
+        """Create a dataset, and store its offset and dtype; returns its name in the file."""
+        name = f"{self.prefix}{name}"
+        self.offsets[name], self.dtypes[name] = reserve(file, name, shape, dtype), np.dtype(dtype).str
+        return name
+
     def _put(self, file: Group, name: str, values: Array) -> None:
-        """Write a dataset, and store its offset and dtype."""
-        self.offsets[name], self.dtypes[name] = reserve(file, name, values.shape, values.dtype), values.dtype.str
-        file[name][...] = values
+        file[self._reserve(file, name, values.shape, values.dtype)][...] = values
 
     def add(self, X: Piece, first: int) -> None:
         """Write the clients' parts of the rows X [b, p]; `first` is the index of X[0]."""
@@ -167,8 +203,9 @@ class _Packed:
         elif self.size and not (self.alike and self._holds_none(first, X.shape[0])):
             # a full disk raises OSError here, and would end the process below
             with named_in_errors(self.path), self.path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), self.offsets["X"], self.size * self.dtype.itemsize)
-            values = np.memmap(self.path, self.dtype, "r+", self.offsets["X"], (self.size,))
+                offset, nbytes = self.offsets[f"{self.prefix}X"], self.size * self.dtype.itemsize
+                os.posix_fallocate(file.fileno(), offset, nbytes)
+            values = np.memmap(self.path, self.dtype, "r+", offset, (self.size,))
             (self._add_whole_rows if self.alike else self._add_rectangles)(X, first, values)
 
     def _holds_none(self, first: int, count: int) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from both import job_of
 from jobs_in_python import checked
+from lengths import covering
 from registry import CASES, NAMES
 
 from mpifed import doctor
@@ -188,9 +189,7 @@ def test_sums_of_blocks(cupy: Any, bound: float) -> None:
             filled(adder, module)
 
 
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("at", [slice(1, 4), np.array([5, 0, 2])], ids=["side by side", "scattered"])
-@pytest.mark.parametrize("bound", [2.0**10, 2.0**30])
+@covering({"bound": [2.0**10, 2.0**30], "at": [slice(1, 4), np.array([5, 0, 2])], "exact": [True, False]})
 def test_sums_of_answers_in_parts(cupy: Any, exact: bool, at: Any, bound: float) -> None:
     there, here = _sums(cupy, Field((2, 6), 2.0**-40, bound, columns=1), exact)
     rng = np.random.default_rng(2)

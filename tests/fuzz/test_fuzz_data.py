@@ -61,7 +61,7 @@ def changed(rows: list[list[str]], changes: list[tuple[int, int, str]]) -> list[
     changes=CHANGES, named=st.booleans(), label=st.sampled_from(["-1", "0", "c", "y"]) | WORDS, split=SPLITS,
     more=st.just([]) | st.lists(WORDS, max_size=5), last=st.integers(2, 14),
 )  # fmt: skip
-@examples(12)
+@examples(8)
 def test_strange_csv(
     tmp_path: Path, changes: list[tuple[int, int, str]], named: bool, label: str, split: str, more: list[str], last: int
 ) -> None:
@@ -75,7 +75,7 @@ def test_strange_csv(
     changes=CHANGES, more=st.just([]) | st.lists(WORDS, max_size=5), test=st.booleans(),
     dense=st.sampled_from(["", "--dense", "--sparse"]), split=SPLITS,
 )  # fmt: skip
-@examples(12)
+@examples(8)
 def test_strange_svmlight(
     tmp_path: Path, changes: list[tuple[int, int, str]], more: list[str], test: bool, dense: str, split: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_damaged_tables(tmp_path: Path, seed: int, which: str, more: str) -> Non
     changes=st.lists(st.tuples(st.sampled_from(list(TABLES)), st.integers(0, 3), st.integers(0, 2), WORDS), max_size=2),
     file=st.sampled_from(["x.csv", "x\n.csv", "\x1b[31m.csv", "é.csv", "x.csv.gz", "x" * 250 + ".csv"]), more=BY_TABLE,
 )  # fmt: skip
-@examples(12)
+@examples(8)
 def test_strange_tables(tmp_path: Path, changes: list[tuple[str, int, int, str]], file: str, more: str) -> None:
     shutil.rmtree(tmp_path / "clients", ignore_errors=True)
     for name, content in TABLES.items():
@@ -228,7 +228,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 
 
 @given(words=command_lines())
-@examples(25)
+@examples(8)
 def test_strange_options(tmp_path: Path, words: list[str]) -> None:
     written(tmp_path / "a.csv", CSV)
     written(tmp_path / "a.svm", SVMLIGHT)

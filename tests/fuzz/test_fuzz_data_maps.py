@@ -47,7 +47,7 @@ CLIENTS = st.one_of(
     entries=st.lists(st.tuples(CLIENTS, RANGES, RANGES), max_size=5), ordered=st.booleans(),
     missing=st.sampled_from(["error", "zero"]),
 )  # fmt: skip
-@examples(12)
+@examples(8)
 def test_strange_csv_maps(tmp_path: Path, entries: list[tuple[str, str, str]], ordered: bool, missing: str) -> None:
     if ordered and entries:  # the first holds every row of some columns, so that few things are wrong
         entries[0] = "0", "all", entries[0][2]
@@ -73,7 +73,7 @@ KEYS = st.sampled_from(["rows", "columns", "number", "client", "x" * 5000, '"\\u
     head=st.sampled_from(["[[client]]", "[client]", "[[clients]]"]) | st.just("[[client]]"),
     full=st.booleans(),
 )  # fmt: skip
-@examples(12)
+@examples(8)
 def test_strange_toml_maps(tmp_path: Path, tables: list[list[tuple[str, str]]], head: str, full: bool) -> None:
     texts = []
     for pairs in tables:

@@ -105,7 +105,7 @@ def test_bytes(made: Made, to: Path, name: str, number: int, seed: int, verify: 
     made.run(name, to, verify, room)
 
 
-@examples(12)
+@examples(8)
 @given(name=names, number=numbers, seed=seeds, verify=st.booleans(), room=st.sampled_from([0.0, 1.0]))
 def test_hdf5(made: Made, to: Path, name: str, number: int, seed: int, verify: bool, room: float) -> None:
     spoil_hdf5(made.damaged(name, to, number), seed, made.folder / "beside.h5")

@@ -199,7 +199,7 @@ def jobs(data: dict[str, Path]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def test_damaged_job_files(area: Area) -> None:
-    @examples(10)
+    @examples(6)
     @given(st.sampled_from(CASES), seeds, st.sampled_from(["check", "submit"]))
     def damaged(case: Case, seed: int, command: str) -> None:
         job = table(Path(area.data[case.split].name), case.algorithm, **(case.tables | {"rounds": 2}))
@@ -210,7 +210,7 @@ def test_damaged_job_files(area: Area) -> None:
 
 
 def test_made_up_jobs_are_shown(area: Area) -> None:
-    @examples(10)
+    @examples(6)
     @given(jobs(area.data))
     def shown(job: dict[str, Any]) -> None:
         end = area.call(tomli_w.dumps(job).encode(), "check", "--json")
@@ -223,7 +223,7 @@ def test_made_up_jobs_are_shown(area: Area) -> None:
 
 
 def test_made_up_jobs_are_run(area: Area) -> None:
-    @examples(10)
+    @examples(6)
     @given(jobs(area.data))
     def ran(job: dict[str, Any]) -> None:
         job.pop("sweep", None)  # whose points end one by one
@@ -254,7 +254,7 @@ def test_changes_on_the_command_line(area: Area) -> None:
     words = ["rounds", "algorithm", "batch_size", ".", "=", '"', "[", "1", "\n"]
     piece = st.one_of(st.text(max_size=6), st.sampled_from(words))
 
-    @examples(10)
+    @examples(6)
     @given(st.lists(st.one_of(st.lists(piece, max_size=6).map("".join), settings()), min_size=1, max_size=3))
     def changed(changes: list[str]) -> None:
         given = [part for change in changes for part in ("--set", change.replace("\0", ""))]

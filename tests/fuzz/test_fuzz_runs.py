@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mpifed.batch.status
-import mpifed.plots  # noqa: F401
+import mpifed.plots.convergence  # noqa: F401
 from mpifed.files.json_file import as_json, read_json, write_json
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.shards.layout import sha256

@@ -122,6 +122,10 @@ class ClientsTuple(Adam):
     clients_start = staticmethod(lambda n: (np.zeros(n), np.zeros(n)))
 
 
+class Transposed(Adam):
+    first_step: ClassVar[Any] = np.zeros((2, 3)).T
+
+
 class ClientsBecomeWide(Adam):
     clients_next = staticmethod(lambda clients: Client(clients.count + 0.5))
 
@@ -141,6 +145,8 @@ WRONG = {
     "ClientsScalar": "start_clients(): count has shape (); its first axis must be the block's clients, 1 here",
     "ClientsTuple": "start_clients(): the state is of type tuple; every field of a state must be a NumPy array or "
     "scalar, so that a checkpoint can hold it: give it field names, as a NamedTuple of arrays",
+    "Transposed": "start_server(): steps is not in C order, in which a checkpoint gives it back: after a resume its "
+    "sums and products could have other bits; write np.ascontiguousarray(...), for instance of a transposed array",
     "ClientsBecomeWide": "a client's state after a round: count is float64 (1,), and was int64 (1,) before round 0; a "
     "state keeps its fields, shapes and dtypes",
 }

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from own_algorithms import Troubled
 
-TROUBLE = os.environ.get("MPIFED_TEST_TROUBLE", "")
 CLIENT, ROUND = 6, 2  # whose message, and in which round
 HOLDER = 1  # whose share; not all are needed, and the first ones are taken
 
@@ -36,9 +35,9 @@ def instead(owner: Any, name: str, change: Callable[..., Any]) -> None:
     setattr(owner, name, lambda self, *arguments: change(before, self, *arguments))
 
 
-def of_its_round(number: int) -> bool:
-    """Whether the turn is the one of the round; a measurement of two exchanges, or less, is before each round."""
-    return number >= 3 * ROUND
+def happens(trouble: str, turn: int = 3 * ROUND) -> bool:
+    """Whether this is to happen in a turn of the round; a measurement of two exchanges, or less, is before each."""
+    return os.environ.get("MPIFED_TEST_TROUBLE") == trouble and turn >= 3 * ROUND
 
 
 def tamper_with_masks() -> None:
@@ -49,18 +48,21 @@ def tamper_with_masks() -> None:
 
     def reveal(before: Any, self: Any, holder: int, *arguments: Any) -> Any:
         found: RevealedShare = before(self, holder, *arguments)
-        if holder == HOLDER and of_its_round(self.turn):
+        if holder == HOLDER and happens("share", self.turn):
             return found._replace(share=flipped(found.share, 0))
         return found
 
     def deposit(before: Any, self: Any, client: int, *arguments: Any) -> Any:
         found: Deposit = before(self, client, *arguments)
-        if client == CLIENT and of_its_round(self.turn):
+        if client == CLIENT and happens("sealed share", self.turn):
             return found._replace(shares=[flipped(share) for share in found.shares])
         return found
 
     def prepare(before: Any, self: Any, *arguments: Any) -> None:
         """A client comes with another one's key: as all ranks are told of it by rank 0."""
+        if not happens("public key"):
+            before(self, *arguments)
+            return
         gather = self.transport.gather
 
         def altered(value: Any) -> Any:
@@ -80,21 +82,17 @@ def tamper_with_masks() -> None:
 
     def all_shares(before: Any, self: Any, turn: Any, *arguments: Any) -> Any:
         found: list[RevealedShare] = before(self, turn, *arguments)
-        return [one for one in found if one.giver != CLIENT or one.number > 3 or not of_its_round(turn.number)]
+        missing = happens("missing shares", turn.number)
+        return [one for one in found if one.giver != CLIENT or one.number > 3 or not missing]
 
     def next_turn(before: Any, self: Any, *arguments: Any) -> Any:
-        return before(self, 1) if of_its_round(self.now + 1) else before(self, *arguments)
+        return before(self, 1) if happens("repeated nonce", self.now + 1) else before(self, *arguments)
 
-    if TROUBLE == "missing shares":
-        instead(Dropouts, "_reveal", all_shares)
-    if TROUBLE == "repeated nonce":
-        instead(Turns, "next", next_turn)
-    if TROUBLE == "share":
-        instead(TurnSecrets, "reveal", reveal)
-    if TROUBLE == "sealed share":
-        instead(TurnSecrets, "deposit", deposit)
-    if TROUBLE == "public key":
-        instead(Keyring, "prepare", prepare)
+    instead(Dropouts, "_reveal", all_shares)
+    instead(Turns, "next", next_turn)
+    instead(TurnSecrets, "reveal", reveal)
+    instead(TurnSecrets, "deposit", deposit)
+    instead(Keyring, "prepare", prepare)
 
 
 def tamper_with_ciphertexts() -> None:
@@ -102,19 +100,18 @@ def tamper_with_ciphertexts() -> None:
 
     def seal(before: Any, self: Any, line: Any, integers: Any, client: int, now: Any) -> Any:
         here = client == CLIENT and now.index == ROUND
-        if TROUBLE == "integers" and here:
+        if happens("integers") and here:
             integers = integers.copy()
             integers[0] = 2 ** (8 * integers.itemsize - 3)
         upload = before(self, line, integers, client, now)
-        if TROUBLE == "ciphertext" and here:
+        if happens("ciphertext") and here:
             return np.frombuffer(bytearray(flipped(upload.tobytes(), len(upload) * 3 // 4)), np.uint8)
-        if TROUBLE == "half a ciphertext" and here:
+        if happens("half a ciphertext") and here:
             return upload[: len(upload) // 2].copy()
         return upload
 
     instead(Encrypted, "seal", seal)
 
 
-if TROUBLE:
-    tamper_with_masks()
-    tamper_with_ciphertexts()
+tamper_with_masks()
+tamper_with_ciphertexts()

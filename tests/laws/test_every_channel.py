@@ -12,6 +12,7 @@ import pytest
 from channel_algorithms import progress_of
 from ended import run
 from jobs_in_python import checked
+from lengths import long_unless
 from registry import CASES, FEW, NAMES, PEOPLE_BY_CHANCE, table
 
 from mpifed.algorithms import ALGORITHMS
@@ -97,13 +98,13 @@ PROTECTED = ["masked", "encrypted"]
 REST = [name for name in NAMES if name not in FEW]
 PLAN: dict[int, list[One]] = {
     1: some(LESS, ONCE, PROTECTED),
-    2: some(FEW, ONCE, ["encrypted"]) + some(LESS, ONCE, ["masked"]) + some(LESS + PARTS, OTHERS, ["masked"]),
+    2: some(FEW, ONCE, ["encrypted"]) + some(LESS, ONCE, ["masked"]) + some(LESS[1:] + PARTS, OTHERS, ["masked"]),
     3: some(FEW, ONCE, ["masked"]) + some(LESS, ONCE, ["encrypted"]),
     4: some(LESS, ONCE, ["plain", *PROTECTED]),
-    5: some(LESS + REST, ONCE, PROTECTED),  # 4, 5, 7: long
+    5: some(LESS + REST, ONCE, PROTECTED),
     7: some(FEW, [*ONCE, *OTHERS], ["masked"]) + some(LESS, ONCE, ["encrypted"]),
 }
-SHORT = 3  # most ranks of what is not long
+SHORT = (2, 3)  # the others are long
 
 
 def plain(runs: list[One]) -> list[One]:
@@ -168,8 +169,8 @@ def test_the_plan_holds_every_algorithm_and_every_case() -> None:
     assert {case.algorithm["name"] for case in CASES} == set(ALGORITHMS)
     assert {BY_NAME[name].name for name in FEW} == {case.name for case in CASES}
     for channel in PROTECTED:
-        for most, names in ((SHORT, FEW), (max(PLAN), NAMES)):
-            several = [one for ranks, runs in PLAN.items() for one in runs if 1 < ranks <= most]
+        for ranks, names in ((SHORT, FEW), (set(PLAN) - {1}, NAMES)):
+            several = [one for number in ranks for one in PLAN[number]]
             assert {one.name for one in several if one.channel == channel} == set(names)
     assert {name for name, case in BY_NAME.items() if case.split == "columns"} == set(SINGLE)
     assert {one.way for one in PLAN[2]} == set(WAYS)
@@ -178,9 +179,9 @@ def test_the_plan_holds_every_algorithm_and_every_case() -> None:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("ranks", [pytest.param(n, marks=[pytest.mark.long] if n > SHORT else []) for n in PLAN])
+@pytest.mark.parametrize("ranks", long_unless(SHORT.__contains__, PLAN))
 def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
-    together = [one for number, runs in PLAN.items() if number in (ranks, *range(SHORT + 1)) for one in runs]
+    together = [one for number, runs in PLAN.items() if number in (ranks, *SHORT) for one in runs]
     alone, here = played(0, plain(together)), played(ranks, PLAN[ranks])
     for one in PLAN[ranks]:
         expected, found = alone / one._replace(channel="plain").stem, here / one.stem

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
+from lengths import covering
 from rounds import Seen, rounds_of
 
 from mpifed.cli import main
@@ -97,8 +98,7 @@ def values(loss: str, X: Any, t: Any, w: Any, alpha: Any) -> tuple[float, float,
     return primal / N, primal / N + lam / 2 * w @ w, -lam / 2 * pulled @ pulled - conjugates / N
 
 
-@pytest.mark.parametrize("loss", ["hinge", "squared-hinge", "logistic"])
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "bundle"])
+@covering({"rule": [rule for rule in RULES if rule != "bundle"], "loss": ["hinge", "squared-hinge", "logistic"]}, 1)
 def test_every_round(patchwork_of_digits: Path, rule: str, loss: str) -> None:
     """Weak duality, alpha in its box, w = X'alpha / (lambda N), what is measured, and where promised a growing dual."""
     X, t = all_data(patchwork_of_digits)
@@ -164,8 +164,7 @@ def test_no_division_of_the_data_makes_a_difference(shared_path: Path, rule: str
         np.testing.assert_allclose(found[split], found["1x1"], rtol=0, atol=1e-8, err_msg=split)
 
 
-@pytest.mark.parametrize("split", ["2x3", "rows", "columns"])
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "bundle"])
+@covering({"rule": [rule for rule in RULES if rule != "bundle"], "split": ["2x3", "rows", "columns"]}, 1)
 def test_the_best_of_all_w_that_were_asked_with(shared_path: Path, rule: str, split: str) -> None:
     """By losses that travel in an exchange; they change no other number, and P of the model never rises."""
     folder, loss = few_digits(shared_path, split), "hinge" if rule != "accelerated" else "squared-hinge"

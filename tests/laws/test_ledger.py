@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ended import run
 from jobs_in_python import checked
+from lengths import covering
 from registry import SIZES, table
 
 from mpifed.comm.transport import Alone
@@ -84,8 +85,7 @@ def horizontal(folder: Path, K: int = 1, constrained: bool = False, classes: boo
     return Sent(each * (K * d + K * constrained + 1), 0 * each, each * d, each * K * classes)
 
 
-@pytest.mark.parametrize("grid", [*GRIDS, "int32", "limbs"])
-@pytest.mark.parametrize("folder", ["digits", "skewed"])
+@covering({"folder": ["digits", "skewed"], "grid": [*GRIDS, "int32", "limbs"]}, 1)
 def test_rows(folder: str, grid: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     data = request.getfixturevalue(folder)
     algorithm = {"name": "ssca", **SIZES}
@@ -201,8 +201,7 @@ def setup_bytes(about: Vertical) -> tuple[int, int]:
     return (4 * about.K, 0) if about.classes else (0, 0)
 
 
-@pytest.mark.parametrize("case", VERTICAL)
-@pytest.mark.parametrize("folder", ["sides", "scattered"])
+@covering({"folder": ["sides", "scattered"], "case": VERTICAL}, 1)
 def test_columns(folder: str, case: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     data, (hyper, tables, about) = request.getfixturevalue(folder), VERTICAL[case]
     algorithm = {"name": "ssca", **SIZES, "slack_cost": 10.0, **hyper}
@@ -210,8 +209,7 @@ def test_columns(folder: str, case: str, request: pytest.FixtureRequest, tmp_pat
     check(job(data, algorithm, **tables), tmp_path / "run", sent, 8, 4, setup_bytes(about))
 
 
-@pytest.mark.parametrize("grid", [*GRIDS, "int32", "limbs"])
-@pytest.mark.parametrize("holder", [None, 2])
+@covering({"holder": [None, 2], "grid": [*GRIDS, "int32", "limbs"]}, 1)
 def test_columns_on_other_grids(grid: str, holder: int | None, scattered: Path, tmp_path: Path) -> None:
     names = [name for name in ("scores", "slopes", "gradients") if name != "slopes" or holder is not None]
     tables, up, model = GRIDS.get(grid) or (special(names, grid), {"int32": 4, "limbs": 16}[grid], 4)

@@ -70,8 +70,8 @@ class Ends(NamedTuple):
 
 REFUSED = {
     "settings that do not fit the data": Ends(
-        "job", ("algorithm.batch_size=10000", "participation.clients_per_round=9"),
-        ("[algorithm] batch_size = 10000: the smallest shard", "[participation] clients_per_round = 9"),
+        "job", ("algorithm.local_steps=2", "algorithm.local_epochs=2", "participation.clients_per_round=9"),
+        ("[algorithm] local_steps and local_epochs: give one", "[participation] clients_per_round = 9"),
     ),
     "a problem that does not fit the data": Ends(
         "bare",
@@ -110,7 +110,7 @@ REFUSED = {
     "nothing there": Ends("job", ("data.path='FOLDER/nothing there'",), ("FOLDER/nothing there: no such folder",), 3),
     "no such module": Ends("job", ("algorithm.name=no_such_module:Mine",), ("No module named 'no_such_module'",)),
     "a point of a sweep that failed": Ends(
-        "job", ("sweep={'algorithm.batch_size' = [10000, 5]}",), ("batch_size = 10000",)
+        "job", ("sweep={'participation.clients_per_round' = [900, 5]}",), ("clients_per_round = 900",)
     ),
 }  # fmt: skip
 

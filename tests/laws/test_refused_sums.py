@@ -50,13 +50,13 @@ AMONG_RANKS = ("a ciphertext", "a sealed share")
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
-        *((name, 0) for name in TROUBLES),
+        *((name, None) for name in TROUBLES),
         *((name, 3) for name in AMONG_RANKS),
         *(pytest.param(name, 2, marks=pytest.mark.long) for name in TROUBLES if name not in AMONG_RANKS),
     ],
 )
 def test_nothing_altered_is_opened(
-    name: str, ranks: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
+    name: str, ranks: int | None, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     trouble, tables, code, said, rounds = TROUBLES[name]
     own = {"name": "tampering:Tampered", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}

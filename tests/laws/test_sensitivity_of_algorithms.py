@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from small import algorithm, answers, block_of, filled, flat, share_of
 
 from mpifed.core.record import leaves, take
@@ -108,9 +109,7 @@ OBJECTIVES = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-@every_case
+@covering({"case": CASES.values(), "objective": OBJECTIVES.values(), "dtype": ["float64", "float32"]})
 def test_no_pair_is_further_apart(case: Any, objective: Any, dtype: str, array_shard: Any) -> None:
     if case[1].get("adjacency") == "add-remove" and objective[0]["name"] == "mlp":
         objective = OBJECTIVES["softmax"]  # whose records without features have no gradient at all

@@ -95,7 +95,7 @@ def test_same_bits_and_exact_resume_with_client_states(
     job = write_job(tmp_path / "job.toml", vertical)
     settings = [part for change in changes for part in ("--set", change)]
     hashes = {}
-    for ranks, *more in ((None,), (4,), (3, "--set", "server.dedicated=true")):
+    for ranks, *more in ((None,), (2,), (3, "--set", "server.dedicated=true")):
         ended = launch(ranks, "run", job, "--out", tmp_path / f"on-{ranks}", *settings, *more)
         assert ended.code == 0, ended.text
         hashes[ranks] = summary(tmp_path / f"on-{ranks}")["model_sha256"]

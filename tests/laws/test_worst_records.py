@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from scipy.sparse import csr_matrix
 from small import algorithm, answers, block_of, flat, share_of
 
@@ -45,10 +46,14 @@ def after(one: Any, rows: Any, shard: type) -> Any:
     return np.concatenate([leaf.ravel() for _, leaf in leaves(found)])
 
 
-@pytest.mark.parametrize("objective", [SOFTMAX, BIASED, {"name": "mlp", "bias": False, "hidden": 3}], ids=str)
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
+@covering(
+    {
+        "name": MODELS,
+        "bad": BAD.values(),
+        "objective": [SOFTMAX, BIASED, {"name": "mlp", "bias": False, "hidden": 3}],
+    }
+)
 def test_a_record_of_any_numbers_ends_no_run(name: str, bad: float, objective: Any, array_shard: Any) -> None:
     """The model is finite, and, with the same noise, within the reach of one record, or client, of the one without."""
     settings = {"clip": 1.0, "noise_multiplier": 3.0} | MODELS[name]

@@ -53,6 +53,16 @@ def transformer(dropout: float = 0.0, batch_first: bool = True) -> nn.Module:
     return Custom(lambda net, x: net.out(net.layer(x.reshape(-1, 8, 8)).mean(1)), layer=layer, out=nn.Linear(8, 10))
 
 
+def dropping_transformer() -> nn.Module:
+    """Whose attention, which draws by itself, has none; and tokens in one axis, sample after sample."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+    layer.self_attn.dropout = 0.0
+    return Custom(
+        lambda net, x: net.out(net.drop(net.layer(x.reshape(-1, 8, 8)).reshape(-1, 8)).reshape(-1, 8, 8).mean(1)),
+        layer=layer, drop=nn.Dropout(0.2), out=nn.Linear(8, 10),
+    )  # fmt: skip
+
+
 def embedded(index: Callable[[Tensor], Tensor], **settings: Any) -> nn.Module:
     return Custom(
         lambda net, x: net.out(net.table(index(x)).flatten(1)), table=nn.Embedding(17, 4, **settings),
@@ -101,6 +111,7 @@ RIGHT: dict[str, Callable[[], nn.Module]] = {
     "lstm": lambda: sequences(nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True), 12),
     "gru": lambda: sequences(nn.GRU(8, 6, batch_first=True), 6),
     "transformer": transformer,
+    "dropping_transformer": dropping_transformer,
     "weight_norm": lambda: two_layers(parametrizations.weight_norm(nn.Linear(64, 16))),
     "lazy": lambda: on_images(nn.LazyConv2d(4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(10)),
     "wide": lambda: Custom(
@@ -136,8 +147,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {  # by name: what is built
     "residual": (lambda: on_images(*[layer for _ in range(3) for layer in (nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1))]),
                  r'layer "2" \(BatchNorm2d\) \(and 2 more\): batch normalization'),
     "functional_dropout": (of_one(lambda net, x: net.layer(functional.dropout(x, 0.3, net.training))),
-                           "gives other outputs for the same samples.*functional.dropout"),
-    "transformer_dropout": (lambda: transformer(0.1).layer.self_attn, "has dropout=0.1"),
+                           "draws from PyTorch's own generator when samples pass, as torch.nn.functional.dropout"),
+    "transformer_dropout": (lambda: transformer(0.1), r'"layer.self_attn" \(MultiheadAttention\): has dropout=0.1'),
     "sequence_first": (lambda: transformer(batch_first=False), "depends on the other samples.*batch_first=True"),
     "spectral": (lambda: two_layers(parametrizations.spectral_norm(nn.Linear(64, 16))),
                  r'weight.0._u" \(and 1 more\) does not train.*weight_norm'),

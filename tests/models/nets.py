@@ -186,6 +186,50 @@ def in_place(outputs: int) -> nn.Module:
     return InPlace(outputs)
 
 
+def dropped(outputs: int) -> nn.Module:
+    """Whole channels, units in place and units by SELU's rule, between layers that give norms by themselves."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.Dropout2d(0.25), nn.GELU(), nn.MaxPool2d(4), nn.Flatten(),
+        nn.Dropout(0.5, inplace=True), nn.Linear(16, 12), nn.SELU(), nn.AlphaDropout(0.2), nn.Linear(12, outputs),
+    )  # fmt: skip
+
+
+class DroppedTwice(nn.Module):
+    """One layer of dropout that is used twice, and a matrix of its own, whose norms are those of gradients."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.first, self.drop = nn.Parameter(torch.randn(64, 16) / 8), nn.Dropout(0.3)
+        self.middle, self.out = nn.Linear(16, 16), nn.Linear(16, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(torch.tanh(x @ self.first))
+        result: Tensor = self.out(self.drop(torch.tanh(self.middle(x))))
+        return result
+
+
+def dropped_twice(outputs: int) -> nn.Module:
+    return DroppedTwice(outputs)
+
+
+class DroppedSequences(nn.Module):
+    """Recurrent, whose gradients PyTorch cannot give of many samples at once; dropout of all steps' channels."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.cells, self.drop = nn.GRU(8, 6, batch_first=True), nn.Dropout1d(0.4)
+        self.out = nn.Linear(6, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = self.drop(self.cells(x.reshape(-1, 8, 8))[0].mT)
+        result: Tensor = self.out(steps[..., -1])
+        return result
+
+
+def dropped_sequences(outputs: int) -> nn.Module:
+    return DroppedSequences(outputs)
+
+
 def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
     """A loss of one's own: cross-entropy with smoothed labels, of each sample."""
     return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
@@ -264,6 +308,11 @@ class Noisy(nn.Module):
         return result
 
 
+class OwnDropout(nn.Dropout):
+    def forward(self, input: Tensor) -> Tensor:  # as PyTorch names it
+        return functional.dropout(input, self.p, self.training) + 0.0
+
+
 class Centred(nn.Module):
     """Subtracts the mean of the batch, without a state."""
 
@@ -304,11 +353,12 @@ REFUSED: dict[str, tuple[Any, str]] = {  # by name: what is built, what the mess
     "running": (lambda: nn.Sequential(nn.Unflatten(1, (1, 64)), nn.InstanceNorm1d(1, track_running_stats=True),
                                       nn.Flatten(), nn.Linear(64, 10)),
                 r'layer "1" \(InstanceNorm1d\): keeps running statistics; set track_running_stats=False'),
-    "dropout": (lambda: nn.Sequential(nn.Linear(64, 10), nn.Dropout(0.2)), r'layer "1" \(Dropout\): draws .* set p=0'),
+    "dropout": (lambda: nn.Sequential(nn.Linear(64, 10), OwnDropout(0.2)),
+                r'layer "1" \(OwnDropout\): has a forward of its own; take torch.nn.Dropout itself'),
     "recurrent": (Recurrent, r'layer "cells" \(LSTM\): has dropout=0.5'),
     "counting": (Counting, "gives other outputs for the same samples"),
     "remembering": (Remembering, '"seen" changes when samples pass'),
-    "noisy": (Noisy, "gives other outputs for the same samples"),
+    "noisy": (Noisy, "draws from PyTorch's own generator when samples pass"),
     "centred": (Centred, "a sample's output depends on the other samples"),
     "half": (lambda: nn.Linear(64, 10).half(), 'parameter "weight" has dtype float16 .and 1 more.; float32 is exp'),
     "complex_": (lambda: nn.Sequential(nn.Linear(64, 10, dtype=torch.complex64)), "has dtype complex64"),

@@ -22,6 +22,7 @@ from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.core.states import ClientStates
+from mpifed.files.clients import read_clients
 from mpifed.files.model_file import model_sha256
 from mpifed.job.job import Job
 from mpifed.run import api
@@ -59,6 +60,28 @@ def test_same_bits(skewed: Path, shared_tmp_path: Path, dedicated: bool, tmp_pat
             del result.columns["elapsed_s"], expected.columns["elapsed_s"]
             assert result.columns == expected.columns
             expected.columns["elapsed_s"] = 0.0
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_same_bits_on_the_clients_own_test_rows(
+    tested: Path, shared_tmp_path: Path, dedicated: bool, tmp_path: Path
+) -> None:
+    """Of 3 blocks on 4 ranks, one of which hosts nobody."""
+    changes = {
+        "rounds": 2, "data": {"path": str(tested), "block": 3}, "model": {"name": "least-squares"},
+        "participation": {}, "server": {"dedicated": dedicated},
+        "algorithm": {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.1}},
+    }  # fmt: skip
+    expected = run(job(tested, **changes), Alone(), tmp_path / "alone")  # every rank by itself
+    assert expected is not None and len(read_clients(tmp_path / "alone")["client"]) > 3
+    for transport in worlds():
+        out = shared_tmp_path / f"on-{transport.size}"
+        result = run(job(tested, **changes), transport, out)
+        if result is not None:
+            measured = [name for name in expected.columns if name.startswith("client_test_")]
+            assert len(measured) == 6
+            assert [result.columns[name] for name in measured] == [expected.columns[name] for name in measured]
+            assert (out / "clients.csv").read_text() == (tmp_path / "alone" / "clients.csv").read_text()
 
 
 CONSTRAINED = {

@@ -114,7 +114,7 @@ def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
 
     They are drawn at once, and so are disjoint; but where every gradient is made noisy, step by step.
     """
-    Q, b = task.algorithm.get("local_steps", 1), task.algorithm["batch_size"]
+    Q, b = task.algorithm.get("local_steps", 1), min(task.algorithm["batch_size"], size)
     now, privacy = Round(t - 1, task.seed, np.zeros(0, dtype=bool)), task.privacy
     one, rows = np.array([client]), np.array([size])
     if privacy is not None and privacy.sampling == "poisson" and privacy.level == "sample":

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from test_recomputed_certificate import point
 
 from jobs.constraints import certificate as written_out
@@ -110,8 +111,7 @@ UNITS = {
 }
 
 
-@pytest.mark.parametrize("edge", EDGES)
-@pytest.mark.parametrize("change", UNITS)
+@covering({"change": UNITS, "edge": EDGES}, 1)
 def test_units_and_order_say_nothing(change: str, edge: str) -> None:
     """Neither of objective and constraints with their limits, for both."""
     (units, order), at = UNITS[change], EDGES[edge]

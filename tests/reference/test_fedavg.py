@@ -74,11 +74,12 @@ def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_ro
         changes, total = [np.zeros_like(v) for v in w], 0
         for i in who:
             X, y = data[i]
-            count = epochs * len(y) if epochs else steps * batch
+            size = min(batch, len(y))
+            count = epochs * len(y) if epochs else steps * size
             drawn = now.draw("minibatch", np.array([i]), np.array([len(y)]), count)[0]
             local, at = w, 0
             while at < count:
-                end = min(at + batch, count)
+                end = min(at + size, count)
                 if epochs:  # minibatches end with the pass over the shard
                     end = min(end, (at // len(y) + 1) * len(y))
                 down = gradient(local, X[drawn[at:end]], y[drawn[at:end]], penalty)
@@ -137,6 +138,18 @@ def test_more_steps_than_a_pass(skewed: Path, tmp_path: Path) -> None:
     smallest = int(open_federation(skewed).counts.min())
     task = job(skewed, {"batch_size": smallest // 2 + 1, "local_steps": 5}, rounds=2)
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 5))
+
+
+@pytest.mark.parametrize(("steps", "arithmetic"), [(1, "exact"), (1, "exact-blocks"), (3, "exact")])
+def test_clients_with_fewer_rows_than_a_minibatch_take_all(
+    skewed: Path, tmp_path: Path, steps: int, arithmetic: str
+) -> None:
+    batch = int(np.median(open_federation(skewed).counts))
+    task = job(
+        skewed, {"batch_size": batch, "local_steps": steps}, rounds=2, data={"path": str(skewed), "block": 4},
+        aggregation={"arithmetic": arithmetic},
+    )  # fmt: skip
+    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, steps))
 
 
 @pytest.mark.parametrize("per_round", [None, 3])

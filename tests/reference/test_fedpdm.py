@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from lengths import covering
 from loops import PRIVATE, gradient_of, local_job, minibatches, played, present, rows_of, start_of
 from paper import make_data, model_flat, step_size
 
@@ -96,14 +97,17 @@ def same(task: Job, outputs: int = CLASSES, atol: float = 1e-12) -> Course:
     return expected
 
 
-@pytest.mark.parametrize("per_round", [None, 3])
-@pytest.mark.parametrize("start", ["server", "own"])
-@pytest.mark.parametrize("steps", [1, 4])
-@pytest.mark.parametrize("rule", RULES)
+@covering({"rule": RULES, "steps": [1, 4], "start": ["server", "own"], "per_round": [None, 3]})
 def test_the_loop(skewed: Path, rule: str, steps: int, start: str, per_round: int | None) -> None:
     """Shards of different sizes; whoever is absent keeps x_i and lambda_i."""
     participation = {} if per_round is None else {"clients_per_round": per_round}
     same(local_job(skewed, fedpdm(local_rule=rule, local_steps=steps, start=start), participation=participation))
+
+
+@pytest.mark.parametrize("start", ["server", "own"])
+def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path, start: str) -> None:
+    algorithm = fedpdm(local_steps=2, start=start, batch_size=160)
+    same(local_job(skewed, algorithm, data={"path": str(skewed), "block": 4}, rounds=2))
 
 
 @pytest.mark.parametrize("block", [1, 3])
@@ -183,9 +187,13 @@ def test_upload_and_dual_are_linear_in_the_gradients(skewed: Path, steps: int, r
 # --- FedAvg ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tables", [{}, {"participation": {"clients_per_round": 3}}, {"regularizer": L1}], ids=str)
-@pytest.mark.parametrize("settings", [("paper", 1 / (2 * RHO)), ("prox", 1 / RHO), ("fedpd", 0.5)], ids=str)
-@pytest.mark.parametrize("data", ["digits", "skewed"])
+@covering(
+    {
+        "data": ["digits", "skewed"],
+        "settings": [("paper", 1 / (2 * RHO)), ("prox", 1 / RHO), ("fedpd", 0.5)],
+        "tables": [{}, {"participation": {"clients_per_round": 3}}, {"regularizer": L1}],
+    }
+)
 def test_one_step_of_half_the_way_is_fedavg(
     request: Any, data: str, settings: tuple[str, float], tables: dict[str, Any]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from loops import PRIVATE, gradient_of, local_job, minibatches, played, present, rows_of, start_of
 from paper import make_data, step_size
 
@@ -43,9 +44,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Any:
     return w
 
 
-@pytest.mark.parametrize("tables", [{}, SOME], ids=["all", "some"])
-@pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("mu", [0.0, 0.7])
+@covering({"mu": [0.0, 0.7], "steps": [1, 5], "tables": [{}, SOME]})
 def test_the_loop(skewed: Path, mu: float, steps: int, tables: dict[str, Any]) -> None:
     task = local_job(skewed, fedprox(mu, local_steps=steps), **tables)
     np.testing.assert_allclose(played(task).model, plain_loop(task), rtol=0, atol=1e-12)

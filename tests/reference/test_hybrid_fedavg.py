@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from loops import played
 from own_columns import PENALTY, SGD, cells, close, descended, grid, overlapping, task, who
 from paper import make_data
@@ -45,9 +46,7 @@ def test_grids(shared_path: Path, size: str, blocks: int) -> None:
     close(played(task(folder, FEDAVG | {"combine": "feature-blocks"})).model, expected / blocks)
 
 
-@pytest.mark.parametrize("algorithm", [FEDAVG, EPOCHS], ids=["steps", "epochs"])
-@pytest.mark.parametrize("per_round", [None, 2])
-@pytest.mark.parametrize("objective", ["hinge", "logistic"])
+@covering({"objective": ["hinge", "logistic"], "per_round": [None, 2], "algorithm": [FEDAVG, EPOCHS]})
 def test_overlapping_rectangles(
     shared_path: Path, algorithm: dict[str, Any], per_round: int | None, objective: str
 ) -> None:
@@ -132,7 +131,6 @@ def test_it_learns_where_nobody_has_whole_rows(shared_path: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("algorithm", "objective", "message"),
     [
-        ({"batch_size": 1000}, {}, r"\[algorithm\] batch_size = 1000: the smallest shard"),
         ({}, {"name": "mlp", "bias": False}, r"\[model\] name: MLP has parameters that belong to no column"),
         ({}, {"name": "softmax", "bias": True}, r"\[model\] bias = true: \".*\" has no intercepts"),
         ({"local_epochs": 2}, {}, r"\[algorithm\] local_steps and local_epochs"),

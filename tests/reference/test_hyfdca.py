@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from own_columns import cells, grid, overlapping, task
 from paper import make_data
 from rounds import rounds_of
@@ -149,9 +150,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("per_round", [None, 3])
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("shape", ["overlapping", "2x3"])
+@covering({"shape": ["overlapping", "2x3"], "rule": RULES, "per_round": [None, 3]})
 def test_the_loop(shared_path: Path, shape: str, rule: str, per_round: int | None) -> None:
     folder = overlapping(shared_path) if shape == "overlapping" else grid(shared_path, shape)
     some = {} if per_round is None else {"clients_per_round": per_round}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
-from lengths import long_unless
+from lengths import covering, long_unless
 from paper import read
 from scipy.optimize import minimize
 
@@ -85,8 +85,7 @@ def flat(model: Any) -> Any:
 # --- optima ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FULL)
-@pytest.mark.parametrize("everything", [False, True], ids=["weights", "penalize_bias"])
+@covering({"everything": [False, True], "name": FULL}, 1)
 def test_ridge_with_an_intercept(tmp_path: Path, name: str, everything: bool) -> None:
     """1/2 mean (x'w + b - y)^2 + l2 ||w||^2, with b in the penalty or not, by its normal equations."""
     columns = name in ("vertical-sgd", "ssca, columns")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from lengths import covering
 from loops import PRIVATE, Played, gradient_of, local_job, minibatches, played, present, rows_of, start_of
 from paper import make_data, model_flat, step_size
 
@@ -68,16 +69,20 @@ def same(found: Played, expected: Course) -> None:
     np.testing.assert_allclose(found.kept(""), expected.own, **EXACT)
 
 
-@pytest.mark.parametrize("server_step", [1.0, 0.6])
-@pytest.mark.parametrize("per_round", [None, 4])
-@pytest.mark.parametrize("steps", [1, 4])
-@pytest.mark.parametrize("data", ["digits", "skewed"])
+@covering({"data": ["digits", "skewed"], "steps": [1, 4], "per_round": [None, 4], "server_step": [1.0, 0.6]})
 def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | None, server_step: float) -> None:
     """Model, c and every c_i, those of absent clients too."""
     folder = request.getfixturevalue(data)
     participation = {} if per_round is None else {"clients_per_round": per_round}
     algorithm = scaffold(local_steps=steps, server_optimizer={"learning_rate": server_step})
     task = local_job(folder, algorithm, participation=participation, data={"path": str(folder), "block": 3})
+    same(played(task), plain_loop(task))
+
+
+def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path) -> None:
+    task = local_job(skewed, scaffold(local_steps=3, batch_size=160), data={"path": str(skewed), "block": 4}, rounds=2)
+    counts = [len(y) for _, y in rows_of(skewed)]
+    assert min(counts) < 160 < max(counts)
     same(played(task), plain_loop(task))
 
 

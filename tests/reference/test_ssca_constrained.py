@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lengths import long_unless
+from lengths import covering, long_unless
 from paper import (
     Behind,
     Data,
@@ -296,9 +296,7 @@ def compare(
 THREE = [Function("loss"), Function("loss", (0,), 1.0), Function("loss", (1, 3), 1.1), Function("loss", (2,), 1.3)]
 
 
-@pytest.mark.parametrize("start", ["exact", "paper"])
-@pytest.mark.parametrize("per_round", [None, 3])
-@pytest.mark.parametrize("c", [1e4, 1.0])
+@covering({"c": [1e4, 1.0], "per_round": [None, 3], "start": ["exact", "paper"]})
 def test_three_groups_of_classes(
     uneven_classes: Path, tmp_path: Path, start: str, per_round: int | None, c: float
 ) -> None:

@@ -88,7 +88,7 @@ def paper(task: Job, start: str, per_round: int | None) -> tuple[Any, Any]:
     w1, w2 = first.first.T.copy(), first.head.second.T.copy()
     b, c, beta1, beta2 = np.zeros_like(w1), np.zeros_like(w2), np.zeros_like(w1), np.zeros_like(w2)
     missing = 1.0  # prod (1 - rho_s)
-    for t in range(1, ROUNDS + 1):
+    for t in range(1, task.rounds + 1):
         now = Round(t - 1, task.seed, np.ones(len(held), dtype=bool))
         clients = list(range(len(held)))
         if per_round:
@@ -96,11 +96,12 @@ def paper(task: Job, start: str, per_round: int | None) -> tuple[Any, Any]:
         N = sum(len(held[i]) for i in clients)
         b_bar, c_bar = np.zeros_like(w1), np.zeros_like(w2)
         for i in clients:
-            drawn = now.draw("minibatch", np.array([i]), np.array([len(held[i])]), B)[0]
+            rows = min(task.algorithm["batch_size"], len(held[i]))
+            drawn = now.draw("minibatch", np.array([i]), np.array([len(held[i])]), rows)[0]
             for n in held[i][drawn]:
                 one = of_one_sample(w1, w2, train[0][n], int(train[1][n]))
-                b_bar += len(held[i]) / (B * N) * one.b
-                c_bar += len(held[i]) / (B * N) * one.c
+                b_bar += len(held[i]) / (rows * N) * one.b
+                c_bar += len(held[i]) / (rows * N) * one.c
         rho, gamma = step_size(RHO, t), step_size(GAMMA, t)
         b = (1 - rho) * b + rho * (b_bar - 2 * TAU * w1)  # (14)
         c = (1 - rho) * c + rho * (c_bar - 2 * TAU * w2)  # (15)
@@ -123,6 +124,19 @@ def test_algorithm_1(skewed: Path, tmp_path: Path, start: str, per_round: int | 
     model = run(task, Alone(), tmp_path / "run").model
     w1, w2 = paper(task, start, per_round)
     # gradients are rounded to multiples of 2^-40 = 1e-12 for each client; 6 rounds with factors gamma/(2 tau) < 3
+    np.testing.assert_allclose(model.first.T, w1, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(model.head.second.T, w2, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "exact-blocks"])
+def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path, tmp_path: Path, arithmetic: str) -> None:
+    batch = int(open_federation(skewed).counts.min()) + 5
+    task = job(
+        skewed, algorithm={"start": "exact", "batch_size": batch}, rounds=2, data={"block": 4},
+        aggregation={"arithmetic": arithmetic},
+    )  # fmt: skip
+    model = run(task, Alone(), tmp_path / "run").model
+    w1, w2 = paper(task, "exact", None)
     np.testing.assert_allclose(model.first.T, w1, rtol=0, atol=1e-10)
     np.testing.assert_allclose(model.head.second.T, w2, rtol=0, atol=1e-10)
 

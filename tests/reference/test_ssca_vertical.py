@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from paper import (
     Function,
     all_digits,
@@ -46,9 +47,7 @@ def norm_under(limit: float) -> dict[str, Any]:
 # --- against the component formulas ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", ["exact", "paper"])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("holder", HOLDERS, ids=str)
+@covering({"holder": HOLDERS, "bias": [False, True], "start": ["exact", "paper"]})
 def test_algorithm_3(shared_path: Path, tmp_path: Path, start: str, bias: bool, holder: dict[str, int]) -> None:
     """Whether all clients have the labels or one, and whoever speaks for the head."""
     folder = all_digits(shared_path, "columns", 5)
@@ -60,9 +59,13 @@ def test_algorithm_3(shared_path: Path, tmp_path: Path, start: str, bias: bool, 
     close(play(task, tmp_path / "run").model, expected)
 
 
-@pytest.mark.parametrize("start", ["exact", "paper"])
-@pytest.mark.parametrize("limit, c", [(2.2, 1e5), (1.4, 0.5), (1.4, 1e5), (6.0, 1e5)])
-@pytest.mark.parametrize("holder, bias", [({}, False), ({}, True), ({"label_holder": 3}, False)])
+@covering(
+    {
+        "holder, bias": [({}, False), ({}, True), ({"label_holder": 3}, False)],
+        "limit, c": [(2.2, 1e5), (1.4, 0.5), (1.4, 1e5), (6.0, 1e5)],
+        "start": ["exact", "paper"],
+    }
+)
 def test_algorithm_4(
     shared_path: Path, tmp_path: Path, start: str, limit: float, c: float, holder: dict[str, int], bias: bool
 ) -> None:
@@ -102,9 +105,7 @@ def test_several_constraints(shared_path: Path, tmp_path: Path) -> None:
 # --- vertical is horizontal --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clients", [1, 2, 3, 7, 64])
-@pytest.mark.parametrize("constrains", [False, True])
-@pytest.mark.parametrize("batch", [1797, 25])
+@covering({"batch": [1797, 25], "constrains": [False, True], "clients": [1, 2, 3, 7, 64]})
 def test_any_split_of_the_columns_is_one_client_with_all_rows(
     shared_path: Path, tmp_path: Path, clients: int, constrains: bool, batch: int
 ) -> None:

@@ -26,7 +26,7 @@ def mpifed(*words: object) -> subprocess.CompletedProcess[str]:
 
 def points(sweep: Path) -> list[tuple[int, str]]:
     """(exit code, model) of the points of a sweep."""
-    return [(one["exit"], one["model_sha256"]) for one in json.loads(mpifed("compare", sweep, "--json").stdout)]
+    return [(one["exit"], one["model_sha256"]) for one in json.loads(mpifed("compare", sweep, "--json").stdout)["runs"]]
 
 
 @pytest.fixture

@@ -177,8 +177,9 @@ def check_command(words: list[str], made: set[str]) -> None:
 
 
 def is_there(path: str, made: set[str]) -> bool:
-    """A file, what was made before or lies in it, or a name in capitals, for which the reader has one."""
-    return Path(path).exists() or any(f"{path}/".startswith(f"{one}/") for one in made) or _is_capital(path)
+    """A file, what was made before, lies in it or holds it, or a name in capitals, for which the reader has one."""
+    near = any(f"{path}/".startswith(f"{one}/") or one.startswith(f"{path}/") for one in made)
+    return near or Path(path).exists() or _is_capital(path)
 
 
 def _is_capital(path: str) -> bool:

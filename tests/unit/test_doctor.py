@@ -235,3 +235,16 @@ def test_worlds_of_one(launch: Callable[..., Any], tmp_path: Path) -> None:
     assert first.code == 1 and first.out.startswith("error    launched as 3 ranks"), first.text
     other = launch(0, "doctor", cwd=tmp_path, env=step | {"SLURM_PROCID": "1"})
     assert (other.code, other.out) == (1, "")
+
+
+def test_slurm_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration that is not there is said at once; whoever does not answer is not waited for."""
+    environment = command(tmp_path, "sbatch") | command(tmp_path, "sinfo", "a line")
+    nowhere = environment | {"SLURM_CONF": str(tmp_path / "a b.conf")}
+    found = list(doctor.slurm(None, nowhere))
+    assert levels(found) == ["ok", "warning"]
+    assert found[1].what.startswith(f"SLURM_CONF={tmp_path / 'a b.conf'}: no such file, so Slurm's commands find no")
+    (tmp_path / "sinfo").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    monkeypatch.setattr(doctor, "_SLURM_S", 0.05)
+    found = list(doctor.slurm(None, environment))
+    assert found[1].what == "sinfo has not answered within 0.05 s; is Slurm running?"

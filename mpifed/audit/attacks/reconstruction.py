@@ -28,6 +28,8 @@ FITS = 1e-2  # relative mismatch below which a sample explains a gradient
 EQUAL = 1e-3  # relative difference below which two lengths are equal
 SHARP = 0.1  # least sharpness of a length that the tried lengths resolve
 _LENGTHS = np.logspace(-3, 8, 264)  # tried, in units of the gradient's own length
+_AROUND = np.linspace(-1, 1, 17)  # lengths that are tried next, in units of a width that falls
+_SHARPNESS_STEP = 1e-6
 
 
 class Reconstruction(NamedTuple):
@@ -108,16 +110,15 @@ def explain(
     slope : [h] the gradient's coefficients along that direction
     head : gradient by the head's parameters, or () if it is not known
     """
-    from scipy.optimize import least_squares
-
     unit, target, size = along @ model.first, flat(head) if head else np.zeros(0), np.linalg.norm(slope)
     whole = np.sqrt(size**2 + target @ target)
 
-    def mismatch(lengths: Array, label: int) -> Array:
-        """[m, h + d] relative gradient mismatch for m lengths."""
+    def mismatch(lengths: Array, labels: Array) -> Array:
+        """[m, h + d] relative gradient mismatch for m lengths and labels."""
         scores = lengths[:, None, None] * unit
-        y = np.full((len(lengths), 1), label)
-        derivative = objective.slope(repeated(model.head, len(lengths)), scores, y, np.ones(y.shape))
+        derivative = objective.slope(
+            repeated(model.head, len(lengths)), scores, labels[:, None], np.ones((len(lengths), 1))
+        )
         seen = [lengths[:, None] * derivative.scores[:, 0]]
         seen += [leaf.reshape(len(lengths), -1) for leaf in bare_leaves(derivative.head)] if head else []
         result: Array = (np.concatenate(seen, axis=1) - np.concatenate([slope, target])) / whole
@@ -126,20 +127,28 @@ def explain(
     ways = []
     for label in range(classes(model)):
         for sign in (1,) if nonnegative else (1, -1):
-            sizes = np.linalg.norm(mismatch(sign * size * _LENGTHS, label), axis=1)
+            sizes = np.linalg.norm(mismatch(sign * size * _LENGTHS, np.full(len(_LENGTHS), label)), axis=1)
             ways += [(sizes[i], sign, label, i) for i in _valleys(sizes)]
-    explanations = []
-    for _, sign, label, i in sorted(ways)[:6]:
-        start = np.log(size * _LENGTHS[i])
+    if not ways:
+        return []
+    _, signs, labels, at = (np.array(values) for values in zip(*sorted(ways)[:6], strict=True))
+    logs = np.log(size * _LENGTHS[at])
 
-        def near(log: Array, sign: int = sign, label: int = label) -> Array:
-            result: Array = mismatch(sign * np.exp(log), label)[0]
-            return result
+    def near(steps: Array) -> Array:
+        """[ways, m, h + d] relative mismatch where the logarithms of the lengths change by `steps` [m]."""
+        lengths = signs[:, None] * np.exp(logs[:, None] + steps)
+        return mismatch(lengths.reshape(-1), np.repeat(labels, len(steps))).reshape(len(logs), len(steps), -1)
 
-        end = least_squares(near, [start], xtol=1e-15, ftol=1e-15, gtol=1e-15, bounds=(start - 0.2, start + 0.2))
-        residual, sharpness = float(np.linalg.norm(end.fun)), float(np.linalg.norm(end.jac))
-        explanations.append(Length(float(sign * np.exp(end.x[0])), label, residual, sharpness))
-    return sorted(explanations, key=lambda way: way.residual)
+    width = 0.2  # at first two of the tried lengths, and the last time 2e-10
+    while width > 1e-10:
+        steps = width * _AROUND
+        logs = logs + steps[np.linalg.norm(near(steps), axis=2).argmin(axis=1)]
+        width /= 4
+    below, ends, above = np.moveaxis(near(_SHARPNESS_STEP * np.array([-1.0, 0.0, 1.0])), 1, 0)
+    residuals = np.linalg.norm(ends, axis=1)
+    sharpness = np.linalg.norm(above - below, axis=1) / (2 * _SHARPNESS_STEP)
+    found = zip((signs * np.exp(logs)).tolist(), labels.tolist(), residuals.tolist(), sharpness.tolist(), strict=True)
+    return sorted((Length(*way) for way in found), key=lambda way: way.residual)
 
 
 def classes(model: Parameters) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.random import Generator
 
 from mpifed.core.record import ABSENT, Array, NamedArrays, bare_leaves, leaves, map_leaves
+from mpifed.core.row_seeds import with_seeds
 from mpifed.maths.checks import losses as laws
 from mpifed.maths.checks.differences import compare, derivative
 from mpifed.maths.checks.examined import ROUNDING, Broken, Examined, must_be_array, must_be_record, near, same
@@ -25,12 +26,15 @@ def examine_network(examined: Examined, task: Task) -> int:
     network, rng = examined.target, task.rng()
     model = _start(network, task)
     parameters = nudged(wide(model.head), rng, _NEAR)
-    X = np.asarray(task.X[0])
-    z = _outputs(examined, parameters, X, task.outputs)
-    _outputs(examined, map_leaves(lambda leaf: leaf.astype("f4"), parameters), X.astype("f4"), task.outputs)
-    slopes = np.asarray(rng.standard_normal(z.shape))
-    gradient = _way_back(examined, parameters, X, slopes)
-    known = _derivatives(examined, parameters, X, slopes, gradient, rng)
+    samples, known = [np.asarray(task.X[0])], 0
+    if network.stochastic:  # as in training
+        samples.append(with_seeds(samples[0], np.arange(1, len(samples[0]) + 1) * 2**30))
+    for X in samples:
+        z = _outputs(examined, parameters, X, task.outputs)
+        _outputs(examined, map_leaves(lambda leaf: leaf.astype("f4"), parameters), X.astype("f4"), task.outputs)
+        slopes = np.asarray(rng.standard_normal(z.shape))
+        gradient = _way_back(examined, parameters, X, slopes)
+        known += _derivatives(examined, parameters, X, slopes, gradient, rng)
     kind = type(network)
     if any(getattr(kind, name) is not getattr(NeuralNetwork, name) for name in ("loss", "slope", "predict")):
         of_rows = Losses(examined, {})

@@ -32,6 +32,8 @@ class Objective(ABC):
     classifies : whether y are classes 0 to outputs - 1; otherwise y are real targets, and there is a single output
     nonnegative : whether every loss is nonnegative: a limit <= 0 then cannot be met
     convex : whether each loss is a convex function of the model: lower bounds rely on it
+    stochastic : whether training draws random numbers for each sample, as dropout does: from the seeds that then stand
+        behind its features, see `mpifed.core.row_seeds`; without them a pass is that of evaluation
     dual : the dual of the loss, which algorithms on the dual problem need; None if there is none
     """
 
@@ -41,6 +43,7 @@ class Objective(ABC):
     classifies: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = True
     convex: ClassVar[bool] = False
+    stochastic: ClassVar[bool] = False
     dual: ClassVar[Dual | None] = None
 
     @property
@@ -83,6 +86,13 @@ class Objective(ABC):
     @abstractmethod
     def predict(self, head: Head, scores: Array) -> Array:
         """[..., s] the predicted class, or value."""
+
+    def class_scores(self, head: Head, scores: Array) -> Array:
+        """[..., s, L] what `predict` compares: a score of each class, of two also [..., s, 1] that of class 1.
+
+        The metric auc reads it. The default is the scores.
+        """
+        return scores
 
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""

@@ -123,6 +123,9 @@ class OfScores(LinearScores):
     def predict(self, head: Head, scores: Array) -> Array:
         return self.prediction(_biased(head, scores))
 
+    def class_scores(self, head: Head, scores: Array) -> Array:
+        return _biased(head, scores)
+
     def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array:
         """[..., s] squared norms of the derivatives with respect to the scores, which are those of the intercepts."""
         return square_norms(slopes) if isinstance(head, Bias) else super().head_squares(head, scores, y, slopes)

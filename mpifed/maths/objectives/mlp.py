@@ -126,9 +126,13 @@ class MLP(LinearScores):
             of_biases.append(down.sum(axis=-2))
         return Slope(loss, _head_of(type(head), of_layers[::-1], of_biases[::-1]), down)
 
+    def class_scores(self, head: MLPHead, scores: Array) -> Array:
+        """[..., s, L] the outputs."""
+        return self._outputs(*_layers_of(head), scores)
+
     def predict(self, head: MLPHead, scores: Array) -> Array:
         """[..., s] the most probable class, or the value."""
-        outputs = self._outputs(*_layers_of(head), scores)
+        outputs = self.class_scores(head, scores)
         return outputs.argmax(axis=-1) if self.classifies else outputs[..., 0]
 
     def head_squares(self, head: MLPHead, scores: Array, y: Array, slopes: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import TYPE_CHECKING
 
+from mpifed.maths.objectives.torch_dropout import dropout_kind
 from mpifed.maths.objectives.torch_passes import Passes, state, wrong_passes
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ def _wrong_layers(net: nn.Module) -> list[str]:
 def _wrong_layer(layer: nn.Module) -> str | None:
     from torch import nn
     from torch.nn.modules.batchnorm import _BatchNorm
-    from torch.nn.modules.dropout import _DropoutNd
     from torch.nn.modules.instancenorm import _InstanceNorm
 
     if isinstance(layer, _InstanceNorm):
@@ -54,13 +54,13 @@ def _wrong_layer(layer: nn.Module) -> str | None:
             "batch normalization makes a sample's output depend on the others of its batch, and keeps statistics that "
             "no client may send; take torch.nn.GroupNorm, or LayerNorm"
         )
-    if isinstance(layer, _DropoutNd) and layer.p > 0:
-        return (
-            "draws from PyTorch's own generator, so that no run could be repeated; set p=0, or leave it out ([model] "
-            "l2, or weight_decay of [client_optimizer], regularize too)"
-        )
+    if dropout_kind(layer) == "":
+        return "has a forward of its own; take torch.nn.Dropout itself, whose masks are then drawn by the job's seed"
     if isinstance(dropout := getattr(layer, "dropout", None), float) and dropout > 0:
-        return f"has dropout={dropout}, drawn from PyTorch's own generator; set dropout=0"
+        return (
+            f"has dropout={dropout}, drawn from PyTorch's own generator, so that no run could be repeated; set its "
+            "`dropout` to 0, and put torch.nn.Dropout between layers, whose masks are drawn by the job's seed"
+        )
     if isinstance(layer, nn.DataParallel) or type(layer).__name__ in ("DistributedDataParallel", "OptimizedModule"):
         return "wraps a module; give the module itself, since mpifed spreads the clients, and a compiler decides bits"
     if getattr(layer, "sparse", False) and isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.record import Array, NamedArrays, namespace
+from mpifed.core.row_seeds import COLUMNS
 from mpifed.maths.objectives.torch_build import library
+from mpifed.maths.objectives.torch_dropout import masks_of
 from mpifed.maths.objectives.torch_norms import SampleNorms, constants
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ class Held:
     """The module through which samples pass, and the parameters that it has now."""
 
     def __init__(self, net: nn.Module, shape: tuple[int, ...]) -> None:
-        self.net, self.shape = net.train(), shape
+        self.net, self.shape, self.masks = net.train(), shape, masks_of(net, shape)
         pairs = list(trained(net))
         self.names, self.tensors = [name for name, _ in pairs], [tensor for _, tensor in pairs]
         self.bound, self.built = 0, {name: tensor.detach() for name, tensor in constants(net).items()}
@@ -44,9 +46,11 @@ class Held:
         return self.bound
 
     def samples_of(self, X: Array) -> Tensor:
-        """Samples [s, p] in the shape that the module takes, in the dtype of the parameters."""
-        sample = as_tensor(X)
-        return sample.to(self.tensors[0].dtype).reshape(len(X), *self.shape)
+        """Samples [s, p] in the shape that the module takes, in the dtype of the parameters; with seeds as they are."""
+        samples = as_tensor(X).to(self.tensors[0].dtype)
+        if self.masks is not None and self.masks.has_seeds(samples):
+            return samples
+        return samples.reshape(len(X), *self.shape)
 
     def gradient(self, like: NamedArrays, of: Tensor, along: Tensor, keep: bool = False) -> NamedArrays:
         """The derivative of the sum of `of` times `along` by the parameters, a record of the class of `like`.
@@ -93,8 +97,9 @@ class Held:
                 sizes.append(tensor.numel() * tensor.element_size())
             return tensor
 
+        shape = self.shape if self.masks is None else (self.masks.features + COLUMNS,)
         with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
-            self.net(torch.zeros(1, *self.shape, dtype=torch.float32))
+            self.net(torch.zeros(1, *shape, dtype=torch.float32))
         return sum(sizes)
 
 

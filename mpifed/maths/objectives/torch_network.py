@@ -53,6 +53,11 @@ class TorchNetwork(NeuralNetwork):
     def nonnegative(self) -> bool:  # type: ignore[override]
         return self._own_loss is None
 
+    @property
+    def stochastic(self) -> bool:  # type: ignore[override]
+        """Whether the module has dropout; known since `start`."""
+        return self._held.masks is not None
+
     def of_shape(self, shape: tuple[int, ...] | None) -> TorchNetwork:
         return self if self.shape is not None or shape is None else replace(self, shape=shape)
 

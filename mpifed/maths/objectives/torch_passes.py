@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from mpifed.maths.objectives.torch_dropout import masks_of
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -21,14 +23,28 @@ class Passes(NamedTuple):
 
 
 def wrong_passes(net: nn.Module, passes: Passes) -> list[str]:
-    """Errors that passes of a few samples show."""
+    """Errors that passes of a few samples show, in evaluation and, with dropout, in training."""
     import torch
 
     net.train().float()
-    first, second = _samples(net, passes.shape, 0), _samples(net, passes.shape, 1)
-    given = first.clone()
+    masks, samples = masks_of(net, passes.shape), (_samples(net, passes.shape, 0), _samples(net, passes.shape, 1))
+    wrong = _wrong_passes(net, passes, *samples)
+    if wrong or masks is None:
+        return wrong
+    for layer in masks.layers:
+        layer.p = 0.5  # a mask that is not the sample's own shows in few samples
+    seeds = torch.arange(1, 2 * _SAMPLES + 1, dtype=torch.float32).reshape(_SAMPLES, 2)
+    first, second = (torch.cat([part.flatten(1), seeds], 1) for part in samples)
+    return _wrong_passes(net, passes, first, second, with_seeds=True)
+
+
+def _wrong_passes(net: nn.Module, passes: Passes, first: Tensor, second: Tensor, with_seeds: bool = False) -> list[str]:
+    """Errors in passes of these samples, [s, *shape], or [s, p + 2] with the seeds of dropout."""
+    import torch
+
+    given, generator = first.clone(), torch.random.get_rng_state()
     before = {name: tensor.detach().clone() for name, tensor in state(net)}
-    came = f"samples of shape [{', '.join(map(str, first.shape))}]"
+    came = f"samples of shape [{', '.join(map(str, (_SAMPLES, *passes.shape)))}]"
     try:
         with torch.no_grad():
             z = net(first)
@@ -62,10 +78,15 @@ def wrong_passes(net: nn.Module, passes: Passes) -> list[str]:
                 f'"{name}" changes when samples pass: a state that no exchange sends; leave it out, or take a layer '
                 "without it (torch.nn.GroupNorm for batch normalization)"
             ]
+    if not torch.equal(generator, torch.random.get_rng_state()):
+        return [
+            "draws from PyTorch's own generator when samples pass, as torch.nn.functional.dropout does, so that no run "
+            "could be repeated; of random numbers there is dropout alone, as a layer: self.drop = torch.nn.Dropout(0.5)"
+        ]
     if not torch.equal(z, repeated):
         return [
-            "gives other outputs for the same samples: random numbers of its own (as of torch.nn.functional.dropout), "
-            "or a state that changes when samples pass; leave both out"
+            "gives other outputs for the same samples: random numbers of its own, or a state that changes when samples "
+            "pass; leave both out"
         ]
     if not torch.isfinite(z).all():
         return ["gives outputs that are not finite for samples of normal numbers; correct it"]
@@ -75,7 +96,9 @@ def wrong_passes(net: nn.Module, passes: Passes) -> list[str]:
             "torch.nn.GroupNorm or LayerNorm for layers that normalize over the batch, and batch_first=True for "
             "layers of sequences)"
         ]
-    if not isinstance(evaluated, torch.Tensor) or evaluated.shape != z.shape or not _close(z, evaluated):
+    if not with_seeds and not (
+        isinstance(evaluated, torch.Tensor) and evaluated.shape == z.shape and _close(z, evaluated)
+    ):
         return [
             "gives other outputs in eval() than in train(): one function is trained and evaluated here, in train(); "
             "leave out what asks for self.training"

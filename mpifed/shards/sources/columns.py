@@ -215,7 +215,7 @@ class ColumnSource(Source):
         return values
 
     def _dataset(self, layout: TableLayout, known: KnownTexts, rows: RowsRead, test: RowsRead | None) -> Dataset:
-        ranks = {place: _ranks(texts) for place, texts in known.features.items()}
+        ranks = {place: _ranks(texts, in_order(texts)) for place, texts in known.features.items()}
 
         def chunks(of: Spool, order: Array | None) -> Iterator[Array]:
             for X in of.chunks(order):
@@ -224,7 +224,7 @@ class ColumnSource(Source):
                     X[:, place] = np.where(gaps, np.nan, rank[np.where(gaps, 0, X[:, place]).astype(np.int64)])
                 yield X
 
-        labels, test_labels, label_names = self._labels(known, rows, test)
+        labels, test_labels, classes = self._labels(known, rows, test)
         natural, order, test_order = None, None, None
         if layout.by is not None:
             natural = natural_clients(
@@ -245,7 +245,7 @@ class ColumnSource(Source):
             None if test is None or test_labels is None
             else (np.concatenate(list(chunks(test.spool, test_order))), test_labels),
             names=names, files=tuple(file for path in (self.path, self.test) if path for file in self.files(path)),
-            natural=natural, label_names=label_names,
+            natural=natural, classes=classes,
             columns=RawColumns(categories, self.categorical, self.missing) if categories or gappy else None,
         )  # fmt: skip
 
@@ -255,7 +255,7 @@ class ColumnSource(Source):
         """(labels, test labels, names of the classes where they are texts)."""
         labels, test_labels = np.concatenate(rows.labels), None if test is None else np.concatenate(test.labels)
         if known.label is not None:
-            rank, names = _ranks(known.label)
+            rank, names = _ranks(known.label, sorted(known.label))
             return rank[labels], None if test_labels is None else rank[test_labels], names
         if labels.ndim > 1:
             return labels, test_labels, None
@@ -266,9 +266,8 @@ class ColumnSource(Source):
         return labels, test_labels, None
 
 
-def _ranks(texts: Texts) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """(rank [n] of each text in the order in which they came, the sorted texts)."""
-    names = in_order(texts)
+def _ranks(texts: Texts, names: list[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """(rank [n] of each text in the order in which they came, the sorted texts `names`)."""
     rank = np.empty(max(1, len(names)), np.int64)
     rank[[texts[name] for name in names]] = np.arange(len(names))
     return rank, tuple(names)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.shards.partition import stream
+from mpifed.shards.partitioners import stream
 from mpifed.shards.sources.dataset import Dataset, Source, whole
 from mpifed.shards.sources.download import original
 from mpifed.shards.sources.table import read_numbers

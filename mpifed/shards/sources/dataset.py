@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
+from typing_extensions import Buffer
 
 from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
@@ -60,10 +61,11 @@ class Dataset:
     names: tuple[str, ...] | None = None  # [p] of the features
     shape: tuple[int, ...] | None = None  # of a sample, of p numbers in C order, such as (channels, height, width)
     files: tuple[Path, ...] = ()  # from which the data were read
+    classes: tuple[str, ...] | None = None  # names of the labels 0, 1, ..., where they are texts
     partition: Partition | None = None  # of rows and columns among clients, if the source determines it
     natural: NaturalClients | None = None  # whose each row is, if the source knows; rows in the order of owners
-    label_names: tuple[str, ...] | None = None  # of the classes 0, 1, ..., where the source has texts
     columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
+    client_tests: NDArray[np.bool_] | None = None  # [s] True for rows with which the client that holds them tests
 
 
 class Source(ABC):
@@ -94,6 +96,10 @@ def checked(name: str, data: object) -> Dataset:
     if data.names is not None and len(data.names) != data.features:
         raise DataError(f"{name}: {len(data.names)} names for {data.features} features")
     _check_labels(name, "labels", data.labels)
+    tests = data.client_tests
+    if tests is not None and (np.shape(tests) != (len(data.labels),) or np.asarray(tests).dtype != np.bool_):
+        came = f"{getattr(tests, 'dtype', type(tests).__name__)} {np.shape(tests)}"
+        raise DataError(f"{name}: client_tests is {came}; expected bool ({len(data.labels)},), as the labels")
     if data.test is not None:
         X, labels = data.test
         _check_labels(name, "test labels", labels)
@@ -142,15 +148,15 @@ def whole(X: Piece) -> Callable[[], Iterator[Piece]]:
 class _Bounded(io.RawIOBase):
     """An unpacked stream of at most `most` bytes; DataError if it is longer, or damaged."""
 
-    def __init__(self, stream: Any, path: Path, most: float) -> None:  # of a codec's own class
+    def __init__(self, stream: io.BufferedIOBase, path: Path, most: float) -> None:
         self._stream, self._path, self._most, self._done = stream, path, most, 0
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:  # as the base class has it
+    def readinto(self, buffer: Buffer) -> int:
         try:
-            size: int = self._stream.readinto(buffer)
+            size = self._stream.readinto(buffer)
         except _DAMAGES as error:
             raise _damaged(self._path, error) from error
         self._done += size

@@ -18,7 +18,7 @@ from annotated_types import Gt
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.shards.natural import canonical_order, in_order, natural_clients
+from mpifed.shards.natural import canonical_order, natural_clients
 from mpifed.shards.sources.dataset import Dataset, Source, check_packed, open_packed, shown, typed_labels
 from mpifed.shards.sources.spool import Spool
 
@@ -69,7 +69,7 @@ class Leaf(Source):
         number = dict[str, int]()
         rows = self._read(UsersRead(number), files)
         tested = self._read(UsersRead(number, rows.shape), test_files) if test_files else None
-        labels, test_labels, label_names = _labels(self, files, rows, tested)
+        labels, test_labels, classes = _labels(self, files, rows, tested)
         owners = np.concatenate(rows.owners)
         test_owners = None if tested is None else np.concatenate(tested.owners)
         natural = natural_clients(list(number), owners, test_owners)
@@ -83,7 +83,7 @@ class Leaf(Source):
         return Dataset(
             spool.features, np.float32, labels[order], lambda: spool.chunks(order), test_rows,
             shape=rows.shape if len(rows.shape) > 1 else None, files=(*files, *test_files), natural=natural,
-            label_names=label_names,
+            classes=classes,
         )  # fmt: skip
 
     def _read(self, rows: UsersRead, files: list[Path]) -> UsersRead:
@@ -209,7 +209,7 @@ def _labels(
         raise DataError(f"{files[0]}: labels y are numbers of some users and texts of others; expected one kind")
     labels, test_labels = np.concatenate(parts), np.concatenate(test_parts) if test_parts else np.empty(0)
     if texts == {True}:
-        names = in_order({str(text) for text in [*np.unique(labels).tolist(), *np.unique(test_labels).tolist()]})
+        names = sorted({str(text) for text in [*np.unique(labels).tolist(), *np.unique(test_labels).tolist()]})
         rank = {name: at for at, name in enumerate(names)}
         codes, others = (np.array([rank[str(text)] for text in part.tolist()], int) for part in (labels, test_labels))
         return codes, others, tuple(names)

@@ -81,7 +81,7 @@ class Npz(Source):
         self, spool: Spool, shape: tuple[int, ...], labels: Array, owners: Array | None,
         test: tuple[Spool, Array, Array | None] | None,
     ) -> Dataset:  # fmt: skip
-        labels, test_labels, label_names = _typed(self, labels, None if test is None else test[1])
+        labels, test_labels, classes = _typed(self, labels, None if test is None else test[1])
         order, natural, test_order = None, None, None
         if owners is not None:
             known = in_order(set(owners.tolist()) | set([] if test is None or test[2] is None else test[2].tolist()))
@@ -104,7 +104,7 @@ class Npz(Source):
         return Dataset(
             spool.features, spool.dtype, labels, lambda: spool.chunks(order), rows,
             top=255.0 if spool.dtype == np.uint8 else None, shape=shape if len(shape) > 1 else None,
-            files=(self.path, *([] if self.test is None else [self.test])), natural=natural, label_names=label_names,
+            files=(self.path, *([] if self.test is None else [self.test])), natural=natural, classes=classes,
         )  # fmt: skip
 
     def _chosen(self, names: list[str], name: str | None, usual: tuple[str, ...], option: str) -> str:
@@ -188,7 +188,7 @@ def _typed(source: Npz, labels: Array, test: Array | None) -> tuple[Array, Array
     if test is not None and ((test.dtype.kind == "U") != (labels.dtype.kind == "U") or test.ndim != labels.ndim):
         raise DataError(f"{source.path}: test labels of {test.dtype}, those to train on are {labels.dtype}")
     if labels.dtype.kind == "U":
-        names = in_order({*labels.ravel().tolist(), *([] if test is None else test.ravel().tolist())})
+        names = sorted({*labels.ravel().tolist(), *([] if test is None else test.ravel().tolist())})
         rank = {name: at for at, name in enumerate(names)}
         if source.task == "regression" or labels.ndim > 1:
             raise UsageError("--label: texts are classes, not real targets; one array [samples]")

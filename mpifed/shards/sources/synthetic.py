@@ -11,7 +11,7 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
-from mpifed.shards.partition import stream
+from mpifed.shards.partitioners import stream
 from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset, Source
 
 MOST_NOISE = 1e30  # so that labels do not overflow float32

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -85,8 +85,22 @@ def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str]
     return names, len(cells)
 
 
+class Lines(Protocol):
+    """`csv.reader`, whose class has no name."""
+
+    line_num: int
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """The cells of each line."""
+        ...
+
+    def __next__(self) -> list[str]:
+        """The cells of the next line."""
+        ...
+
+
 @contextmanager
-def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Any]:  # csv's reader, whose class has no name
+def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Lines]:
     """The `csv.reader` of a table; its errors become DataError."""
     with open_packed(path, "rt", max_unpacked) as file:
         lines = csv.reader(file)

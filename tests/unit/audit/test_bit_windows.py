@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lengths import covering
 
 from mpifed.audit.bit_windows import length, ones, repeats, uneven_bits
 from mpifed.audit.masks import Mask, alike, repeated, zeros
@@ -20,9 +21,7 @@ def mask(values: np.ndarray, turn: int = 0, client: int = 0) -> Mask:
     return Mask("up", turn, turn, client, np.arange(len(values)), values)
 
 
-@pytest.mark.parametrize("negative", [False, True])
-@pytest.mark.parametrize("shift", [0, 1, 5])
-@pytest.mark.parametrize("kind", KINDS)
+@covering({"kind": KINDS, "shift": [0, 1, 5], "negative": [False, True]})
 def test_one_window_is_found_wherever_it_is(kind: type, shift: int, negative: bool) -> None:
     found = words(10_000, kind)
     size = length(found)

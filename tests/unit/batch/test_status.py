@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from click.testing import CliRunner
 from pretended import Slurm, killed
 
 from mpifed.batch.record import Record, Submission, last_words, write
+from mpifed.batch.status import statuses_of
+from mpifed.batch.status import text as text_of
 from mpifed.cli import main
+from mpifed.core.text import fitted
 from mpifed.files.json_file import write_json
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
@@ -135,7 +139,7 @@ def test_a_folder_of_runs(slurm: Slurm, job: Write, made: Job) -> None:
     Path("sw").rename("runs/a")
     submitted(Path("runs/d"), "7")
     assert [(one["folder"], one["kind"]) for one in status("runs")] == [
-        ("runs/a", "sweep"), ("runs/b", "run"), ("runs/d", "run"),
+        ("runs/a", "sweep"), ("runs/b", "run"), ("runs/c/deeper", "run"), ("runs/d", "run"),
     ]  # fmt: skip
     assert [one["folder"] for one in status("runs/b", "runs/c")] == ["runs/b", "runs/c/deeper"]
 
@@ -359,3 +363,60 @@ def test_a_run_goes_on_by_hand(nowhere: Path, made: Job) -> None:
     assert third["next"] == "mpifed show 'c d'"
     text = CliRunner().invoke(main, ["status", "a", "b"]).output
     assert text.startswith("a: run: resumable\n") and "\n\nb: run: done\n" in text
+
+
+# --- all runs below a folder -------------------------------------------------------------------------------------
+
+
+def test_all_runs_below_a_folder(nowhere: Path, job: Write, made: Job) -> None:
+    leave(Path("runs/done"), made, 0, rounds=100)
+    leave(Path("runs/2026/cut off"), made, 75, rounds=30, saved=20)
+    failed = leave(Path("runs/2026/bad"), made, 4, rounds=10)
+    (failed / "failure.txt").write_text("mpifed: error: round 7: not finite\n")
+    jobs = sweep(job, 2)
+    Path("runs/2026/deep").mkdir()
+    Path("sw").rename("runs/2026/deep/sw")
+    leave(Path("runs/2026/deep/sw/point-0001"), jobs[1], process=this_process(), rounds=40)
+    Path("runs/data/shards").mkdir(parents=True)
+    leave(Path("runs/.old.overwritten-here-1"), made, 0)
+    text = CliRunner().invoke(main, ["status", "runs"]).output.splitlines()
+    assert text[0] == "runs: 5 runs: 1 done, 1 running, 1 resumable, 1 waiting, 1 failed"
+    assert text[1].split() == ["run", "state", "round", "objective", "accuracy", "changed"]
+    rows = [re.split(r" {2,}", line.strip()) for line in text[2:7]]
+    assert [row[:4] for row in rows] == [
+        ["2026/bad", "failed (4)", "10/100", "0.0909091"],
+        ["2026/cut off", "resumable", "30/100", "0.0322581"],
+        ["2026/deep/sw/point-0000", "waiting"],
+        ["2026/deep/sw/point-0001", "running", "40/100", "0.0243902"],
+        ["done", "done", "100/100", "0.00990099"],
+    ]
+    assert rows[0][-1].endswith(" ago")
+    assert text[7].startswith("runs/2026/bad: failed: exit 4, numerical trouble") and "not finite" in text[7]
+    assert text[8] == "runs/2026/cut off: resumable: interrupted; checkpoint at round 20"
+    assert text[9:] == ["next: mpifed status runs/2026/bad"]
+    narrow = fitted_status("runs", 60)
+    assert max(map(len, narrow)) <= 60 and "  run 2026/bad" in narrow and "    state      failed (4)" in narrow
+
+
+def fitted_status(folder: str, width: int) -> list[str]:
+    """What a terminal of so many characters shows."""
+    return fitted(text_of(statuses_of([Path(folder)])[0], width), width).splitlines()
+
+
+def test_links_that_lead_in_circles_end(nowhere: Path, made: Job) -> None:
+    leave(Path("runs/a/b"), made, 0)
+    Path("runs/a/up").symlink_to("..")
+    Path("runs/a/self").symlink_to("self")
+    Path("runs/again").symlink_to("a/b")
+    Path("runs/nothing").symlink_to("nowhere")
+    assert [one["folder"] for one in status("runs")] == ["runs/a/b"]
+
+
+def test_one_question_to_slurm_for_all_runs(slurm: Slurm, made: Job) -> None:
+    for number in range(3):
+        leave(Path(f"runs/{number}"), made, 0 if number else None, slurm_job=str(number))
+        submitted(Path(f"runs/{number}"), str(number))
+    slurm.answer("sacct", "0|0|TIMEOUT|0:0|n1\n")
+    assert [one["points"][0]["state"] for one in status("runs")] == ["resumable", "done", "done"]
+    assert len(slurm.asked("squeue")) == 1 + 0 and "--jobs=0,1,2 " in slurm.asked("squeue")[0]
+    assert [line.split()[1] for line in slurm.asked("sacct")] == ["--jobs=0"]  # the ends of the others are known

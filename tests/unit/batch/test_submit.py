@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from pretended import Slurm, killed
 
-from mpifed.batch import needs, record
+from mpifed.batch import needs, record, submit
 from mpifed.batch.needs import Needs
 from mpifed.batch.script import options_of
 from mpifed.batch.submit import ranges
@@ -102,8 +103,28 @@ def test_the_folder_of_the_job_name(slurm: Slurm, job: Write) -> None:
 def test_a_dry_run_changes_nothing(slurm: Slurm, job: Write) -> None:
     text = ok(job(), "--time", 30, "--nodes", 2, "--dry-run")
     assert "would be written to runs/tried.sbatch and given to sbatch" in text and "#SBATCH --nodes=2\n" in text
-    assert text.index("forecast  ") > text.index("#SBATCH")  # what is found comes last, where it is seen
+    assert text.index("forecast  ") < text.index("dry run   ") < text.index("#!/bin/bash")
     assert slurm.asked("sbatch") == [] and not Path("runs").exists()
+
+
+def test_a_dry_run_gives_a_script_that_runs(slurm: Slurm, job: Write, tmp_path: Path) -> None:
+    """What is found goes to the standard error, so that > makes a script of the rest."""
+    ended = CliRunner().invoke(main, ["submit", str(job()), "--time", "30", "--dry-run"])
+    assert ended.exit_code == 0 and ended.stdout.startswith("#!/bin/bash\n") and ended.stdout.endswith("\n")
+    assert "forecast  " in ended.stderr and "forecast  " not in ended.stdout
+    (tmp_path / "script.sh").write_text(ended.stdout)
+    assert subprocess.run(["/bin/bash", "-n", str(tmp_path / "script.sh")]).returncode == 0
+    ok(job(), "--time", 30)
+    assert ended.stdout == Path("runs/tried.sbatch").read_text()
+
+
+def test_gpus_without_cupy(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (job(), "--time", 30, "--gpus-per-node", 2, "--partition", "gpu", "--dry-run")
+    for spec, warned in ((None, True), (object(), False)):
+        monkeypatch.setattr(submit, "find_spec", lambda name, spec=spec: spec)
+        assert ("warning   no CuPy in this environment" in ok(*arguments)) == warned
+    monkeypatch.setattr(submit, "find_spec", lambda name: None)
+    assert "CuPy" not in ok(job(), "--time", 30, "--dry-run")
 
 
 def test_without_slurm(nowhere: Path, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:

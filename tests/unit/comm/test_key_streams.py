@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 
 from mpifed.comm.key_streams import Pad, Prf, Stream, Turns, nonce
 from mpifed.core.errors import BrokenProtocol
@@ -68,9 +69,7 @@ def test_nonces_differ_and_leave_room_for_blocks() -> None:
     assert all(one.endswith(bytes(6)) for one in found)  # 2^48 blocks before one could run into another
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("piece", [128, 2**17])
-@pytest.mark.parametrize("sign", [1, -1])
+@covering({"sign": [1, -1], "piece": [128, 2**17], "dtype": ["int32", "int64"]})
 def test_added_from_part_to_part(dtype: str, piece: int, sign: int) -> None:
     """As little-endian integers, wrapping around, to the parts alone, wherever pieces end."""
     rng, key = np.random.default_rng(0), bytes(range(16))

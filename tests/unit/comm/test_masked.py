@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from masking import Answer, Case, check_alike, errors_of, leaving, placed, plain, play, values, vector
 from ranks import on_ranks, totals
 
@@ -21,10 +22,14 @@ from mpifed.core.round import Round
 SPLITS = [[[0, 1, 2, 3, 4, 5]], [[], [0, 1, 2], [3, 4, 5]], [[2], [0, 5], [1], [3, 4]], [[], [0, 1, 2, 3, 4, 5]]]
 
 
-@pytest.mark.parametrize("kind", [ToServer, ToClients])
-@pytest.mark.parametrize("hosted", SPLITS, ids=str)
-@pytest.mark.parametrize("most", [0, 1, 2])
-@pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("float64", 64)])
+@covering(
+    {
+        "dtype, bits": [("float32", 32), ("float64", 64)],
+        "most": [0, 1, 2],
+        "hosted": SPLITS,
+        "kind": [ToServer, ToClients],
+    }
+)
 def test_same_numbers(kind: Any, hosted: Any, most: int, dtype: str, bits: int) -> None:
     fields = Field((40,), 2.0**-10, 2.0**10)
     case = Case(hosted, values(6, 40).astype(dtype), fields, kind, Protection("masked", max_dropouts=most), dtype=dtype)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from masking import CHANCE, Case, chi_square, leaving, placed, play, values, vector
 
 from mpifed.comm.channel import Protection
@@ -29,9 +30,7 @@ def uploads(case: Case, turns: int = 1) -> tuple[Masked, list[dict[int, Any]]]:
     return channel, found
 
 
-@pytest.mark.parametrize("most", [0, 1])
-@pytest.mark.parametrize("kind", [ToServer, ToClients])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@covering({"dtype": ["float32", "float64"], "kind": [ToServer, ToClients], "most": [0, 1]})
 def test_uploads_look_uniform(most: int, kind: Any, dtype: str) -> None:
     case = Case([list(range(4))], np.zeros((4, 8000), dtype), Field((8000,), 2.0**-10, 2.0**10), kind, dtype=dtype)
     _, (first, second) = uploads(case._replace(protection=Protection("masked", max_dropouts=most)), turns=2)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lengths import covering
 
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.encryption.packing import Packing, vectors
@@ -28,9 +29,13 @@ def one_vector(field: Field, packing: Packing, dtype: str = "float64") -> tuple:
     return plan, vector
 
 
-@pytest.mark.parametrize("slots, capacity", [BFV, THRESHOLD, PAILLIER])
-@pytest.mark.parametrize("clients", [1, 2, 16, 1000, 5000])
-@pytest.mark.parametrize("scale, bound", [(2.0**-20, 2.0), (2.0**-40, 2.0**9), (1.0, 2.0**46), (2.0**-50, 2.0**20)])
+@covering(
+    {
+        "scale, bound": [(2.0**-20, 2.0), (2.0**-40, 2.0**9), (1.0, 2.0**46), (2.0**-50, 2.0**20)],
+        "clients": [1, 2, 16, 1000, 5000],
+        "slots, capacity": [BFV, THRESHOLD, PAILLIER],
+    }
+)
 def test_the_sum_of_extremes_comes_back_exactly(
     slots: int, capacity: int, clients: int, scale: float, bound: float
 ) -> None:

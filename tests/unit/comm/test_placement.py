@@ -11,7 +11,7 @@ from mpifed.comm.placement import place
 work_of_clients = st.lists(st.integers(1, 1000), min_size=1, max_size=40)
 
 
-@settings(max_examples=400)
+@settings(max_examples=60)
 @given(work_of_clients, st.integers(1, 9), st.integers(1, 12), st.booleans())
 @example([1] * 5 + [1000], 1, 5, False)
 @example([1000] + [1] * 5, 1, 6, True)

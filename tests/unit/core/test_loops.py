@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 
 from mpifed.core import loops
 
@@ -75,10 +76,8 @@ def test_combinations_of_what_is_not_contiguous() -> None:
 
 
 @dtypes
-@pytest.mark.parametrize("raw", ["u1", "i2", "f4", "f8"])
-@pytest.mark.parametrize("scale", [None, "one", "each"])
-@pytest.mark.parametrize("shift", [None, "one", "each"])
 @np.errstate(all="ignore")
+@covering({"shift": [None, "one", "each"], "scale": [None, "one", "each"], "raw": ["u1", "i2", "f4", "f8"]})
 def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> None:
     rng, p = np.random.default_rng(3), 37
     values = rng.integers(0, 200, (23, p)).astype(raw) if raw[0] in "ui" else numbers(23 * p, raw).reshape(23, p)

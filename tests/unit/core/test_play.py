@@ -102,8 +102,11 @@ def test_a_block(block: Block) -> None:
 
 def test_parts_of_a_block(block: Block) -> None:
     assert block.only(np.array([0, 2])).clients.tolist() == [3, 7]
-    parts = [(who.tolist(), part.clients.tolist()) for who, part in block.equal_parts()]
-    assert parts == [([1], [4]), ([0, 2], [3, 7])]
+    groups = [(who.tolist(), part.clients.tolist(), rows) for who, part, rows in block.by_batch_size(3)]
+    assert groups == [([1], [4], 2), ([0, 2], [3, 7], 3)]
+    assert [rows for _, _, rows in block.by_batch_size(2)] == [2]
+    sizes = block.joined(100, lambda who, part, rows: np.column_stack([part.clients, np.full(len(who), rows)]))
+    assert sizes.tolist() == [[3, 4], [4, 2], [7, 4]]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])

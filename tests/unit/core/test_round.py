@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lengths import covering
 from scipy.stats import chisquare
 
 import mpifed.core.round as round_module
@@ -154,8 +155,7 @@ def test_every_subset_is_as_likely() -> None:
     plausible(counts)
 
 
-@pytest.mark.parametrize("size", [8, 1030])
-@pytest.mark.parametrize("pair", ["clients", "rounds", "epochs", "places"])
+@covering({"pair": ["clients", "rounds", "epochs", "places"], "size": [8, 1030]}, 1)
 def test_no_pairs_that_depend_on_each_other(size: int, pair: str) -> None:
     if pair == "epochs":
         rows = many(size, size + 1, 700)

@@ -392,8 +392,8 @@ def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None
         forecast(job, (f"data.path={tmp_path / 'nothing'}",), ranks=1)
     with pytest.raises(UsageError, match='"x": no such field'):
         forecast(job, ('aggregation.bounds={"x" = 1.0}',), ranks=1)
-    with pytest.raises(UsageError, match="batch_size = 10000: the smallest shard"):
-        forecast(job, ("algorithm.batch_size=10000",), ranks=1)
+    with pytest.raises(UsageError, match="clients_per_round = 900: "):
+        forecast(job, ("participation.clients_per_round=900",), ranks=1)
 
 
 def test_shards_of_more_rows_than_are_measured_at_a_time(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from mpifed.core.exchange import Problem
 from mpifed.job.job import Job, read_table, set_value
 from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
 from mpifed.maths.optimizers import SGD
+from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 
@@ -195,7 +196,14 @@ def test_all_defaults_are_written_out() -> None:
     assert written["seed"] == 1
     assert written["data"]["block"] == 1
     assert written["aggregation"]["arithmetic"] == "exact"
-    kept = {"evaluate_every": 10, "checkpoint_every": 100, "certify_every": 0, "released_only": False, "transcript": 0}
+    kept = {
+        "evaluate_every": 10,
+        "checkpoint_every": 100,
+        "certify_every": 0,
+        "metrics": [],
+        "released_only": False,
+        "transcript": 0,
+    }
     assert written["record"] == kept
     assert not {"privacy", "regularizer"} & written.keys()
     assert written["minimize"] == {"name": "loss"}
@@ -228,18 +236,17 @@ OF_CELLS = {"hybrid-fedavg", "hyfem", "hyfdca", "bundle", "cocoa"}  # of tests/l
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - OF_CELLS))
 def test_every_algorithm_checks_what_fits(name: str) -> None:
     vertical = name == "vertical-sgd"
-    right, wrong, batch = ("columns", "rows", 61) if vertical else ("rows", "columns", 11)
+    right, wrong = ("columns", "rows") if vertical else ("rows", "columns")
     job = checked(
-        table(algorithm={"name": name, "batch_size": batch, **STEPS[name]}, participation={"clients_per_round": 4})
+        table(algorithm={"name": name, "batch_size": 61, **STEPS[name]}, participation={"clients_per_round": 4})
     )
     with pytest.raises(UsageError) as caught:
         job.make_algorithm(problem(split="grid" if name == "ssca" else wrong))
     said = str(caught.value)
     assert f"needs data split by {right}, and the folder is split by {'grid' if name == 'ssca' else wrong}" in said
-    too_large = "there are 60 samples" if vertical else "the smallest shard (client 0) has 10 samples"
-    assert f"[algorithm] batch_size = {batch}: {too_large}" in said
+    assert ("[algorithm] batch_size = 61: there are 60 samples" in said) == vertical
     assert "[participation] clients_per_round = 4: somewhere has 3 clients" in said
-    fits = checked(table(algorithm={"name": name, "batch_size": 10, **STEPS[name]}))
+    fits = checked(table(algorithm={"name": name, "batch_size": 10 if vertical else 61, **STEPS[name]}))
     assert fits.make_algorithm(problem(split=right)).check() == []
 
 
@@ -435,8 +442,8 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
             "[algorithm] name: needs data split by rows, and the folder is split by",
         ),
         (
-            {"algorithm": SSCA | {"batch_size": 11}},
-            {},
+            {"algorithm": {"name": "fedavg", "batch_size": 11, **STEPS["fedavg"]}},
+            {"privacy": Privacy(delta=1e-5, clip=1.0, noise_multiplier=1.0)},
             "[algorithm] batch_size = 11: the smallest shard (client 0) has 10",
         ),
         (

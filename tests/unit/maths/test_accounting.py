@@ -172,17 +172,17 @@ def test_a_tiny_delta_is_left_to_the_renyi_divergences() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", long_unless(lambda one: one in (*SCHEMES, ACCOUNTANTS[-1]), ACCOUNTANTS), ids=named
+    "settings", long_unless(lambda one: one in (*SCHEMES[:2], ACCOUNTANTS[-1]), ACCOUNTANTS), ids=named
 )
 def test_monotone_in_every_argument(settings: dict[str, Any]) -> None:
     def cost(multiplier: float = 1.1, q: float = 0.05, count: int = 60, delta: float = DELTA) -> float:
         return epsilon({(multiplier, q): count}, delta, **settings)
 
     more = [
-        [cost(multiplier=m) for m in (8.0, 3.0, 1.5, 1.2, 1.0, 0.8, 0.5)],
-        [cost(q=q) for q in (0.001, 0.01, 0.03, 0.05, 0.06, 0.3, 0.9, 1.0)],
-        [cost(count=n) for n in (1, 2, 10, 50, 59, 61, 62, 63, 200)],
-        [cost(delta=d) for d in (1e-3, 1e-4, 1e-5, 1e-7)],
+        [cost(multiplier=m) for m in (8.0, 1.5, 1.2, 0.5)],
+        [cost(q=q) for q in (0.001, 0.05, 0.06, 0.9, 1.0)],
+        [cost(count=n) for n in (1, 2, 59, 61, 62, 200)],
+        [cost(delta=d) for d in (1e-3, 1e-5, 1e-7)],
     ]
     for values in more:
         assert all(a <= b * (1 + 1e-4) for a, b in itertools.pairwise(values)), values
@@ -195,7 +195,7 @@ def test_monotone_in_every_argument(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "target"),
     long_unless(
-        lambda settings, target: (settings, target) in [(one, 7.0) for one in (*SCHEMES[:2], ACCOUNTANTS[-1])],
+        lambda settings, target: (settings, target) in [(one, 7.0) for one in (SCHEMES[1], ACCOUNTANTS[-1])],
         [(settings, 7.0) for settings in [*ACCOUNTANTS[:4], ACCOUNTANTS[-1]]]
         + [(settings, target) for settings in (ACCOUNTANTS[0], ACCOUNTANTS[-1]) for target in (0.2, 200.0)],
     ),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from mpifed.core.record import map_leaves
+from mpifed.core.row_seeds import seeds_of, words
 from mpifed.maths.checks.examined import Broken, Examined
 from mpifed.maths.checks.networks import examine_network
 from mpifed.maths.checks.objectives import Task, examine_term
@@ -35,6 +36,28 @@ class Hidden(NeuralNetwork):
         return hidden @ v, back
 
 
+@dataclass(frozen=True)
+class Dropping(Hidden):
+    """Half of the hidden units, by the seeds that stand behind the features in training."""
+
+    stochastic: ClassVar[bool] = True
+    seeds_of_samples: ClassVar[bool] = True
+
+    def outputs(self, parameters: Any, X: Any, gradient: bool) -> Any:
+        w, b, v = parameters
+        features, seeds = X[:, : len(w)], seeds_of(X[:, len(w) :].astype(np.int64)) if X.shape[1] > len(w) else None
+        hidden, kept = np.tanh(features @ w + b), np.ones((len(X), 5), X.dtype)
+        if seeds is not None:
+            each = seeds if self.seeds_of_samples else np.arange(len(X))[::-1]
+            kept = (2 * (words(each[:, None], np.arange(5)) >= 0)).astype(X.dtype)
+
+        def back(slopes: Any) -> Any:
+            down = slopes @ v.T * kept * (1 - hidden**2)
+            return type(parameters)(features.T @ down, down.sum(axis=0), (kept * hidden).T @ slopes)
+
+        return kept * hidden @ v, back
+
+
 def task(classes: int = 3) -> Task:
     rng = np.random.default_rng(1)
     return Task(
@@ -49,6 +72,13 @@ def examine(network: NeuralNetwork) -> int:
 
 def test_a_right_network() -> None:
     assert examine(Hidden()) == 3
+
+
+def test_a_network_with_dropout_is_tried_in_training_too() -> None:
+    assert examine(Dropping()) == 6
+    by_place = dataclass(frozen=True)(type("ByPlace", (Dropping,), {"seeds_of_samples": False}))()
+    with pytest.raises(Broken, match="depend on the other samples of the call"):
+        examine(by_place)
 
 
 def test_terms_on_a_network() -> None:

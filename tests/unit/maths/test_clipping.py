@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from scipy.sparse import csr_matrix
 from test_objectives import CASES, FEATURES, N, S, data, flat, make, model_of
 
@@ -72,9 +73,7 @@ def test_a_sum_of_clipped_gradients(name: str, own: bool, kind: str) -> None:
 
 
 @every_objective
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("own", [False, True])
+@covering({"own": [False, True], "kind": ["dense", "sparse"], "dtype": ["float32", "float64"]})
 def test_a_bound_that_nothing_reaches_changes_no_bit(name: str, dtype: str, kind: str, own: bool) -> None:
     objective = make(name)
     model = map_leaves(lambda leaf: leaf.astype(dtype), own_models(objective) if own else model_of(objective))

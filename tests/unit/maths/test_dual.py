@@ -181,7 +181,7 @@ def problems(draw: Any) -> Problem:
     return Problem(a, f, tau, draw(st.floats(1e-2, 1e6)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(problems())
 @example(  # a multiplier that went to c, and by rounding beyond
     Problem(

@@ -120,7 +120,7 @@ def test_a_step_is_the_maximizer_itself(name: str, curvature: float) -> None:
         assert reached[i] == pytest.approx(expected, abs=3e-7 * max(1.0, abs(expected)))  # root of double precision
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.floats(0, 1), st.floats(-1e4, 1e4), st.floats(-10, 10), st.booleans())
 def test_the_logistic_step_solves_its_equation(b: float, margin: float, power: float, y: bool) -> None:
     """logit(v) + t m + c (v - b) = 0, by bisection in the logit, to double precision."""

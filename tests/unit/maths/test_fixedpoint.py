@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lengths import covering
 
 from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
 
@@ -67,7 +68,7 @@ def dtype_bound(bound: float, dtype: str) -> Any:
     return np.dtype(dtype).type(bound)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(answers())
 def test_sums_are_those_of_exact_rationals(given_: Any) -> None:
     (scale, bound), values = given_
@@ -76,7 +77,7 @@ def test_sums_are_those_of_exact_rationals(given_: Any) -> None:
     assert integers(form, summed(form, [values], len(values[0]))) == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(answers(), st.randoms(use_true_random=False), st.integers(1, 5))
 def test_any_order_and_grouping_gives_the_same_integers(given_: Any, random: Any, ranks: int) -> None:
     (scale, bound), values = given_
@@ -90,7 +91,7 @@ def test_any_order_and_grouping_gives_the_same_integers(given_: Any, random: Any
     np.testing.assert_array_equal(summed(form, groups, size), expected)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(answers(), st.sampled_from(["f4", "f8"]))
 def test_decoding_rounds_once_or_nearly(given_: Any, dtype: str) -> None:
     (scale, bound), values = given_
@@ -203,10 +204,14 @@ def test_sums_above_the_bound_of_one_value(form: SumGrid) -> None:
     assert [sum(int(x) << 32 * (form.limbs - 1 - i) for i, x in enumerate(row)) for row in whole.T] == wanted
 
 
-@pytest.mark.parametrize("bad", [nan, inf, -inf, 2.0**10 * 1.001, -(2.0**30), 3e38])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("clients", [1, 2, 4, 7])
-@pytest.mark.parametrize("limbs", [1, 2])
+@covering(
+    {
+        "limbs": [1, 2],
+        "clients": [1, 2, 4, 7],
+        "dtype": ["f4", "f8"],
+        "bad": [nan, inf, -inf, 2.0**10 * 1.001, -(2.0**30), 3e38],
+    }
+)
 def test_what_is_outside_is_told_wherever_it_is(bad: float, dtype: str, clients: int, limbs: int) -> None:
     form = SumGrid(2.0**-40 if limbs == 1 else 2.0**-60, 2.0**10, limbs)
     values = np.random.default_rng(0).uniform(-(2.0**10), 2.0**10, (clients, 3001)).astype(dtype)

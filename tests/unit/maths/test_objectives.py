@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from scipy.optimize import approx_fprime, minimize
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
@@ -428,9 +429,7 @@ def test_logistic_reaches_the_optimum_of_scikit_learn() -> None:
     np.testing.assert_array_equal(objective.predict((), objective.scores(found[:, None], X)), reference.predict(X))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [50.0, 1e3, 1e6, 1e30])
-@pytest.mark.parametrize("classes", ["int64", "uint8"])
+@covering({"classes": ["int64", "uint8"], "size": [50.0, 1e3, 1e6, 1e30], "dtype": ["float32", "float64"]})
 def test_logistic_with_huge_scores(dtype: str, size: float, classes: str) -> None:
     objective = make("logistic")
     scores, y = np.array([[size], [-size], [size], [-size], [0]], dtype), np.array([0, 0, 1, 1, 1], classes)

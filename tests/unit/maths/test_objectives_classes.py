@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -84,9 +85,7 @@ def test_the_printed_loss_is_degenerate() -> None:
     assert make("one-vs-rest, bias").loss(head, scores, y).min() > 50
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [50.0, 1e3, 1e6, 1e30])
-@pytest.mark.parametrize("classes", ["int64", "uint8"])
+@covering({"classes": ["int64", "uint8"], "size": [50.0, 1e3, 1e6, 1e30], "dtype": ["float32", "float64"]})
 def test_huge_scores(dtype: str, size: float, classes: str) -> None:
     scores, y = np.array([[size, -size, size], [-size, -size, size]], dtype), np.array([0, 0], classes)
     weights = np.array([2.0, 3.0])

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
+from lengths import covering
 from numpy.typing import NDArray
 
 from mpifed.maths.privacy.accounting import epsilon
@@ -46,9 +46,13 @@ def hockey_stick(p: Floats, q: Floats, eps: float, times: int) -> float:
     return float(np.maximum(p - math.exp(eps) * q, 0).sum())
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: "-".join(scheme.values()))
-@pytest.mark.parametrize(("multiplier", "q"), [(1.0, 0.05), (0.7, 0.3), (2.0, 0.5), (1.5, 0.9)])
-@pytest.mark.parametrize("times", [1, 2])
+@covering(
+    {
+        "times": [1, 2],
+        "multiplier, q": [(1.0, 0.05), (0.7, 0.3), (2.0, 0.5), (1.5, 0.9)],
+        "scheme": SCHEMES,
+    }
+)
 def test_against_integrated_worst_pairs(scheme: dict[str, Any], multiplier: float, q: float, times: int) -> None:
     """No pair exceeds delta at the epsilon found, and a slightly smaller epsilon some pair does exceed."""
     delta = 1e-4

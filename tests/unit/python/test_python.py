@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from lengths import long_unless
 
 import mpifed as mf
 
@@ -117,10 +120,105 @@ def test_methods_are_compared_over_equal_seeds(data: mf.FederatedDataset, here: 
         assert [text.get_text() for text in legend.get_texts()] == ["FedAvg", "SSCA"]
         assert said in legend.get_title().get_text()
         assert len({line.get_marker() for line in figure.axes[0].lines}) == 2  # told apart without colours
-    with pytest.raises(mf.UsageError, match=r"no run has measured accuracy against round; columns are .*test_accuracy"):
+    with pytest.raises(mf.UsageError, match=r"no run has measured 'accuracy'; columns are .*test_accuracy"):
         sweep.plot(y="accuracy")
+    with pytest.raises(mf.UsageError, match="labels: 'Fedavg' is none of this sweep; it has FedAvg, SSCA"):
+        sweep.plot(labels=["Fedavg"])
+    (renamed,) = sweep.plot("test_loss", labels={"SSCA": "ours"}).axes[0].lines
+    assert renamed.get_label() == "ours"
+    both = mf.plot([alone, sweep], "train_loss", ["round", "bytes"], size="page")  # the run is one of the sweep's too
+    assert [len(axes.lines) for axes in both.axes] == [3, 3] and both.get_figwidth() == 7
+    together = mf.plot({"all": [alone, sweep.runs["SSCA"]], "folder": str(sweep.path)}, "train_loss", band="none")
+    assert together.legends[0].get_title().get_text() == "mean of 3 to 4 runs"
+    for nothing, said in (([], "nothing to draw"), (3, "a int; expected a run or a sweep")):
+        with pytest.raises(mf.UsageError, match=said):
+            mf.plot(nothing)  # type: ignore[arg-type]
     compared = launch(None, "compare", here / "sweep")
     assert compared.code == 0 and "FedAvg" in compared.out and "SSCA" in compared.out
+
+
+def test_a_run_that_diverges_does_not_end_a_sweep(here: Path, capsys: Any) -> None:
+    targets = X.reshape(240, 6)[:, 0] * 100.0
+    data = mf.FederatedDataset.from_arrays(X, targets, clients=4)
+    methods = {str(rate): mf.FedAvg(batch_size=8, client_optimizer=mf.SGD(rate)) for rate in (1e30, 0.01)}
+    settings: dict[str, Any] = {"rounds": 4, "seeds": 2, "evaluate_every": 2, "out": here / "sweep"}
+    sweep = mf.sweep(methods, data, mf.LeastSquares(), **settings)
+    assert {label: [run.exit for run in runs] for label, runs in sweep.runs.items()} == {
+        "1e+30": [4, 4],
+        "0.01": [0, 0],
+    }
+    assert list(sweep.failed) == [("1e+30", 1), ("1e+30", 2)] and "2 runs failed" in repr(sweep)
+    assert list(sweep.summary["exit"]) == [4, 4, 0, 0]
+    assert capsys.readouterr().err.count("failed, exit 4: ") == 2
+    assert [line.get_label() for line in sweep.plot(y="train_loss").axes[0].lines] == ["0.01"]
+    written = (here / "sweep/point-0000/run.json").read_bytes()
+    again = mf.sweep(methods, data, mf.LeastSquares(), **settings, resume=True)  # it would diverge again
+    assert list(again.failed) == list(sweep.failed) and (here / "sweep/point-0000/run.json").read_bytes() == written
+    with pytest.raises(mf.NumericalError, match="sweep: all of 1 run failed, the first by: "):
+        mf.sweep({"a": methods["1e+30"]}, data, mf.LeastSquares(), rounds=4)
+    with pytest.raises(mf.NumericalError):
+        mf.run(methods["1e+30"], data, mf.LeastSquares(), rounds=4, out="alone", progress="none")
+    assert mf.load("alone").exit == 4 and (here / "alone/failure.txt").exists()
+
+
+def test_labels_may_be_texts() -> None:
+    """Also texts of digits, which predictions give back as they were."""
+    words = np.array(["7", "cat", "dog"])[np.searchsorted([5, 15, 25], Y)]
+    digits = Y.astype(str)
+    frame = pd.DataFrame(X.reshape(240, 6)).assign(label=words, by=[0, 1] * 120)
+    for labels, data in (
+        (words, mf.FederatedDataset.from_arrays(X, list(words), clients=4, test=0.2)),
+        (words, mf.FederatedDataset.from_arrays(X, pd.Series(words).astype("category"), clients=4, test=(X, words))),
+        (words, mf.FederatedDataset.from_clients([(X[:99], words[:99]), (X[99:], words[99:])])),
+        (words, mf.FederatedDataset.from_dataframe(frame, label="label", by="by", test=0.2)),
+        (digits, mf.FederatedDataset.from_arrays(X, digits, clients=4)),
+    ):
+        assert data.classes == tuple(sorted(set(labels)))
+        run = mf.run(AVERAGING, data, mf.Softmax(), rounds=8, progress="none")
+        assert (run.predict(X) == labels).mean() > 0.8
+    for wrong, message in (
+        (lambda: mf.FederatedDataset.from_arrays(X[:2], ["a", None], clients=2), "row 1 has None, and others have"),
+        (lambda: mf.FederatedDataset.from_arrays(X[:2], ["a\n", "b"], clients=2), "control character"),
+        (lambda: mf.FederatedDataset.from_arrays(X, words, clients=2, test=(X[:1], ["cow"])), "has the label 'cow'"),
+        (lambda: mf.FederatedDataset.from_arrays(X, words, clients=2, test=(X[:1], [5])), "both as texts or as"),
+        (lambda: mf.FederatedDataset.from_clients([(X, words), (X, Y)]), "some clients have texts"),
+    ):
+        with pytest.raises(mf.DataError, match=message):
+            wrong()
+
+
+def test_progress_is_a_name_or_a_choice(data: mf.FederatedDataset, capsys: Any) -> None:
+    for progress, lines in (("lines", 3), (False, 0), ("none", 0)):
+        mf.run(AVERAGING, data, mf.Softmax(), rounds=2, evaluate_every=2, progress=progress)
+        assert len(capsys.readouterr().out.splitlines()) == lines
+    with pytest.raises(mf.UsageError, match="'lines', 'none', True or False"):
+        mf.run(AVERAGING, data, mf.Softmax(), rounds=2, progress="loud")
+
+
+def test_a_notebook_has_one_output_that_is_replaced(
+    data: mf.FederatedDataset, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """As IPython's `display` in a kernel, which has no terminal."""
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, bundle: dict[str, str], raw: bool) -> None:
+            shown[-1] = bundle["text/plain"]
+
+    def display(bundle: dict[str, str], raw: bool, display_id: bool) -> Handle:
+        shown.append(bundle["text/plain"])
+        return Handle()
+
+    ipython, inner = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=1)  # type: ignore[attr-defined]
+    inner.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", inner)
+    for number, progress in enumerate(("auto", "bar", True), 1):
+        mf.run(AVERAGING, data, mf.Softmax(), rounds=6, evaluate_every=2, progress=progress)
+        assert len(shown) == number
+        assert shown[-1].startswith("run: 4 clients on 1 rank\nrounds ") and " 6/6  training loss 0." in shown[-1]
+    assert capsys.readouterr().out == ""
 
 
 def test_clients_as_they_are() -> None:
@@ -169,13 +267,13 @@ def test_a_data_frame_with_natural_clients() -> None:
     (lambda data: mf.run(AVERAGING, data, mf.Softmax(), rounds=0), "rounds = 0"),
     (lambda data: mf.run(AVERAGING, data, mf.Softmax(), rounds=1, privat=1), "privat: no argument of that name"),
     (lambda data: mf.run(AVERAGING, data), "needs algorithm, data and model"),
-    (lambda data: mf.run(mf.FedAvg(batch_size=999, client_optimizer=mf.SGD(0.1)), data, mf.Softmax(), rounds=1),
-     r"\[algorithm\] batch_size = 999"),
+    (lambda data: mf.run(mf.FedAvg(batch_size=9, local_steps=1, local_epochs=1, client_optimizer=mf.SGD(0.1)), data,
+                         mf.Softmax(), rounds=1), r"\[algorithm\] local_steps and local_epochs"),
     (lambda data: mf.run(mf.FedAvg(batch_size=1, client_optimizer=mf.SGD(-1.0)), data, mf.Softmax(), rounds=1),
      "learning_rate"),
     (lambda data: mf.sweep({}, data, mf.Softmax(), rounds=1), "no method"),
     (lambda data: mf.FederatedDataset.from_arrays(X, Y[:5], clients=2), "5 labels for 240 samples"),
-    (lambda data: mf.FederatedDataset.from_arrays(X, Y.astype(str), clients=2), "integers are classes"),
+    (lambda data: mf.FederatedDataset.from_arrays(X, Y.astype("S"), clients=2), "integers and texts are classes"),
     (lambda data: mf.FederatedDataset.from_arrays(X[:, 0, 0], Y, clients=2), r"numbers \[samples, ...\]"),
     (lambda data: mf.FederatedDataset.from_clients([]), "an empty list"),
     (lambda data: mf.FederatedDataset.from_clients([(X, Y), (X[:3], Y[:2])]), "client 1: 3 samples, 2 labels"),
@@ -209,11 +307,22 @@ from dataclasses import dataclass
 class Own(mf.Softmax):
     pass
 
+class Seen(mf.Observer):  # on rank 0 alone
+    def begin(self, run):
+        Path(f"{sys.argv[1]}-{run.name}.seen").touch(exist_ok=False)
+
+    def measured(self, row):
+        np.random.seed(0)
+        raise ValueError("whatever happens here")
+
 rng = np.random.default_rng(0)
 X, y = rng.standard_normal((90, 4)), rng.integers(0, 3, 90)
 data = mf.FederatedDataset.from_arrays(X, y, clients=5, test=0.2)
 method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.2))
-runs = [mf.run(method, data, model, rounds=3, progress="none") for model in (mf.Softmax(), Own())]
+runs = [
+    mf.run(method, data, model, rounds=3, progress="none", observers=observers)
+    for model, observers in ((mf.Softmax(), []), (Own(), [Seen()]))
+]
 swept = mf.sweep({"a": method, "b": mf.SSCA(batch_size=4)}, data, mf.Softmax(), rounds=2, seeds=2)
 hashes = [run.summary["model_sha256"] for run in (*runs, *swept.runs["a"], *swept.runs["b"])]
 assert len(runs[0].history) and runs[0].predict(X).shape == (90,)
@@ -228,14 +337,16 @@ Path(f"{sys.argv[1]}-{os.getpid()}.txt").write_text(" ".join(hashes))
 
 
 @pytest.mark.launch
-def test_a_script_has_the_same_bits_on_any_ranks(launch: Any, here: Path) -> None:
+@pytest.mark.parametrize("several", long_unless(lambda ranks: ranks == 3, (1, 2, 3)))
+def test_a_script_has_the_same_bits_on_any_ranks(several: int, launch: Any, here: Path) -> None:
     """Every rank gets every result; a class of the script runs."""
     script = here / "script.py"
     script.write_text(SCRIPT)
     said = set[str]()
-    for ranks in (0, 1, 2, 3):
+    for ranks in (0, several):
         ended = launch(ranks, f"on-{ranks}", program=(str(script),), cwd=here)
         assert ended.code == 0, ended.text
+        assert ended.text.count("__main__:Seen: measured failed (ValueError: whatever happens here)") == 1
         texts = [path.read_text() for path in here.glob(f"on-{ranks}-*.txt")]
         assert len(texts) == max(ranks, 1)
         said |= set(texts)
@@ -245,6 +356,10 @@ def test_a_script_has_the_same_bits_on_any_ranks(launch: Any, here: Path) -> Non
 @pytest.mark.launch
 def test_an_error_ends_all_ranks(launch: Any, here: Path) -> None:
     script = here / "script.py"
-    script.write_text(SCRIPT.replace("batch_size=4, client_optimizer", "batch_size=400, client_optimizer"))
+    script.write_text(
+        SCRIPT.replace(
+            "batch_size=4, client_optimizer", "batch_size=4, local_epochs=2, local_steps=2, client_optimizer"
+        )
+    )
     ended = launch(3, program=(str(script),), cwd=here)
-    assert ended.code == 2 and ended.err.count("batch_size = 400") == 1, ended.text
+    assert ended.code == 2 and ended.err.count("local_steps and local_epochs") == 1, ended.text

@@ -45,7 +45,10 @@ def test_runs_that_differ_in_their_seed_alone_are_one_line(runs: list[Path], mon
     assert first.startswith('a, b    "fedavg"') and "null" not in first and " 2 " in first and "0.4 +- 0.14" in first
     assert second.startswith('c       "scaffold"') and " 0.2 " in second
     assert max(map(len, (header, first, second))) <= 120
-    assert "{initial = 1.0, exponent = 0.5}  " in first and below == ["In all rows: rounds 9"]
+    assert "{initial = 1.0, exponent = 0.5}  " in first and below == [
+        "In all rows: rounds 9",
+        "+-: standard deviation over seeds",
+    ]
 
 
 def test_wide_settings_stand_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +70,7 @@ def test_defaults_of_another_algorithm_are_left_out(tmp_path: Path, monkeypatch:
     write_run(tmp_path / "b", job=job(ssca, 1), objective=0.3)
     header, *_ = mpifed("compare", "a", "b").output.splitlines()
     assert header.split()[:4] == ["points", "algorithm.name", "algorithm.tau", "algorithm.margins"]
-    listed = json.loads(mpifed("compare", "a", "b", "--json").output)
+    listed = json.loads(mpifed("compare", "a", "b", "--json").output)["runs"]
     assert listed[1]["settings"]["algorithm.start"] == "exact" and "client_optimizer.momentum" in listed[0]["settings"]
 
 
@@ -83,7 +86,12 @@ def test_runs_of_one_job_and_seed_say_what_differs(tmp_path: Path, monkeypatch: 
     assert header.split()[:2] == ["points", "runs"] and header.split()[-1] == "model"
     assert line.split()[:3] == ["a,", "b", "2"]
     assert line.split()[-1] == model_sha256({"w": np.zeros(3)})[:12]
-    assert below == ["Of the same job and seed; they differ in:", "  a, ranks 1", "  b, ranks 2"]
+    assert below == [
+        "+-: standard deviation over runs",
+        "Of the same job and seed; they differ in:",
+        "  a, ranks 1",
+        "  b, ranks 2",
+    ]
 
 
 def bounded_and_free(folder: Path) -> list[Path]:
@@ -129,7 +137,7 @@ def test_what_a_run_records_is_no_axis(tmp_path: Path) -> None:
 
 def test_what_of_two_runs_differs_in_the_seed_has_no_columns(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs[0].parent)
-    header, line = mpifed("compare", "a", "b").output.splitlines()
+    header, line, _ = mpifed("compare", "a", "b").output.splitlines()
     assert header.split()[1] == "seeds" and line.split()[2] == "2"
 
 
@@ -152,7 +160,7 @@ def test_a_sweep_beside_a_run(runs: list[Path], tmp_path: Path) -> None:
         for size in (1, 2)
     ]
     sweep = write_sweep(tmp_path / "sweep", points)
-    listed = json.loads(mpifed("compare", sweep, runs[2], "--json").output)
+    listed = json.loads(mpifed("compare", sweep, runs[2], "--json").output)["runs"]
     assert [row["point"] for row in listed] == [str(sweep / "point-0000"), str(sweep / "point-0001"), str(runs[2])]
     assert [row["settings"]["algorithm.batch_size"] for row in listed] == [1, 2, 20]
 
@@ -189,10 +197,12 @@ def test_each_command_names_the_one_that_is_meant(tmp_path: Path, runs: list[Pat
     for arguments, said in (
         (("show", path), f"{path} is a file: mpifed check is for a job"),
         (("check", runs[0]), f"{runs[0]} is a folder: mpifed show is for a run, mpifed compare for a sweep"),
-        (("show", sweep), f"{sweep}: is a sweep; mpifed compare {sweep} shows its points"),
-        (("compare", sweep, "--by", "objective"), "--by goes with --select best or --select pareto"),
+        (("show", sweep), f"{sweep}: is a sweep; `mpifed compare {sweep}` shows its points"),
+        (("compare", sweep, "--by", "objective~1%"), "tolerances go with --select best or --select pareto"),
+        (("compare", sweep, "--select", "best", "--against", "a"), "--against goes without --select"),
+        (("compare", sweep, "--select", "pareto", "--to", "objective<=1"), "--to goes without --select"),
         (("compare", sweep, "--max", "--select", "pareto"), "--max goes with --select best"),
-        (("compare",), "Missing argument 'RUN... | SWEEP'"),
+        (("compare",), "Missing argument 'RUN|SWEEP...'"),
     ):
         ended = mpifed(*arguments)
         assert (ended.exit_code, said in ended.output) == (2, True), ended.output

@@ -11,9 +11,10 @@ import pytest
 from test_show import grid, mpifed, write_sweep
 
 from mpifed.core.errors import UsageError
-from mpifed.results.compare import pareto_text
-from mpifed.results.pareto import criteria_of, pareto_front, recommend, relational_grades, select
+from mpifed.results.criteria import Criterion, criteria_of
+from mpifed.results.pareto import pareto_front, recommend, relational_grades, select
 from mpifed.results.points import read_points
+from mpifed.results.select_text import pareto_text
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -76,7 +77,7 @@ def steps(tmp_path: Path) -> Path:
     return write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
 
 
-THREE = {"objective": 1.0, "test_accuracy": 1.0, "simulated_s": 1.0}
+THREE = criteria_of("objective,test_accuracy,simulated_s")
 
 
 def test_the_one_between_is_recommended(steps: Path) -> None:
@@ -95,14 +96,14 @@ def test_the_one_between_is_recommended(steps: Path) -> None:
         ("point-0012", "without a finite objective"),
         ("point-0013", "without a finite objective"),
     ]
-    assert found.ties == 0 and found.edges == []
+    assert found.ties == found.equal == [] and found.edges == []
 
 
 def test_weights_move_the_choice(steps: Path) -> None:
-    heavy = recommend(steps, {"objective": 1.0, "simulated_s": 10.0})
+    heavy = recommend(steps, criteria_of("objective,simulated_s:10"))
     assert heavy.best.settings == {"algorithm.batch_size": 1}
     assert heavy.edges == ["algorithm.batch_size = 1 is at the edge of its grid: widen it (1 is the smallest)"]
-    assert recommend(steps, {"objective": 1.0}).best.settings == {"algorithm.batch_size": 3}
+    assert recommend(steps, criteria_of("objective")).best.settings == {"algorithm.batch_size": 3}
 
 
 def test_the_command(steps: Path) -> None:
@@ -118,9 +119,11 @@ def test_the_command(steps: Path) -> None:
     told = json.loads(
         mpifed("compare", steps, "--select", "pareto", "--by", "objective:2,simulated_s", "--json").output
     )
-    assert told == select(steps, {"objective": 2.0, "simulated_s": 1.0})
-    assert told["criteria"]["objective"] == {"best": "least", "weight": 2.0}
-    assert told["settings"] == {"algorithm.batch_size": 2} and told["points"] == ["point-0002", "point-0003"]
+    assert told == select(steps, "objective:2,simulated_s")
+    assert told["criteria"]["objective"] == {"best": "least", "weight": 2.0, "tolerance": "0%"}
+    # of 2 and 3, whose grades are (2 * 4/5 + 9/10) / 3 and (2 + 1/2) / 3, the same, 3 has the better objective
+    assert told["settings"] == {"algorithm.batch_size": 3} and told["points"] == ["point-0004", "point-0005"]
+    assert told["ties"] == [{"settings": {"algorithm.batch_size": 2}, "points": ["point-0002", "point-0003"]}]
     assert told["left_out"]["point-0010"] == "not finished"
     assert [one["settings"]["algorithm.batch_size"] for one in told["beaten"]] == [4]
 
@@ -141,9 +144,10 @@ def test_the_criteria_are_those_that_there_are(steps: Path, tmp_path: Path) -> N
 
 def test_equal_settings_are_told(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", grid("a", {v: [{"objective": 0.5}] for v in ("1", "2", "3")}))
-    found = recommend(sweep, {"objective": 1.0})
-    assert found.best.settings == {"a": 1} and found.ties == 2
-    assert "2 more of the front have its grade" in pareto_text(sweep, {"objective": 1.0})
+    found = recommend(sweep, criteria_of("objective"))
+    assert found.best.settings == {"a": 1} and [setting.settings["a"] for setting in found.equal] == [2, 3]
+    said = f"{'equal within the tolerance':30} point-0001; point-0002\n"
+    assert said in pareto_text(sweep, "objective") and not found.ties
 
 
 def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
@@ -153,9 +157,9 @@ def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
         for v, o, c in (("1", 0.1, 0.9), ("2", 0.2, 0.4))
     }
     sweep = write_sweep(tmp_path / "sweep", grid("a", values))
-    found = recommend(sweep, {"objective": 1.0})
+    found = recommend(sweep, criteria_of("objective"))
     assert found.best.settings == {"a": 2} and [why for _, why in found.left_out] == ["breaks a limit"]
-    assert len(recommend(sweep, {"objective": 1.0, "feasibility": 1.0}).front) == 2
+    assert len(recommend(sweep, criteria_of("objective,feasibility")).front) == 2
 
 
 @pytest.mark.parametrize(
@@ -169,14 +173,14 @@ def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
 def test_criteria_that_are_none(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         criteria_of(text)
-    assert criteria_of("objective, up_bytes:2.5") == {"objective": 1.0, "up_bytes": 2.5}
+    assert criteria_of("objective, up_bytes:2.5") == {"objective": Criterion(), "up_bytes": Criterion(2.5)}
 
 
 def test_sweeps_that_cannot_be_compared(steps: Path, tmp_path: Path) -> None:
     failed = write_sweep(tmp_path / "failed", grid("a", {"1": [{"code": 5, "objective": 1.0}, {"code": 4}]}))
     for folder, by, said in (
         (tmp_path, None, "no sweep"),
-        (steps, {"loss": 1.0}, "no column loss; there are rounds"),
+        (steps, criteria_of("loss"), "no column loss; there are rounds"),
         (failed, None, "none of its 1 settings can be compared by objective, .*: failed numerically"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -151,13 +151,12 @@ def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path) -> 
         assert ended.returncode == code and ended.stderr.count(b"mpifed: error") == (code > 0)
 
 
-def test_a_figure_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_on_a_full_disk(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from mpifed import plots
+    from mpifed.plots.style import save
 
-    monkeypatch.setattr(plots, "figure", lambda *given: Figure())
     (tmp_path / "p.png.new").symlink_to("/dev/full")
     with pytest.raises(DataError, match="No space left on device; make room"), explaining():
-        plots.convergence([], tmp_path / "p.png")
+        save(Figure(), tmp_path / "p.png")

@@ -16,7 +16,8 @@ from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalErr
 from mpifed.files.json_file import read_json, write_json
 from mpifed.run import launch
 from mpifed.run.agreement import agreed
-from mpifed.run.launch import exit_code, guarded, message
+from mpifed.run.launch import guarded, message
+from mpifed.run.outcome import code_of
 
 
 class Ended(BaseException):
@@ -50,7 +51,7 @@ def fail(error: BaseException, agreed: bool = False) -> Any:
     ],
 )  # fmt: skip
 def test_exit_codes(error: BaseException, code: int) -> None:
-    assert exit_code(error) == code
+    assert code_of(error) == code
 
 
 def test_a_result_passes() -> None:

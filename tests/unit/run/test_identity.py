@@ -25,7 +25,7 @@ from mpifed.files.run_folder import summary
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
 from mpifed.run import environment, identity
-from mpifed.run.launch import exit_code
+from mpifed.run.outcome import code_of
 from mpifed.shards.store import open_federation
 
 MINE = """
@@ -110,7 +110,7 @@ def test_other_data_are_refused_whatever_is_accepted(digits: Path, copy: Path, t
     write_json(out / "run.json", before)
     with pytest.raises(UsageError, match=r"with other data \(sha256: \w{12} before, \w{12} now; scaling: ") as caught:
         run(job(copy), Alone(), out, resume=True, accept_changed=True)
-    assert exit_code(caught.value) == 2 and "clients" not in str(caught.value)
+    assert code_of(caught.value) == 2 and "clients" not in str(caught.value)
     other = make_data(tmp_path / "other", "digits", "--split", "rows", "--clients", "3")
     with pytest.raises(UsageError, match=r"clients: 8 before, 3 now; .*options\.clients: 8 before, 3 now"):
         run(job(other), Alone(), out, resume=True)

@@ -26,7 +26,8 @@ from mpifed.files.run_folder import SUMMARY, summary
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.run.api import _quiet
-from mpifed.run.launch import exit_code, guarded, launch
+from mpifed.run.launch import guarded, launch
+from mpifed.run.outcome import code_of
 
 
 def job(folder: Path, **changes: Any) -> Job:
@@ -192,7 +193,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_interruption(digits: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="after round 0, whose checkpoint is written; go on with --resume") as caught:
         run(job(digits), Alone(), tmp_path / "run", max_hours=0)
-    assert exit_code(caught.value) == 75
+    assert code_of(caught.value) == 75
     assert read_json(tmp_path / "run" / "run.json")["exit"] == 75
     result = run(job(digits), Alone(), tmp_path / "run", resume=True)
     np.testing.assert_array_equal(result.model.first, run(job(digits), Alone(), tmp_path / "whole").model.first)

@@ -209,7 +209,7 @@ def test_interrupted_sweeps_say_so_and_go_on(job: Path, tmp_path: Path) -> None:
 
 
 def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    job = write_job(tmp_path / "job.toml", table(digits, **{"algorithm.batch_size": [10000, 2]}))
+    job = write_job(tmp_path / "job.toml", table(digits, **{"participation.clients_per_round": [900, 2]}))
     ended = mpifed("run", job, "--out", tmp_path / "out")
     assert ended.exit_code == 2
     assert rows(tmp_path / "out")[1]["exit"] == "0"
@@ -395,7 +395,7 @@ def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ended = mpifed("run", job, "--out", out)
     assert ended.exit_code == 0
-    listed = json.loads(mpifed("compare", out, "--json").output)
+    listed = json.loads(mpifed("compare", out, "--json").output)["runs"]
     assert [one["point"] for one in listed] == [f"point-{k:04d}" for k in range(4)]
     assert all(one["exit"] == 0 and one["rounds"] == 2 for one in listed)
     assert [one["settings"] for one in listed] == [

@@ -13,7 +13,8 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import partition
 from mpifed.shards.command import data
 from mpifed.shards.memory import check_memory
-from mpifed.shards.partition import by_grid, deal, held_out
+from mpifed.shards.partition import by_grid, held_out
+from mpifed.shards.partitioners import _leave_nobody_out, deal
 from mpifed.shards.sources import Synthetic
 from mpifed.shards.store import open_federation
 
@@ -120,7 +121,7 @@ def test_nobody_is_left_out_as_before() -> None:
             giver = counts.argmax()
             one_by_one[np.flatnonzero(one_by_one == giver)[0]] = client
             counts[giver], counts[client] = counts[giver] - 1, 1
-        assert partition._leave_nobody_out(owner, clients).tolist() == counts.tolist()
+        assert _leave_nobody_out(owner, clients).tolist() == counts.tolist()
         assert owner.tolist() == one_by_one.tolist()
 
 

@@ -246,7 +246,7 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split rows --clients 2 --missing zero", "which only --map and tables can have"),
         ("digits --split rows --clients 0", "give 1 to 1797"),
         ("digits --split rows --clients 2 --grid 2x1", "are for --split grid"),
-        ("digits --split columns --clients 2 --skew 1", "--partition and --skew divide rows"),
+        ("digits --split columns --clients 2 --skew 1", "--partition, --skew and --min-samples divide rows"),
         ("digits --split columns --clients 65", "give 1 to 64"),
         ("digits --split rows --clients 2 --pack 0", "--pack 0"),
         ("digits --split rows --clients 2 --seed -1", "--seed -1"),

@@ -17,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from package_sources import FILES, nodes
 
 import mpifed
 from mpifed.core.errors import DataError
@@ -140,8 +141,8 @@ def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: 
 
 
 def test_there_is_one_place_that_opens_files() -> None:
-    package = Path(mpifed.__file__).parent
-    for path in package.rglob("*.py"):
-        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-        opened = [one for one in calls if ast.unparse(one.func) == "h5py.File"]
-        assert len(opened) == 2 * (path == package / "shards/hdf5.py"), path  # to read, and to write
+    for path in FILES:
+        calls = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
+        files = [call for call in calls if isinstance(call, ast.Attribute) and call.attr == "File"]
+        opened = [call for call in files if ast.unparse(call) == "h5py.File"]
+        assert len(opened) == 2 * (path == Path("shards/hdf5.py")), path  # to read, and to write

@@ -38,9 +38,10 @@ HOWS = st.sampled_from(
         "classes:10",
         "shards:1",
         "shards:7",
+        "random-classes:3",
     ]
 )
-SKEWS = st.sampled_from([None, 0.05, 1.0, 100.0])
+SKEWS = st.sampled_from([None, 0.05, 1.0, 100.0, "lognormal:3", "power:1.5", "dirichlet:0.1"])
 
 
 def holders(partition: Partition, samples: int, features: int) -> np.ndarray:
@@ -131,6 +132,55 @@ def test_skew_of_sizes() -> None:
     assert np.ptp(by_rows(Y, 1, 10, skew=1e6).counts) <= 2
 
 
+def test_sizes_follow_a_power_law() -> None:
+    counts = np.sort(by_rows(Y, 1, 10, skew="power:1").counts)[::-1]
+    expected = len(Y) / np.arange(1, 11) / (1 / np.arange(1, 11)).sum()
+    assert abs(counts - expected).max() <= 1
+
+
+def test_sizes_are_lognormal() -> None:
+    """The logarithms of many sizes have the standard deviation that was asked for."""
+    y = np.zeros(2_000_000, np.int64)
+    deviations = [np.log(by_rows(y, 1, 400, skew="lognormal:0.7", seed=seed).counts).std() for seed in range(3)]
+    assert np.mean(deviations) == pytest.approx(0.7, abs=4 * 0.7 / np.sqrt(2 * 1200))  # four standard errors
+
+
+def test_no_client_is_smaller_than_asked_for() -> None:
+    free, drawn = (by_rows(Y, 1, 10, "dirichlet:0.3", seed=1, min_samples=least) for least in (1, 60))
+    assert free.counts.min() < 60 <= drawn.counts.min()
+    assert (holders(drawn, len(Y), 1) == 1).all()
+    enough = by_rows(Y, 1, 10, "dirichlet:0.3", seed=1, min_samples=int(free.counts.min()))
+    assert all(np.array_equal(a, b) for a, b in zip(free.rows, enough.rows, strict=True))  # the first that will do
+
+
+def test_random_classes_are_those_of_niid_bench() -> None:
+    """Each client has class i modulo 10 and others at random; holders share a class equally."""
+    counts = class_counts(by_rows(Y, 1, 20, "noniid-#label3", seed=5))
+    assert ((counts > 0).sum(axis=1) == 3).all()
+    assert (counts[np.arange(20), np.arange(20) % 10] > 0).all()
+    for of_class in counts.T:
+        held = of_class[of_class > 0]
+        assert held.sum() == 100 and np.ptp(held) <= 1
+    assert len(set((counts > 0).sum(axis=0))) > 1  # not as many clients for every class, as `classes:3` has
+
+
+@pytest.mark.parametrize(
+    ("alias", "how", "skew"),
+    [
+        ("homo", "iid", None),
+        ("noniid-labeldir", "dirichlet:0.5", None),
+        ("noniid-labeldir:0.1", "dirichlet:0.1", None),
+        ("noniid-#label2", "random-classes:2", None),
+        ("iid-diff-quantity", "iid", 0.5),
+        ("iid-diff-quantity:2", "iid", 2.0),
+        ("pathological:2", "classes:2", None),
+    ],
+)
+def test_other_names(alias: str, how: str, skew: float | None) -> None:
+    ours, theirs = by_rows(Y, 1, 12, how, skew, 3), by_rows(Y, 1, 12, alias, None, 3)
+    assert all(np.array_equal(a, b) for a, b in zip(ours.rows, theirs.rows, strict=True))
+
+
 def test_seed_settles_the_partition() -> None:
     first, again, other = (by_rows(Y, 1, 10, "dirichlet:0.5", seed=seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first.rows, again.rows, strict=True))
@@ -151,11 +201,24 @@ def test_seed_settles_the_partition() -> None:
         (5, "shards:0", None, "shards:K with K = 1"),
         (5, "shards:201", None, "give K from 1 to 200"),
         (5, "shards:2", 1.0, "leave out --skew"),
+        (5, "iid", "gamma:1", "--skew gamma:1: expected A, or one of dirichlet:A, lognormal:A, power:A"),
+        (5, "iid", "power:x", "--skew power:x"),
+        (5, "random-classes:2", None, "give 10 clients or more"),
+        (12, "random-classes:11", None, "give K from 1 to 10"),
+        (12, "noniid-#label0", None, "expected iid"),
+        (5, "iid-diff-quantity", 1.0, "give one of them"),
     ],
 )
-def test_impossible_wishes(clients: int, how: str, skew: float | None, words: str) -> None:
+def test_impossible_wishes(clients: int, how: str, skew: str | float | None, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         by_rows(Y, 1, clients, how, skew)
+
+
+def test_sizes_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match="--min-samples 201: 5 clients share 1000 rows; give 1 to 200"):
+        by_rows(Y, 1, 5, min_samples=201)
+    with pytest.raises(UsageError, match=r"of 1000 partitions by dirichlet:0\.05, none had so many rows"):
+        by_rows(Y, 1, 10, "dirichlet:0.05", min_samples=99)
 
 
 def test_real_targets_have_no_classes_to_skew() -> None:

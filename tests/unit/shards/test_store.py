@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from lengths import covering
 from scipy import sparse
 
 from mpifed.core.errors import DataError
@@ -41,10 +42,14 @@ def dense(X: Any) -> np.ndarray:
     return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
 
 
-@pytest.mark.parametrize("partition", PARTITIONS, ids=lambda p: p.split)
-@pytest.mark.parametrize("in_memory", [True, False])
-@pytest.mark.parametrize("pack", [1, 3])
-@pytest.mark.parametrize("X", [BYTES, FLOATS, SPARSE], ids=["uint8", "float32", "sparse"])
+@covering(
+    {
+        "X": [BYTES, FLOATS, SPARSE],
+        "pack": [1, 3],
+        "in_memory": [True, False],
+        "partition": PARTITIONS,
+    }
+)
 def test_shards_hold_what_was_written(make: Make, X: Any, pack: int, in_memory: bool, partition: Partition) -> None:
     federation = make(X, Y, partition, chunks=3, pack=pack)
     assert (federation.samples, federation.features, federation.classes) == (S, P, 3)
@@ -61,9 +66,7 @@ def test_shards_hold_what_was_written(make: Make, X: Any, pack: int, in_memory: 
         assert np.array_equal(out, dense(X)[np.ix_(rows, columns)])
 
 
-@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("X", [BYTES, FLOATS], ids=["uint8", "float32"])
+@covering({"X": [BYTES, FLOATS], "dtype": [np.float32, np.float64], "scaling": SCALINGS.values()})
 def test_take_scales_alike_from_memory_and_file(make: Make, X: Any, dtype: Any, scaling: Scaling) -> None:
     federation = make(X, Y, by_grid(Y, P, (2, 2)), scaling)
     expected = X * scaling.scale + scaling.shift
@@ -113,9 +116,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("X", [BYTES, FLOATS, SPARSE], ids=["uint8", "float32", "sparse"])
+@covering({"X": [BYTES, FLOATS, SPARSE], "dtype": [np.float32, np.float64], "scaling": SCALINGS.values()})
 def test_pieces_are_all_rows_alike_from_memory_and_file(make: Make, X: Any, dtype: Any, scaling: Scaling) -> None:
     if sparse.issparse(X) and scaling.shift.any():
         return

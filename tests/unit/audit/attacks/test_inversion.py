@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attacked import digits, mean_gradient, model_of, numeric_gradient, objective_of
+from lengths import covering
 
 from mpifed.audit.attacks.inversion import Inversion, invert
 from mpifed.audit.attacks.matching import match_all, recovered
@@ -27,8 +28,7 @@ def tried(case: str, away: float, X: Any, Y: Any, seed: int = 0, starts: int = 4
     return found, sum(right)
 
 
-@pytest.mark.parametrize("case", ["mlp", "network, bias", "softmax", "one-vs-rest"])
-@pytest.mark.parametrize("batch", [2, 4])
+@covering({"batch": [2, 4], "case": ["mlp", "network, bias", "softmax", "one-vs-rest"]}, 1)
 def test_small_batches_of_digits(case: str, batch: int) -> None:
     for i in range(4):
         some = slice(batch * i, batch * (i + 1))

@@ -20,7 +20,7 @@ every_case = pytest.mark.parametrize("case", list(CASES))
 @pytest.mark.parametrize("away", [0.0, 0.2])
 def test_the_row_of_a_minibatch_of_one(case: str, away: float) -> None:
     """float32 as in a run; two-class models and regressions leave the length or the sign open, and say so."""
-    for i in range(10):
+    for i in range(5):
         model = model_of(case, 64, seed=i, away=away)
         seen = mean_gradient(case, model, X[[i]], Y[[i]])
         tried = reconstruct(objective_of(case), model, seen)
@@ -60,7 +60,7 @@ def test_the_row_by_a_numeric_gradient(case: str) -> None:
 @every_case
 @pytest.mark.parametrize("away", [0.0, 0.2])
 def test_a_sum_over_ten_clients_gives_no_row(case: str, away: float) -> None:
-    for i in range(5):
+    for i in range(2):
         some = slice(10 * i, 10 * i + 10)
         model = model_of(case, 64, seed=i, away=away)
         tried = reconstruct(objective_of(case), model, mean_gradient(case, model, X[some], Y[some]), nonnegative=True)

@@ -1,0 +1,116 @@
+"""Types of the command line's arguments, and what a shell completes them with. Imports next to nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mpifed.core.text import shown, wrong_line
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
+_DEPTH, _MOST_FOLDERS = 4, 2000  # of the folders in which a shell's completion looks for runs
+_TABLES = (
+    "data", "model", "algorithm", "client_optimizer", "server_optimizer", "minimize", "constraint", "regularizer",
+    "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop", "privacy", "audit",
+    "simulated_network", "observe", "sweep",
+)  # fmt: skip
+_OBSERVERS = ("tensorboard", "mlflow")  # by name: their module loads more than a shell waits for
+
+
+class _Path(click.Path):
+    """A path that fits on one line of a script or message, and within the limits of file systems."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
+        text = str(value)
+        if why := wrong_line(text):
+            self.fail(f"{shown(text)!r} {why}", param, ctx)
+        longest = max(len(os.fsencode(part)) for part in text.split("/"))
+        if longest > _NAME_BYTES or len(os.fsencode(text)) > _PATH_BYTES:
+            self.fail(
+                f"{shown(text)!r} is too long: a name may have {_NAME_BYTES} bytes, a path {_PATH_BYTES}", param, ctx
+            )
+        return super().convert(value, param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A finite number: neither infinite nor NaN."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # as click has it
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number", param, ctx)
+        return number
+
+
+FOLDER = _Path(path_type=Path)
+
+
+# --- what a shell completes ---------------------------------------------------------------------------------------
+
+
+def algorithms(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The algorithms of mpifed."""
+    from mpifed.algorithms import ALGORITHMS
+
+    return [name for name in ALGORITHMS if name.startswith(incomplete)]
+
+
+def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The models of mpifed."""
+    from mpifed.maths.objectives import OBJECTIVES
+
+    return [name for name in OBJECTIVES if name.startswith(incomplete)]
+
+
+def explained_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The names that `mpifed explain` knows, but for keys and findings of an audit, which take long to list."""
+    from mpifed.algorithms import ALGORITHMS
+    from mpifed.core.errors import ENDS
+    from mpifed.files.columns import shown as columns
+    from mpifed.maths.objectives import OBJECTIVES
+    from mpifed.maths.regularizers import REGULARIZERS
+    from mpifed.maths.schedules import SCHEDULES
+    from mpifed.maths.terms import TERMS
+
+    parent = ctx.parent.command if ctx.parent is not None else None
+    commands = parent.list_commands(ctx) if isinstance(parent, click.Group) else []
+    names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, "step-size", *_OBSERVERS, *commands]
+    names += [column.name for column in columns("history")] + [str(end.code) for end in ENDS]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+def run_folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The runs and sweeps whose path begins with a text; where there are none, the shell is to list folders."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(path) for path in _runs(incomplete)] or [CompletionItem(incomplete, type="dir")]
+
+
+def _runs(start: str) -> Iterator[str]:
+    above = start.rpartition("/")[0] + "/" * ("/" in start)
+    left, seen = deque([(above, 0)]), 0
+    while left:
+        folder, depth = left.popleft()
+        try:
+            names = sorted(entry.name for entry in os.scandir(folder or ".") if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            continue
+        for name in names:
+            path = folder + name
+            if not path.startswith(start) or (name.startswith(".") and not start.rpartition("/")[2].startswith(".")):
+                continue
+            if (seen := seen + 1) > _MOST_FOLDERS:
+                return
+            if any(os.path.exists(f"{path}/{file}") for file in ("run.json", "job.toml", "sweep.csv")):
+                yield path
+            elif depth + 1 < _DEPTH:
+                left.append((f"{path}/", depth + 1))

@@ -1,0 +1,97 @@
+"""Measures of predictions on test rows, by the definitions of scikit-learn, which need not be installed.
+
+Where scikit-learn raises an error or warns that a measure is not defined, it is NaN here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.record import Array
+
+
+def rmse(squares: Array, rows: int) -> Array:
+    """[...] `root_mean_squared_error`: the mean over targets of the root of the mean squared error.
+
+    Parameters
+    ----------
+    squares : [..., t] sums over rows of squared errors
+    rows : how many
+    """
+    mean: Array = np.sqrt(squares / rows).mean(axis=-1)
+    return mean
+
+
+def r2(squares: Array, y: Array) -> float:
+    """`r2_score`: the mean over targets of 1 - squared errors / squared deviations from the targets' mean.
+
+    A target that is constant counts 1 where all its errors are 0, else 0. NaN for fewer than two rows.
+
+    Parameters
+    ----------
+    squares : [t] sums over rows of squared errors
+    y : [s, t] targets
+    """
+    deviations = ((y - y.mean(axis=0)) ** 2).sum(axis=0)
+    if len(y) < 2 or np.isnan(squares).any():
+        return float("nan")
+    constant = deviations == 0
+    each = 1 - np.where(constant, squares != 0, squares) / np.where(constant, 1.0, deviations)
+    return float(each.mean())
+
+
+def macro_f1(right: Array, predicted: Array, true: Array) -> float:
+    """`f1_score` with average="macro": the mean of F1 over the classes that occur among labels or predictions.
+
+    Parameters
+    ----------
+    right : [L] rows of each class that are predicted to be of it
+    predicted, true : [L] rows that are predicted to be of each class, and that are
+    """
+    there = (predicted + true) > 0
+    return float((2 * right[there] / (predicted + true)[there]).mean())
+
+
+def auc(y: Array, scores: Array) -> float:
+    """`roc_auc_score`: the area under the ROC curve; of several classes the mean, each against the rest.
+
+    NaN where a class, of two either, has no row among `y`, and where a score is not finite.
+
+    Parameters
+    ----------
+    y : [s] classes from 0
+    scores : [s, 1] of class 1; [s, 2], of which the second less the first counts; or [s, L], of which the softmax does
+    """
+    z = scores.astype(np.float64)
+    if not np.isfinite(z).all():
+        return float("nan")
+    if z.shape[1] <= 2:
+        return _area(y == 1, z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0))
+    z -= z.max(axis=1, keepdims=True)
+    np.exp(z, out=z)
+    z /= z.sum(axis=1, keepdims=True)
+    return float(np.mean([_area(y == label, z[:, label]) for label in range(z.shape[1])]))
+
+
+def _area(positive: NDArray[np.bool_], score: Array) -> float:
+    """The share of pairs of a positive and another row of which the positive has the larger score; ties count half."""
+    ones = int(positive.sum())
+    zeros = len(positive) - ones
+    if not ones or not zeros:
+        return float("nan")
+    _, place, counts = np.unique(score, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2  # the mean rank of rows with the same score
+    return float((ranks[place[positive]].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def summary(values: Array, better: str) -> dict[str, float]:
+    """Mean, standard deviation and mean of the worst tenth of values [n]; NaN is worse than any number.
+
+    The standard deviation is that of the n values, divided by n; the worst tenth are ceil(n / 10) of them, the lowest
+    where `better` is "more", the largest where it is "less".
+    """
+    tenth = -(-len(values) // 10)
+    ascending = np.sort(values)  # NaN last
+    worst = ascending[:tenth] if better == "more" and not np.isnan(ascending[-1]) else ascending[-tenth:]
+    return {"mean": float(values.mean()), "std": float(values.std()), "worst_tenth": float(worst.mean())}

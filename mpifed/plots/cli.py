@@ -1,0 +1,121 @@
+"""The command `mpifed plot`. Imports next to nothing, so that `mpifed --help` is quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mpifed.arguments import FOLDER, Finite, run_folders
+from mpifed.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpifed.plots.convergence import Log
+    from mpifed.plots.lines import Band
+    from mpifed.plots.style import SizeName
+
+
+def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, list[Path]]:
+    """Parse NAME=FOLDER[,FOLDER...], repeated; a folder whose own name has a comma is taken as it is."""
+    joined: dict[str, list[Path]] = {}
+    for value in values:
+        name, equals, folders = value.partition("=")
+        if not equals or not name.strip() or not folders.strip(", "):
+            raise UsageError(
+                f"--label {value[:80]}: expected NAME=FOLDER or NAME=FOLDER,FOLDER, as in --label FedAvg=runs/a,runs/b"
+            )
+        parts = [folders] if Path(folders).exists() else [part.strip() for part in folders.split(",") if part.strip()]
+        joined.setdefault(name.strip(), []).extend(map(Path, parts))
+    return joined
+
+
+@click.command(short_help="Draw runs, sweeps or data.")
+@click.argument("folders", nargs=-1, type=FOLDER, metavar="RUN... SWEEP... | DATA", shell_complete=run_folders)
+@click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf, .svg and others.")
+@click.option("--terminal", is_flag=True, help="Draw each line's training loss here as well.")
+@click.option(
+    "--label", "joined", multiple=True, callback=_joined, metavar="NAME=FOLDER[,FOLDER...]",
+    help="Draw these runs as one line of that name, with a band where they are several; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--x", "across", multiple=True, metavar="COLUMN",
+    help="Horizontal axis: round, elapsed_s, simulated_s, bytes, epsilon or another column of the history; may be "
+    "repeated.  [default: those five, where measured]",
+)  # fmt: skip
+@click.option(
+    "--y", "down", multiple=True, metavar="COLUMN",
+    help="Vertical axis: a column of the history; may be repeated.  [default: losses, accuracy and certificates]",
+)  # fmt: skip
+@click.option(
+    "--band", type=click.Choice(["range", "deviation", "interval", "none"]), default="range", show_default=True,
+    help="Around the mean of several seeds: least to largest, standard deviation, or 95 % interval of the mean.",
+)  # fmt: skip
+@click.option(
+    "--log", type=click.Choice(["x", "y", "both", "none"]), help="Logarithmic axes.  [default: y, where values spread]"
+)
+@click.option(
+    "--size", type=click.Choice(["screen", "column", "page"]), default="screen", show_default=True,
+    help="For print: column is 3.4 inches wide, page 7, with text of 8 points.",
+)  # fmt: skip
+@click.option(
+    "--relative-to", type=Finite(min=0, min_open=True), metavar="OPTIMUM",
+    help="Draw (objective - OPTIMUM) / OPTIMUM instead of the loss.",
+)  # fmt: skip
+def plot(
+    folders: tuple[Path, ...],
+    out: Path | None,
+    terminal: bool,
+    joined: dict[str, list[Path]],
+    across: tuple[str, ...],
+    down: tuple[str, ...],
+    relative_to: float | None,
+    band: Band,
+    log: Log | None,
+    size: SizeName,
+) -> None:
+    """Curves of runs and sweeps, or a picture of how data are divided among clients.
+
+    A sweep counts as its runs. Runs that differ in nothing but their seed are one line, their mean, with a band whose
+    meaning the legend says; labels hold only what sets lines apart.
+
+    Seconds are those of the training and, for jobs with [simulated_network], those of the simulated deployment.
+
+    Of DATA, a folder that mpifed data made: how many rows and which classes or targets each client has; where clients
+    have other columns, who has which rows and columns.
+    """
+    if not folders and not joined:
+        raise click.UsageError("give folders of runs or sweeps, or of data")
+    if out is None and not terminal:
+        raise click.UsageError("give --out FIGURE, or --terminal")
+    of_figures = bool(across or down or log or relative_to) or band != "range"
+    if any((folder / "federation.h5").exists() for folder in folders):
+        if len(folders) > 1 or joined or of_figures or terminal or out is None:
+            raise click.UsageError("data are drawn one folder at a time, with --out and --size alone")
+        _draw_data(folders[0], out, size)
+        return
+    from mpifed.plots.convergence import draw
+    from mpifed.plots.lines import read_lines
+    from mpifed.plots.style import save
+    from mpifed.plots.terminal import terminal as as_text
+
+    if out is None and of_figures:
+        raise click.UsageError("--x, --y, --band, --log and --relative-to go with --out FIGURE")
+    read = read_lines(folders, joined, relative_to)
+    for note in read.notes:
+        click.echo(note, err=True)
+    if terminal:
+        for text in as_text(read):
+            click.echo(text)
+    if out is not None:
+        save(draw(read, x=across, y=down, band=band, log=log, size=size), out)
+        click.echo(f"figure: {out}")
+
+
+def _draw_data(folder: Path, out: Path, size: SizeName) -> None:
+    from mpifed.plots.partition import partition
+    from mpifed.plots.style import save
+    from mpifed.shards.store import open_federation
+
+    save(partition(open_federation(folder), size), out)
+    click.echo(f"figure: {out}")

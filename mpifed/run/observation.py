@@ -1,0 +1,161 @@
+"""The observers of a run, called off the clock: whatever they do, the run goes on as without them.
+
+A row is given once, after it is in the history. Rows that are measured again after a kill are not given again: run.json
+has the last row that each observer was given before the run went on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import explained, say
+from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.text import shown
+from mpifed.files.history import History
+from mpifed.files.history_csv import FIRST, HISTORY
+from mpifed.files.json_file import write_json
+from mpifed.files.run_folder import RUN, read_run, summary
+from mpifed.job.job import Job
+from mpifed.observers import observer_name
+from mpifed.observers.base import ObservedRun, Observer, RunOutcome, lacking
+from mpifed.run.outcome import code_of
+from mpifed.run.own_classes import restored_generators
+from mpifed.run.progress import Reporter, Silent
+
+OBSERVED = "observed"  # in run.json: by observer, the last round that it was given before the run went on
+
+
+class Observation:
+    """The observers of a run on rank 0; on other ranks there are none.
+
+    Attributes
+    ----------
+    failures : a warning for each observer that was left out
+    """
+
+    def __init__(self, observers: Sequence[Observer], folder: Path, reporter: Reporter) -> None:
+        self.failures: list[str] = []
+        self._folder, self._reporter = folder, reporter
+        self._observers: dict[str, Observer] = {}  # by name, those that have not failed
+        self._given: dict[str, int | None] = {}  # by name, the last round given before the run went on
+        self._threads: dict[threading.Thread, str] = {}  # that observers have started
+        self._calling: tuple[str, set[threading.Thread]] | None = None  # an observer, and the threads before its call
+        self._begun = False
+        for observer in observers:
+            name = observer_name(observer)
+            alike = sum(other.partition(" ")[0] == name for other in self._observers)
+            self._observers[f"{name} {alike + 1}" if alike else name] = observer
+
+    def resume(self) -> None:
+        """Note in run.json what the observers have been given, before rows after the checkpoint are removed."""
+        if not self._observers:
+            return
+        with contextlib.suppress(DataError):  # run.json is damaged, and written anew without this
+            about = read_run(self._folder)
+            last = History(self._folder, FIRST).last().get("round") if (self._folder / HISTORY).exists() else None
+            for name, given in (about.get(OBSERVED) or {}).items():
+                self._given[name] = max((done for done in (given, last) if done is not None), default=None)
+            write_json(self._folder / RUN, {**about, OBSERVED: self._given})
+
+    def about(self) -> Table:
+        """The keys of run.json."""
+        return {OBSERVED: {name: self._given.get(name) for name in self._observers}} if self._observers else {}
+
+    def begin(self, job: Job, resumed_after: int | None) -> None:
+        self._begun = True
+        settings = {key: value for key, value in job.table().items() if key != "observe"}
+        run = ObservedRun(job.name, settings, self._folder, job.rounds, resumed_after)
+        self._call("begin", lambda observer: observer.begin(run._replace(settings=copy.deepcopy(settings))))
+
+    def measured(self, row: ReadOnlyTable) -> None:
+        """Give a row of the history to those who have not had its round."""
+        if not self._observers:
+            return
+        numbers = {name: float(value) for name, value in row.items() if value is not None}
+        done = row["round"]
+        fresh = {name for name in self._observers if (given := self._given.get(name)) is None or done > given}
+        self._call("measured", lambda observer: observer.measured(dict(numbers)), fresh)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Call `end` when the run ends in this context, in whatever way."""
+        hook = threading.excepthook
+        threading.excepthook = lambda arguments: None if self._is_of_observer(arguments) else hook(arguments)
+        try:
+            yield
+        except BaseException as error:
+            self._end(code_of(explained(error) or error))
+            raise
+        else:
+            self._end(0)
+        finally:
+            threading.excepthook = hook
+
+    def _end(self, code: int) -> None:
+        if not self._begun or not self._observers:
+            return
+        results: Table = {}
+        try:
+            results = {**summary(self._folder), "exit": code}
+        except (DataError, OSError, ValueError) as error:
+            self._warn(f"observers get no summary: {shown(str(error))}")
+        self._call("end", lambda observer: observer.end(RunOutcome(code, copy.deepcopy(results))))
+
+    def _call(self, call: str, function: Callable[[Observer], None], names: set[str] | None = None) -> None:
+        """Call the observers of these names, by default all; those that fail are left out."""
+        for name, observer in list(self._observers.items()):
+            if names is not None and name not in names:
+                continue
+            before = set(threading.enumerate())
+            self._calling = name, before
+            try:
+                with restored_generators(), np.errstate():
+                    function(observer)
+            except (Exception, SystemExit) as error:  # it is the user's own code, or of a library
+                self._leave_out(name, call, error)
+            finally:
+                self._calling = None
+                self._threads |= dict.fromkeys(set(threading.enumerate()) - before, name)
+
+    def _is_of_observer(self, arguments: threading.ExceptHookArgs) -> bool:
+        """Whether an exception has ended a thread of an observer, which is then left out."""
+        name = self._threads.get(arguments.thread) if arguments.thread else None
+        if name is None and self._calling is not None and arguments.thread not in self._calling[1]:
+            name = self._calling[0]
+        if name is not None and arguments.exc_value is not None:
+            self._leave_out(name, "a thread that it started", arguments.exc_value)
+        return name is not None
+
+    def _leave_out(self, name: str, call: str, error: BaseException) -> None:
+        if self._observers.pop(name, None) is None:
+            return  # it has failed before
+        try:
+            text = f"{type(error).__name__}: {error}"
+        except Exception:  # a class of the user's
+            text = type(error).__name__
+        after = "" if call == "end" else "; the run goes on without it"
+        self._warn(f"observer {name}: {call} failed ({shown(text)}){after}")
+
+    def _warn(self, text: str) -> None:
+        self.failures.append(text)
+        if isinstance(self._reporter, Silent) and type(self._reporter) is Silent:
+            say(f"mpifed: warning: {text}", file=sys.stderr)  # nobody would learn of it otherwise
+        else:
+            self._reporter.warn(text)
+
+
+def checked_observers(observers: Sequence[Observer]) -> list[Observer]:
+    """The observers; UsageError where a library is missing."""
+    wrong = [f"observer {observer_name(one)}: {why}" for one in observers if (why := lacking(one)) is not None]
+    if wrong:
+        raise UsageError("; ".join(wrong))
+    return list(observers)

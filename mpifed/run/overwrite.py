@@ -1,0 +1,117 @@
+"""Removing a run or sweep whose folder is to be used again: nothing else, none that is running, and as a whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.files.run_folder import RUN, job_of, read_run
+from mpifed.privacy.disclosure import RAW_FOLDERS
+from mpifed.privacy.ledger_file import LEDGER
+from mpifed.results.points import SWEEP, is_sweep, point_settings
+from mpifed.run.folder import RUN_FILES
+from mpifed.run.lock import HEARTBEAT, locked
+
+_FILES = "|".join(map(re.escape, (*RUN_FILES, SWEEP)))
+# what a run or sweep writes: its files, those that were not yet whole when it was killed, and what NFS leaves of them
+_OWN = re.compile(rf"(?:{_FILES})(?:\.new)?|\.sweep-.+|{HEARTBEAT}\..+|\.nfs[0-9a-f]+")
+_POINT = re.compile(r"point-\d{4,9}")
+_REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
+_REMEDY = "--overwrite removes runs alone"
+
+
+def remove(folder: Path) -> None:
+    """Remove the run or sweep in a folder, if there is one; on rank 0 alone.
+
+    The folder is renamed before anything in it is deleted, so whoever ends this process finds the old run or none.
+
+    Raises
+    ------
+    UsageError
+        when the folder has anything else in it, is a link, or holds a run that is going on: then it stays.
+    DataError
+        when it cannot be renamed.
+    """
+    for left in _left_by_killed(folder):
+        shutil.rmtree(left, ignore_errors=True)
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not folder.is_dir() or folder.is_symlink():
+        raise UsageError(f"{folder}: is no folder of a run; {_REMEDY}; choose another --out")
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{folder}: is the folder in which you are, or one above it; leave it, or choose another --out"
+        )
+    if not any(folder.iterdir()):
+        return
+    others = list(_others(folder))
+    if others or not _is_ours(folder):
+        named = f" ({', '.join(others[:3])})" if others else ""
+        raise UsageError(
+            f"{folder}: holds something else than a run{named}; {_REMEDY}: move it away, or choose another --out"
+        )
+    runs = [Path(path.name) for path in _points(folder)] or [Path()]
+    _check_idle(folder, runs)
+    aside = folder.with_name(f".{folder.name}.overwritten-{os.uname().nodename}-{os.getpid()}")
+    try:
+        os.rename(folder, aside)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be replaced ({error.strerror}); choose another --out") from error
+    try:
+        _check_idle(aside, runs)  # one may have begun in between
+    except UsageError:
+        os.rename(aside, folder)
+        raise
+    shutil.rmtree(aside)
+
+
+def _left_by_killed(folder: Path) -> Iterator[Path]:
+    """What a process that was killed while it removed a run of this folder has left of it."""
+    for path in folder.parent.glob(f".{_escaped(folder.name)}.overwritten-*"):
+        if path.is_dir() and not path.is_symlink() and not list(_others(path)):
+            yield path
+
+
+def _escaped(name: str) -> str:
+    """A name as a pattern that matches it alone."""
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _points(folder: Path) -> list[Path]:
+    """The folders of a sweep's points."""
+    return [path for path in sorted(folder.iterdir()) if _POINT.fullmatch(path.name) and path.is_dir()]
+
+
+def _others(folder: Path) -> Iterator[str]:
+    """What is in the folder of a run or sweep, and was not written by it."""
+    for path in sorted(folder.iterdir()):
+        if _POINT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            yield from (f"{path.name}/{other}" for other in _others(path))
+        elif path.name not in RAW_FOLDERS and not _OWN.fullmatch(path.name):
+            yield path.name
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder without other files is that of a run or sweep of mpifed."""
+    try:
+        if is_sweep(folder):
+            return bool(point_settings(folder))
+        if job_of(folder).keys() >= _REQUIRED or (folder / LEDGER).exists():
+            return True
+    except DataError:  # job.toml is damaged, or another program's
+        pass
+    try:
+        return (folder / RUN).exists() and bool(read_run(folder))
+    except DataError:
+        return False
+
+
+def _check_idle(folder: Path, runs: list[Path]) -> None:
+    """UsageError where a run in the folder is going on."""
+    for run in runs:
+        with locked(folder / run):
+            pass

@@ -1,0 +1,153 @@
+"""What is wrong with a run whatever its exit code: said by `show`, `compare` and from Python, in the same words."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_show import mpifed
+from written_runs import JOB, write_made_run, write_made_sweep
+
+import mpifed as mf
+from mpifed.algorithms.cocoa import UNSAFE_SIGMA, CoCoA
+from mpifed.core.exchange import Problem
+from mpifed.maths.objectives import Hinge
+from mpifed.results.best import select
+from mpifed.results.comparison import compared
+from mpifed.results.run_warnings import run_warnings
+
+Rows = list[dict[str, float | None]]
+
+
+def falling(first: float | None, last: float | None, name: str = "train_loss", **more: float) -> Rows:
+    return [{"round": 0, name: first, **more}, {"round": 7, name: last, **more}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "job", "said"),
+    [
+        (falling(0.7, 0.5), {}, None),
+        (falling(0.7, 0.7 * (1 + 1e-12)), {}, None),  # rounding
+        (falling(0.7, 3.25), {}, "train_loss 3.25, in round 0 0.7"),
+        (falling(-1.0, -0.5, "objective"), {}, "objective -0.5, in round 0 -1"),
+        (falling(0.7, 0.5, "objective"), {}, None),
+        ([{"round": 0, "objective": 1.0, "train_loss": 0.5}, {"round": 9, "objective": 0.9, "train_loss": 0.6}], {},
+         None),
+        ([{"round": 0, "objective": None, "train_loss": 0.5}, {"round": 9, "objective": 0.9, "train_loss": 0.6}], {},
+         "train_loss 0.6, in round 0 0.5"),
+        ([{"round": 5, "train_loss": 0.5}, {"round": 9, "train_loss": 0.6}], {}, None),  # the start was not measured
+        (falling(0.5, None), {}, None),  # the end was not
+        (falling(math.nan, 0.5), {}, None),
+        ([{"round": 0, "train_loss": 0.5}], {}, None),
+        ([], {}, None),
+        # ||w||^2 grows from 0, as it has to: w = 0 breaks the limit
+        (falling(0.0, 9.0, "objective", constraint_1=0.5), {"constraint": [{"name": "loss", "limit": 0.1}]}, None),
+        (falling(0.0, 9.0, "objective", constraint_1=0.1), {"constraint": [{"name": "loss", "limit": 0.1}]},
+         "objective 9, in round 0 0"),
+    ],
+)  # fmt: skip
+def test_a_run_that_ends_above_where_it_started(
+    tmp_path: Path, rows: Rows, job: dict[str, Any], said: str | None
+) -> None:
+    for code in (0, 5, 6, 75):
+        run = write_made_run(tmp_path / str(code), rows, code, JOB | job)
+        expected = [] if said is None else [("ended above where it started", f"{said}; smaller steps may help")]
+        assert [tuple(warning) for warning in run_warnings(run)] == expected
+    assert run_warnings(write_made_run(tmp_path / "running", rows, None, JOB | job)) == []
+
+
+def test_a_run_that_diverged(tmp_path: Path) -> None:
+    failed = write_made_run(tmp_path / "failed", falling(0.7, 0.6), 4)
+    infinite = write_made_run(tmp_path / "infinite", falling(0.7, math.inf))
+    assert [warning.kind for warning in run_warnings(failed)] == ["diverged"]
+    assert [warning.kind for warning in run_warnings(infinite)] == ["diverged", "ended above where it started"]
+    box = JOB | {"regularizer": {"name": "box", "low": 0.0}}  # infinite where a model is not allowed, as at the start
+    inside = [
+        {"round": 0, "objective": math.inf, "train_loss": 0.5},
+        {"round": 9, "objective": math.inf, "train_loss": 0.4},
+    ]
+    assert run_warnings(write_made_run(tmp_path / "box", inside, job=box)) == []
+    assert "diverged: a number was not finite, or outside its bound, after round 7" in mpifed("show", failed).output
+
+
+def test_show_compare_and_python_say_the_same(tmp_path: Path) -> None:
+    folder = write_made_sweep(
+        tmp_path / "s", {"algorithm.batch_size": [4, 8], "seeds": 2},
+        [falling(0.5, 0.4), falling(0.5, 0.75), falling(0.5, 2.0), 4],
+    )  # fmt: skip
+    text = "ended above where it started: train_loss 0.75, in round 0 0.5; smaller steps may help"
+    assert f"{'warning':30} {text}\n" in mpifed("show", folder / "point-0001").output
+    assert "\nwarning" not in mpifed("show", folder / "point-0000").output
+    assert json.loads(mpifed("show", folder / "point-0001", "--json").output)["warnings"] == [text]
+    compare = mpifed("compare", folder).output
+    assert (
+        "Warning, ended above where it started: point-0001 to point-0002 (point-0001: train_loss 0.75, in round 0 0.5; "
+        in compare
+    )
+    assert "diverged" not in compare and "numerical trouble" in compare
+    runs = json.loads(mpifed("compare", folder, "--json").output)["runs"]
+    assert [len(run["warnings"]) for run in runs] == [0, 1, 1, 1] and runs[1]["warnings"] == [text]
+    assert select(folder, "train_loss")["warnings"] == [f"point-0001: {text}"]
+    assert "Warning, ended above" in mpifed("compare", folder, "--select", "best", "--by", "train_loss").output
+    run = mf.load(folder / "point-0001")
+    assert run.warnings == (text,) and f"warning: {text}" in repr(run)
+    assert "warning" not in repr(mf.load(folder / "point-0000"))
+    sweep = mf.Sweep(folder, {"small": [mf.load(folder / f"point-000{k}") for k in (0, 1)]}, (1, 2))
+    assert repr(sweep).endswith(f"small; 2 seeds; small, seed 2: {text})")
+    pytest.importorskip("pandas")
+    assert sweep.summary["warnings"].tolist() == ["", text]
+
+
+# --- sigma --------------------------------------------------------------------------------------------------------
+
+
+def cocoa(sigma: float | None, gamma: float = 1.0, clients_per_round: int | None = None) -> list[str]:
+    problem = Problem(Hinge(l2=0.1), "rows", np.full(8, 10), 80, 3, 2, clients_per_round=clients_per_round)
+    return CoCoA(gamma=gamma, sigma=sigma, problem=problem).warnings()
+
+
+def test_sigma_below_what_is_safe_for_any_data() -> None:
+    """sigma' = gamma K is (Lemma 4), K the number of clients of a round."""
+    assert cocoa(None) == cocoa(8.0) == cocoa(9.0) == cocoa(1.0, gamma=1 / 8) == cocoa(2.0, 0.5, 4) == []
+    (warning,) = cocoa(7.9)
+    assert warning.startswith(f"{UNSAFE_SIGMA}7.9: safe for any data is gamma * (clients per round) = 8; ")
+    assert len(cocoa(1.9, 0.5, 4)) == len(cocoa(1.0)) == 1
+
+
+def dual(*values: float) -> Rows:
+    return [{"round": 2 * k, "train_loss": 0.5 - k / 100, "dual": value} for k, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more", "rows", "falls"),
+    [
+        ({"name": "cocoa", "sigma": 1.0}, {}, dual(0.0, 0.25, 0.125), True),
+        ({"name": "cocoa", "sigma": 1.0}, {}, dual(0.0, 0.25, math.nan, 0.125), True),
+        ({"name": "cocoa"}, {}, dual(0.0, 0.25, 0.25 * (1 - 1e-7)), False),  # rounding
+        ({"name": "hyfdca", "rule": "damped", "sigma": 0.1}, {}, dual(0.25, 0.125), True),
+        ({"name": "hyfdca", "rule": "damped"}, {"participation": {"clients_per_round": 2}}, dual(0.25, 0.125), False),
+        ({"name": "hyfdca", "rule": "accelerated"}, {}, dual(0.25, 0.125), False),  # it is not monotone
+        ({"name": "bundle"}, {}, dual(0.25, 0.125), False),
+    ],
+)
+def test_a_dual_that_falls(
+    tmp_path: Path, algorithm: dict[str, Any], more: dict[str, Any], rows: Rows, falls: bool
+) -> None:
+    run = write_made_run(tmp_path / "run", rows, job=JOB | {"algorithm": algorithm} | more)
+    texts = [str(warning) for warning in run_warnings(run)]
+    assert len(texts) == falls
+    assert not falls or texts[0].startswith("unsafe sigma: the dual value fell from 0.25 to 0.125 between the rounds ")
+
+
+def test_what_the_run_has_said_of_sigma_is_said_again(tmp_path: Path) -> None:
+    (said,) = cocoa(1.0)
+    job = JOB | {"algorithm": {"name": "cocoa", "sigma": 1.0}}
+    run = write_made_run(tmp_path / "run", dual(0.0, 0.5), job=job, warnings=["another", said])
+    assert [tuple(warning) for warning in run_warnings(run)] == [("unsafe sigma", said)]
+    assert mpifed("show", run).output.count(said) == 1
+    (point,) = compared(run).points
+    assert [warning.kind for warning in point.warnings] == ["unsafe sigma"]

@@ -1,0 +1,308 @@
+"""Evaluation on the clients' own test rows: by a loop by hand, and without a trace in the model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ended import run
+from jobs_in_python import checked
+from sklearn import metrics as sklearn
+
+import mpifed as mf
+from mpifed.comm.transport import Alone
+from mpifed.core.block import Block
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.record import leaves
+from mpifed.files.clients import read_clients
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.files.model_file import model_sha256, read_model
+from mpifed.files.run_folder import summary
+from mpifed.forecast.job import forecast
+from mpifed.job.job import Job
+from mpifed.privacy.disclosure import uncovered
+from mpifed.results.show import run_text
+from mpifed.run.scoring import test_scores as scores
+from mpifed.run.setup import prepare
+from mpifed.shards.store import open_federation
+
+RNG = np.random.default_rng(8)
+SIZES = (40, 1, 25, 12, 2, 60, 33)  # the clients of 1 and 2 rows have no test rows
+X = RNG.normal(size=(sum(SIZES), 4)).astype("f4")
+Z = X @ RNG.normal(size=(4, 3))
+OWNER = np.repeat(np.arange(len(SIZES)), SIZES)
+CLASSES = (Z + RNG.normal(size=Z.shape)).argmax(axis=1)
+TARGETS = Z[:, 0] + RNG.normal(size=len(Z))
+TESTED = [client for client, size in enumerate(SIZES) if size > 2]
+
+
+def pairs(y: Any) -> list[Any]:
+    return [(X[client == OWNER], y[client == OWNER]) for client in range(len(SIZES))]
+
+
+def data_of(y: Any, folder: Path) -> Path:
+    test = (X[::3] + 0.1, y[::3])
+    return mf.FederatedDataset.from_clients(pairs(y), test=test, client_test=0.2, scale="standard", out=folder).path
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return data_of(CLASSES, tmp_path_factory.mktemp("classes") / "data")
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return data_of(TARGETS, tmp_path_factory.mktemp("targets") / "data")
+
+
+def job(folder: Path, model: str = "softmax", keys: dict[str, Any] = {}, **changes: Any) -> Job:  # noqa: B006
+    table = {
+        "name": "clients",
+        "rounds": 4,
+        "data": {"path": str(folder)},
+        "model": {"name": model} | keys,
+        "algorithm": {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.1}},
+        "record": {"evaluate_every": 2, "checkpoint_every": 0} | changes.pop("record", {}),
+        "compute": {"device": "cpu", "dtype": "float64"},
+    }
+    return checked(table | changes)
+
+
+def scored(folder: Path, model: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """([clients] accuracy or RMSE, [clients] mean loss) of a linear model, by scikit-learn and a loop."""
+    data, quality, losses = open_federation(folder), [], []
+    for client in TESTED:
+        shard = data.shard(client, True, tests=True)
+        rows = np.empty((shard.samples, 4))
+        shard.take(np.arange(shard.samples), rows)
+        z = rows @ model["first"] + model["head.bias"]
+        if data.classes:
+            quality.append(sklearn.accuracy_score(shard.y, z.argmax(axis=1)))
+            p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+            losses.append(sklearn.log_loss(shard.y, p, labels=range(3)))
+        else:
+            quality.append(np.sqrt(sklearn.mean_squared_error(shard.y, z[:, 0])))
+            losses.append(np.mean((shard.y - z[:, 0]) ** 2) / 2)
+    return quality, losses
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+@pytest.mark.parametrize("kind", ["classes", "targets"])
+def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(kind)
+    table = {"data": {"path": str(folder), "block": block}}
+    run(job(folder, "softmax" if kind == "classes" else "least-squares", **table), Alone(), tmp_path / "run")
+    quality, losses = scored(folder, read_model(tmp_path / "run" / "model.h5"))
+    name, ascending = ("accuracy", sorted(quality)) if kind == "classes" else ("rmse", sorted(quality)[::-1])
+    last = {column: values[-1] for column, values in read_history(tmp_path / "run").items()}
+    found = {column: value for column, value in last.items() if column.startswith("client_test_")}
+    expected = {
+        f"client_test_{name}_mean": np.mean(quality), f"client_test_{name}_std": np.std(quality),
+        f"client_test_{name}_worst_tenth": ascending[0],  # of 5 clients the worst
+        "client_test_loss_mean": np.mean(losses), "client_test_loss_std": np.std(losses),
+        "client_test_loss_worst_tenth": max(losses),
+    }  # fmt: skip
+    assert found == pytest.approx(expected, rel=1e-9)
+    clients = read_clients(tmp_path / "run")
+    assert clients["client"].tolist() == TESTED
+    assert clients["rows"].tolist() == [round(0.2 * SIZES[client]) for client in TESTED]
+    assert clients[name] == pytest.approx(quality, rel=1e-9) and clients["loss"] == pytest.approx(losses, rel=1e-9)
+    about = read_json(tmp_path / "run" / "run.json")
+    assert (about["clients_tested"], about["clients_without_tests"]) == (5, 2)
+    assert "clients tested                 5; 2 more have no test rows of their own" in run_text(tmp_path / "run")
+    assert summary(tmp_path / "run")[f"client_test_{name}_worst_tenth"] == last[f"client_test_{name}_worst_tenth"]
+
+
+def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path: Path) -> None:
+    run(job(classes, record={"metrics": ["auc", "macro_f1"]}), Alone(), tmp_path / "a")
+    run(job(targets, "least-squares"), Alone(), tmp_path / "b")
+    rows, y = open_federation(classes).test("f8")
+    model = read_model(tmp_path / "a" / "model.h5")
+    z = rows @ model["first"] + model["head.bias"]
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    last = {column: values[-1] for column, values in read_history(tmp_path / "a").items()}
+    assert last["test_accuracy"] == sklearn.accuracy_score(y, z.argmax(axis=1))
+    assert last["test_macro_f1"] == pytest.approx(sklearn.f1_score(y, z.argmax(axis=1), average="macro"))
+    assert last["test_auc"] == pytest.approx(sklearn.roc_auc_score(y, p, multi_class="ovr"))
+    rows, y = open_federation(targets).test("f8")
+    model = read_model(tmp_path / "b" / "model.h5")
+    z = (rows @ model["first"] + model["head.bias"])[:, 0]
+    last = {column: values[-1] for column, values in read_history(tmp_path / "b").items()}
+    assert last["test_r2"] == pytest.approx(sklearn.r2_score(y, z))
+    assert last["test_rmse"] == pytest.approx(np.sqrt(sklearn.mean_squared_error(y, z)))
+    assert "test_macro_f1" not in last
+
+
+@pytest.mark.parametrize(("model", "keys"), [("logistic", {}), ("hinge", {}), ("mlp", {"hidden": 3})])
+def test_area_of_two_classes(model: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    """By the score of class 1, or its distance from that of class 0."""
+    y = (CLASSES > 0).astype(int)
+    data = mf.FederatedDataset.from_arrays(X, y, clients=4, test=(X[::2], y[::2]), out=tmp_path / "data")
+    task = job(data.path, model, keys, record={"metrics": ["auc"]})
+    result = run(task, Alone(), tmp_path / "run")
+    objective = task.make_objective()
+    z = objective.class_scores(result.model.head, objective.scores_of(result.model, X[None, ::2].astype("f8")))[0]
+    expected = sklearn.roc_auc_score(y[::2], z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0))
+    assert result.columns["test_auc"] == pytest.approx(expected)
+
+
+def test_a_model_without_a_score_of_each_class(classes: Path) -> None:
+    ready = prepare(job(classes), Alone())
+    model, test = ready.algorithm.model(ready.server), ready.test
+    wide = model._replace(first=model.first[:, :2], head=model.head._replace(bias=model.head.bias[:2]))
+    assert test is not None
+    with pytest.raises(UsageError, match="2 scores of 3 classes; define its class_scores"):
+        scores(ready.algorithm.problem, wide, Block((Two(test.shards[0]),), "float64"), ["auc"])
+
+
+class Two:
+    """Rows of the first two classes alone."""
+
+    def __init__(self, shard: Any) -> None:
+        self._shard, self.y = shard, np.minimum(shard.y, 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
+
+
+def sha256(result: Any) -> str:
+    return model_sha256(dict(leaves(result.model)))
+
+
+def test_no_bit_of_the_model_depends_on_them(tmp_path: Path) -> None:
+    """The same as without their evaluation, and as with data that have the training rows alone."""
+    path = mf.FederatedDataset.from_clients(pairs(CLASSES), client_test=0.2, out=tmp_path / "data").path
+    shards = [open_federation(path).shard(client, True) for client in range(len(SIZES))]
+    training = [(np.empty((shard.samples, 4), "f4"), shard.y) for shard in shards]
+    for shard, (rows, _) in zip(shards, training, strict=True):
+        shard.take(np.arange(shard.samples), rows)
+    alone = mf.FederatedDataset.from_clients(training, out=tmp_path / "training").path
+    assert open_federation(alone).samples == 173 - 34 == open_federation(path).samples
+    tasks = [
+        job(path), job(path, record={"client_tests": False}), job(path, record={"evaluate_every": 0}), job(alone),
+    ]  # fmt: skip
+    results = [run(task, Alone(), tmp_path / str(number)) for number, task in enumerate(tasks)]
+    assert len({sha256(result) for result in results}) == 1
+    measured = [any(name.startswith("client_test") for name in result.columns) for result in results]
+    assert (
+        measured == [(tmp_path / str(number) / "clients.csv").exists() for number in range(4)] == [True] + 3 * [False]
+    )
+
+
+def test_resumed(classes: Path, tmp_path: Path) -> None:
+    """The history and clients.csv of a run that was interrupted are those of one that was not."""
+    run(job(classes), Alone(), tmp_path / "whole")
+    run(job(classes, rounds=2), Alone(), tmp_path / "parts")
+    run(job(classes), Alone(), tmp_path / "parts", resume=True)
+    for name, values in read_history(tmp_path / "whole").items():
+        if name.startswith("client_test"):
+            assert values.tolist() == read_history(tmp_path / "parts")[name].tolist(), name
+    assert (tmp_path / "whole" / "clients.csv").read_text() == (tmp_path / "parts" / "clients.csv").read_text()
+
+
+def test_resumed_with_other_columns(classes: Path, tmp_path: Path) -> None:
+    """What [record] adds is empty in earlier rows; what it leaves out, in later ones."""
+    run(job(classes, rounds=2, record={"metrics": ["auc"]}), Alone(), tmp_path / "run")
+    run(job(classes, record={"metrics": ["macro_f1"], "client_tests": False}), Alone(), tmp_path / "run", resume=True)
+    history = read_history(tmp_path / "run")
+    assert np.isnan(history["test_macro_f1"]).tolist() == [True, True, False]
+    assert np.isnan(history["test_auc"]).tolist() == [False, False, True]
+    assert np.isnan(history["client_test_loss_mean"]).tolist() == [False, False, True]
+    assert not (tmp_path / "run" / "clients.csv").exists()
+
+
+def test_many_clients_do_not_fit_into_memory(classes: Path, tmp_path: Path) -> None:
+    """Rows are read from their files, with the same numbers."""
+    inside = run(job(classes), Alone(), tmp_path / "a")
+    data = {"path": str(classes), "memory_gib": 0.0}
+    streamed = run(job(classes, data=data), Alone(), tmp_path / "b")
+    clock = ("elapsed_s",)
+    assert {k: v for k, v in inside.columns.items() if k not in clock} == {
+        k: v for k, v in streamed.columns.items() if k not in clock
+    }
+
+
+def test_predictions_that_are_not_numbers(targets: Path) -> None:
+    """Errors and losses are NaN, and so are their means."""
+    ready = prepare(job(targets, "least-squares"), Alone())
+    model = ready.algorithm.model(ready.server)
+    model.first[:] = np.nan
+    assert ready.test is not None
+    columns = scores(ready.algorithm.problem, model, ready.test)
+    assert columns.keys() == {"test_loss", "test_rmse", "test_r2"} and np.isnan([*columns.values()]).all()
+
+
+SECURE = {"aggregation": {"security": "masked"}}
+PRIVATE = {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-4, "trust": "central"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "evaluated"),
+    [({}, True), (SECURE, False), (SECURE | {"record": {"client_tests": True}}, True), (PRIVATE, True),
+     (PRIVATE | {"record": {"released_only": True}}, False)],
+    ids=["plain", "masked", "masked-and-asked", "private", "released-only"],
+)  # fmt: skip
+def test_who_is_told_a_number_of_each_client(
+    changes: dict[str, Any], evaluated: bool, classes: Path, tmp_path: Path
+) -> None:
+    """Nobody, where uploads are hidden or only releases are recorded, unless the job asks for it; `check` says so."""
+    task = job(classes, **changes)
+    run(task, Alone(), tmp_path / "run")
+    assert (tmp_path / "run" / "clients.csv").exists() == evaluated
+    assert ("client_test_accuracy_mean" in read_history(tmp_path / "run")) == evaluated
+    if "privacy" in changes:
+        told = "; ".join(uncovered(tmp_path / "run"))
+        assert ("clients' scores in clients.csv" in told) == ("client_test_loss_mean" in told) == evaluated
+        return
+    said = forecast(tmp_path / "run" / "job.toml", (), 2)["tests"]
+    assert "common test rows, which rank 0 reads: loss, accuracy" in said[0]
+    assert ("sends its accuracy and loss to the server, in the clear" in said[1]) == evaluated, said
+    assert ("not evaluated with masked uploads" in said[1]) != evaluated, said
+
+
+def test_what_is_asked_for_in_vain(classes: Path, targets: Path, tmp_path: Path) -> None:
+    bare = mf.FederatedDataset.from_arrays(X, CLASSES, clients=2, out=tmp_path / "bare").path
+    wrong = [
+        (job(bare, record={"client_tests": True}), "no test rows of the clients' own.*--client-test-fraction"),
+        (job(bare, record={"metrics": ["auc"]}), "has no test rows; make the data with .*--test-fraction"),
+        (job(targets, "least-squares", record={"metrics": ["auc"]}), "auc are of classes"),
+    ]
+    for number, (task, message) in enumerate(wrong):
+        with pytest.raises(UsageError, match=message):
+            run(task, Alone(), tmp_path / str(number))
+    with pytest.raises(UsageError, match="client_tests and released_only"):
+        job(classes, **PRIVATE | {"record": {"released_only": True, "client_tests": True}})
+
+
+def test_from_python(classes: Path, tmp_path: Path) -> None:
+    """Test rows of each client may be given; the history and clients are frames."""
+    rows = [(X[client == OWNER][:1], CLASSES[client == OWNER][:1]) for client in range(len(SIZES))]
+    data = mf.FederatedDataset.from_clients(pairs(CLASSES), client_test=rows, out=tmp_path / "data")
+    assert open_federation(data.path).tests.counts.tolist() == [1] * 7 and data.samples == sum(SIZES)
+    named = mf.FederatedDataset.from_clients(
+        dict(zip("abcdefg", pairs(CLASSES), strict=True)),
+        client_test=dict(reversed(list(zip("abcdefg", rows, strict=True)))),
+        out=tmp_path / "named",
+    )
+    assert open_federation(named.path).sha256 == open_federation(data.path).sha256
+    method = mf.FedAvg(batch_size=1, client_optimizer=mf.SGD(0.1))
+    result = mf.run(method, data, mf.Softmax(), rounds=2, out=tmp_path / "run")
+    assert result.history["client_test_accuracy_mean"].iloc[-1] == pytest.approx(result.clients["accuracy"].mean())
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(DataError, match="no scores of clients"):
+        _ = result.clients
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [([(X[:1], CLASSES[:1])], "1 pairs for 7 clients"), ([1] * 7, "entry 0 is no pair"), (2, "client_test = 2"),
+     (1.5, "client_test = 1.5; expected a fraction"), ("0.2", "client_test = '0.2'"),
+     ([(X[:1], CLASSES[:2])] * 7, "client 0: test: 1 samples, 2 labels")],
+)  # fmt: skip
+def test_clients_tests_that_are_wrong(given: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises((UsageError, DataError), match=message):
+        mf.FederatedDataset.from_clients(pairs(CLASSES), client_test=given, out=tmp_path / "data")

@@ -1,0 +1,355 @@
+"""Observers: what their calls get, that they change nothing, and that one that fails is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import sys
+import threading
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from jobs_in_python import checked
+from tensorboardX.proto.event_pb2 import Event
+
+import mpifed as mf
+from mpifed.cli import main
+from mpifed.comm.transport import Alone
+from mpifed.core.errors import NumericalError
+from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json
+from mpifed.files.run_folder import summary
+from mpifed.job.job import Job
+from mpifed.job.own_modules import own_modules
+from mpifed.observers.base import ObservedRun, RunOutcome
+from mpifed.run.api import run
+from mpifed.run.observation import Observation
+from mpifed.run.progress import Silent
+
+
+@dataclasses.dataclass
+class Recorder(mf.Observer):
+    """Notes its calls, and fails in one of them."""
+
+    fails: str = ""
+    error: str = "ValueError"
+
+    def __post_init__(self) -> None:
+        if self.fails == "settings":
+            raise ValueError("no such place")
+        self.runs: list[ObservedRun] = []
+        self.rows: list[Mapping[str, float]] = []
+        self.ends: list[RunOutcome] = []
+
+    def _fail(self, call: str) -> None:
+        np.random.seed(1)  # noqa: NPY002
+        np.seterr(all="raise")
+        if self.fails == call:
+            raise {"ValueError": ValueError, "SystemExit": SystemExit, "Silent": _Silent}[self.error]("why\n\x1b[31m")
+
+    def begin(self, run: ObservedRun) -> None:
+        self.runs.append(run)
+        self._fail("begin")
+
+    def measured(self, row: Mapping[str, float]) -> None:
+        self.rows.append(dict(row))
+        row.clear()  # type: ignore[attr-defined]  # no other observer, and no file, may lack anything
+        self._fail("measured")
+
+    def end(self, outcome: RunOutcome) -> None:
+        self.ends.append(outcome)
+        self._fail("end")
+
+
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("an error without a text")
+
+
+def job(folder: Path, **changes: Any) -> Job:
+    table: dict[str, Any] = {
+        "name": "watched", "rounds": 6, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
+        "record": {"evaluate_every": 2, "checkpoint_every": 2},
+    }  # fmt: skip
+    return checked(table | changes)
+
+
+def rounds(observer: Recorder) -> list[float]:
+    return [row["round"] for row in observer.rows]
+
+
+def test_what_each_call_gets(classes: Path, tmp_path: Path) -> None:
+    first, second, task = Recorder(), Recorder(), job(classes)
+    run(task, Alone(), tmp_path / "run", observers=[first, second])
+    begun = ObservedRun("watched", task.table(), tmp_path / "run", 6, None)
+    assert first.runs == second.runs == [begun]
+    history = read_history(tmp_path / "run")
+    for number, row in enumerate(first.rows):
+        assert {type(value) for value in row.values()} == {float}
+        cells = {name: float(values[number]) for name, values in history.items()}
+        assert row == {name: value for name, value in cells.items() if not np.isnan(value)}
+    assert rounds(first) == rounds(second) == [0, 2, 4, 6]
+    assert first.ends == [RunOutcome(0, summary(tmp_path / "run"))]
+    assert read_json(tmp_path / "run/run.json")["observed"] == {
+        "test_observers:Recorder": None, "test_observers:Recorder 2": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("error", ["ValueError", "SystemExit", "Silent"])
+@pytest.mark.parametrize("call", ["begin", "measured", "end"])
+def test_one_that_fails_is_left_out(
+    classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], call: str, error: str
+) -> None:
+    """The model, the exit code and the other observer are as without it; a warning says so once."""
+    bad, good = Recorder(call, error), Recorder()
+    state, handling = np.random.get_state()[1], np.geterr()  # noqa: NPY002
+    run(job(classes), Alone(), tmp_path / "run", observers=[bad, good])
+    run(job(classes), Alone(), tmp_path / "without")
+    assert np.array_equal(np.random.get_state()[1], state) and np.geterr() == handling  # noqa: NPY002
+    first, second = summary(tmp_path / "run"), summary(tmp_path / "without")
+    assert (first["exit"], first["model_sha256"]) == (0, second["model_sha256"])
+    what = type({"ValueError": ValueError(), "SystemExit": SystemExit(), "Silent": _Silent()}[error]).__name__
+    text = what if error == "Silent" else f"{what}: why\\n\\x1b[31m"
+    said = capsys.readouterr().err
+    assert said.count("warning") == 1 and f"observer test_observers:Recorder: {call} failed ({text})" in said
+    assert len(bad.rows) == {"begin": 0, "measured": 1, "end": 4}[call] and rounds(good) == [0, 2, 4, 6]
+    assert len(bad.ends) == (call == "end") and len(good.ends) == 1
+    if call != "end":  # later than run.json
+        assert [call in text for text in read_json(tmp_path / "run/run.json")["warnings"]] == [True]
+
+
+def test_a_thread_of_an_observer_ends_nothing(classes: Path, tmp_path: Path, capsys: Any) -> None:
+    class Starts(Recorder):
+        def begin(self, run: ObservedRun) -> None:
+            self.gate = threading.Event()
+            self.late = threading.Thread(target=lambda: self.gate.wait() and {}["gone"])
+            self.late.start()
+
+        def measured(self, row: Mapping[str, float]) -> None:
+            super().measured(row)
+            if len(self.rows) == 2:
+                self.gate.set()
+                self.late.join()
+
+    starts = Starts()
+    run(job(classes), Alone(), tmp_path / "run", observers=[starts])
+    assert rounds(starts) == [0, 2] and not starts.ends
+    assert "a thread that it started failed (KeyError: 'gone')" in capsys.readouterr().err
+
+
+def test_the_end_of_a_run_that_fails(classes: Path, tmp_path: Path) -> None:
+    """By an error on this rank; one that fails before round 0 has not begun."""
+    observer = Recorder()
+    with pytest.raises(NumericalError):
+        fast = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1e30}}
+        run(job(classes, algorithm=fast), Alone(), tmp_path / "run", observers=[observer])
+    assert [(end.exit, end.summary["exit"], end.summary["rounds"]) for end in observer.ends] == [(4, 4, 0)]
+    with pytest.raises(mf.UsageError, match="local_steps and local_epochs"):
+        slow = {
+            "name": "fedavg",
+            "batch_size": 4,
+            "local_steps": 1,
+            "local_epochs": 1,
+            "client_optimizer": {"learning_rate": 1.0},
+        }
+        run(job(classes, algorithm=slow), Alone(), tmp_path / "other", observers=[observer])
+    assert len(observer.ends) == len(observer.runs) == 1
+
+
+def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_path: Path) -> None:
+    out, first = tmp_path / "run", Recorder()
+    keep = job(classes, record={"evaluate_every": 1, "checkpoint_every": 2})
+    run(keep.model_copy(update={"rounds": 2}), Alone(), out, observers=[first])
+    with pytest.raises(mf.Interrupted):
+        run(keep, Alone(), out, resume=True, max_hours=0, observers=[second := Recorder()])
+    assert (rounds(first), rounds(second)) == ([0, 1, 2], [])
+    assert (second.runs[0].resumed_after, second.ends[0].exit) == (2, 75)
+    commas = "," * ((out / "history.csv").read_text().split("\n")[0].count(","))
+    with open(out / "history.csv", "a") as history:  # as a kill leaves it: rounds 3 and 4 measured, 5 in part
+        history.write(f"3{commas}\n4{commas}\n5,")
+    with pytest.raises(mf.Interrupted):  # killed again before those rounds are done again
+        run(keep, Alone(), out, resume=True, max_hours=0, observers=[Recorder()])
+    run(keep, Alone(), out, resume=True, observers=[third := Recorder(), added := Recorder()])
+    assert rounds(third) == [5, 6]  # it has had rounds 3 and 4
+    assert rounds(added) == [3, 4, 5, 6]  # a second one was not there
+    assert read_history(out)["round"].tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_observers_may_come_and_go(classes: Path, tmp_path: Path) -> None:
+    """They are in no digest: a finished run stays as it is, and another goes on, with the same bits."""
+    out = tmp_path / "run"
+    run(job(classes, observe=[{"name": "tensorboard"}]).model_copy(update={"rounds": 2}), Alone(), out)
+    before = (out / "run.json").read_bytes()
+    run(job(classes).model_copy(update={"rounds": 2}), Alone(), out, resume=True)
+    assert (out / "run.json").read_bytes() == before  # finished already
+    run(job(classes, observe=[{"name": "tensorboard", "folder": str(tmp_path / "b")}]), Alone(), out, resume=True)
+    run(job(classes), Alone(), tmp_path / "whole")
+    assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+    assert "observe" not in (tmp_path / "whole/job.toml").read_text()
+
+
+def events(folder: Path) -> list[Event]:
+    """The events of the files in a folder: records of length, checksum, bytes, checksum."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (length,) = struct.unpack("<Q", data[at : at + 8])
+            found.append(Event.FromString(data[at + 12 : at + 12 + length]))
+            at += 16 + length
+    return found
+
+
+def test_event_files_of_tensorboard(classes: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(job(classes, observe=[{"name": "tensorboard"}]), Alone(), out)
+    history, found = read_history(out), events(out / "tensorboard")
+    assert found[0].file_version == "brain.Event:2"
+    assert [event.step for event in found[1:]] == [0, 2, 4, 6]
+    for number, event in enumerate(found[1:]):
+        values = {value.tag: value.simple_value for value in event.summary.value}
+        assert values["train_loss"] == np.float32(history["train_loss"][number]) and "round" not in values
+    with pytest.raises(mf.UsageError, match="holds a run already"):
+        run(job(classes), Alone(), out)
+    mf.run(str(out / "job.toml"), out=out, overwrite=True, progress="none")  # the events are a run's own
+    assert len(events(out / "tensorboard")) == 5
+
+
+class Client:
+    """MLflow's client, by its documented calls."""
+
+    store: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, tracking_uri: str) -> None:
+        self.store.setdefault("uris", []).append(tracking_uri)
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return types.SimpleNamespace(experiment_id="7") if name in self.store else None
+
+    def create_experiment(self, name: str) -> str:
+        self.store[name] = "7"
+        return "7"
+
+    def create_run(self, experiment_id: str, tags: dict[str, str], run_name: str) -> Any:
+        self.store["run"] = {"name": run_name, "tags": tags, "params": {}, "steps": [], "status": ["RUNNING"]}
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="r1"))
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        assert run_id == "r1" and len(params) <= 100
+        self.store["run"]["params"] |= dict(params)
+        self.store["run"]["steps"] += [metric[3] for metric in metrics if metric[0] == "train_loss"]
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None:
+        self.store["run"]["tags"][key] = value
+
+    def update_run(self, run_id: str, status: str) -> None:
+        self.store["run"]["status"].append(status)
+
+    def set_terminated(self, run_id: str, status: str) -> None:
+        self.store["run"]["status"].append(status)
+
+
+def test_calls_of_mlflow(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client, of 100 MB with what it needs, is none of the tests' libraries."""
+    library, entities = types.ModuleType("mlflow"), types.ModuleType("mlflow.entities")
+    library.__spec__ = sys.__spec__
+    library.MlflowClient = Client  # type: ignore[attr-defined]
+    entities.Metric, entities.Param = lambda *of: of, lambda *of: of  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow", library)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    for name in (
+        "MLFLOW_TRACKING_URI",
+        "MLFLOW_EXPERIMENT_NAME",
+        "MLFLOW_DISABLE_TELEMETRY",
+        "MLFLOW_ALLOW_FILE_STORE",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Client, "store", {})
+    monkeypatch.chdir(tmp_path)
+    out, task = tmp_path / "run", job(classes, observe=[{"name": "mlflow"}])
+    with pytest.raises(mf.Interrupted):
+        run(task, Alone(), out, max_hours=0)
+    run(task, Alone(), out, resume=True)
+    told = Client.store["run"]
+    assert Client.store["uris"] == [(tmp_path / "mlruns").as_uri()] * 2 and "watched" in Client.store
+    assert (told["name"], told["steps"]) == ("watched", [0, 2, 4, 6])
+    assert told["status"] == ["RUNNING", "KILLED", "RUNNING", "FINISHED"]
+    assert told["params"]["client_optimizer.learning_rate"] == "0.2" and "observe" not in str(told["params"])
+    assert told["tags"]["mpifed.model_sha256"] == summary(out)["model_sha256"] and told["tags"]["mpifed.exit"] == "0"
+    assert mf.MLflow(tracking_uri="https://me:secret@host/x").destination() == "MLflow at host/x"
+
+
+def test_what_is_wrong_is_said_before_the_run(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for table, message in (
+        ({"name": "tensorbord"}, r'\[observe 1\] name: .*; did you mean "tensorboard"'),
+        ({"name": "tensorboard", "folder": 3}, r"\[observe 1\] folder = 3: expected text"),
+        ({"name": "test_observers:job"}, r"\[observe 1\] name = .*: is no class"),
+        ({"name": "test_observers:Client"}, "is no Observer; derive it from"),
+        ({"name": "test_observers:Recorder", "fail": "begin"}, "fail: unknown key"),
+    ):
+        with pytest.raises(mf.UsageError, match=message):
+            job(classes, observe=[table])
+    with pytest.raises(
+        mf.UsageError, match=r"\[observe 1\] name = .*: ValueError: no such place; correct its settings"
+    ):
+        run(job(classes, observe=[{"name": "test_observers:Recorder", "fails": "settings"}]), Alone(), tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setattr(mf.MLflow, "requires", {"no_such_module": "mlflow-skinny"})
+    with pytest.raises(mf.UsageError, match="no_such_module is missing; pip install mlflow-skinny"):
+        run(job(classes, observe=[{"name": "mlflow"}]), Alone(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_says_who_receives_the_rows(classes: Path, tmp_path: Path) -> None:
+    task = job(classes, observe=[{"name": "tensorboard"}, {"name": "test_observers:Recorder"}])
+    (tmp_path / "job.toml").write_text(task.text())
+    ended = CliRunner().invoke(main, ["check", str(tmp_path / "job.toml"), "--json"])
+    told = json.loads(ended.stdout)
+    assert [line.partition(" gets")[0] for line in told["who_learns"][-2:]] == [
+        "observer tensorboard", "observer test_observers:Recorder"
+    ]  # fmt: skip
+    assert "tensorboard/ of the run" in told["who_learns"][-2]
+    assert [module.name for module in own_modules(task.table())] == ["test_observers:Recorder"]
+
+
+def test_objects_and_tables_from_python(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object is called itself; what another process could make is in the job as well."""
+
+    class Local(mf.Observer):  # no dataclass, and no import gives it
+        def __init__(self, places: list[float]) -> None:
+            self.places = places
+
+        def measured(self, row: Mapping[str, float]) -> None:
+            self.places.append(row["round"])
+
+    monkeypatch.chdir(tmp_path)
+    seen, object_of_module = list[float](), Recorder()
+    method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.2))
+    observers = [Local(seen), object_of_module, mf.TensorBoard(folder="logs"), {"name": "tensorboard"}]
+    settings: dict[str, Any] = {"rounds": 2, "progress": "none"}
+    trained = mf.run(method, classes, mf.Softmax(), observers=observers, out="run", **settings)
+    assert seen == rounds(object_of_module) == [0, 2]
+    assert [table["name"] for table in trained.job.job.observe] == [
+        "test_observers:Recorder", "tensorboard", "tensorboard"
+    ]  # fmt: skip
+    again = mf.run(trained.job.to_toml("job.toml"), observers=observers[:1], progress="none")
+    assert seen == [0, 2, 0, 2] and again.summary["model_sha256"] == trained.summary["model_sha256"]
+    mf.sweep({"a": method, "b": method}, classes, mf.Softmax(), rounds=2, observers=observers[:3], out="sweep")
+    assert len(seen) == 8 and sorted(path.name for path in Path("logs").iterdir() if path.is_dir()) == [
+        "point-0000", "point-0001"
+    ]  # fmt: skip
+    for wrong in (mf.TensorBoard(), [mf.TensorBoard], [3]):
+        with pytest.raises(mf.UsageError, match="expected"):
+            mf.run(method, classes, mf.Softmax(), observers=wrong, **settings)
+
+
+def test_without_observers_nothing_is_written(classes: Path, tmp_path: Path) -> None:
+    Observation([], tmp_path, Silent()).resume()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,199 @@
+"""`mpifed run --overwrite`: a run takes the place of another, and of nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from jobs_in_python import as_in_a_file
+
+from mpifed.core.errors import UsageError
+from mpifed.files.json_file import read_json
+from mpifed.run import lock, overwrite
+from mpifed.run.lock import locked
+from mpifed.run.overwrite import remove
+
+Launch = Callable[..., Any]
+
+
+def job(folder: Path, path: Path, **changes: Any) -> Path:
+    table = {
+        "name": "again",
+        "rounds": 1,
+        "data": {"path": str(folder)},
+        "model": {"name": "softmax"},
+        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
+        "record": {"evaluate_every": 0, "checkpoint_every": 0},
+    }
+    path.write_text(tomli_w.dumps(as_in_a_file(table | changes)))
+    return path
+
+
+@pytest.fixture
+def out(digits: Path, tmp_path: Path, launch: Launch) -> Path:
+    """The folder of a run of one round."""
+    ended = launch(None, "run", job(digits, tmp_path / "job.toml"), "--out", tmp_path / "a run", "--progress", "none")
+    assert ended.code == 0, ended.text
+    return tmp_path / "a run"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_takes_the_place_of_another(digits: Path, out: Path, launch: Launch) -> None:
+    second = job(digits, out.parent / "job.toml", rounds=2)
+    (out / "transcript").mkdir()
+    (out / "model.h5.new").write_text("of a run that was killed")
+    refused = launch(None, "run", second, "--out", out)
+    assert refused.code == 2 and "or replace it with --overwrite" in refused.err
+    ended = launch(None, "run", second, "--out", out, "--overwrite", "--progress", "none")
+    assert ended.code == 0, ended.text
+    assert read_json(out / "run.json")["rounds"] == 2
+    assert not (out / "transcript").exists() and not (out / "model.h5.new").exists()
+    assert sorted(path.name for path in out.parent.iterdir()) == ["a run", "job.toml"]
+    both = launch(None, "run", second, "--out", out, "--overwrite", "--resume")
+    assert both.code == 2 and "--resume with --overwrite" in both.err
+
+
+def test_a_sweep_takes_the_place_of_another(digits: Path, tmp_path: Path, launch: Launch) -> None:
+    for seeds in (2, 1):
+        path = job(digits, tmp_path / "job.toml", sweep={"seeds": seeds})
+        ended = launch(None, "run", path, "--out", tmp_path / "s", "--overwrite", "--progress", "none")
+        assert ended.code == 0, ended.text
+    assert [path.name for path in (tmp_path / "s").iterdir() if path.is_dir()] == ["point-0000"]
+    before = (tmp_path / "s/point-0000/run.json").stat().st_ino
+    refused = launch(None, "run", path, "--out", tmp_path / "s", "--point", "0")
+    assert refused.code == 2 and "--overwrite" in refused.err
+    ended = launch(None, "run", path, "--out", tmp_path / "s", "--point", "0", "--overwrite", "--progress", "none")
+    assert ended.code == 0 and (tmp_path / "s/point-0000/run.json").stat().st_ino != before
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", ".git", "figure.png", "point-0000", "job.toml.orig"])
+def test_what_is_not_of_the_run_is_kept(out: Path, name: str) -> None:
+    if name in (".git", "point-0000"):
+        (out / name).mkdir()
+        (out / name / "mine").write_text("mine")
+    else:
+        (out / name).write_text("mine")
+    before = contents(out)
+    with pytest.raises(UsageError, match=r"something else than a run.*--overwrite removes runs alone"):
+        remove(out)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"job.toml": 'tool = "another"'},
+        {"job.toml": "[[[", "run.json": "{}"},
+        {"sweep.csv": "a,b\n1,2\n"},
+        {"history.csv": "date,price\n"},
+        {"checkpoint/mine": "years of it"},
+    ],
+    ids=lambda files: next(iter(files)),
+)
+def test_files_of_other_programs_with_such_names_are_kept(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a" / name).write_text(text)
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match="something else than a run"):
+        remove(tmp_path / "a")
+    assert contents(tmp_path) == before
+
+
+def test_a_damaged_run_may_go(out: Path) -> None:
+    (out / "job.toml").write_text("[[[")
+    remove(out)
+    assert not out.exists()
+
+
+def test_links_are_not_followed(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(out)
+    with pytest.raises(UsageError, match="is no folder of a run"):
+        remove(tmp_path / "link")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/mine").write_text("mine")
+    (out / "audit").symlink_to(tmp_path / "elsewhere")
+    remove(out)
+    assert contents(tmp_path / "elsewhere") == {"mine": b"mine"}
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(UsageError, match="is no folder of a run"):
+        remove(tmp_path / "link")
+
+
+def test_a_run_that_is_going_on_is_kept(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "ENDING_S", 0.0)
+    with locked(out):
+        before = contents(out)
+        with pytest.raises(UsageError, match="in use by process"):
+            remove(out)
+        assert contents(out) == before
+
+
+def test_a_run_that_begins_meanwhile_is_put_back(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, checked = contents(out), []
+
+    def checks(folder: Path, runs: list[Path]) -> None:
+        checked.append(folder)
+        if len(checked) > 1:
+            raise UsageError("in use")
+
+    monkeypatch.setattr(overwrite, "_check_idle", checks)
+    with pytest.raises(UsageError, match="in use"):
+        remove(out)
+    assert contents(out) == before and len(checked) == 2
+
+
+def test_nobody_removes_the_folder_that_they_are_in(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(out)
+    for folder in (Path(), Path("../a run")):
+        with pytest.raises(UsageError, match="in which you are"):
+            remove(folder)
+
+
+def test_whoever_is_killed_leaves_the_old_run_or_none(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, real = contents(out), shutil.rmtree
+
+    def killed(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(overwrite.os, "rename", killed)  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            remove(out)
+    assert contents(out) == before
+
+    def partly(folder: Path, **named: object) -> None:
+        (folder / "job.toml").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", partly)
+        with pytest.raises(KeyboardInterrupt):
+            remove(out)
+    assert not out.exists()
+    (left,) = out.parent.glob(".a run.overwritten-*")
+    mine = out.parent / ".a run.overwritten-mine"
+    mine.mkdir()
+    (mine / "mine").write_text("mine")
+    monkeypatch.setattr(shutil, "rmtree", real)
+    remove(out)  # the next time clears what was left
+    assert not left.exists() and contents(mine) == {"mine": b"mine"}
+
+
+def test_all_ranks_agree(digits: Path, tmp_path: Path, launch: Launch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("")
+    path = job(digits, tmp_path / "job.toml")
+    ended = launch(2, "run", path, "--out", tmp_path / "mine", "--overwrite")
+    assert ended.code == 2 and ended.err.count("--overwrite removes runs alone") == 1
+    for _ in range(2):
+        ended = launch(2, "run", path, "--out", tmp_path / "run", "--overwrite", "--progress", "none")
+        assert ended.code == 0, ended.text

@@ -1,0 +1,202 @@
+"""Test rows of the clients' own: every row in one place, never among those that train; as stored, and as refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.shards import layout
+from mpifed.shards.client_tests import drawn
+from mpifed.shards.partition import by_columns, by_grid, by_rows
+from mpifed.shards.prepare import Options, prepare
+from mpifed.shards.sources.dataset import Dataset, Source
+from mpifed.shards.store import ShardFolder, open_federation
+
+ROWS = 120
+X = np.stack([np.arange(1, ROWS + 1), np.arange(ROWS) % 7, np.ones(ROWS)], axis=1).astype("f4")  # the first is the row
+CLASSES = np.arange(ROWS) % 4
+
+
+@dataclass(frozen=True)
+class Numbered(Source):
+    """Rows that tell their number."""
+
+    labels: Any = None  # a tuple
+    sparse: bool = False
+    tests: tuple[bool, ...] | None = None
+
+    def read(self, seed: int) -> Dataset:
+        pieces = [csr_matrix(X)] if self.sparse else [X[:50], X[50:51], X[51:]]
+        labels = CLASSES if self.labels is None else np.array(self.labels)
+        tests = None if self.tests is None else np.array(self.tests)
+        return Dataset(3, None if self.sparse else np.float32, labels, lambda: iter(pieces), client_tests=tests)
+
+
+def made(out: Path, source: Source | None = None, **options: Any) -> ShardFolder:
+    given = {"clients": 7, "skew": 0.3, "client_test_fraction": 0.3} | options
+    return prepare(Options("numbered", source or Numbered(), out, **given))
+
+
+def numbers(folder: ShardFolder, client: int, tests: bool, in_memory: bool = True) -> list[int]:
+    shard = folder.shard(client, in_memory, tests)
+    rows = np.empty((shard.samples, 3))
+    shard.take(np.arange(shard.samples), rows)
+    return (np.rint(rows[:, 0]).astype(int) - 1).tolist()
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("pack", [1, 3, 100])
+def test_every_row_is_in_exactly_one_place(pack: int, sparse: bool, in_memory: bool, tmp_path: Path) -> None:
+    folder = made(tmp_path / "data", Numbered(sparse=sparse), pack=pack, test_fraction=0.1)
+    held = [numbers(folder, client, tests, in_memory) for client in range(7) for tests in (False, True)]
+    X_test, _ = folder.test("f8")
+    common = np.asarray(X_test[:, 0] if not sparse else X_test.toarray()[:, 0]).astype(int) - 1
+    assert sorted(sum(held, common.tolist())) == list(range(ROWS))
+    assert [len(rows) for rows in held[::2]] == folder.counts.tolist()
+    assert [len(rows) for rows in held[1::2]] == folder.tests.counts.tolist()
+    assert folder.samples == folder.counts.sum() == ROWS - len(common) - folder.tests.counts.sum()
+    for client in range(7):
+        for tests, rows in ((False, held[2 * client]), (True, held[2 * client + 1])):
+            assert folder.shard(client, in_memory, tests).y.tolist() == CLASSES[rows].tolist()
+    training = np.sort(np.concatenate(held[::2]))  # indices of training rows go on without a gap
+    assert [training[folder.shard(client, True).rows].tolist() for client in range(7)] == held[::2]
+
+
+def test_training_rows_are_those_of_the_client_without_its_tests(tmp_path: Path) -> None:
+    """The partition is that without tests; of which a part stays."""
+    whole, folder = made(tmp_path / "whole", client_test_fraction=None), made(tmp_path / "data")
+    for client in range(7):
+        both = numbers(folder, client, False) + numbers(folder, client, True)
+        assert sorted(both) == numbers(whole, client, False)
+
+
+def test_a_fraction_of_each_client_and_class() -> None:
+    y = np.random.default_rng(1).integers(0, 5, 3000)
+    partition = by_rows(y, 3, 12, "dirichlet:0.5", 1.0, seed=2)
+    mask = drawn(partition, y, 0.2, seed=4)
+    for rows in partition.rows:
+        assert mask[rows].sum() == min(round(0.2 * len(rows)), len(rows) - 1)
+        shares = np.bincount(y[rows[mask[rows]]], minlength=5) - 0.2 * np.bincount(y[rows], minlength=5)
+        assert (np.abs(shares) <= 1 + 0.5 / len(rows) * np.bincount(y[rows], minlength=5)).all()
+    assert (drawn(partition, y, 0.2, seed=4) == mask).all() and (drawn(partition, y, 0.2, seed=5) != mask).any()
+
+
+def test_every_row_is_as_likely() -> None:
+    """3 of 10 rows in 4,000 draws: each 1,200 times, with a standard deviation of 29."""
+    y = np.array([0] * 7 + [1] * 2 + [2])
+    partition = by_rows(y, 3, 1)
+    counts = sum(drawn(partition, y, 0.3, seed).astype(int) for seed in range(4000))
+    assert (np.abs(counts - 1200) < 6 * 29).all(), counts
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.5, 0.99])
+def test_a_client_keeps_a_row_to_train_on(fraction: float) -> None:
+    y = np.arange(101) % 3
+    partition = by_rows(y, 3, 20, skew=0.05, seed=1)
+    assert partition.counts.min() == 1
+    mask = drawn(partition, y, fraction, 0)
+    assert all((~mask[rows]).any() for rows in partition.rows)
+    assert not any(mask[rows].any() for rows in partition.rows if len(rows) == 1)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
+def test_fractions_that_are_none(fraction: float) -> None:
+    with pytest.raises(UsageError, match="above 0 and below 1"):
+        drawn(by_rows(CLASSES, 3, 4), CLASSES, fraction, 0)
+
+
+def test_nobody_has_rows_enough() -> None:
+    with pytest.raises(UsageError, match=r"no client has rows enough.*largest has 1"):
+        drawn(by_rows(CLASSES, 3, ROWS), CLASSES, 0.4, 0)
+
+
+@pytest.mark.parametrize("partition", [by_columns(ROWS, 3, 3), by_grid(CLASSES, 3, (2, 2))], ids=["columns", "grid"])
+def test_only_for_data_split_by_rows(partition: Any) -> None:
+    with pytest.raises(UsageError, match=f"split by {partition.split}.*--test-fraction"):
+        drawn(partition, CLASSES, 0.2, 0)
+
+
+def test_rows_that_the_source_determines(tmp_path: Path) -> None:
+    tests = np.arange(ROWS) % 3 == 0
+    folder = made(tmp_path / "data", Numbered(tests=tuple(tests.tolist())), client_test_fraction=None, skew=None)
+    assert (
+        sorted(row for client in range(7) for row in numbers(folder, client, False)) == np.flatnonzero(~tests).tolist()
+    )
+    with pytest.raises(UsageError, match="own test rows; leave the option out"):
+        made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
+    with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
+        made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)
+    with pytest.raises(DataError, match=r"client_tests is int64 \(3,\); expected bool \(120,\)"):
+        made(tmp_path / "wrong", Numbered(tests=(0, 1, 2)), client_test_fraction=None)
+
+
+@pytest.mark.parametrize("scale", ["unit", "minmax", "standard", "unit-rows,standard"])
+def test_scaled_and_described_by_training_rows_alone(scale: str, tmp_path: Path) -> None:
+    folder = made(tmp_path / "data", scale=scale, labels="all")
+    training = np.concatenate([numbers_raw(folder, client) for client in range(7)]).astype("f8")
+    expected = {
+        "unit": 1 / np.abs(training).max(),
+        "minmax": 1 / np.where(np.ptp(training, axis=0), np.ptp(training, axis=0), 1),
+    }.get(scale, 1 / np.where(training.std(axis=0) > 0, training.std(axis=0), 1))
+    np.testing.assert_allclose(folder.scaling.scale, expected, rtol=1e-6)
+
+
+def numbers_raw(folder: ShardFolder, client: int) -> Any:
+    with h5py.File(folder.file_of(client)) as file:
+        return file["X"][()]
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_real_targets(targets: int, tmp_path: Path) -> None:
+    labels = np.stack([np.arange(ROWS) * 1.5, -np.arange(ROWS)], axis=1)[:, :targets]
+    folder = made(tmp_path / "data", Numbered(labels=tuple(map(tuple, labels.tolist()))), pack=2)
+    for client in range(7):
+        y = folder.shard(client, True, tests=True).y
+        values = y["values"] if targets == 2 else y[:, None]
+        assert values.tolist() == labels[numbers(folder, client, True)].tolist()
+
+
+def test_the_digest_includes_them(tmp_path: Path) -> None:
+    """Equal for the same tests, another where a single value of a test row differs."""
+    digests = [made(tmp_path / name, seed=seed).sha256 for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    assert digests[0] == digests[1] != digests[2]
+    labels = CLASSES.copy()
+    labels[next(row for client in range(7) for row in numbers(open_federation(tmp_path / "a"), client, True))] += 1
+    other = made(
+        tmp_path / "d",
+        Numbered(labels=tuple((labels % 4).tolist()), tests=own_tests(tmp_path / "a")),
+        client_test_fraction=None,
+    )
+    same = made(tmp_path / "e", Numbered(tests=own_tests(tmp_path / "a")), client_test_fraction=None)
+    assert same.sha256 == digests[0] != other.sha256
+
+
+def own_tests(path: Path) -> tuple[bool, ...]:
+    folder = open_federation(path)
+    rows = {row for client in range(7) for row in numbers(folder, client, True)}
+    return tuple(row in rows for row in range(ROWS))
+
+
+def test_data_without_them_are_as_before(tmp_path: Path) -> None:
+    folder = made(tmp_path / "data", client_test_fraction=None)
+    assert not folder.tests.counts.any()
+    with h5py.File(folder.path / layout.FEDERATION) as file:
+        assert "client_tests" not in file and set(file["files"]) == {"X", "y", "checksum", "nbytes"}
+
+
+def test_counts_that_exceed_the_file_are_refused(tmp_path: Path) -> None:
+    """A file that claims more test rows than it has is refused before anything is read."""
+    folder = made(tmp_path / "data")
+    (folder.path / layout.BYTES).unlink()
+    with h5py.File(folder.path / layout.FEDERATION, "r+") as file:
+        file["client_tests/counts"][3] += 10**9
+    with pytest.raises(DataError, match="exceeds the size"):
+        open_federation(folder.path)

@@ -1,0 +1,124 @@
+"""`--help` of every command, and what a shell completes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import BashComplete, CompletionItem, ZshComplete
+from click.testing import CliRunner
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.cli import main
+from mpifed.explain.answers import explained
+from mpifed.explain.entries import Explanation, entries
+from mpifed.job.job import Job
+from mpifed.maths.objectives import OBJECTIVES
+
+
+def all_commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command with its words, those of groups included."""
+    for name in main.list_commands(click.Context(main)):
+        command = main.commands[name]
+        yield name, command
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for part in command.list_commands(context):
+                inner = command.get_command(context, part)
+                assert inner is not None
+                yield f"{name} {part}", inner
+
+
+COMMANDS = dict(all_commands())
+OPTIONS = [(name, option) for name, command in COMMANDS.items() for option in command.params
+           if isinstance(option, click.Option)]  # fmt: skip
+
+
+def test_summaries_are_whole() -> None:
+    assert {name for name, command in COMMANDS.items() if command.get_short_help_str().endswith("...")} == set()
+    text = CliRunner().invoke(main, ["--help"], terminal_width=80).output
+    assert "..." not in text.partition("Commands:")[2] and len(main.commands) >= 14
+    for name, command in main.commands.items():
+        assert f"  {name:9}{command.get_short_help_str()}\n" in text, (
+            "a summary takes more than a line of 80 characters"
+        )
+
+
+@pytest.mark.parametrize(("name", "option"), OPTIONS, ids=lambda value: getattr(value, "name", value))
+def test_every_option_says_what_it_does_and_its_default(name: str, option: click.Option) -> None:
+    said = option.help or ""
+    assert len(said) > 3 and not said.startswith("["), f"{name} --{option.name}"
+    default = option.get_default(click.Context(COMMANDS[name], info_name=name))
+    if isinstance(default, str | int | float) and not isinstance(default, bool) and not option.hidden:
+        assert option.show_default or "[default:" in said, f"{name} --{option.name}"
+
+
+# --- completion --------------------------------------------------------------------------------------------------
+
+
+def completions(*words: str, last: str = "") -> list[str]:
+    """What a shell offers for the last word after the others."""
+    items = BashComplete(main, {}, "mpifed", "_MPIFED_COMPLETE").get_completions([*words], last)
+    assert all(isinstance(item, CompletionItem) for item in items)
+    return [item.value for item in items]
+
+
+def test_commands_and_options() -> None:
+    assert set(completions()) == set(main.commands)
+    assert completions(last="sh") == ["show"]
+    assert completions("run", "job.toml", last="--over") == ["--overwrite"]
+    assert completions("run", "job.toml", "--progress", last="") == ["auto", "bar", "lines", "none"]
+    assert "digits" in completions("data") and completions("data", "digits", last="--par") == ["--partition"]
+
+
+def test_names() -> None:
+    names = completions("explain")
+    assert {*ALGORITHMS, *OBJECTIVES, *Job.model_fields} - set(names) == {"name", "rounds", "seed"}
+    listed = {entry.name for entry in entries() if entry.kind not in ("job", "column")}
+    assert listed <= set(names)
+    assert completions("explain", last="fedp") == ["fedprox", "fedpdm"]
+    more = [Explanation("command", name, "", ()) for name in main.commands]
+    for name in ("train_loss", "75", "softmax", "cosine", "status", "l1", "privacy"):
+        assert name in names and explained(name, more)
+    assert completions("new", "--algorithm", last="hy") == ["hybrid-fedavg", "hyfdca", "hyfem"]
+    assert completions("new", "--model", last="soft") == ["softmax"]
+
+
+def test_folders_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/b", "runs/a b'c", "runs/deep/one", "other/.hidden/x", "data/shards", "runs/a b'c/checkpoint"):
+        Path(name).mkdir(parents=True)
+    for name in ("runs/b/run.json", "runs/a b'c/job.toml", "runs/deep/one/sweep.csv", "other/.hidden/x/job.toml"):
+        Path(name).touch()
+    Path("runs/loop").symlink_to("../runs")
+    assert completions("show") == ["runs/a b'c", "runs/b", "runs/deep/one"]
+    for command in ("compare", "status", "plot", "export"):
+        assert completions(command, last="runs/d") == ["runs/deep/one"]
+    assert completions("show", last="./runs/b") == ["./runs/b"]
+    assert completions("show", last=f"{tmp_path}/runs/b") == [f"{tmp_path}/runs/b"]
+    (item,) = BashComplete(main, {}, "mpifed", "_MPIFED_COMPLETE").get_completions(["show"], "data")
+    assert (item.type, item.value) == ("dir", "data")  # the shell lists folders
+
+
+@pytest.mark.parametrize("shell", [BashComplete, ZshComplete])
+def test_the_scripts(shell: type[BashComplete]) -> None:
+    text = shell(main, {}, "mpifed", "_MPIFED_COMPLETE").source()
+    assert "_MPIFED_COMPLETE=" in text and "mpifed" in text
+
+
+def test_completion_loads_no_heavy_library() -> None:
+    program = """
+import sys
+from click.shell_completion import ZshComplete
+from mpifed.cli import main
+complete = ZshComplete(main, {}, "mpifed", "_MPIFED_COMPLETE").get_completions
+assert complete([], "") and complete(["run"], "--") and complete(["show"], "")
+assert not {"numpy", "pydantic", "h5py", "rich"} & set(sys.modules)
+assert complete(["explain"], "fedavg") and complete(["new", "--model"], "soft")
+assert not {"scipy", "pydantic", "h5py", "mpi4py", "torch"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
