@@ -140,12 +140,21 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--follow", "following", is_flag=True, help="Its measured rounds as they come, until it ends.")
 def show(run: Path, as_json: bool, following: bool) -> None:
-    """How a run ended: its results, its costs, what is protected, and what is certified.
+    """How a run ended: its results, its costs, what is protected, and what is certified; or what a data folder holds.
 
     --follow also waits for a run that has not begun; Ctrl-C ends it with 130, and does nothing to the run.
     """
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
+    of_data = (run / "federation.h5").is_file()
+    if of_data and (as_json or following):
+        raise click.UsageError(f"{run} is a data folder: --json and --follow are for runs; leave them out")
+    if of_data:
+        from mpifed.shards.command import summary
+        from mpifed.shards.store import open_federation
+
+        click.echo(on_screen(summary(open_federation(run))))
+        return
     if following:
         if as_json:
             raise click.UsageError("--follow prints lines: give it without --json")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.comm.transport import connect
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
+from mpifed.python.frames import identifiers, in_client_order, items, of_frame, of_partition
 from mpifed.python.ranks import alike, temporary
 from mpifed.python.values import (
     Pair,
@@ -21,12 +22,11 @@ from mpifed.python.values import (
     fraction_of,
     held_apart,
     integer,
-    labels_of,
     stacked,
     tests_of,
 )
 from mpifed.shards.command import SCALES
-from mpifed.shards.partition import Partition, held_out
+from mpifed.shards.partition import by_owners
 from mpifed.shards.prepare import Options, prepare
 from mpifed.shards.sources.dataset import Dataset, Source
 from mpifed.shards.store import ShardFolder, open_federation
@@ -43,6 +43,12 @@ def _source(data: Dataset) -> Source:
 
     @dataclass(frozen=True)
     class InMemory(Source):
+        missing: str = data.columns.fill if data.columns else "error"
+
+        @property
+        def names_clients(self) -> bool:
+            return data.natural is not None
+
         def read(self, seed: int) -> Dataset:
             return data
 
@@ -52,8 +58,7 @@ def _source(data: Dataset) -> Source:
 class FederatedDataset:
     """Data divided among clients: a folder of shards, as `mpifed data` writes them.
 
-    Made by `from_arrays`, `from_clients`, `from_dataframe` or `open`; under MPI every rank calls these, and rank 0
-    writes. Without `out` the shards are in a temporary folder, which vanishes with the process.
+    Made by the functions below; under MPI every rank calls them. Rank 0 writes, without `out` to a temporary folder.
 
     Attributes
     ----------
@@ -91,7 +96,7 @@ class FederatedDataset:
 
     @classmethod
     def open(cls, path: str | Path) -> FederatedDataset:
-        """The data in a folder that `mpifed data` wrote, or one of the other functions with `out`."""
+        """The data in a folder of `mpifed data`, or of one of the other functions with `out`."""
         return cls(path)
 
     @classmethod
@@ -100,7 +105,7 @@ class FederatedDataset:
         X: Values,
         y: Values,
         *,
-        clients: int,
+        clients: int | Sequence[object] | Array,
         partition: str = "iid",
         skew: str | float | None = None,
         min_samples: int = 1,
@@ -124,7 +129,8 @@ class FederatedDataset:
         y
             [s] integers or texts of classes, or real targets; [s, t] real targets.
         clients
-            How many; with `split="columns"` each gets columns.
+            How many; with `split="columns"` each gets columns. Or [s] integers or texts that say whose each sample is:
+            clients in the order of these sorted identifiers, the samples of each in an order of their content.
         partition
             How labels spread over clients: "iid", "dirichlet:A", "classes:K", and others of `mpifed data --help`.
         skew
@@ -141,10 +147,8 @@ class FederatedDataset:
             The fraction of each client's rows with which it tests, in place of training.
         scale
             As `mpifed data --scale`: "none", "unit", "minmax", "standard" or "unit-rows"; fitted on training rows.
-        shape
-            Of a sample; by default that of X.
-        names
-            Of the features.
+        shape, names
+            Of a sample, by default that of X; of the features.
         seed
             Of the partition and of held-out rows.
         out
@@ -155,10 +159,20 @@ class FederatedDataset:
 
         def described() -> tuple[Dataset, Table]:
             pair, fraction = held_apart(test, "from_arrays")
-            return dataset(X, y, pair, shape, names), {
-                "split": split, "clients": clients, "partition": partition, "skew": skew, "scale": scale, "seed": seed,
-                "min_samples": min_samples, "feature_noise": feature_noise, "test_fraction": fraction,
+            data = dataset(X, y, pair, shape, names)
+            of_all: Table = {
+                "scale": scale, "seed": seed, "feature_noise": feature_noise, "test_fraction": fraction,
                 "client_test_fraction": client_test,
+            }  # fmt: skip
+            if (ids := identifiers(clients, data)) is not None:
+                if (split, partition, skew, min_samples) != ("rows", "iid", None, 1):
+                    raise UsageError(
+                        "from_arrays: clients says whose each sample is: leave out split, partition, skew, min_samples"
+                    )
+                return in_client_order(data, ids), of_all
+            return data, {
+                "split": split, "clients": clients, "partition": partition, "skew": skew, "min_samples": min_samples,
+                **of_all,
             }  # fmt: skip
 
         return cls(_written(out, overwrite, described))
@@ -209,92 +223,84 @@ class FederatedDataset:
         by: str | None = None,
         clients: int | None = None,
         test: DataFrame | float | None = None,
+        categorical: str | None = None,
+        missing: str = "error",
         out: str | Path | None = None,
         overwrite: bool = False,
         **options: object,
     ) -> FederatedDataset:
-        """Data of a pandas DataFrame of numbers.
+        """Data of a pandas DataFrame.
 
         Parameters
         ----------
         label
-            The column of labels, or several of real targets.
+            The column of labels, integers or texts of classes; several of real targets.
         by
-            The column that says whose each row is: clients in the order of its sorted values. It is no feature.
+            The column that says whose each row is: clients in the order of its sorted values, the rows of each in an
+            order of their content. It is no feature. `group=N` takes N values per client, `min_rows=N` joins small
+            clients.
         clients
-            Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test` and `scale` also go
-            with `by`.
+            Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test`, `feature_noise`,
+            `scale`, `seed` and `shape` also go with `by`.
+        categorical
+            What columns of texts become: "one-hot", or "ordinal", by the texts of the training rows; None: an error.
+        missing
+            What becomes of gaps: "error", "zero", "drop", or "mean" or "median" of the training rows.
         test
             A frame with the same columns, or the fraction of the rows that is held out.
         """
-        return cls(_written(out, overwrite, lambda: _of_frame(frame, label, by, clients, test, options)))
-
-
-def _of_frame(
-    frame: DataFrame, label: str | Sequence[str], by: str | None, clients: int | None, test: object,
-    options: Table,
-) -> tuple[Dataset, Table]:  # fmt: skip
-    """(the data of a frame, options of `prepare`)."""
-    if not hasattr(frame, "columns"):
-        raise UsageError(f"from_dataframe: a {type(frame).__name__}; expected a DataFrame; from_arrays takes arrays")
-    if (by is None) == (clients is None):
-        raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
-    always = ("scale", "shape", "seed", "feature_noise", "client_test")
-    known = ("partition", "skew", "min_samples", "split", *always) if by is None else always
-    if unknown := [name for name in options if name not in known]:
-        raise UsageError(f"from_dataframe: {unknown[0]}: no argument here; known are {', '.join(known)}")
-    targets: list[Values] = list(label) if isinstance(label, (list, tuple)) else [label]  # whatever columns are called
-    features = [name for name in frame.columns if name not in targets and name != by]
-    _check_columns(frame, [*targets, *([] if by is None else [by])], "frame")
-    text = [str(name) for name in features if frame[name].dtype.kind not in "biuf"]
-    if text:
-        raise DataError(f"from_dataframe: columns {', '.join(text)} are no numbers; encode them, or drop them")
-
-    def pair(rows: DataFrame) -> Pair:
-        y = rows[targets].to_numpy()
-        return rows[features].to_numpy(np.float32, na_value=np.nan), y[:, 0] if len(targets) == 1 else y.astype(float)
-
-    names, shape, options = [str(name) for name in features], options.get("shape"), dict(options)
-    options["client_test_fraction"] = options.pop("client_test", None)
-    options.pop("shape", None)
-    X, y = pair(frame)
-    tested: Pair | None
-    if hasattr(test, "columns"):
-        _check_columns(test, [*targets, *features], "test")
-        tested, fraction = pair(test), None
-    else:
-        tested, fraction = held_apart(test, "from_dataframe")
-        if tested is not None:
-            raise UsageError("from_dataframe: test: a pair; expected a DataFrame, or the fraction that is held out")
-    if by is None:
-        return dataset(X, y, tested, shape, names), {"clients": clients, "test_fraction": fraction, **options}
-    if frame[by].isna().any():
-        raise DataError(
-            f"from_dataframe: {by}: {int(frame[by].isna().sum())} rows have no value; drop them, or name one"
+        return cls(
+            _written(out, overwrite, lambda: of_frame(frame, label, by, clients, test, categorical, missing, options))
         )
-    ids, owner = np.unique(frame[by].to_numpy().astype(str), return_inverse=True)
-    if fraction is not None:
-        labels = labels_of(y, "y")
-        kinds = np.unique(labels, return_inverse=True)[1] if labels.dtype.kind == "U" else labels
-        out_of = held_out(kinds, fraction, integer(options.get("seed", 0), "seed"))
-        X, y, owner, tested = X[~out_of], y[~out_of], owner[~out_of], (X[out_of], y[out_of])
-        if len(alone := np.setdiff1d(np.arange(len(ids)), owner)):
-            raise DataError(f"from_dataframe: test={fraction:g} leaves no row to {by} = {ids[alone[0]]}; lower it")
-    return _by_owner(dataset(X, y, tested, shape, names), owner, len(ids)), {"clients": len(ids), **options}
 
+    @classmethod
+    def from_torch(
+        cls,
+        dataset: Values,
+        *,
+        test: Values | float | None = None,
+        **options: Values,  # those of from_arrays
+    ) -> FederatedDataset:
+        """Data of a map-style dataset of PyTorch, whose items are pairs (sample, label).
 
-def _check_columns(frame: DataFrame, names: Sequence[str], what: str) -> None:
-    if missing := [name for name in names if name not in frame.columns]:
-        raise DataError(
-            f"from_dataframe: {what}: no column {missing[0]!r}; there are {', '.join(map(str, frame.columns))}"
-        )
+        Parameters
+        ----------
+        dataset
+            With `__len__` and `__getitem__`; samples are tensors, arrays, or PIL's images, channels first.
+        test
+            Another one, or the fraction of the rows that is held out.
+        options
+            As of `from_arrays`: `clients` and others.
+        """
+        X, y = items(dataset, "from_torch")
+        pair = items(test, "from_torch: test") if hasattr(test, "__getitem__") else test
+        return cls.from_arrays(X, y, test=pair, **options)
+
+    @classmethod
+    def from_partitioner(
+        cls, partitioner: Values, *, label: str, features: Sequence[str] | None = None, test: Pair | None = None,
+        **options: Values,  # those of from_clients
+    ) -> FederatedDataset:  # fmt: skip
+        """The partitions of a partitioner of flwr-datasets, whose `dataset` is set: client i has load_partition(i).
+
+        Parameters
+        ----------
+        label
+            The column of labels.
+        features
+            The columns of samples; by default all others, which must be numbers, or a single one of arrays or images.
+        test
+            Test samples and labels.
+        options
+            As of `from_clients`.
+        """
+        count = partitioner.num_partitions
+        pairs = [of_partition(partitioner.load_partition(number), label, features) for number in range(count)]
+        return cls.from_clients(pairs, test=test, **options)
 
 
 def _by_owner(data: Dataset, owner: Array, clients: int) -> Dataset:
-    rows = [np.flatnonzero(owner == client) for client in range(clients)]
-    holds = np.stack([np.arange(clients), np.zeros(clients, np.int64)], axis=1)
-    partition = Partition("rows", rows, [np.arange(data.features)], holds)
-    return replace(data, partition=partition)
+    return replace(data, partition=by_owners(np.arange(clients), owner, data.features))
 
 
 def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Dataset, Table]]) -> Path:
@@ -303,8 +309,8 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
 
     def options() -> Options:
         data, chosen = described()
-        whole_numbers: Table = {name: integer(chosen[name], name) for name in ("clients", "seed", "min_samples")
-                                if name in chosen}  # fmt: skip
+        numbers = [name for name in ("clients", "seed", "min_samples", "group", "min_rows") if name in chosen]
+        whole_numbers: Table = {name: integer(chosen[name], name) for name in numbers}
         scale, split = str(chosen.get("scale", "none")), chosen.get("split", "rows")
         if wrong := [kind for kind in scale.split(",") if kind not in SCALES]:
             raise UsageError(f"scale = {wrong[0]!r}: expected one of {', '.join(SCALES)}, or several with commas")

@@ -165,14 +165,14 @@ def tests_of(clients: object, count: int, given: object) -> tuple[list[Pair], fl
         if differing := sorted({str(name) for name in {*clients} ^ {*given}}):
             raise UsageError(f"from_clients: client_test: names differ: {', '.join(differing[:5])}; give each client's")
         given = {name: given[name] for name in clients}
-    pairs = list(given.values() if isinstance(given, Mapping) else given)
-    wrong = [i for i, pair in enumerate(pairs) if not isinstance(pair, (tuple, list)) or len(pair) != 2]
-    if wrong or len(pairs) != count:
-        came = f"entry {wrong[0]} is no pair" if wrong else f"{len(pairs)} pairs for {count} clients"
+    entries = list(given.values() if isinstance(given, Mapping) else given)
+    wrong = [i for i, pair in enumerate(entries) if not isinstance(pair, (tuple, list)) or len(pair) != 2]
+    if wrong or len(entries) != count:
+        came = f"entry {wrong[0]} is no pair" if wrong else f"{len(entries)} pairs for {count} clients"
         raise UsageError(
             f"from_clients: client_test: {came}; expected a pair (X, y) for each client, or a fraction such as 0.2"
         )
-    return pairs, None
+    return [(X, y) for X, y in entries], None
 
 
 def fraction_of(value: object) -> float | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 20  # clients whose counts of labels are printed, and classes
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
-PIXELS = ("digits", "mnist")  # scaled by `unit` by default: the papers' step sizes diverge on raw pixels
+PIXELS = ("digits", "mnist", "idx", "cifar", "svhn")  # by default scaled by `unit`: raw pixels diverge
 
 
 def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -53,10 +53,15 @@ FILE = click.Path(path_type=Path)
 
 def _of_all_sources() -> list[click.Parameter]:
     """The options of all sources: how data are divided, scaled and stored."""
-    split, missing = click.Choice(["rows", "columns", "grid"]), click.Choice(["error", "zero"])
+    split = click.Choice(["rows", "columns", "grid"])
+    missing = click.Choice(["error", "zero", "drop", "mean", "median"])
     return [
-        click.Option(["--split"], type=split, help="What is divided among clients; not for tables."),
-        click.Option(["--clients"], type=int, help="Number of clients; --grid and --map imply it."),
+        click.Option(["--split"], type=split, help="What clients divide; not for natural clients and tables."),
+        click.Option(["--clients"], type=int, help="Number of clients; --by, --grid and --map imply it."),
+        click.Option(["--group"], type=int, metavar="N", help="Natural clients: N identifiers per client, as sorted."),
+        click.Option(
+            ["--min-rows"], type=int, metavar="N", help="Natural clients: join those of fewer than N training rows."
+        ),
         click.Option(
             ["--grid"], callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns."
         ),
@@ -64,11 +69,13 @@ def _of_all_sources() -> list[click.Parameter]:
             ["--map"], type=FILE,
             help="What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with "
             'a table [[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Row indices start from 0 and do '
-            "not count the test rows of --test-fraction.",
+            "not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each row.",
         ),
         click.Option(
             ["--missing"], type=missing, default="error", show_default=True,
-            help="--map, tables: how to treat cells that no client holds.",
+            help="--map, tables: how to treat cells that no client holds. csv and the like: gaps are an error, become "
+            "zero (of one-hot categories: all zeros), drop their row, or become the mean or the median of the training "
+            "rows, of categories the most frequent one.",
         ),
         click.Option(
             ["--partition"], default="iid", show_default=True,
@@ -105,12 +112,17 @@ def _of_all_sources() -> list[click.Parameter]:
         click.Option(["--test-fraction"], type=float, metavar="F", help="Hold out this fraction of rows for testing."),
         click.Option(
             ["--client-test-fraction"], type=float, metavar="F",
-            help="Hold out this fraction of each client's rows, with which that client tests; for --split rows.",
+            help="Hold out this fraction of each client's rows, with which that client tests; where rows are divided.",
         ),
-        click.Option(["--pack"], type=int, default=1, show_default=True, metavar="K", help="Clients per file."),
+        click.Option(
+            ["--pack"], type=int, metavar="K",
+            help="Clients per file.  [default: 1, of very many clients so many that there are at most 100 files]",
+        ),
         click.Option(
             ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
         ),
+        click.Option(["--licence"], metavar="TEXT", help="Of the data; stored and shown."),
+        click.Option(["--origin"], metavar="TEXT", help="Where the data come from; stored and shown."),
         click.Option(["--out"], type=FILE, required=True, help="Folder for the files."),
         click.Option(["--force"], is_flag=True, help="Replace the data in --out."),
     ]  # fmt: skip
@@ -234,11 +246,11 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
     except MemoryError as error:
         why = str(error) or "none left"
         raise DataError(f"{name}: not enough memory ({why}); use less data") from error
-    click.echo(on_screen(_summary(federation)))
+    click.echo(on_screen(summary(federation)))
 
 
-def _summary(federation: ShardFolder) -> str:
-    """A few lines on the data that were made."""
+def summary(federation: ShardFolder) -> str:
+    """A few lines on the data of a folder."""
     counts, widths = federation.counts, federation.widths
     tests = federation.tests.counts
     own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
@@ -246,12 +258,13 @@ def _summary(federation: ShardFolder) -> str:
         "rows": f"{federation.samples} to train on, {federation.test_samples} to test with{own}",
         "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
         "classes": f"{federation.classes}" if federation.classes else "none (real targets)",
-        "clients": f"{federation.clients}, split by {federation.split}",
+        "clients": f"{federation.clients}, split by {federation.split}{_of_whom(federation)}",
         "shards": f"{counts.min()} to {counts.max()} rows (median {median(counts.tolist()):g}), {widths.min()} to "
         f"{widths.max()} features",
         "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
         "folder": f"{federation.path}",
     }
+    lines |= {name: str(federation.provenance[name]) for name in ("licence", "origin") if name in federation.provenance}
     missing = federation.provenance.get("missing_cells")
     if missing:
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"
@@ -265,6 +278,16 @@ def _summary(federation: ShardFolder) -> str:
     if labels and len(labels) <= MOST_SHOWN and len(labels[0]) <= MOST_SHOWN // 2:
         text += ["", *_label_table(labels, federation.provenance["classes"])]
     return "\n".join(text)
+
+
+def _of_whom(federation: ShardFolder) -> str:
+    """The first and last identifiers of natural clients."""
+    natural = federation.natural()
+    if natural is None:
+        return ""
+    ids, clients = natural[0], federation.clients
+    joined = "" if len(ids) == clients else f", of {len(ids)} identifiers"
+    return f", natural{joined}: {', '.join(ids if len(ids) < 4 else [ids[0], ids[1], '...', ids[-1]])}"
 
 
 def _label_table(counts: list[list[int]], classes: list[str]) -> list[str]:

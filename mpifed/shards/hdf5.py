@@ -20,11 +20,12 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import h5py
 import numpy as np
 from numpy.typing import DTypeLike
+from typing_extensions import Buffer
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
@@ -77,14 +78,14 @@ class _Unfailing(io.RawIOBase):
     def tell(self) -> int:
         return self._file.tell()
 
-    def readinto(self, buffer: Any) -> int:  # as the base class has it
+    def readinto(self, buffer: Buffer) -> int:
         """Fills the buffer, with zeros beyond the end of the file."""
         view = memoryview(buffer).cast("B")
         got = self._file.readinto(view) or 0
         view[got:] = bytes(len(view) - got)
         return len(view)
 
-    def write(self, content: Any) -> int:  # as the base class has it
+    def write(self, content: Buffer) -> int:
         view, done = memoryview(content).cast("B"), 0
         try:
             while done < len(view) and self.error is None:

@@ -40,11 +40,11 @@ def encode(data: Dataset, rule: str) -> Labels:
             raise UsageError(f"--labels {rule}: the labels are real targets, not classes; add --task classification")
         return Labels(_targets(labels), None if test is None else _targets(test), ())
     values = np.unique(labels)
+    texts = data.classes
     if len(values) < 2:
-        raise DataError(f"{_file(data, 0)}: all rows have the label {values[0]}; expected at least two classes")
-    code, meaning = _code(rule, values)
-    if data.classes is not None:
-        meaning = tuple(data.classes[value] for value in values)
+        only = texts[values[0]] if texts else values[0]
+        raise DataError(f"{_file(data, 0)}: all rows have the label {only}; expected at least two classes")
+    code, meaning = _code(rule, values, texts)
     if rule == "all":
         _check_known(data, values)
     return Labels(code(labels), None if test is None else code(test), meaning)
@@ -55,25 +55,30 @@ def _targets(labels: Array) -> Array:
     return labels if labels.ndim == 1 else labels[:, 0] if labels.shape[1] == 1 else vectors(labels)
 
 
-def _code(rule: str, values: Array) -> tuple[Callable[[Array], Array], tuple[str, ...]]:
-    """(function from labels [s] to classes [s], meaning of each class), for labels with the distinct `values`."""
+def _code(rule: str, values: Array, texts: tuple[str, ...] | None) -> tuple[Callable[[Array], Array], tuple[str, ...]]:
+    """(function from labels [s] to classes [s], meaning of each class), for labels with the distinct `values`.
+
+    Where labels are texts, `values` are indices into `texts`.
+    """
+    names = tuple(texts[value] for value in values.tolist()) if texts else tuple(map(str, values.tolist()))
     if rule == "all":
-        return lambda y: np.searchsorted(values, y), _names(values)
+        return lambda y: np.searchsorted(values, y), names
+    if texts:
+        _, _, wanted = rule.partition(":")
+        if not rule.startswith("class:") or wanted not in names:
+            raise UsageError(f"--labels {rule[:40]}: expected all, or class:K with K one of {listed(names)}")
+        return lambda y: (y == values[names.index(wanted)]).astype(np.int64), (f"not {wanted}", wanted)
     if rule == "even-odd":
         return lambda y: y % 2, ("even", "odd")
     name, _, wanted = rule.partition(":")
     if name == "below" and wanted.isdecimal() and len(wanted) < 19 and values[0] < int(wanted) <= values[-1]:
         return lambda y: (y < int(wanted)).astype(np.int64), (f"{wanted} and above", f"below {wanted}")
-    if name != "class" or wanted not in _names(values):
+    if name != "class" or wanted not in names:
         raise UsageError(
             f"--labels {rule[:40]}: expected all, even-odd, class:K with K one of {listed(values)}, or below:K "
             f"with K above {values[0]} and at most {values[-1]}"
         )
     return lambda y: (y == int(wanted)).astype(np.int64), (f"not {wanted}", wanted)
-
-
-def _names(values: Array) -> tuple[str, ...]:
-    return tuple(map(str, values.tolist()))
 
 
 def _check_known(data: Dataset, values: Array) -> None:
@@ -82,9 +87,11 @@ def _check_known(data: Dataset, values: Array) -> None:
         return
     strange = np.flatnonzero(~np.isin(data.test[1], values))
     if len(strange):
+        label, texts = data.test[1][strange[0]], data.classes
+        known = [texts[value] for value in values.tolist()] if texts else values
         raise DataError(
-            f"{_file(data, -1)}: row {strange[0] + 1} has the label {data.test[1][strange[0]]}, which no training row "
-            f"has; expected one of {listed(values)}; int64 labels are classes, real targets are float64"
+            f"{_file(data, -1)}: row {strange[0] + 1} has the label {texts[label] if texts else label}, which no "
+            f"training row has; expected one of {listed(known)}; int64 labels are classes, real targets are float64"
         )
 
 

@@ -8,6 +8,12 @@ rows have been held out. A map is a CSV file with a line for each client::
     1,100-199,0-9 12
     2,100-199,10 11 13-19
 
+or, of rows that are divided with all their columns, a line for each row::
+
+    row,client
+    0,1
+    1,0
+
 or a TOML file with a table for each client; clients are numbered in order from 0, unless a table has `number = 3`::
 
     [[client]]
@@ -35,7 +41,7 @@ from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import Table
 from mpifed.shards.cells import cover
 from mpifed.shards.memory import check_memory
-from mpifed.shards.partition import Groups, Partition, by_rectangles
+from mpifed.shards.partition import Groups, Partition, by_owners, by_rectangles
 from mpifed.shards.sources.dataset import check_file, listed, shown
 
 if sys.version_info >= (3, 11):
@@ -44,6 +50,7 @@ else:
     import tomli as tomllib
 
 FIELDS = ["client", "rows", "columns"]  # of a CSV file
+OF_ROWS = ["row", "client"]  # of one with a line for each row
 KEYS = {"number", "rows", "columns"}  # of a client in a TOML file
 _DIGITS = 18  # most digits of a number, so that it fits into 64 bits
 
@@ -72,6 +79,8 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
         or, unless that is allowed, by none.
     """
     check_file(path)
+    if path.suffix != ".toml" and _fields(path) == OF_ROWS:
+        return by_owners(np.arange(samples), _owners(path, samples), features)
     entries = dict[int, MapEntry]()
     for entry in _toml(path) if path.suffix == ".toml" else _csv(path):
         if entry.client in entries:
@@ -106,6 +115,46 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
         what, number = coverage.bare
         raise DataError(f"{path}: {what} {number} is held by no client; every {what} needs one")
     return partition._replace(missing=coverage.missing)
+
+
+def _fields(path: Path) -> list[str]:
+    """The words of the first line, if it is short."""
+    try:
+        with open_regular(path) as file:
+            return file.readline(100).decode("utf-8-sig", "replace").strip().split(",")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+def _owners(path: Path, samples: int) -> NDArray[np.int64]:
+    """[samples] the client of each row, of a file with a line for each row."""
+    owner = np.full(samples, -1)
+    try:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file)
+            next(lines)
+            for cells in filter(None, lines):
+                place = f"{path}: line {lines.line_num}"
+                if len(cells) != 2:
+                    raise DataError(f"{place}: {len(cells)} columns; expected {','.join(OF_ROWS)}")
+                row, client = map(_number, cells)
+                if row is None or row >= samples:
+                    raise DataError(f"{place}: row {shown(cells[0])}; expected a number from 0 to {samples - 1}")
+                if client is None or client >= samples:
+                    most = "" if client is None else f" to {samples - 1}"
+                    came = shown(cells[1]) if client is None else client
+                    raise DataError(f"{place}: client {came}; expected a number from 0{most}")
+                if owner[row] >= 0:
+                    raise DataError(f"{place}: row {row} again; expected one line for each row")
+                owner[row] = client
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    if owner.min() < 0:
+        raise DataError(f"{path}: no line for row {int(np.argmin(owner))}; expected one for each of {samples} rows")
+    counts = np.bincount(owner)
+    if not counts.all():
+        raise DataError(f"{path}: no row for client {int(np.argmin(counts))}; every client needs one")
+    return owner
 
 
 def _csv(path: Path) -> list[MapEntry]:

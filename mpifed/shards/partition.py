@@ -117,6 +117,15 @@ def by_rows(
     return Partition("rows", groups, [np.arange(features)], holds)
 
 
+def by_owners(client_of: NDArray[np.int64], owner: NDArray[np.int64], features: int) -> Partition:
+    """A horizontal split by owners: client_of [I] is the client of each owner, and owner [s] that of each row."""
+    of_rows = client_of[owner]
+    clients = int(of_rows.max()) + 1
+    rows = np.split(np.argsort(of_rows, kind="stable"), np.cumsum(np.bincount(of_rows, minlength=clients))[:-1])
+    holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
+    return Partition("rows", rows, [np.arange(features)], holds)
+
+
 def by_columns(samples: int, features: int, clients: int) -> Partition:
     """A vertical split: each client holds a contiguous block of the columns of all rows.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
 from importlib.metadata import version
@@ -21,86 +21,23 @@ from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards.cells import only_held
 from mpifed.shards.client_tests import client_tests
+from mpifed.shards.encoding import encoded_names, fit_columns, transform, width
 from mpifed.shards.feature_noise import with_noise
+from mpifed.shards.holding_out import hold_out, rows_where
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
-from mpifed.shards.memory import check_memory
-from mpifed.shards.partition import Partition, by_columns, by_grid, by_rows, held_out, training_rows
+from mpifed.shards.natural import grouped
+from mpifed.shards.options import Options as Options
+from mpifed.shards.partition import Partition, by_columns, by_grid, by_owners, by_rows
 from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
-from mpifed.shards.sources import Dataset, Source, Synthetic, Tables
+from mpifed.shards.sources import Dataset, Synthetic
 from mpifed.shards.sources.dataset import CHUNK_VALUES, checked
 from mpifed.shards.statistics import MOST_FEATURES, label_counts, least_squares, statistics, target_scale
 from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
-
-@dataclass(frozen=True)
-class Options:
-    """The options of `mpifed data`."""
-
-    name: str  # of the source
-    source: Source
-    out: Path
-    split: str | None = "rows"
-    clients: int | None = None  # implied by `grid` and `map`
-    grid: tuple[int, int] | None = None
-    map: Path | None = None
-    missing: str = "error"  # "zero" to allow cells of `map` that no client holds
-    partition: str = "iid"
-    skew: str | float | None = None
-    min_samples: int = 1  # of each client
-    feature_noise: float | None = None  # see `with_noise`
-    labels: str = "all"
-    scale: str = "none"  # or several scalings in sequence, separated by commas
-    test_fraction: float | None = None
-    client_test_fraction: float | None = None
-    pack: int = 1
-    seed: int = 0
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for options that contradict each other."""
-        from_tables = isinstance(self.source, Tables)
-        if from_tables and (self.split not in (None, "grid") or self.clients or self.grid or self.map):
-            raise UsageError(
-                f"--split, --clients, --grid and --map: the files of {self.name} set the partition; leave them out"
-            )
-        if self.missing == "zero" and not (from_tables or self.map):
-            raise UsageError("--missing zero is for cells that no client holds, which only --map and tables can have")
-        if not from_tables:
-            self._check_split()
-        drawn = self.partition != "iid" or self.skew is not None or self.min_samples != 1
-        if (self.split == "columns" or self.map or from_tables) and drawn:
-            raise UsageError(
-                "--partition, --skew and --min-samples divide rows; leave them out with --split columns, --map or "
-                "tables"
-            )
-        if self.feature_noise is not None and (self.split != "rows" or not 0 < self.feature_noise < np.inf):
-            raise UsageError(
-                f"--feature-noise {self.feature_noise:g}: expected a variance above 0, and --split rows, where each "
-                "row has one client"
-            )
-        if not 1 <= self.pack < 2**31:
-            raise UsageError(f"--pack {self.pack}: expected 1 or more clients per file, and fewer than 2^31")
-        if not 0 <= self.seed < 2**64:
-            raise UsageError(f"--seed {self.seed}: expected 0 or more, and less than 2^64")
-
-    def _check_split(self) -> None:
-        if self.split is None:
-            raise UsageError("--split is missing; expected rows, columns or grid")
-        elif self.split == "grid":
-            if (self.grid is None) == (self.map is None):
-                raise UsageError("--split grid: give either --grid RxC or --map FILE")
-            if self.grid and self.clients not in (None, self.grid[0] * self.grid[1]):
-                raise UsageError(
-                    f"--clients {self.clients}: --grid {self.grid[0]}x{self.grid[1]} is for "
-                    f"{self.grid[0] * self.grid[1]} clients; leave --clients out"
-                )
-        elif self.grid or self.map:
-            raise UsageError(f"--grid and --map are for --split grid, not for --split {self.split}")
-        elif self.clients is None:
-            raise UsageError(f"--split {self.split}: --clients N is missing")
+MOST_FILES = 100  # unless `--pack` says otherwise
 
 
 def prepare(options: Options) -> ShardFolder:
@@ -124,9 +61,13 @@ def prepare(options: Options) -> ShardFolder:
     _check_out(options)
     data = checked(options.name, options.source.read(options.seed))
     if options.test_fraction is not None:
-        data = _hold_out(data, options.test_fraction, options.seed)
+        data = hold_out(data, options.test_fraction, options.seed)
+    data = _encoded(data)
     y, test_y, meaning = encode(data, options.labels)
-    partition = data.partition or _partition(options, y, data.features)
+    if options.natural and data.natural is not None:
+        partition = by_owners(grouped(data.natural, options.group, options.min_rows), data.natural.owner, data.features)
+    else:
+        partition = data.partition or _partition(options, y, data.features)
     if partition.missing and options.map:
         data = _only_held(data, partition)
     tests = client_tests(partition, y, data.client_tests, options.client_test_fraction, options.seed)
@@ -134,7 +75,7 @@ def prepare(options: Options) -> ShardFolder:
     data, scaling = _scaled(data, options.scale, partition.missing, trained)
     if options.feature_noise is not None:
         data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
-    chunks, targets = partial(_rows_where, trained, data), y[trained]
+    chunks, targets = partial(rows_where, trained, data), y[trained]
     optimum, summary = None, statistics(chunks(), targets, scaling, regression=not meaning)
     if not meaning and y.dtype.names is None and data.dtype is not None and data.features <= MOST_FEATURES:
         optimum = least_squares(chunks, targets, scaling)
@@ -154,11 +95,13 @@ def prepare(options: Options) -> ShardFolder:
         names=data.names,
         shape=data.shape,
         optimum=optimum,
+        ids=_ids(options, data),
     )
+    pack = options.pack or -(-partition.clients // MOST_FILES)
     rows = _with_progress(data.chunks(), len(y))
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        write_federation(options.out, partition, y, rows, data.dtype, options.pack, about, tests)
+        write_federation(options.out, partition, y, rows, data.dtype, pack, about, tests)
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
     return open_federation(options.out)
@@ -185,6 +128,8 @@ def _check_out(options: Options) -> None:
 def _partition(options: Options, y: Array, features: int) -> Partition:
     if options.map:
         partition = read_map(options.map, len(y), features, options.missing)
+        if options.split == "rows" and partition.split != "rows":
+            raise UsageError(f"--split rows: {options.map} divides columns too; give --split grid")
         if options.clients not in (None, partition.clients):
             raise UsageError(
                 f"--clients {options.clients}: {options.map} is for {partition.clients} clients; leave --clients out"
@@ -199,31 +144,27 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
     return by_rows(y, features, clients, *drawn)
 
 
-def _hold_out(data: Dataset, fraction: float, seed: int) -> Dataset:
-    """The data with a fraction of its rows as test set."""
-    if data.test is not None:
-        raise UsageError(f"--test-fraction {fraction:g}: this source has its own test rows; leave the option out")
-    out = held_out(data.labels, fraction, seed)
-    if data.dtype is not None:
-        size, what = int(out.sum()) * data.features * np.dtype(data.dtype).itemsize, f"--test-fraction {fraction:g}"
-        check_memory(size, f"{what}: {out.sum()} rows of {data.features} features", "lower it")
-    test = list(_rows_where(out, data))
-    test_X = test[0] if data.dtype is None else np.concatenate(test)
+def _ids(options: Options, data: Dataset) -> tuple[tuple[str, ...], Array] | None:
+    """(identifiers, the client of each), where clients are natural."""
+    if not options.natural or data.natural is None:
+        return None
+    return data.natural.ids, grouped(data.natural, options.group, options.min_rows)
+
+
+def _encoded(data: Dataset) -> Dataset:
+    """The data with categories as numbers, and gaps filled, as the training rows say."""
+    if data.columns is None:
+        return data
+    columns, names = data.columns, data.names or tuple(map(str, range(data.features)))
+    fitted = fit_columns(columns, data.chunks, data.features)
     return replace(
-        data, labels=data.labels[~out], chunks=partial(_rows_where, ~out, data), test=(test_X, data.labels[out]),
-        partition=training_rows(data.partition, ~out, data.features) if data.partition else None,
-        client_tests=None if data.client_tests is None else data.client_tests[~out],
-    )  # fmt: skip
-
-
-def _rows_where(chosen: NDArray[np.bool_], data: Dataset) -> Iterator[Piece]:
-    """The chunks of the chosen rows [s]; none without rows."""
-    start = 0
-    for X in data.chunks():
-        rows = chosen[start : start + X.shape[0]]
-        start += X.shape[0]
-        if rows.any():
-            yield X if rows.all() else X[rows]
+        data,
+        features=width(columns, fitted, data.features),
+        chunks=lambda: (transform(columns, fitted, X, names) for X in data.chunks()),
+        test=(transform(columns, fitted, data.test[0], names), data.test[1]) if data.test else None,
+        names=encoded_names(columns, fitted, names) if data.names or columns.categories else None,
+        columns=None,
+    )
 
 
 def _only_held(data: Dataset, partition: Partition) -> Dataset:
@@ -249,7 +190,7 @@ def _scaled(data: Dataset, kinds: str, missing: int, trained: NDArray[np.bool_])
         if kind == "unit-rows":
             data, scaling = _with_unit_rows(data, scaling), IDENTITY
         elif kind != "none":
-            training = replace(data, chunks=partial(_rows_where, trained, data))
+            training = replace(data, chunks=partial(rows_where, trained, data))
             fitted = fit(kind, training.chunks() if scaling is IDENTITY else _pieces(training, scaling), data.top)
             if missing and fitted.shift.any():
                 raise UsageError(
@@ -283,7 +224,8 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
     return {
         "source": options.name,
         "options": {name: _plain(value) for name, value in asdict(options).items()},
-        "files": {path.name: sha256(path) for path in data.files},
+        "files": {_file_name(path, data.files): sha256(path) for path in data.files},
+        **{name: text for name in ("licence", "origin") if (text := getattr(options, name)) is not None},
         "classes": list(meaning),
         "named": data.classes is not None,
         "versions": {
@@ -293,6 +235,12 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
         },
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _file_name(path: Path, paths: Sequence[Path]) -> str:
+    """The name of a file; with its folder's, where another file has that name too."""
+    alike = [other.name for other in paths].count(path.name) > 1
+    return f"{path.parent.name}/{path.name}" if alike else path.name
 
 
 def _plain(value: object) -> object:

@@ -102,6 +102,16 @@ def contents(file: Group, folder: Path) -> Table:
     return entries
 
 
+def identifiers(file: Group, clients: int) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+    """(identifiers [I], the client of each) of natural clients; None where there are none."""
+    if "clients" not in file:
+        return None
+    ids, client_of = texts_of(file, "clients/ids"), array_of(file, "clients/of", "i").astype(np.int64)
+    if client_of.shape != (len(ids),) or not np.array_equal(np.unique(client_of), np.arange(clients)):
+        raise ValueError(f"clients/of has shape {client_of.shape}, for {len(ids)} identifiers of {clients} clients")
+    return tuple(ids), client_of
+
+
 def _tests(file: Group, entries: Table) -> TestRows:
     """The numbers of the clients' test rows."""
     shape = (entries["clients"],)

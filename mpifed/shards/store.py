@@ -37,7 +37,16 @@ from mpifed.core.text import command_line, leads_to
 from mpifed.shards import layout
 from mpifed.shards.extent import Extent, Files
 from mpifed.shards.hdf5 import array_of, attribute_of, content_sha256, dataset_of, reading_hdf5, texts_of
-from mpifed.shards.reading import Places, TestRows, check_labels, check_members, check_rows, contents, raw_rows
+from mpifed.shards.reading import (
+    Places,
+    TestRows,
+    check_labels,
+    check_members,
+    check_rows,
+    contents,
+    identifiers,
+    raw_rows,
+)
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.shard import DenseRows, Shard, SparseRows
 from mpifed.shards.writing import About as About
@@ -102,6 +111,11 @@ class ShardFolder:
         with _reading(self.path / layout.FEDERATION) as file:
             return tuple(texts_of(file, "names")) if "names" in file else None
 
+    def natural(self) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+        """(identifiers [I], the client of each) of natural clients, or None."""
+        with _reading(self.path / layout.FEDERATION) as file:
+            return identifiers(file, self.clients)
+
     def test(self, dtype: DTypeLike) -> tuple[Piece, Array] | None:
         """The scaled test rows X [s, p] of `dtype`, dense or CSR, and y [s]; None where there are none."""
         shard = self.test_shard()
@@ -122,9 +136,7 @@ class ShardFolder:
                 return None
             stored = array_of(file, "test/y", "uif")
             if stored.shape != (self.test_samples * self.targets,):
-                raise ValueError(
-                    f"test/y has shape {stored.shape}, for {self.test_samples} rows of {self.targets} targets"
-                )
+                raise ValueError(f"test/y has shape {stored.shape}, for {self.test_samples} times {self.targets}")
             y = self._typed(f"{path}: test", stored)
             values = raw_rows(file["test"], (len(y), self.features), self.sparse, True, self._files)
         shape = {"rows": len(y), "columns": self.features}
@@ -261,9 +273,7 @@ class ShardFolder:
 
 
 def open_federation(path: Path | str, verify: bool = False) -> ShardFolder:
-    """Open a data folder made by `mpifed data`.
-
-    Only small parts of `federation.h5` are read, and the sizes of the shard files are compared with it.
+    """Open a data folder made by `mpifed data`: small parts are read, and the sizes of the shard files compared.
 
     Parameters
     ----------

@@ -35,6 +35,7 @@ class About:
     optimum: Table | None = None  # loss and w [p] of the least-squares optimum
     shape: tuple[int, ...] | None = None  # of a sample
     target_scale: float = 1.0  # see `mpifed.shards.statistics.target_scale`
+    ids: tuple[tuple[str, ...], Array] | None = None  # identifiers [I] of natural clients, and the client of each
 
 
 def write_federation(
@@ -125,6 +126,9 @@ def _write_files(
             _write_rows(file.create_group("test"), *about.test)
         if about.names is not None:
             file["names"] = list(about.names)
+        if about.ids is not None:
+            file["clients/ids"] = list(about.ids[0])
+            file.create_dataset("clients/of", data=about.ids[1], compression="gzip", shuffle=True)
         for name, value in (about.optimum or {}).items():
             file[f"optimum/{name}"] = value
         file.attrs[layout.DATA_CHECKSUM] = content_sha256(file, without=[layout.PROVENANCE])
@@ -196,13 +200,18 @@ class _Packed:
         """Write the clients' parts of the rows X [b, p]; `first` is the index of X[0]."""
         if self.dtype is None:
             self._add_sparse(X)
-        elif self.size:
+        elif self.size and not (self.alike and self._holds_none(first, X.shape[0])):
             # a full disk raises OSError here, and would end the process below
             with named_in_errors(self.path), self.path.open("r+b") as file:
                 offset, nbytes = self.offsets[f"{self.prefix}X"], self.size * self.dtype.itemsize
                 os.posix_fallocate(file.fileno(), offset, nbytes)
             values = np.memmap(self.path, self.dtype, "r+", offset, (self.size,))
             (self._add_whole_rows if self.alike else self._add_rectangles)(X, first, values)
+
+    def _holds_none(self, first: int, count: int) -> bool:
+        """Whether no row from `first` on, of `count`, is in this file: it need not be opened then."""
+        at = int(np.searchsorted(self.samples, first))
+        return at == len(self.samples) or int(self.samples[at]) >= first + count
 
     def _add_whole_rows(self, X: Array, first: int, values: Array) -> None:
         start, stop = np.searchsorted(self.samples, [first, first + X.shape[0]])

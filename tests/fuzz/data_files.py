@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
+import ijson  # noqa: F401 -- here, and not anew in every child
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
 from fuzzing import Ended, check, ended
 from hypothesis import strategies as st
+from pyarrow import parquet
+from scipy.io import savemat
 from sklearn import datasets, feature_extraction, preprocessing  # noqa: F401 -- here, and not anew in every child
 
 from mpifed.shards.store import open_federation
@@ -56,6 +65,42 @@ def make(folder: Path, *words: object) -> Ended:
             assert np.isfinite(values).all()
             assert np.isfinite(shard.y).all()
     return end
+
+
+@cache
+def formats() -> dict[str, bytes]:
+    """Small files of every format, by name."""
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({"age": [30.5, np.nan, 60, 20] * 3, "sex": ["m", "f", None] * 4, "ward": [7, 8, 8] * 4,
+                          "ill": ["no", "yes"] * 6})  # fmt: skip
+    content, files = pa.Table.from_pandas(table, preserve_index=False), dict[str, bytes]()
+
+    def saved(name: str, save: Callable[[io.BytesIO], object]) -> None:
+        save(file := io.BytesIO())
+        files[name] = file.getvalue()
+
+    def stream(file: io.BytesIO) -> None:
+        with pa.ipc.new_stream(file, content.schema) as written_to:
+            written_to.write_table(content)
+
+    saved("t.csv", lambda file: table.to_csv(file, index=False))
+    saved("t.parquet", lambda file: parquet.write_table(content, file, row_group_size=5))
+    saved("folder/data.arrow", stream)
+    files["folder/state.json"] = b'{"_data_files": [{"filename": "data.arrow"}]}'
+    X, y = rng.integers(0, 9, (12, 2, 3), np.uint8), np.arange(12, dtype=np.uint8) % 3
+    saved("a.npz", lambda file: np.savez_compressed(file, X=X, y=y, who=y.astype(str)))
+    users = {name: {"x": X[at::2, 0].tolist(), "y": y[at::2].tolist()} for at, name in enumerate("ab")}
+    leaf = {"users": ["a", "b"], "num_samples": [6, 6], "user_data": users}
+    files["a.json"] = json.dumps(leaf).encode()
+    for name, values in (("train-images-idx3", X), ("train-labels-idx1", y)):
+        shape = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+        files[f"images/{name}-ubyte"] = shape + values.tobytes()
+    cifar = rng.integers(0, 3, (6, 3073), np.uint8).tobytes()
+    files["images/data_batch_1.bin"] = files["images/test_batch.bin"] = cifar
+    digits = {"X": rng.integers(0, 256, (32, 32, 3, 6), np.uint8), "y": np.array([[1], [10], [2]] * 2, np.uint8)}
+    for name in ("train", "test"):
+        saved(f"images/{name}_32x32.mat", lambda file: savemat(file, digits, do_compression=True))
+    return files
 
 
 def lines(rows: Iterable[Iterable[str]], separator: str = ",") -> bytes:

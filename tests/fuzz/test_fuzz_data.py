@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import CSV, MAP, SVMLIGHT, WORDS, lines, make, written
+from data_files import CSV, MAP, SVMLIGHT, WORDS, formats, lines, make, written
 from fuzzing import examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
@@ -182,6 +182,7 @@ OPTIONS = {  # and what each may be, beside that
 }  # fmt: skip
 TASKS = {"--task": ["classification", "regression", "auto"]}
 LIMITS = {"--max-unpacked": ["0.5"], "--test": ["a.csv", "a.svm"], **TASKS}
+FILLS, GROUPS = ["drop", "mean", "median", "zero"], {"--group": ["2"], "--min-rows": ["3"]}
 SOURCES = {  # and what options each has of its own
     "digits": {}, "csv a.csv": {"--label": ["y", "0", "-1"], **LIMITS},
     "svmlight a.svm": {"--max-features": ["4"], "--dense": [""], "--sparse": [""], **LIMITS},
@@ -193,6 +194,15 @@ SOURCES = {  # and what options each has of its own
     "mnist .": {}, "newsgroups .": {"--remove": ["headers", "headers,,", "none"]}, "covtype .": {"--samples": ["9"]},
     "covtype a.csv": {"--samples": ["9"]}, "csv /dev/zero": LIMITS, "svmlight /dev/zero": LIMITS, "csv .": LIMITS,
     "csv": LIMITS, "tables a.csv --id id": {},
+    "csv t.csv --label ill --by ward": {"--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **GROUPS, **TASKS},
+    "csv t.csv --label ill --categorical one-hot": {"--by": ["ward", "ill", "0"], "--missing": FILLS, **LIMITS},
+    "parquet t.parquet --label ill": {
+        "--by": ["ward", "x"], "--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **GROUPS, **LIMITS,
+    },
+    "arrow folder --label ill": {"--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **LIMITS},
+    "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **GROUPS, **TASKS},
+    "leaf a.json": {"--test": ["a.json", "."], **GROUPS, **TASKS}, "leaf .": GROUPS,
+    "idx images": {"--max-unpacked": ["0.5"]}, "cifar images": {"--labels-of": ["fine", "coarse"]}, "svhn images": {},
 }  # fmt: skip
 
 
@@ -227,4 +237,35 @@ def test_strange_options(tmp_path: Path, words: list[str]) -> None:
     written(tmp_path / "map.csv", MAP)
     for name, content in TABLES.items():
         written(tmp_path / "clients" / name, content)
+    for name, content in formats().items():
+        written(tmp_path / name, content)
     make(tmp_path, *words)
+
+
+FORMATS = {  # the file that is damaged, of those of `formats`, and the words that read it
+    "t.csv": "csv t.csv --label ill --by ward --categorical one-hot --missing mean",
+    "t.parquet": "parquet t.parquet --label ill --by ward --categorical one-hot --missing median",
+    "folder/data.arrow": "arrow folder --label ill --by ward --categorical ordinal --missing drop",
+    "folder/state.json": "arrow folder --label ill --by ward --categorical one-hot --missing drop",
+    "a.npz": "npz a.npz --by who",
+    "a.json": "leaf a.json",
+    "images/train-images-idx3-ubyte": "idx images --split rows --clients 2",
+    "images/data_batch_1.bin": "cifar images --split rows --clients 2",
+    "images/train_32x32.mat": "svhn images --split rows --clients 2",
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(seed=seeds)
+@examples(8)
+def test_damaged_formats(tmp_path: Path, name: str, seed: int) -> None:
+    for other, content in formats().items():
+        written(tmp_path / other, mutated(content, seed) if other == name else content)
+    make(tmp_path, *FORMATS[name].split())
+
+
+def test_undamaged_formats(tmp_path: Path) -> None:
+    for name, content in formats().items():
+        written(tmp_path / name, content)
+    for words in FORMATS.values():
+        assert make(tmp_path, *words.split()).code == 0, words

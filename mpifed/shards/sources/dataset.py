@@ -18,11 +18,14 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from typing_extensions import Buffer
 
 from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
+from mpifed.shards.encoding import RawColumns
+from mpifed.shards.natural import NaturalClients
 from mpifed.shards.partition import Partition
 
 CHUNK_VALUES = 1 << 22  # dense values per chunk: 16 MiB of float32
@@ -60,6 +63,8 @@ class Dataset:
     files: tuple[Path, ...] = ()  # from which the data were read
     classes: tuple[str, ...] | None = None  # names of the labels 0, 1, ..., where they are texts
     partition: Partition | None = None  # of rows and columns among clients, if the source determines it
+    natural: NaturalClients | None = None  # whose each row is, if the source knows; rows in the order of owners
+    columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
     client_tests: NDArray[np.bool_] | None = None  # [s] True for rows with which the client that holds them tests
 
 
@@ -73,6 +78,11 @@ class Source(ABC):
     @abstractmethod
     def read(self, seed: int) -> Dataset:
         """Read or generate the data; `seed` is for random data and subsets."""
+
+    @property
+    def names_clients(self) -> bool:
+        """Whether `read` will say whose each row is (`Dataset.natural`), so that no number of clients is needed."""
+        return getattr(self, "by", None) is not None
 
 
 def checked(name: str, data: object) -> Dataset:
@@ -97,7 +107,7 @@ def checked(name: str, data: object) -> Dataset:
             raise DataError(
                 f"{name}: test rows {np.shape(X)}; expected [{len(labels)}, {data.features}], as the labels"
             )
-        if not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
+        if data.columns is None and not np.isfinite(X if isinstance(X, np.ndarray) else X.data).all():
             raise DataError(f"{name}: test rows have values that are not finite")
     return replace(data, chunks=lambda: _as_declared(name, data))
 
@@ -138,15 +148,15 @@ def whole(X: Piece) -> Callable[[], Iterator[Piece]]:
 class _Bounded(io.RawIOBase):
     """An unpacked stream of at most `most` bytes; DataError if it is longer, or damaged."""
 
-    def __init__(self, stream: Any, path: Path, most: float) -> None:  # of a codec's own class
+    def __init__(self, stream: io.BufferedIOBase, path: Path, most: float) -> None:
         self._stream, self._path, self._most, self._done = stream, path, most, 0
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:  # as the base class has it
+    def readinto(self, buffer: Buffer) -> int:
         try:
-            size: int = self._stream.readinto(buffer)
+            size = self._stream.readinto(buffer)
         except _DAMAGES as error:
             raise _damaged(self._path, error) from error
         self._done += size

@@ -10,8 +10,9 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset, Source, open_packed, whole
+from mpifed.shards.sources.dataset import Dataset, Source, whole
 from mpifed.shards.sources.download import cache_folder, fetch, own_folder
+from mpifed.shards.sources.idx import idx_content
 
 # name: (shape, MD5 of the unpacked file)
 FILES = {
@@ -79,21 +80,7 @@ def read_idx(path: Path, shape: tuple[int, ...], md5: str) -> Array:
     DataError : when the file has another magic number, shape, length or checksum.
     """
     remedy = "get the original file of MNIST again"
-    header = 4 + 4 * len(shape)
-    size = header + int(np.prod(shape))
-    with open_packed(path) as file:
-        content: bytes = file.read(size + 1)  # at most this, whatever the header states
-    if content[:4] != bytes([0, 0, 8, len(shape)]):
-        raise DataError(
-            f"{path}: starts with {content[:4].hex()}, an IDX file of unsigned bytes in {len(shape)} dimensions with "
-            f"0000080{len(shape)}; {remedy}"
-        )
-    header_shape = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) >= header else ()
-    if header_shape != shape or len(content) != size:
-        raise DataError(
-            f"{path}: {f'more than {size}' if len(content) > size else len(content)} bytes, and a header for an array "
-            f"{header_shape}; expected {size} bytes and {shape}; {remedy}"
-        )
+    content, header = idx_content(path, len(shape), remedy, shape)
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if digest != md5:
         raise DataError(f"{path}: MD5 of the unpacked content is {digest}, expected {md5}; {remedy}")

@@ -98,7 +98,7 @@ def test_a_source_of_ones_own(tmp_path: Path) -> None:
     [
         (["waves:Waves"], "Missing option '--rows'"),
         (["waves:Waves", "--rows", "many"], "waves:Waves: --rows many: expected an integer"),
-        (["waves:Waves", "--row", "3"], "No such option '--row'. (Did you mean one of: '--out', '--rows'?)"),
+        (["waves:Waves", "--row", "3"], "No such option '--row'. (Did you mean "),
         (["waves:Waves", "--samples", "3"], "No such option '--samples'"),
         (["waves:Misspelt", "--rows", "3"], 'waves:Misspelt: has "reads": did you mean "read"?'),
         (["waves:Unrelated"], "waves:Unrelated: is no Source; derive it from mpifed.shards.sources.dataset.Source"),

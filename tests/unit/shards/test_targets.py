@@ -16,8 +16,8 @@ from mpifed.core.record import of_vectors, vectors
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import content_sha256
 from mpifed.shards.prepare import Options, prepare
+from mpifed.shards.sources.csv_table import CsvTable
 from mpifed.shards.sources.dataset import Dataset, Source, whole
-from mpifed.shards.sources.table import CsvTable
 from mpifed.shards.store import open_federation
 
 ROWS, TARGETS = 50, 3

@@ -1,0 +1,294 @@
+"""Tables whose columns have names and roles: features, labels, the client. Read in batches, stored on the disk."""
+
+from __future__ import annotations
+
+import unicodedata
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import numpy as np
+from annotated_types import Gt
+from numpy.typing import NDArray
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.record import Array
+from mpifed.shards.encoding import FILLS, RawColumns
+from mpifed.shards.natural import canonical_order, in_order, natural_clients
+from mpifed.shards.sources.dataset import Dataset, Source, listed, shown, typed_labels
+from mpifed.shards.sources.spool import Spool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class TableLayout(NamedTuple):
+    """The columns of a table, by position."""
+
+    names: list[str] | None  # of all columns
+    labels: list[int]
+    by: int | None
+    features: list[int]
+
+    def feature_names(self) -> tuple[str, ...] | None:
+        return tuple(self.names[at] for at in self.features) if self.names else None
+
+
+class Texts(dict[str, int]):
+    """Distinct texts, numbered as they come; training and test rows share them."""
+
+    def codes(self, column: pa.Array) -> NDArray[np.int64]:
+        """[b] numbers of the texts in a column; -1 for null."""
+        encoded = column.dictionary_encode()
+        number = np.array([self.setdefault(text, len(self)) for text in encoded.dictionary.to_pylist()] + [-1])
+        places = encoded.indices.fill_null(len(number) - 1).to_numpy(zero_copy_only=False)
+        codes: NDArray[np.int64] = number[places].astype(np.int64)
+        return codes
+
+
+class TextsMet(Exception):
+    """A column that was taken for numbers holds texts."""
+
+
+@dataclass
+class RowsRead:
+    """What was read of a file."""
+
+    spool: Spool
+    labels: list[Array] = field(default_factory=list)  # [b] or [b, t] float64, or [b] codes
+    owners: list[Array] = field(default_factory=list)  # [b] codes
+
+
+class KnownTexts(NamedTuple):
+    """Texts of the columns that have them."""
+
+    features: dict[int, Texts]  # by position among the features
+    label: Texts | None
+    by: Texts
+
+
+@dataclass(frozen=True)
+class ColumnSource(Source):
+    """The options of tables."""
+
+    path: Path
+    """The file of training rows."""
+    test: Path | None = None
+    """File of test rows."""
+    label: str = "-1"
+    """Name or position of the label's column; -1 is the last. Several, separated by commas, are real targets."""
+    task: Literal["auto", "classification", "regression"] = "auto"
+    """What labels are; auto: classes if they are integers or texts, else real targets."""
+    max_unpacked: Annotated[float, Gt(0)] | None = None
+    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
+    by: str | None = None
+    """Name or position of the column that says whose each row is: natural clients. It is no feature."""
+    categorical: Literal["one-hot", "ordinal"] | None = None
+    """What columns of texts become, by the sorted texts of the training rows; by default they are refused."""
+    missing: str = "error"  # what becomes of gaps, see `mpifed.shards.encoding`
+
+    @abstractmethod
+    def names(self, path: Path) -> tuple[list[str] | None, int]:
+        """(names of the columns, number of columns) of a file."""
+
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read of a path."""
+        return [path]
+
+    @abstractmethod
+    def texts(self, path: Path, layout: TableLayout) -> set[int] | None:
+        """Positions of the columns that hold texts; None where only a whole reading can say."""
+
+    def all_texts(self, path: Path, layout: TableLayout) -> set[int]:
+        """The same by a whole reading, where `batches` has raised TextsMet."""
+        return self.texts(path, layout) or set()
+
+    @abstractmethod
+    def batches(self, path: Path, layout: TableLayout, texts: set[int] | None) -> Iterator[list[pa.Array]]:
+        """The columns of batches of rows: texts in those in `texts` and the client's, else float64; null for gaps.
+
+        Raises DataError for a cell that is no number, TextsMet where `texts` is None and the cell might be a text.
+        """
+
+    @abstractmethod
+    def refuse(self, path: Path, layout: TableLayout, row: int, at: int, why: str) -> DataError:
+        """The error for a cell: column `at` of row `row`, counted from 0."""
+
+    def read(self, seed: int) -> Dataset:
+        """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
+        names, width = self.names(self.path)
+        layout = self._layout(self.path, names, width)
+        texts, test = self.texts(self.path, layout), None
+        try:
+            known = self._known(layout, texts)
+            rows = self._load(self.path, layout, texts, known)
+        except TextsMet:
+            texts = self.all_texts(self.path, layout)
+            known = self._known(layout, texts)
+            rows = self._load(self.path, layout, texts, known)
+        if self.test is not None:
+            test_names, test_width = self.names(self.test)
+            if test_names != names or test_width != width:
+                raise DataError(f"{self.test}: other columns than {self.path}; both need the same, in the same order")
+            test = self._load(self.test, layout, texts, known)
+        return self._dataset(layout, known, rows, test)
+
+    def _layout(self, path: Path, names: list[str] | None, width: int) -> TableLayout:
+        """The columns by their roles; UsageError for one that is not there, or in two roles."""
+        texts = [self.label] if names and self.label in names else self.label.split(",")
+        labels = [_position(path, names, width, "label", text) for text in texts]
+        if len(set(labels)) < len(labels):
+            raise UsageError(f"--label {self.label}: names a column twice; name each once")
+        if len(labels) > 1 and self.task == "classification":
+            raise UsageError(f"--label {self.label}: several columns are real targets; give one, or --task regression")
+        by = None if self.by is None else _position(path, names, width, "by", self.by)
+        if by in labels:
+            raise UsageError(f"--by {self.by}: is the label's column, by --label {self.label}; give another")
+        features = [at for at in range(width) if at != by and at not in labels]
+        if not features:
+            raise DataError(f"{path}: no column besides the label's; expected at least one feature")
+        return TableLayout(names, labels, by, features)
+
+    def _known(self, layout: TableLayout, texts: set[int] | None) -> KnownTexts:
+        """Texts to come; DataError or UsageError where there may be none."""
+        texts = texts or set()
+        strange = sorted(texts & set(layout.features)) if self.categorical is None else []
+        if strange:
+            columns = listed(layout.names[at] if layout.names else at for at in strange)
+            raise DataError(
+                f"{self.path}: texts in column {columns}, not numbers; encode categories as numbers, by --categorical "
+                "one-hot or --categorical ordinal, or remove the column"
+            )
+        if texts & set(layout.labels) and (len(layout.labels) > 1 or self.task == "regression"):
+            raise UsageError(f"--label {self.label}: texts are classes, not real targets; --task classification")
+        features = {place: Texts() for place, at in enumerate(layout.features) if at in texts}
+        return KnownTexts(features, Texts() if layout.labels[0] in texts else None, Texts())
+
+    def _load(self, path: Path, layout: TableLayout, texts: set[int] | None, known: KnownTexts) -> RowsRead:
+        """The rows of a file: features as numbers and codes of texts, NaN for gaps."""
+        import pyarrow.compute as pc
+
+        rows, done = RowsRead(Spool(len(layout.features), np.float32)), 0
+        for batch in self.batches(path, layout, texts):
+            used = [*layout.features, *layout.labels, *([] if layout.by is None else [layout.by])]
+            absent = {at: batch[at].is_null().to_numpy(zero_copy_only=False) for at in used if batch[at].null_count}
+            size, keep = len(batch[used[0]]), None
+            if absent and self.missing == "drop":
+                keep = ~np.logical_or.reduce(list(absent.values()))
+                batch = [pc.filter(column, keep) for column in batch]
+            for at in absent if keep is None else []:
+                if at not in layout.features or self.missing not in FILLS:
+                    raise self.refuse(path, layout, done + int(np.argmax(absent[at])), at, "is a missing value")
+            X = np.empty((len(batch[used[0]]), len(layout.features)), np.float32)
+            for place, at in enumerate(layout.features):
+                if place in known.features:
+                    codes = known.features[place].codes(batch[at]).astype(np.float32)
+                    X[:, place] = np.where(codes < 0, np.nan, codes)
+                else:
+                    X[:, place] = self._numbers(path, layout, batch[at], done, at, keep)
+            rows.spool.append(X)
+            if known.label is not None:
+                rows.labels.append(known.label.codes(batch[layout.labels[0]]))
+            else:
+                columns = [self._numbers(path, layout, batch[at], done, at, keep) for at in layout.labels]
+                rows.labels.append(columns[0] if len(columns) == 1 else np.stack(columns, axis=1))
+            if layout.by is not None:
+                rows.owners.append(known.by.codes(batch[layout.by]))
+            done += size
+        if not rows.spool.rows:
+            raise DataError(f"{path}: no rows{' without gaps' if done else ''}; expected a row for each sample")
+        return rows
+
+    def _numbers(
+        self, path: Path, layout: TableLayout, column: pa.Array, done: int, at: int, keep: Array | None
+    ) -> Array:
+        """[b] float64 of a column, NaN for gaps; DataError where a number is not finite in float32."""
+        values: Array = column.to_numpy(zero_copy_only=False)
+        wrong = ~(np.abs(values) <= LARGEST) & ~np.isnan(values)
+        if wrong.any():
+            row = int(np.argmax(wrong)) if keep is None else int(np.flatnonzero(keep)[np.argmax(wrong)])
+            raise self.refuse(path, layout, done + row, at, "is not a finite number")
+        return values
+
+    def _dataset(self, layout: TableLayout, known: KnownTexts, rows: RowsRead, test: RowsRead | None) -> Dataset:
+        ranks = {place: _ranks(texts, in_order(texts)) for place, texts in known.features.items()}
+
+        def chunks(of: Spool, order: Array | None) -> Iterator[Array]:
+            for X in of.chunks(order):
+                for place, (rank, _) in ranks.items():
+                    gaps = np.isnan(X[:, place])
+                    X[:, place] = np.where(gaps, np.nan, rank[np.where(gaps, 0, X[:, place]).astype(np.int64)])
+                yield X
+
+        labels, test_labels, classes = self._labels(known, rows, test)
+        natural, order, test_order = None, None, None
+        if layout.by is not None:
+            natural = natural_clients(
+                _identifiers(self.path, known.by), np.concatenate(rows.owners),
+                None if test is None else np.concatenate(test.owners),
+            )  # fmt: skip
+            order = canonical_order(natural.owner, labels, chunks(rows.spool, None))
+            natural, labels = natural._replace(owner=natural.owner[order]), labels[order]
+            if test is not None and test_labels is not None and natural.test_owner is not None:
+                test_order = canonical_order(natural.test_owner, test_labels, chunks(test.spool, None))
+                natural = natural._replace(test_owner=natural.test_owner[test_order])
+                test_labels = test_labels[test_order]
+        categories = {place: texts for place, (_, texts) in ranks.items()}
+        gappy = self.missing in FILLS
+        names = layout.feature_names()
+        return Dataset(
+            len(layout.features), np.float32, labels, lambda: chunks(rows.spool, order),
+            None if test is None or test_labels is None
+            else (np.concatenate(list(chunks(test.spool, test_order))), test_labels),
+            names=names, files=tuple(file for path in (self.path, self.test) if path for file in self.files(path)),
+            natural=natural, classes=classes,
+            columns=RawColumns(categories, self.categorical, self.missing) if categories or gappy else None,
+        )  # fmt: skip
+
+    def _labels(
+        self, known: KnownTexts, rows: RowsRead, test: RowsRead | None
+    ) -> tuple[Array, Array | None, tuple[str, ...] | None]:
+        """(labels, test labels, names of the classes where they are texts)."""
+        labels, test_labels = np.concatenate(rows.labels), None if test is None else np.concatenate(test.labels)
+        if known.label is not None:
+            rank, names = _ranks(known.label, sorted(known.label))
+            return rank[labels], None if test_labels is None else rank[test_labels], names
+        if labels.ndim > 1:
+            return labels, test_labels, None
+        labels = typed_labels(self.path, labels, self.task)
+        task = "classification" if labels.dtype == np.int64 else "regression"
+        if test_labels is not None and self.test is not None:
+            test_labels = typed_labels(self.test, test_labels, task)
+        return labels, test_labels, None
+
+
+def _ranks(texts: Texts, names: list[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """(rank [n] of each text in the order in which they came, the sorted texts `names`)."""
+    rank = np.empty(max(1, len(names)), np.int64)
+    rank[[texts[name] for name in names]] = np.arange(len(names))
+    return rank, tuple(names)
+
+
+def _identifiers(path: Path, texts: Texts) -> list[str]:
+    """The identifiers as they came; DataError for one that no file of text can hold."""
+    for text in texts:
+        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+            raise DataError(f"{path}: identifier {shown(text)} has a control character; rename it")
+    return list(texts)
+
+
+def _position(path: Path, names: list[str] | None, width: int, option: str, text: str) -> int:
+    """The position of a column by its name, or its number."""
+    if names and text in names:
+        return names.index(text)
+    try:
+        return range(width)[int(text)]
+    except (ValueError, IndexError) as error:
+        known = f"the names {listed(names)} or " if names else ""
+        raise UsageError(
+            f"--{option} {text}: {path} has no such column; expected {known}a number from {-width} to {width - 1}"
+        ) from error

@@ -1,0 +1,133 @@
+"""Data from Python: identifiers of clients, frames with texts and gaps, datasets of PyTorch, partitioners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import mpifed as mf
+from mpifed.shards.store import ShardFolder, open_federation
+
+RNG = np.random.default_rng(2)
+X, Y = RNG.random((40, 2, 3)).astype("f4"), RNG.integers(0, 3, 40)
+WHO = RNG.choice(["b", "a", "c"], 40)
+
+
+def folder(data: mf.FederatedDataset) -> ShardFolder:
+    return open_federation(data.path, verify=True)
+
+
+def rows(data: ShardFolder, client: int) -> list[list[float]]:
+    shard = data.shard(client, True)
+    values = np.empty((shard.samples, shard.features), "f4")
+    if data.sparse:
+        values = shard.take_sparse(np.arange(shard.samples), np.dtype("f4")).toarray()
+    else:
+        shard.take(np.arange(shard.samples), values)
+    return sorted(values.tolist())
+
+
+@pytest.mark.parametrize(
+    "form", [lambda X: X, lambda X: sparse.csr_matrix(X.reshape(len(X), -1))], ids=["dense", "csr"]
+)
+@pytest.mark.parametrize("test", [None, 0.25])
+def test_whose_each_sample_is(form: Callable[[Any], Any], test: float | None) -> None:
+    order = RNG.permutation(40)
+    first = folder(mf.FederatedDataset.from_arrays(form(X), Y, clients=WHO, test=test))
+    second = folder(mf.FederatedDataset.from_arrays(form(X[order]), Y[order], clients=list(WHO[order]), test=test))
+    assert (first.natural() or ())[0] == ("a", "b", "c") and first.checksums == second.checksums
+    assert first.samples + first.test_samples == 40
+    if test is None:
+        assert rows(first, 1) == sorted(X[WHO == "b"].reshape(-1, 6).tolist())
+
+
+def test_identifiers_that_do_not_fit() -> None:
+    for wrong, message in (
+        ({"clients": WHO[:5]}, r"clients: <U1 \(5,\); expected how many, or an integer or text for each of 40"),
+        ({"clients": X[:, 0, 0]}, "clients: float32"),
+        ({"clients": WHO, "partition": "dirichlet:1"}, "leave out split, partition, skew"),
+        ({"clients": ["a\1b"] * 40}, "control character"),
+    ):
+        with pytest.raises(mf.MpifedError, match=message):
+            mf.FederatedDataset.from_arrays(X, Y, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_frame_with_texts_and_gaps() -> None:
+    frame = pd.DataFrame({
+        "age": [30, None, 50, 40], "sex": ["m", "f", None, "m"], "ward": [10, 9, 10, 9],
+        "ill": ["no", "yes", "no", "yes"],
+    })  # fmt: skip
+    make = mf.FederatedDataset.from_dataframe
+    data = make(frame, label="ill", by="ward", categorical="one-hot", missing="mean", test=frame.iloc[:1])
+    assert data.classes == ("no", "yes") and folder(data).names() == ("age", "sex=f", "sex=m")
+    assert (folder(data).natural() or ())[0] == ("9", "10")
+    assert rows(folder(data), 0) == [[40, 0, 1], [40, 1, 0]] and rows(folder(data), 1) == [[30, 0, 1], [50, 0, 1]]
+    dropped = make(frame, label="ill", by="ward", categorical="ordinal", missing="drop", min_rows=2)
+    assert folder(dropped).clients == 1 and rows(folder(dropped), 0) == [[30, 0], [40, 0]]
+    for wrong, message in (
+        ({}, "columns sex are no numbers; categorical='one-hot'"),
+        ({"categorical": "hash"}, "categorical = 'hash'"),
+        ({"categorical": "one-hot"}, "values that are no finite float32|no value"),
+    ):
+        with pytest.raises(mf.MpifedError, match=message):
+            make(frame, label="ill", by="ward", **wrong)  # type: ignore[arg-type]
+
+
+class Images:
+    """As a map-style dataset of PyTorch has it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+        return X[number], int(Y[number])
+
+
+def test_a_dataset_of_pytorch() -> None:
+    data = mf.FederatedDataset.from_torch(Images(30), test=Images(8), clients=WHO[:30])
+    assert data.shape == (2, 3) and folder(data).test_samples == 8
+    assert rows(folder(data), 0) == sorted(X[:30][WHO[:30] == "a"].reshape(-1, 6).tolist())
+    with pytest.raises(mf.DataError, match=r"from_torch: list: .*expected __len__, and __getitem__ that gives pairs"):
+        mf.FederatedDataset.from_torch([1, 2], clients=2)
+
+
+class Part:
+    """As much of a datasets.Dataset as is used."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content, self.column_names = content, list(content)
+        self.features = dict.fromkeys(content)
+
+    def with_format(self, name: str) -> Part:
+        assert name == "numpy"
+        return self
+
+    def __getitem__(self, rows: slice) -> dict[str, Any]:
+        return self.content
+
+
+class Halves:
+    """As a partitioner of flwr-datasets."""
+
+    num_partitions = 2
+
+    def load_partition(self, number: int) -> Part:
+        return Part({"image": X[number::2], "label": Y[number::2], "name": WHO[number::2]})
+
+
+def test_a_partitioner() -> None:
+    data = mf.FederatedDataset.from_partitioner(Halves(), label="label", features=["image"])
+    assert data.clients == 2 and data.shape == (2, 3)
+    assert rows(folder(data), 1) == sorted(X[1::2].reshape(-1, 6).tolist())
+    with pytest.raises(mf.UsageError, match="no column 'digit'; there are image, label, name"):
+        mf.FederatedDataset.from_partitioner(Halves(), label="digit")
+    with pytest.raises(mf.UsageError, match="several columns of arrays, image, name; choose one by features"):
+        mf.FederatedDataset.from_partitioner(Halves(), label="label")

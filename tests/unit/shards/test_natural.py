@@ -1,0 +1,196 @@
+"""Natural clients: the same shards of shuffled rows, one numbering of identifiers, small clients joined."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from mpifed.cli import main
+from mpifed.core.errors import DataError, MpifedError, UsageError
+from mpifed.shards.command import data
+from mpifed.shards.natural import NaturalClients, grouped, in_order, natural_clients
+from mpifed.shards.store import ShardFolder, open_federation
+
+NAMES = ["age", "weight", "hospital", "sex", "ill"]
+RNG = random.Random(3)
+ROWS = [
+    [RNG.randint(20, 90), round(RNG.gauss(70, 9), 2), f"h{RNG.choice([1, 2, 2, 10])}", RNG.choice("mf"),
+     RNG.choice(["no", "yes"])]
+    for _ in range(120)
+]  # fmt: skip
+BY = ("--label", "ill", "--by", "hospital", "--categorical", "one-hot")
+
+
+def write(path: Path, rows: list[list[Any]], names: list[str] | None = NAMES) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([*([names] if names else []), *rows])
+    return path
+
+
+def make(out: Path, *words: object) -> ShardFolder:
+    CliRunner().invoke(
+        data, [*map(str, words), "--out", str(out), "--force"], catch_exceptions=False, standalone_mode=False
+    )
+    return open_federation(out, verify=True)
+
+
+def client(folder: ShardFolder, number: int) -> tuple[list[list[float]], list[int]]:
+    shard = folder.shard(number, True)
+    X = np.empty((shard.samples, shard.features))
+    shard.take(np.arange(shard.samples), X)
+    return X.tolist(), shard.y.tolist()
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--test-fraction", 0.25), ("--scale", "standard", "--group", 2), ("--min-rows", 40)], ids=str
+)
+def test_shuffled_rows_give_the_same_files(tmp_path: Path, more: tuple[object, ...]) -> None:
+    shuffled = RNG.sample(ROWS, len(ROWS))
+    assert shuffled != ROWS
+    digests = set()
+    for name, rows in (("a", ROWS), ("b", shuffled)):
+        folder = make(tmp_path / name, "csv", write(tmp_path / f"{name}.csv", rows), *BY, *more)
+        digests.add((folder.sha256, folder.checksums))
+    assert len(digests) == 1
+
+
+def test_whose_rows_they_are(tmp_path: Path) -> None:
+    folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", ROWS), *BY)
+    assert folder.names() == ("age", "weight", "sex=f", "sex=m")
+    assert folder.provenance["classes"] == ["no", "yes"]
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "a")]).output
+    assert "clients  3, split by rows, natural: h1, h10, h2\n" in shown
+    ids, client_of = folder.natural() or ((), None)
+    assert ids == ("h1", "h10", "h2") and client_of is not None and client_of.tolist() == [0, 1, 2]
+    for number, name in enumerate(ids):
+        own = [row for row in ROWS if row[2] == name]
+        X, y = client(folder, number)
+        expected = [([np.float32(a), np.float32(w), s == "f", s == "m"], int(ill == "yes")) for a, w, _, s, ill in own]
+        assert sorted(zip(X, y, strict=True)) == sorted(expected)
+
+
+def test_test_rows_of_the_same_numbering(tmp_path: Path) -> None:
+    """A client with test rows alone is none: its rows are for all to be tested with."""
+    train = [row for row in ROWS[:90] if row[2] != "h10"]
+    folder = make(
+        tmp_path / "a", "csv", write(tmp_path / "a.csv", train), "--test", write(tmp_path / "t.csv", ROWS[90:]), *BY
+    )
+    ids, _ = folder.natural() or ((), None)
+    assert ids == ("h1", "h2") and folder.test_samples == 30 and folder.samples == len(train)
+    training = {tuple(row) for number in range(2) for row in client(folder, number)[0]}
+    assert training == {(np.float32(a), np.float32(w), float(s == "f"), float(s == "m")) for a, w, _, s, _ in train}
+
+
+def test_every_client_keeps_a_row_to_train_on(tmp_path: Path) -> None:
+    rows = [[i, 1, f"client {i // 2}", "f", i % 2] for i in range(40)]
+    folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", rows), *BY, "--test-fraction", 0.6)
+    assert folder.clients == 20 and folder.counts.min() == 1
+    assert folder.samples + folder.test_samples == 40 and 10 < folder.test_samples < 20  # not 24: each keeps a row
+    training = [row[0] for number in range(20) for row in client(folder, number)[0]]
+    test = folder.test(np.float64)
+    assert test is not None
+    assert sorted([*training, *test[0][:, 0].tolist()]) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["10", "9", "-1"], ["-1", "9", "10"]), (["10", "9", "a"], ["10", "9", "a"]), (["010", "9"], ["010", "9"]),
+        (["é", "z", "a"], ["a", "z", "é"]), (["1" * 30, "9"], ["1" * 30, "9"]),
+    ],
+)  # fmt: skip
+def test_the_order_of_identifiers(texts: list[str], expected: list[str]) -> None:
+    assert in_order(texts) == expected
+    clients = natural_clients(texts, np.arange(len(texts)))
+    assert [clients.ids[at] for at in clients.owner] == texts
+
+
+def test_joined_clients() -> None:
+    owner = np.repeat(np.arange(6), [1, 9, 2, 2, 8, 1])
+    clients = NaturalClients(tuple("abcdef"), owner)
+    assert grouped(clients, None, None).tolist() == [0, 1, 2, 3, 4, 5]
+    assert grouped(clients, 4, None).tolist() == [0, 0, 0, 0, 1, 1]
+    assert grouped(clients, None, 3).tolist() == [0, 1, 0, 2, 3, 2]  # a, c: 3; d, f: 3
+    assert grouped(clients, None, 4).tolist() == [0, 1, 0, 0, 2, 0]  # a, c, d: 5, and f, which is left over
+    assert grouped(clients, None, 7).tolist() == [1, 0, 1, 1, 1, 1]  # a, c, d, f: 6, to e of 8
+    assert grouped(clients, 2, 5).tolist() == [0, 0, 1, 1, 1, 1]  # of 10, 4, 9 rows
+    with pytest.raises(UsageError, match="--min-rows 24: there are 23 training rows; lower it"):
+        grouped(clients, None, 24)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (("--by", "ward"), UsageError, "--by ward: .* has no such column; expected the names age, weight"),
+        (("--by", "ill"), UsageError, "--by ill: is the label's column"),
+        (("--by", "hospital", "--clients", 3), UsageError, "--by says whose each row is; leave out --clients"),
+        (("--by", "hospital", "--split", "columns"), UsageError, "--by says whose each row is"),
+        (("--by", "hospital", "--partition", "dirichlet:1"), UsageError, "leave them out with natural clients"),
+        (("--by", "hospital", "--group", 0), UsageError, "--group 0: expected 1 or more"),
+        (("--by", "hospital", "--min-rows", 10**6), UsageError, "there are 120 training rows; lower it"),
+        (("--group", 2, "--split", "rows", "--clients", 2), UsageError, "--group and --min-rows join natural clients"),
+        ((), UsageError, "--split is missing"),
+    ],
+)
+def test_what_does_not_fit(tmp_path: Path, words: tuple[object, ...], error: type[MpifedError], said: str) -> None:
+    path = write(tmp_path / "a.csv", ROWS)
+    with pytest.raises(error, match=said):
+        make(tmp_path / "a", "csv", path, "--label", "ill", "--categorical", "one-hot", *words)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(("cell", "said"), [("", r"line 3, column 3 \(hospital\): '' is a missing value"),
+                                            ("a\x01b", "identifier .* has a control character")])  # fmt: skip
+def test_identifiers_that_are_none(tmp_path: Path, cell: str, said: str) -> None:
+    rows = [list(row) for row in ROWS]
+    rows[1][2] = cell
+    with pytest.raises(DataError, match=said):
+        make(tmp_path / "a", "csv", write(tmp_path / "a.csv", rows), *BY)
+
+
+def test_a_country_may_be_called_na(tmp_path: Path) -> None:
+    rows = [[1, 2, "NA", "f", 0], [3, 4, "DE", "m", 1], [5, 6, "NA", "m", 1]]
+    folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", rows), *BY)
+    assert (folder.natural() or ())[0] == ("DE", "NA") and folder.counts.tolist() == [1, 2]
+
+
+def test_of_pandas_and_by_position(tmp_path: Path) -> None:
+    """Written by pandas: quoted texts with commas, quotes and line breaks, integers as identifiers."""
+    frame = pd.DataFrame({"who": [10, 9, 10, 9], "x": [0.5, 1e-3, -2, 7], "y": ['a,"b"', "c\nd", 'a,"b"', "c\nd"]})
+    frame.to_csv(tmp_path / "a.csv.gz", index=False)
+    folder = make(tmp_path / "a", "csv", tmp_path / "a.csv.gz", "--by", 0)
+    assert (folder.natural() or ())[0] == ("9", "10")
+    assert folder.provenance["classes"] == ['a,"b"', "c\nd"]
+    assert [sorted(X) for X, _ in (client(folder, 0), client(folder, 1))] == [
+        [[float(np.float32(1e-3))], [7]], [[-2], [0.5]],
+    ]  # fmt: skip
+
+
+def test_a_published_split_of_rows(tmp_path: Path) -> None:
+    path, split = write(tmp_path / "a.csv", [[i, i % 2] for i in range(6)], None), tmp_path / "split.csv"
+    split.write_text("row,client\n5,1\n0,0\n1,1\n2,2\n3,0\n4,0\n")
+    folder = make(tmp_path / "a", "csv", path, "--split", "rows", "--map", split)
+    assert folder.split == "rows"
+    assert [client(folder, number)[0] for number in range(3)] == [[[0], [3], [4]], [[1], [5]], [[2]]]
+    for text, said in (
+        ("row,client\n0,0\n1,1\n", "no line for row 2; expected one for each of 6 rows"),
+        ("row,client\n0,0\n0,1\n1,0\n2,0\n3,0\n4,0\n5,0\n", "row 0 again"),
+        ("row,client\n6,0\n", "row '6'; expected a number from 0 to 5"),
+        ("row,client\n0,0\n1,0\n2,0\n3,0\n4,0\n5,2\n", "no row for client 1"),
+        ("row,client\n0,x\n", "client 'x'; expected a number from 0"),
+        ("row,client\n0,99999999\n", "client 99999999; expected a number from 0 to 5"),
+    ):
+        split.write_text(text)
+        with pytest.raises(MpifedError, match=said):
+            make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split)
+    path = write(tmp_path / "c.csv", [[i, i, i % 2] for i in range(6)], None)
+    split.write_text("client,rows,columns\n0,all,0\n1,all,1\n")
+    with pytest.raises(UsageError, match="divides columns too; give --split grid"):
+        make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split)
