@@ -257,7 +257,7 @@ FORMATS = {  # the file that is damaged, of those of `formats`, and the words th
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(seed=seeds)
-@examples(8)
+@examples(4)
 def test_damaged_formats(tmp_path: Path, name: str, seed: int) -> None:
     for other, content in formats().items():
         written(tmp_path / other, mutated(content, seed) if other == name else content)

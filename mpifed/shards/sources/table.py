@@ -85,7 +85,7 @@ def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str]
     return names, len(cells)
 
 
-class Lines(Protocol):
+class CsvLines(Protocol):
     """`csv.reader`, whose class has no name."""
 
     line_num: int
@@ -100,7 +100,7 @@ class Lines(Protocol):
 
 
 @contextmanager
-def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Lines]:
+def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[CsvLines]:
     """The `csv.reader` of a table; its errors become DataError."""
     with open_packed(path, "rt", max_unpacked) as file:
         lines = csv.reader(file)

@@ -51,6 +51,7 @@ def test_identifiers_that_do_not_fit() -> None:
         ({"clients": WHO[:5]}, r"clients: <U1 \(5,\); expected how many, or an integer or text for each of 40"),
         ({"clients": X[:, 0, 0]}, "clients: float32"),
         ({"clients": WHO, "partition": "dirichlet:1"}, "leave out split, partition, skew"),
+        ({"clients": WHO, "min_samples": 2}, "leave out split, partition, skew, min_samples"),
         ({"clients": ["a\1b"] * 40}, "control character"),
     ):
         with pytest.raises(mf.MpifedError, match=message):
@@ -76,6 +77,16 @@ def test_a_frame_with_texts_and_gaps() -> None:
     ):
         with pytest.raises(mf.MpifedError, match=message):
             make(frame, label="ill", by="ward", **wrong)  # type: ignore[arg-type]
+
+
+def test_clients_of_identifiers_have_test_rows_of_their_own() -> None:
+    data = folder(mf.FederatedDataset.from_arrays(X, Y, clients=WHO, client_test=0.25))
+    sizes = np.array([np.sum(who == WHO) for who in "abc"])
+    assert (data.counts + data.tests.counts).tolist() == sizes.tolist()
+    assert data.tests.counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
+    frame = pd.DataFrame({"x": np.arange(40), "who": WHO, "y": Y})
+    data = folder(mf.FederatedDataset.from_dataframe(frame, label="y", by="who", client_test=0.25))
+    assert data.tests.counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
 
 
 class Images:

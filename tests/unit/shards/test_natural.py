@@ -49,7 +49,14 @@ def client(folder: ShardFolder, number: int) -> tuple[list[list[float]], list[in
 
 
 @pytest.mark.parametrize(
-    "more", [(), ("--test-fraction", 0.25), ("--scale", "standard", "--group", 2), ("--min-rows", 40)], ids=str
+    "more",
+    [
+        ("--test-fraction", 0.25),
+        ("--client-test-fraction", 0.3, "--feature-noise", 0.1),
+        ("--scale", "standard", "--group", 2),
+        ("--min-rows", 40),
+    ],
+    ids=str,
 )
 def test_shuffled_rows_give_the_same_files(tmp_path: Path, more: tuple[object, ...]) -> None:
     shuffled = RNG.sample(ROWS, len(ROWS))
@@ -133,6 +140,9 @@ def test_joined_clients() -> None:
         (("--by", "hospital", "--clients", 3), UsageError, "--by says whose each row is; leave out --clients"),
         (("--by", "hospital", "--split", "columns"), UsageError, "--by says whose each row is"),
         (("--by", "hospital", "--partition", "dirichlet:1"), UsageError, "leave them out with natural clients"),
+        (("--by", "hospital", "--min-samples", 2), UsageError, "natural clients, which --min-rows joins"),
+        (("--by", "hospital", "--skew", 0.5), UsageError, "leave them out with natural clients"),
+        (("--by", "hospital", "--feature-noise", -1), UsageError, "expected a variance above 0"),
         (("--by", "hospital", "--group", 0), UsageError, "--group 0: expected 1 or more"),
         (("--by", "hospital", "--min-rows", 10**6), UsageError, "there are 120 training rows; lower it"),
         (("--group", 2, "--split", "rows", "--clients", 2), UsageError, "--group and --min-rows join natural clients"),
@@ -173,12 +183,45 @@ def test_of_pandas_and_by_position(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_natural_clients_have_test_rows_of_their_own(tmp_path: Path) -> None:
+    """Each a tenth of its rows, beside the common ones; together they are the rows of the file."""
+    words = ("--test-fraction", 0.25, "--client-test-fraction", 0.1)
+    folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", ROWS), *BY, *words)
+    held = folder.counts + folder.tests.counts
+    assert folder.tests.counts.tolist() == np.rint(0.1 * held).astype(int).tolist()
+    test = folder.test("f8")
+    assert test is not None
+    ages = list(test[0][:, 0])
+    for number in range(3):
+        for tests in (False, True):
+            shard = folder.shard(number, True, tests)
+            X = np.empty((shard.samples, shard.features))
+            shard.take(np.arange(shard.samples), X)
+            ages += X[:, 0].tolist()
+    assert sorted(ages) == sorted(row[0] for row in ROWS)
+
+
+def test_a_text_against_the_rest(tmp_path: Path) -> None:
+    rows = [[i, f"h{i % 2}", ["cat", "dog", "rat"][i % 3]] for i in range(12)]
+    path = write(tmp_path / "a.csv", rows, ["x", "who", "kind"])
+    folder = make(tmp_path / "a", "csv", path, "--label", "kind", "--by", "who", "--labels", "class:dog")
+    assert folder.provenance["classes"] == ["not dog", "dog"] and folder.provenance["named"] is True
+    X, y = client(folder, 1)
+    assert [row[0] % 3 == 1 for row in X] == [label == 1 for label in y]
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "a"), "--follow"])
+    assert shown.exit_code == 2 and "is a data folder" in shown.output
+
+
 def test_a_published_split_of_rows(tmp_path: Path) -> None:
     path, split = write(tmp_path / "a.csv", [[i, i % 2] for i in range(6)], None), tmp_path / "split.csv"
     split.write_text("row,client\n5,1\n0,0\n1,1\n2,2\n3,0\n4,0\n")
     folder = make(tmp_path / "a", "csv", path, "--split", "rows", "--map", split)
     assert folder.split == "rows"
     assert [client(folder, number)[0] for number in range(3)] == [[[0], [3], [4]], [[1], [5]], [[2]]]
+    folder = make(tmp_path / "a", "csv", path, "--split", "rows", "--map", split, "--client-test-fraction", 0.4)
+    assert folder.counts.tolist() == [2, 1, 1] and folder.tests.counts.tolist() == [1, 1, 0]
+    with pytest.raises(UsageError, match="--partition, --skew and --min-samples divide rows"):
+        make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split, "--min-samples", 2)
     for text, said in (
         ("row,client\n0,0\n1,1\n", "no line for row 2; expected one for each of 6 rows"),
         ("row,client\n0,0\n0,1\n1,0\n2,0\n3,0\n4,0\n5,0\n", "row 0 again"),
