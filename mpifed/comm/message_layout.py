@@ -182,7 +182,9 @@ def client_out_of_bounds(place: Place, client: int, values: NDArray[np.floating]
 def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> NumericalError:
     """Error for a client whose largest value is not within the bound; `what` replaces the description of the value."""
     if not np.isfinite(largest):
-        largest, what = 0.0, "has values that are not finite"
+        what = "has values that are not finite"
+    if "not finite" in what:  # no bound is large enough
+        return NumericalError(f"{place.name}: client {client} {what}: training diverged; {_DIVERGED}")
     if largest > 1e29:  # no job can give such a bound
         what = f"has a value of {largest:.6g} in absolute value: training diverged"
         return NumericalError(f"{place.name}: client {client} {what}; {_DIVERGED}")
@@ -196,13 +198,18 @@ def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> 
 def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float) -> NumericalError:
     """Error for a block of clients whose sum has a value outside the bound times their number."""
     bound = place.form.bound * len(clients)
-    what = f"has a value of {largest:.6g} in absolute value, outside {len(clients)} times the bound"
-    what = f"{what} {place.form.bound:g}" if np.isfinite(largest) else "has values that are not finite"
-    raised = 2 * max(largest if np.isfinite(largest) else 0.0, bound) / len(clients)
+    what = (
+        f"has a value of {largest:.6g} in absolute value, outside {len(clients)} times the bound {place.form.bound:g}"
+    )
+    remedy = (
+        f'; if it is expected, raise the bound: [aggregation.bounds] "{place.name}" = '
+        f"{2 * max(largest, bound) / len(clients):g}"
+    )
+    if not np.isfinite(largest):  # no bound is large enough
+        what, remedy = "has values that are not finite: training diverged", ""
     return NumericalError(
         f"{place.name}: the sum over clients {listed(clients)}, a block, {what}; {_DIVERGED}, or set "
-        '[aggregation] arithmetic = "exact" to learn which client it comes from; if it is expected, raise the bound: '
-        f'[aggregation.bounds] "{place.name}" = {raised:g}'
+        f'[aggregation] arithmetic = "exact" to learn which client it comes from{remedy}'
     )
 
 

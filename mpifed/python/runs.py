@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.errors import NotCertified, UsageError
+from mpifed.core.errors import MpifedError, NotCertified, UsageError
 from mpifed.core.tables import Table
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
@@ -197,8 +197,12 @@ def _read_or_described(
 def train(
     transport: Transport, checked: Job, folder: Path, observers: Sequence[Observer], *, overwrite: bool = False,
     resume: bool = False, max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
+    who: str = "",
 ) -> None:  # fmt: skip
-    """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary."""
+    """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary.
+
+    `who`: which of several runs it is, for the message of an error that ends all ranks.
+    """
     from mpifed.run import api
 
     def work() -> None:
@@ -211,6 +215,10 @@ def train(
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if transport.rank == 0:
                 shown.warn(str(error))
+        except MpifedError as error:
+            if who:
+                error.args = (f"{who}: {error}; resume=True goes on with the other runs of the sweep",)
+            raise
 
     together(transport, folder, work, checked.released_only)
 

@@ -106,7 +106,8 @@ def sweep(
         try:
             if resume and alike(transport, lambda: _diverged(transport, point, run_dir)):  # noqa: B023  # called here
                 raise NumericalError(f"diverged before, and would again; remove {run_dir} to run it anew")
-            train(transport, point.job, run_dir, observers, progress=progress, cache=cache, resume=resume)
+            who = _named(point) if transport.size > 1 else ""
+            train(transport, point.job, run_dir, observers, progress=progress, cache=cache, resume=resume, who=who)
         except _ENDS_OF_A_RUN as error:
             failed[point.name] = error
         except SystemExit as end:  # of all ranks, under MPI
@@ -138,8 +139,11 @@ def _report(transport: Transport, all_points: list[SweepPoint], failed: Mapping[
         raise first
     for point in all_points if transport.rank == 0 else ():
         if (error := failed.get(point.name)) is not None:
-            who = f"{point.settings['label']}, seed {point.job.seed} ({point.name})"
-            say(f"mpifed: warning: sweep: {who} failed, exit {error.exit_code}: {error}", file=sys.stderr)
+            say(f"mpifed: warning: sweep: {_named(point)} failed, exit {error.exit_code}: {error}", file=sys.stderr)
+
+
+def _named(point: SweepPoint) -> str:
+    return f"{point.settings['label']}, seed {point.job.seed} ({point.name})"
 
 
 def _seeds(seeds: object, first: int) -> list[int]:
@@ -174,7 +178,8 @@ class Sweep:
     def __repr__(self) -> str:
         warned = [f"; {label}, seed {seed}: {text}" for label, seed, run in self._each() for text in run.warnings]
         failed = f"; {counted(len(self.failed), 'run')} failed" if self.failed else ""
-        return f"Sweep({str(self.path)!r}: {', '.join(self.runs)}; {len(self.seeds)} seeds{failed}{''.join(warned)})"
+        labels, seeds = ", ".join(self.runs), counted(len(self.seeds), "seed")
+        return f"Sweep({str(self.path)!r}: {labels}; {seeds}{failed}{''.join(warned)})"
 
     @property
     def history(self) -> DataFrame:

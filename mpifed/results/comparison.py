@@ -187,7 +187,7 @@ def _mean(mean: Mean) -> Table:
 
 def rows(comparison: Comparison) -> list[Table]:
     """A row for each setting and column, and for each setting, target and cost: what `mpifed.compare` gives."""
-    listed = []
+    listed, measured = [], list(dict.fromkeys(column for setting in comparison.settings for column in setting.means()))
     for number, (name, setting) in enumerate(zip(comparison.names, comparison.settings, strict=True)):
         pairs = {
             paired.column: difference
@@ -197,7 +197,8 @@ def rows(comparison: Comparison) -> list[Table]:
         }
         against = {paired.column: comparison.names[paired.against] for paired in comparison.paired}
         of = len(setting.points)
-        for column, mean in setting.means().items():
+        means = setting.means() or dict.fromkeys(measured, Mean(math.nan, math.nan, 0))  # all of its runs failed
+        for column, mean in means.items():
             listed.append({"label": name, "column": column, **_mean(mean), "of": of, **_pair(column, pairs, against)})
         for target, every in comparison.targets:
             for cost, mean in every[number].costs.items() or [("round", Mean(math.nan, math.nan, 0))]:

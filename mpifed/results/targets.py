@@ -54,7 +54,13 @@ def target_of(text: str) -> HistoryTarget:
             f"--to {shown(text)}: expected COLUMN>=NUMBER or COLUMN<=NUMBER, in quotes, since a shell takes > and < "
             "for files: --to 'test_accuracy>=0.95'"
         )
-    return HistoryTarget(match["column"], match["sign"] == ">=", value / 100 if match["percent"] else value)
+    value = value / 100 if match["percent"] else value
+    if column_of(match["column"]).unit == "%" and not 0 <= value <= 1:
+        raise UsageError(
+            f"--to {shown(text)}: {match['column']} is between 0 and 1; give a share or a percentage, as "
+            f"{match['column']}{match['sign']}0.9 or {match['column']}{match['sign']}90%"
+        )
+    return HistoryTarget(match["column"], match["sign"] == ">=", value)
 
 
 def reached(settings: Sequence[Setting], target: HistoryTarget, named: str) -> list[Reached]:

@@ -106,3 +106,9 @@ def test_a_column_that_nobody_measured(steps: Path) -> None:
         json.loads(mpifed("compare", steps, "--to", "bytes<=1", "--json").output)["targets"][0]["reached"][0]["runs"]
         == 3
     )
+
+
+@pytest.mark.parametrize("text", ["test_accuracy>=90", "test_accuracy<=-0.1", "test_accuracy>=900%"])
+def test_an_accuracy_is_a_share(text: str) -> None:
+    with pytest.raises(UsageError, match="between 0 and 1; give a share or a percentage"):
+        target_of(text)
