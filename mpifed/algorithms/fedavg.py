@@ -161,12 +161,7 @@ class FedAvg(Rows):
                 leaf += concave_gradient(objective, w) * w.dtype.type(-step * weight.sum())
             return leaf
 
-        batches = (
-            pair
-            for part in block.parts(self.batch_size)
-            for pair in minibatches(self.problem, part, now, self.batch_size)
-        )
-        changes = added(change(*pair) for pair in batches)
+        changes = added(change(*pair) for pair in minibatches(self.problem, block, now, self.batch_size))
         parts = objective.penalized(broadcast.model)
         return Weighted(map_leaves(public, changes, broadcast.model, parts), weight.sum())
 

@@ -98,9 +98,10 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
 
 
 def minibatches(problem: Problem, block: Block, now: Round, size: int) -> Iterator[tuple[Block, Batch]]:
-    """(clients, their minibatches) in groups: `size` rows of each client, or all rows of one that has fewer."""
-    for _, clients, rows in block.by_batch_size(size):
-        yield clients, training_rows(problem, clients, clients.draw(now, "minibatch", rows), now)
+    """(clients, their minibatches), a few at a time: `size` rows of each client, or all rows of one that has fewer."""
+    for part in block.parts(size):
+        for _, clients, rows in part.by_batch_size(size):
+            yield clients, training_rows(problem, clients, clients.draw(now, "minibatch", rows), now)
 
 
 # --- set-up: how many samples each function counts ------------------------------------------------------------------

@@ -157,12 +157,7 @@ class SSCAHorizontal(SSCABase, Rows):
             each /= rows
             return self._statistics(broadcast, batch.X, batch.y, beside(batch.y, each[None]))
 
-        batches = (
-            pair
-            for part in block.parts(self.batch_size)
-            for pair in minibatches(self.problem, part, now, self.batch_size)
-        )
-        total = added(sums_of(*pair) for pair in batches)
+        total = added(sums_of(*pair) for pair in minibatches(self.problem, block, now, self.batch_size))
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
     def _statistics(self, broadcast: SSCABroadcast, X: Features, y: Array, each: Array) -> Statistics:
