@@ -107,6 +107,8 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
             other, less = _polish(problem, _interior(problem, alone, start))
             if less < error:
                 nu, error = other, less
+        if error > _GOOD:
+            nu, error = _at_limits(problem, nu, error)
     if not error <= _SOLVED:
         raise NumericalError(
             f"the convex problem of SSCA: its optimality conditions hold up to {error:.3g} only, relative to its "
@@ -292,3 +294,20 @@ def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
         nu = nu.copy()
         nu[free] = np.clip(nu[free] + move, 0, problem.c[free])
     return best, least_error
+
+
+def _at_limits(problem: _Problem, nu: Floats, error: float) -> tuple[Floats, float]:
+    """(nu, its relative error) with those multipliers at 0 or c that the interior-point method left just inside.
+
+    Where a multiplier and its level are both 0 at the optimum, iterates come near it like a square root only. Those
+    that pull the least on w are moved first, one more at a time.
+    """
+    best, free = nu, np.flatnonzero((nu > 0) & (nu < problem.c))
+    pull = np.minimum(nu, problem.c - nu) * problem.norms[1:]
+    for m in free[np.argsort(pull[free], kind="stable")]:
+        nu = nu.copy()
+        nu[m] = 0.0 if nu[m] < problem.c[m] / 2 else problem.c[m]
+        other, less = _polish(problem, nu)
+        if less < error:
+            best, error = other, less
+    return best, error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,16 @@ def flipped(message: bytes, at: int | None = None) -> bytes:
 
 
 def instead(owner: Any, name: str, change: Callable[..., Any]) -> None:
-    """Replace a method by `change(the one before, self, *arguments)`."""
+    """Replace a method by `change(the one before, self, *arguments)`; keywords are passed on.
+
+    For as long as the process lives: what is changed does as before wherever no trouble is asked for.
+    """
     before = getattr(owner, name)
-    setattr(owner, name, lambda self, *arguments: change(before, self, *arguments))
+
+    def changed(self: Any, *arguments: Any, **named: Any) -> Any:
+        return change(partial(before, **named), self, *arguments)
+
+    setattr(owner, name, changed)
 
 
 def happens(trouble: str, turn: int = 3 * ROUND) -> bool:

@@ -210,6 +210,22 @@ def problems(draw: Any) -> Problem:
         649.0,
     )
 )
+@example(  # w = 0 is all that meets the first constraint, whose multiplier is 0 as well
+    Problem(
+        np.zeros(3),
+        np.array([[-169, 0], [0, -1], [129, 0], [2, -7.0]]),
+        np.array([1e-3, 23, 0, 0]),
+        2.0,
+    )
+)
+@example(  # all multipliers on a line are optimal
+    Problem(
+        np.zeros(3),
+        np.array([[-169, 0], [0, 1e-4], [130, 1e-4], [0, -7]]),
+        np.array([1e-3, 1, 0, 0]),
+        2.0,
+    )
+)
 def test_conditions_hold_for_any_numbers(problem: Problem) -> None:
     assert residual(problem, solved(problem).nu) <= 1e-11
 
