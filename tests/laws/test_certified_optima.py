@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import long_unless
 from registry import table
 from test_certified_runs import DOUBLE, HORIZONTAL, PROBLEMS, check, result
 
@@ -25,7 +26,7 @@ CONVEX: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("problem", CONVEX)
+@pytest.mark.parametrize("problem", long_unless(lambda problem: problem == "penalized", CONVEX))
 def test_multipliers_and_bound_come_near_those_of_the_optimum(problem: str, classes: Path, tmp_path: Path) -> None:
     """Convex problems by full batches; the optimum by the method of multipliers, certified by its own gap."""
     counts = open_federation(classes).counts

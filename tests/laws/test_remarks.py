@@ -94,6 +94,7 @@ def test_a_cap_below_the_multiplier(classes: Path) -> None:
     assert len(end.said) == 2
 
 
+@pytest.mark.long
 def test_noise_reaches_a_cap_above_the_multiplier(classes: Path) -> None:
     """Small minibatches, and steps that hardly fall: the limit is met or not by chance, and the cap is not why."""
     noisy = {"batch_size": 10, "rho": [0.9, 0.1], "gamma": [0.9, 0.1], "slack_cost": 20.0}

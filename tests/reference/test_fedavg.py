@@ -358,7 +358,10 @@ def test_measured_columns(digits: Path, tmp_path: Path) -> None:
     assert found["round"] == ROUNDS
 
 
-@pytest.mark.parametrize(("name", "momentum"), [("fedavg", 0.0), ("fedavg", 0.6), ("scaffold", 0.0)])
+@pytest.mark.parametrize(
+    ("name", "momentum"),
+    [("fedavg", 0.6), *(pytest.param(name, 0.0, marks=pytest.mark.long) for name in ("fedavg", "scaffold"))],
+)
 def test_full_batches_with_l1_find_the_lasso(tmp_path: Path, name: str, momentum: float) -> None:
     """With one local step the prox follows a gradient step; momentum must not change where that rests."""
     from sklearn.linear_model import Lasso

@@ -228,7 +228,7 @@ def to_the_end(folder: Path, out: Path, rounds: int, batch: int, **tables: Any) 
     return run(local_job(folder, algorithm, rounds=rounds, record=record, **tables), Alone(), out)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("gamma", [0.05, *(pytest.param(gamma, marks=pytest.mark.long) for gamma in (0.0, 0.3))])
 def test_full_batches_find_the_lasso(equal: Path, tmp_path: Path, gamma: float) -> None:
     from sklearn.linear_model import Lasso
 
@@ -248,6 +248,7 @@ def test_full_batches_find_the_lasso(equal: Path, tmp_path: Path, gamma: float) 
     assert (found == 0).any() == (gamma > 0)
 
 
+@pytest.mark.long
 def test_full_batches_find_a_stationary_point_of_a_function_that_is_not_convex(classes: Path, tmp_path: Path) -> None:
     """One-vs-rest with the penalty of (25), beta = 0.05, and l1: the model ends with real zeros."""
     objective = {"name": "one-vs-rest", "bias": False, "nonconvex_penalty": 0.05}

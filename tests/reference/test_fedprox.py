@@ -84,7 +84,7 @@ def test_without_mu_it_is_fedavg(skewed: Path, work: dict[str, Any], numbers: st
     assert (apart > 1e-4) == bool({"local_steps", "local_epochs"} & set(work))  # one step begins where all are
 
 
-@pytest.mark.parametrize("mu", [0.0, 3.0])
+@pytest.mark.parametrize("mu", [3.0, pytest.param(0.0, marks=pytest.mark.long)])
 def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(tmp_path_factory: Any, mu: float) -> None:
     """E steps on quadratics A_k with optima w_k: sum (I - M_k^E)(A_k + mu)^-1 A_k (w - w_k) = 0, M = I - h (A + mu)."""
     folder = make_data(

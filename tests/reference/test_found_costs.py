@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from paper import (
     all_digits,
     close,
@@ -68,8 +69,7 @@ def found_by_a_loop(task: Job, data: Any, limit: float, margins: bool) -> tuple[
     return w, nu_cap, all_margins
 
 
-@pytest.mark.parametrize("margins", ["off", "auto"])
-@pytest.mark.parametrize("split", ["rows", "columns"])
+@covering({"split": ["rows", "columns"], "margins": ["off", "auto"]}, 1)
 def test_against_a_loop(split: str, margins: str, skewed: Path, shared_path: Path, tmp_path: Path) -> None:
     folder = skewed if split == "rows" else all_digits(shared_path, "columns", 5)
     name = "ssca"
@@ -187,6 +187,7 @@ def test_a_factor_changes_costs_and_no_model(scaled: str, classes: Path, tmp_pat
 # --- limits that contradict each other, and what is refused ----------------------------------------------------------
 
 
+@pytest.mark.long
 def test_limits_that_contradict_each_other_leave_finite_costs(classes: Path, tmp_path: Path) -> None:
     task = job(
         classes, {"name": "ssca", "batch_size": 60, "rho": [0.9], "gamma": [0.5], "tau": 0.5},

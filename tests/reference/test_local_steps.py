@@ -430,7 +430,11 @@ BOUND = {
 
 @pytest.mark.parametrize(
     "problem, sizes",
-    [("norm under loss", "constant"), ("norm under two", "decaying"), ("loss under two", "constant")],
+    [
+        ("loss under two", "constant"),
+        pytest.param("norm under loss", "constant", marks=pytest.mark.long),
+        pytest.param("norm under two", "decaying", marks=pytest.mark.long),
+    ],
 )
 def test_it_ends_at_the_constrained_optimum_of_all(sorted_rows: Path, tmp_path: Path, problem: str, sizes: str) -> None:
     """Model and multipliers; the constraints hold."""

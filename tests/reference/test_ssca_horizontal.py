@@ -128,7 +128,7 @@ def test_algorithm_1(skewed: Path, tmp_path: Path, start: str, per_round: int | 
     np.testing.assert_allclose(model.head.second.T, w2, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("arithmetic", ["exact", "exact-blocks"])
+@pytest.mark.parametrize("arithmetic", ["exact-blocks", pytest.param("exact", marks=pytest.mark.long)])
 def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path, tmp_path: Path, arithmetic: str) -> None:
     batch = int(open_federation(skewed).counts.min()) + 5
     task = job(

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 # in a process of its own, since what must not be counted is the loading of a library that is needed here first
 TIMED = """
 import json, sys, time
@@ -34,6 +36,7 @@ print(json.dumps([before, "scipy.optimize" in sys.modules, expected, taken]))
 """
 
 
+@pytest.mark.long  # a matter of time, which others on the machine take
 def test_a_certificate_takes_what_was_expected(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
     table = {
         "name": "t", "rounds": 4, "data": {"path": str(digits)}, "model": {"name": "mlp", "bias": False, "hidden": 32},
