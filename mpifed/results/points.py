@@ -22,7 +22,7 @@ from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import content
-from mpifed.files.run_folder import JOB, RUN, SUMMARY, job_of, summary
+from mpifed.files.run_folder import JOB, RUN, SUMMARY, job_of, read_run, summary
 from mpifed.job.sweep import LABEL, SweepPoint, point_name
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.objectives import objective_of
@@ -151,10 +151,18 @@ def read_points(where: Folders) -> list[Ran]:
     jobs = [_flat(job_of(run)) for run in runs]
     keys = dict.fromkeys(key for job in jobs for key in job)
     varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and key not in _UNCOMPARED]
+    if "data.path" in varying and _same_data(runs):
+        varying.remove("data.path")
     return [
         _read_point(run, {key: job.get(key) for key in varying})._replace(name=str(run), label=label)
         for (run, label), job in zip(runs.items(), jobs, strict=True)
     ]
+
+
+def _same_data(runs: Iterable[Path]) -> bool:
+    """Whether all runs had the same data, wherever they lay; that is not known of private ones."""
+    digests = {read_run(run).get("data_sha256") if (run / RUN).exists() else None for run in runs}
+    return len(digests) == 1 and None not in digests
 
 
 def run_folders(folders: Iterable[Path]) -> dict[Path, str]:

@@ -141,6 +141,16 @@ def test_what_of_two_runs_differs_in_the_seed_has_no_columns(runs: list[Path], m
     assert header.split()[1] == "seeds" and line.split()[2] == "2"
 
 
+@pytest.mark.parametrize("digests", [("1" * 64, "1" * 64), ("1" * 64, "2" * 64), ("1" * 64, None)])
+def test_one_folder_of_data_by_two_paths(tmp_path: Path, digests: tuple[str, str | None]) -> None:
+    runs = [tmp_path / "a", tmp_path / "b"]
+    for run, path, digest in zip(runs, ("data/digits", "/home/data/digits"), digests, strict=True):
+        write_run(run, job=job(FEDAVG, 1, data={"path": path}), objective=0.5)
+        if digest:
+            write_json(run / "run.json", json.loads((run / "run.json").read_text()) | {"data_sha256": digest})
+    assert ("data.path" in mpifed("compare", *runs).output) == (digests[0] != digests[1])
+
+
 def test_the_best_of_runs(runs: list[Path]) -> None:
     found = select(runs)
     assert found["settings"]["algorithm.name"] == "scaffold" and found["points"] == [str(runs[2])]
