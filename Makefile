@@ -80,7 +80,7 @@ fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files
 mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test fail? (6 minutes)
 	$(LAUNCH) $(BIN)/python tests/mutants/run.py --workers $(WORKERS) $(if $(ONLY),--only '$(ONLY)') $(if $(CHECK),--check)
 
-test-models: $(VENV)/test,torch,jax.done ## networks of PyTorch and JAX: every algorithm, channel and number of ranks (installs both)
+test-models: $(VENV)/test,torch,jax,flwr-datasets.done ## networks of PyTorch and JAX: every algorithm, channel and number of ranks; data of datasets (installs all)
 	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) --dist loadfile
 
 test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (2 minutes)

@@ -258,6 +258,7 @@ class FederatedDataset:
         cls,
         dataset: Values,
         *,
+        clients: int | Sequence[object] | Array,
         test: Values | float | None = None,
         **options: Values,  # those of from_arrays
     ) -> FederatedDataset:
@@ -267,14 +268,16 @@ class FederatedDataset:
         ----------
         dataset
             With `__len__` and `__getitem__`; samples are tensors, arrays, or PIL's images, channels first.
+        clients
+            How many, or whose each sample is, as in `from_arrays`.
         test
             Another one, or the fraction of the rows that is held out.
         options
-            As of `from_arrays`: `clients` and others.
+            As of `from_arrays`: `partition` and others.
         """
         X, y = items(dataset, "from_torch")
         pair = items(test, "from_torch: test") if hasattr(test, "__getitem__") else test
-        return cls.from_arrays(X, y, test=pair, **options)
+        return cls.from_arrays(X, y, clients=clients, test=pair, **options)
 
     @classmethod
     def from_partitioner(

@@ -133,6 +133,11 @@ def _encodable(
         if part[targets].isna().any(axis=None):
             raise DataError("from_dataframe: rows without a label; missing='drop' leaves them out")
     y = [labels(part) for part in frames]
+    if missing == "error" and (gappy := [name for name in features if any(part[name].isna().any() for part in frames)]):
+        raise DataError(
+            f"from_dataframe: column {gappy[0]!r} has gaps; fill them in, by missing='median', 'mean' or 'zero', or "
+            "leave these rows out, by missing='drop'"
+        )
     X = [rows(part) for part in frames]
     gaps = [np.isnan(values) if missing in FILLS else np.zeros(1, bool) for values in X]
     whole = [np.where(absent, 0, values) for absent, values in zip(gaps, X, strict=True)]  # whose rest is checked
@@ -163,12 +168,15 @@ def items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, as
     try:
         count = len(pairs)
         drawn = [pairs[number] for number in range(count)]
+        if wrong := [item for item in drawn if not isinstance(item, (tuple, list)) or len(item) != 2]:
+            keys = f" with the keys {', '.join(map(str, wrong[0]))[:80]}" if isinstance(wrong[0], dict) else ""
+            raise TypeError(f"an item is a {type(wrong[0]).__name__}{keys}")
         samples, labels = [_sample(x) for x, _ in drawn], [float(y) if _is_real(y) else int(y) for _, y in drawn]
         return np.stack(samples), np.array(labels)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{what}: {type(pairs).__name__}: {error}; expected __len__, and __getitem__ that gives pairs of a sample "
-            "and a label, all samples of one shape"
+            "and a label, all samples of one shape; from_arrays takes arrays of both"
         ) from error
 
 
@@ -191,6 +199,8 @@ def of_partition(part: Values, label: str, features: Sequence[str] | None) -> Pa
     for name in names:
         values = np.asarray(content[name])
         is_image = type(part.features[name]).__name__ == "Image"
+        if values.dtype.kind not in "biuf":
+            raise UsageError(f"from_partitioner: column {name!r} has no numbers; choose others by features=[...]")
         columns.append(values.transpose(0, 3, 1, 2) if is_image and values.ndim == 4 else values)
     if len(columns) > 1 and any(values.ndim > 1 for values in columns):
         raise UsageError(f"from_partitioner: several columns of arrays, {', '.join(names)}; choose one by features")

@@ -106,8 +106,8 @@ def _of_all_sources() -> list[click.Parameter]:
         click.Option(
             ["--scale"], callback=_scales, metavar="|".join(SCALES),
             help="unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and "
-            "variance 1. unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows.  [default: unit "
-            "for digits and mnist, else none]",
+            "variance 1. unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows.  [default: unit for "
+            f"{', '.join(PIXELS)}, else none]",
         ),
         click.Option(["--test-fraction"], type=float, metavar="F", help="Hold out this fraction of rows for testing."),
         click.Option(
@@ -292,7 +292,7 @@ def _of_whom(federation: ShardFolder) -> str:
 
 def _label_table(counts: list[list[int]], classes: list[str]) -> list[str]:
     """A line for each client: its rows of each class."""
-    width = max(4, *(len(str(most)) for most in map(max, counts))) + 1
+    width = max(4, min(max(map(len, classes)), 80 // len(classes)), *(len(str(most)) for most in map(max, counts))) + 1
 
     def line(name: str, cells: list[str]) -> str:
         return f"{name:8}" + "".join(f"{cell[: width - 1]:>{width}}" for cell in cells)

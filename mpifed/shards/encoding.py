@@ -17,6 +17,7 @@ from mpifed.shards.memory import check_memory
 CATEGORICAL = ("one-hot", "ordinal")
 FILLS = ("zero", "mean", "median")  # of gaps
 MOST_COLUMNS = 2**16  # that categories may become
+_FEW_ROWS = 20  # of which each may have a category of its own
 
 
 class RawColumns(NamedTuple):
@@ -34,19 +35,21 @@ class Fitted(NamedTuple):
     present: dict[int, Array]  # by column of categories: the ascending codes that occur
 
 
-def fit_columns(columns: RawColumns, chunks: Callable[[], Iterator[Array]], features: int) -> Fitted:
+def fit_columns(columns: RawColumns, chunks: Callable[[], Iterator[Array]], names: tuple[str, ...]) -> Fitted:
     """Categories that occur, and values for the gaps.
 
     Parameters
     ----------
     columns : of the raw rows
     chunks : called for each pass: the raw training rows [b, p]
-    features : p
+    names : [p]
 
     Raises
     ------
-    UsageError, DataError : when a column has nothing to fill gaps with, or categories would become too many columns.
+    UsageError, DataError : when a column has nothing to fill gaps with, has another text in every row, or categories
+        would become too many columns.
     """
+    features = len(names)
     counts = {at: np.zeros(len(texts), np.int64) for at, texts in columns.categories.items()}
     gaps, sums = np.zeros(features, np.int64), np.zeros(features)
     rows = 0
@@ -56,6 +59,12 @@ def fit_columns(columns: RawColumns, chunks: Callable[[], Iterator[Array]], feat
         sums += np.where(absent, 0, X).sum(axis=0, dtype=np.float64)
         for at, count in counts.items():
             count += np.bincount(X[~absent[:, at], at].astype(np.int64), minlength=len(count))
+    for at, count in counts.items() if columns.categorical == "one-hot" else ():
+        if count.max(initial=0) == 1 and count.sum() > _FEW_ROWS:
+            raise DataError(
+                f"column {names[at]!r}: another text in each of {count.sum()} training rows, which "
+                "names rows and is no category; leave it out, by --ignore NAME, or of a frame by drop(columns=...)"
+            )
     if (
         columns.categorical == "one-hot"
         and (width := sum(int((count > 0).sum()) for count in counts.values())) > MOST_COLUMNS
@@ -66,7 +75,9 @@ def fit_columns(columns: RawColumns, chunks: Callable[[], Iterator[Array]], feat
     fills = np.zeros(features, np.float32)
     if columns.fill in ("mean", "median"):
         if len(empty := np.flatnonzero(gaps == rows)):
-            raise DataError(f"--missing {columns.fill}: column {empty[0]} has no value in the training rows; remove it")
+            raise DataError(
+                f"--missing {columns.fill}: column {names[empty[0]]!r} has no value in the training rows; remove it"
+            )
         fills = (sums / np.maximum(rows - gaps, 1)).astype(np.float32)
         if columns.fill == "median":
             fills = _medians(columns, chunks, np.flatnonzero(gaps), rows, fills)

@@ -139,7 +139,10 @@ def _owners(path: Path, samples: int) -> NDArray[np.int64]:
                     raise DataError(f"{place}: {len(cells)} columns; expected {','.join(OF_ROWS)}")
                 row, client = map(_number, cells)
                 if row is None or row >= samples:
-                    raise DataError(f"{place}: row {shown(cells[0])}; expected a number from 0 to {samples - 1}")
+                    raise DataError(
+                        f"{place}: row {shown(cells[0])}; expected a number from 0 to {samples - 1}, of training rows "
+                        "alone (without those that --test-fraction holds out or --missing drop leaves out)"
+                    )
                 if client is None or client >= samples:
                     most = "" if client is None else f" to {samples - 1}"
                     came = shown(cells[1]) if client is None else client
@@ -164,7 +167,9 @@ def _csv(path: Path) -> list[MapEntry]:
             csv.field_size_limit(max(before, path.stat().st_size))  # a client may hold very many scattered numbers
             lines = csv.DictReader(file, restkey="more", restval="")
             if lines.fieldnames != FIELDS:
-                raise DataError(f"{path}: line 1 is {shown(lines.fieldnames)}; expected {','.join(FIELDS)}")
+                raise DataError(
+                    f"{path}: line 1 is {shown(lines.fieldnames)}; expected {','.join(FIELDS)} or {','.join(OF_ROWS)}"
+                )
             for line in lines:
                 place = f"{path}: line {lines.line_num}"
                 if "more" in line:

@@ -98,7 +98,8 @@ class Options:
 
     def _check_split(self) -> None:
         if self.split is None:
-            raise UsageError("--split is missing; expected rows, columns or grid")
+            by = ", or --by NAME for a client of each identifier" if hasattr(self.source, "by") else ""
+            raise UsageError(f"--split is missing; expected rows, columns or grid, as --split rows --clients 10{by}")
         if self.map and self.source.names_clients:
             raise UsageError(f"--map counts rows as a file has them, and {self.name} sorts them; leave it out")
         if self.split == "grid":

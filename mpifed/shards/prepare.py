@@ -156,7 +156,7 @@ def _encoded(data: Dataset) -> Dataset:
     if data.columns is None:
         return data
     columns, names = data.columns, data.names or tuple(map(str, range(data.features)))
-    fitted = fit_columns(columns, data.chunks, data.features)
+    fitted = fit_columns(columns, data.chunks, names)
     return replace(
         data,
         features=width(columns, fitted, data.features),

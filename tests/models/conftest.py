@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # of installations without the extra
-collect_ignore_glob = [f"test_{name}*.py" for name in ("torch", "jax") if find_spec(name) is None]
+collect_ignore_glob = [f"test_{name}*.py" for name in ("torch", "jax", "flwr_datasets") if find_spec(name) is None]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,6 +19,7 @@ from mpifed.shards.encoding import FILLS, RawColumns
 from mpifed.shards.natural import canonical_order, in_order, natural_clients
 from mpifed.shards.sources.dataset import Dataset, Source, listed, shown, typed_labels
 from mpifed.shards.sources.spool import Spool
+from mpifed.shards.sources.table import position, positions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +31,7 @@ class TableLayout(NamedTuple):
     """The columns of a table, by position."""
 
     names: list[str] | None  # of all columns
+    width: int  # how many they are
     labels: list[int]
     by: int | None
     features: list[int]
@@ -87,6 +89,8 @@ class ColumnSource(Source):
     """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
     by: str | None = None
     """Name or position of the column that says whose each row is: natural clients. It is no feature."""
+    ignore: str | None = None
+    """Names or positions of columns that are left out, separated by commas, such as numbers of rows."""
     categorical: Literal["one-hot", "ordinal"] | None = None
     """What columns of texts become, by the sorted texts of the training rows; by default they are refused."""
     missing: str = "error"  # what becomes of gaps, see `mpifed.shards.encoding`
@@ -139,19 +143,21 @@ class ColumnSource(Source):
 
     def _layout(self, path: Path, names: list[str] | None, width: int) -> TableLayout:
         """The columns by their roles; UsageError for one that is not there, or in two roles."""
-        texts = [self.label] if names and self.label in names else self.label.split(",")
-        labels = [_position(path, names, width, "label", text) for text in texts]
+        labels = positions(path, names, width, "label", self.label)
         if len(set(labels)) < len(labels):
             raise UsageError(f"--label {self.label}: names a column twice; name each once")
         if len(labels) > 1 and self.task == "classification":
             raise UsageError(f"--label {self.label}: several columns are real targets; give one, or --task regression")
-        by = None if self.by is None else _position(path, names, width, "by", self.by)
+        by = None if self.by is None else position(path, names, width, "by", self.by)
         if by in labels:
             raise UsageError(f"--by {self.by}: is the label's column, by --label {self.label}; give another")
-        features = [at for at in range(width) if at != by and at not in labels]
+        ignored = [] if self.ignore is None else positions(path, names, width, "ignore", self.ignore)
+        if {by, *labels}.intersection(ignored):
+            raise UsageError(f"--ignore {self.ignore}: has the column of --label or --by; leave out others alone")
+        features = [at for at in range(width) if at not in (by, *labels, *ignored)]
         if not features:
             raise DataError(f"{path}: no column besides the label's; expected at least one feature")
-        return TableLayout(names, labels, by, features)
+        return TableLayout(names, width, labels, by, features)
 
     def _known(self, layout: TableLayout, texts: set[int] | None) -> KnownTexts:
         """Texts to come; DataError or UsageError where there may be none."""
@@ -161,7 +167,7 @@ class ColumnSource(Source):
             columns = listed(layout.names[at] if layout.names else at for at in strange)
             raise DataError(
                 f"{self.path}: texts in column {columns}, not numbers; encode categories as numbers, by --categorical "
-                "one-hot or --categorical ordinal, or remove the column"
+                "one-hot or --categorical ordinal, or leave columns out, by --ignore NAMES"
             )
         if texts & set(layout.labels) and (len(layout.labels) > 1 or self.task == "regression"):
             raise UsageError(f"--label {self.label}: texts are classes, not real targets; --task classification")
@@ -239,13 +245,12 @@ class ColumnSource(Source):
                 test_labels = test_labels[test_order]
         categories = {place: texts for place, (_, texts) in ranks.items()}
         gappy = self.missing in FILLS
-        names = layout.feature_names()
         return Dataset(
             len(layout.features), np.float32, labels, lambda: chunks(rows.spool, order),
             None if test is None or test_labels is None
             else (np.concatenate(list(chunks(test.spool, test_order))), test_labels),
-            names=names, files=tuple(file for path in (self.path, self.test) if path for file in self.files(path)),
-            natural=natural, classes=classes,
+            names=layout.feature_names(), natural=natural, classes=classes,
+            files=tuple(file for path in (self.path, self.test) if path for file in self.files(path)),
             columns=RawColumns(categories, self.categorical, self.missing) if categories or gappy else None,
         )  # fmt: skip
 
@@ -279,16 +284,3 @@ def _identifiers(path: Path, texts: Texts) -> list[str]:
         if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
             raise DataError(f"{path}: identifier {shown(text)} has a control character; rename it")
     return list(texts)
-
-
-def _position(path: Path, names: list[str] | None, width: int, option: str, text: str) -> int:
-    """The position of a column by its name, or its number."""
-    if names and text in names:
-        return names.index(text)
-    try:
-        return range(width)[int(text)]
-    except (ValueError, IndexError) as error:
-        known = f"the names {listed(names)} or " if names else ""
-        raise UsageError(
-            f"--{option} {text}: {path} has no such column; expected {known}a number from {-width} to {width - 1}"
-        ) from error

@@ -73,8 +73,7 @@ class CsvTable(ColumnSource):
         import pyarrow as pa
         from pyarrow import csv
 
-        width = len(layout.features) + len(layout.labels) + (layout.by is not None)
-        names = [str(at) for at in range(width)]
+        names = [str(at) for at in range(layout.width)]
         with open_packed(path, "rb", self.max_unpacked) as file:
             try:
                 reader = csv.open_csv(
@@ -90,7 +89,7 @@ class CsvTable(ColumnSource):
                     if len(batch):
                         yield list(batch.columns)
             except pa.ArrowInvalid as error:
-                check_widths(path, layout.names, width, self.max_unpacked)
+                check_widths(path, layout.names, layout.width, self.max_unpacked)
                 if "Empty CSV" in str(error):
                     return
                 raise DataError(f"{path}: {shown(str(error))[1:-1]}; correct the file") from error

@@ -51,10 +51,13 @@ class TypedSource(ColumnSource):
             if (at in (texts or ()) or at == layout.by) and _is_text(schema.types[at]):
                 continue
             if not _is_number(schema.types[at]) or (at == layout.by and pa.types.is_floating(schema.types[at])):
-                expected = "texts or integers" if at == layout.by else "numbers" if texts is None else "as before"
+                expected = "texts or integers" if at == layout.by else "numbers or texts"
+                nested = "" if pa.types.is_primitive(schema.types[at]) or at == layout.by else (
+                    " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/data.md)"
+                )  # fmt: skip
                 raise DataError(
                     f"{path}: column {schema.names[at]!r} is of type {str(schema.types[at])[:80]}; expected "
-                    f"{expected}; convert or drop it"
+                    f"{expected}; convert it{nested}, or leave it out, by --ignore NAME"
                 )
         for batch in self.record_batches(path, used):
             columns: list[pa.Array] = [None] * len(schema)

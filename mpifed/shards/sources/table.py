@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import open_packed, shown
+from mpifed.shards.sources.dataset import listed, open_packed, shown
 
 GAPS = ("", "na", "n/a", "nan", "null", "none", "?")  # cells of numbers that are missing values, in small letters
 
@@ -78,7 +78,10 @@ def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str]
     for column, name in enumerate(names):
         if not name or any(unicodedata.category(letter) == "Cc" for letter in name):
             what = f"the name {shown(name)}, with a control character" if name else "no name"
-            raise DataError(f"{path}: line 1, column {column + 1} has {what}; every column needs a name of its own")
+            index = "" if name or column else " (an index of pandas: write without it, by to_csv(FILE, index=False))"
+            raise DataError(
+                f"{path}: line 1, column {column + 1} has {what}; every column needs a name of its own{index}"
+            )
     (name, count), *_ = Counter(names).most_common(1)
     if count > 1:
         raise DataError(f"{path}: line 1 names {count} columns {shown(name)}; every column needs a name of its own")
@@ -155,6 +158,26 @@ def _remedy(cell: str, number: float | None) -> str:
         )
     if number is None:
         return (
-            "is not a number; encode categories as numbers, by --categorical one-hot or ordinal, or remove the column"
+            "is not a number; encode categories as numbers, by --categorical one-hot or ordinal, or leave the column "
+            "out, by --ignore NAME"
         )
     return "is not a finite number; correct or remove the line"
+
+
+def positions(path: Path, names: list[str] | None, width: int, option: str, text: str) -> list[int]:
+    """The positions of columns by their names or numbers, separated by commas; errors as of `position`."""
+    texts = [text] if names and text in names else text.split(",")
+    return [position(path, names, width, option, part) for part in texts]
+
+
+def position(path: Path, names: list[str] | None, width: int, option: str, text: str) -> int:
+    """The position of a column by its name, or its number; UsageError where there is no such column."""
+    if names and text in names:
+        return names.index(text)
+    try:
+        return range(width)[int(text)]
+    except (ValueError, IndexError) as error:
+        known = f"the names {listed(names)} or " if names else ""
+        raise UsageError(
+            f"--{option} {text}: {path} has no such column; expected {known}a number from {-width} to {width - 1}"
+        ) from error

@@ -73,7 +73,7 @@ def test_a_frame_with_texts_and_gaps() -> None:
     for wrong, message in (
         ({}, "columns sex are no numbers; categorical='one-hot'"),
         ({"categorical": "hash"}, "categorical = 'hash'"),
-        ({"categorical": "one-hot"}, "values that are no finite float32|no value"),
+        ({"categorical": "one-hot"}, "column 'age' has gaps; fill them in, by missing='median'"),
     ):
         with pytest.raises(mf.MpifedError, match=message):
             make(frame, label="ill", by="ward", **wrong)  # type: ignore[arg-type]
@@ -108,6 +108,12 @@ def test_a_dataset_of_pytorch() -> None:
     assert rows(folder(data), 0) == sorted(X[:30][WHO[:30] == "a"].reshape(-1, 6).tolist())
     with pytest.raises(mf.DataError, match=r"from_torch: list: .*expected __len__, and __getitem__ that gives pairs"):
         mf.FederatedDataset.from_torch([1, 2], clients=2)
+    for items, message in (
+        ([{"image": X[0], "label": 1}], "an item is a dict with the keys image, label; expected .* from_arrays takes"),
+        ([(X[0], 1, 0)], "an item is a tuple; expected"),
+    ):
+        with pytest.raises(mf.DataError, match=message):
+            mf.FederatedDataset.from_torch(items, clients=1)
 
 
 class Part:
@@ -140,5 +146,7 @@ def test_a_partitioner() -> None:
     assert rows(folder(data), 1) == sorted(X[1::2].reshape(-1, 6).tolist())
     with pytest.raises(mf.UsageError, match="no column 'digit'; there are image, label, name"):
         mf.FederatedDataset.from_partitioner(Halves(), label="digit")
-    with pytest.raises(mf.UsageError, match="several columns of arrays, image, name; choose one by features"):
+    with pytest.raises(mf.UsageError, match="column 'name' has no numbers; choose others by features"):
         mf.FederatedDataset.from_partitioner(Halves(), label="label")
+    with pytest.raises(mf.UsageError, match="several columns of arrays, image, label; choose one by features"):
+        mf.FederatedDataset.from_partitioner(Halves(), label="label", features=["image", "label"])

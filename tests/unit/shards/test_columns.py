@@ -66,7 +66,7 @@ def test_gaps_are_refused_where_they_are(tmp_path: Path) -> None:
         make(tmp_path / "a", "csv", path, "--missing", "mean")
     assert rows(make(tmp_path / "a", "csv", path, "--missing", "drop")) == [[1], [3]]
     path.write_text("a,b,y\n1,NA,0\n2,?,1\n")
-    with pytest.raises(DataError, match="--missing mean: column 1 has no value in the training rows; remove it"):
+    with pytest.raises(DataError, match="--missing mean: column 'b' has no value in the training rows; remove it"):
         make(tmp_path / "a", "csv", path, "--missing", "mean")
 
 
@@ -147,3 +147,46 @@ def test_the_numbers_are_those_of_pandas(tmp_path: Path) -> None:
     frame["y"] = rng.integers(0, 3, 300)
     frame.to_csv(tmp_path / "a.csv", index=False)
     assert rows(make(tmp_path / "a", "csv", tmp_path / "a.csv")) == frame[["a", "b", "c"]].astype("f4").values.tolist()
+
+
+@pytest.mark.parametrize("ignored", ["patient,day", "0,2", "-5,day"])
+@pytest.mark.parametrize("source", ["csv", "parquet"])
+def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) -> None:
+    frame = pd.DataFrame({
+        "patient": ["p1", "p2", "p3"], "age": [30, 40, 50], "day": [None, "mon", "tue"], "ward": [1, 2, 1],
+        "ill": [0, 1, 0],
+    })  # fmt: skip
+    path = tmp_path / f"a.{source}"
+    frame.to_csv(path, index=False) if source == "csv" else frame.to_parquet(path)
+    folder = make(tmp_path / "a", source, path, "--ignore", ignored)
+    assert folder.names() == ("age", "ward") and rows(folder) == [[30, 1], [40, 2], [50, 1]]
+    for wrong, message in (
+        (("--ignore", "ill"), "--ignore ill: has the column of --label or --by"),
+        (("--ignore", "Day"), "--ignore Day: .* has no such column; expected the names patient, age"),
+        (("--ignore", "0,1,2,3"), "no column besides the label's"),
+    ):
+        with pytest.raises(MpifedError, match=message):
+            make(tmp_path / "b", source, path, *wrong)
+
+
+def test_a_column_that_names_each_row_is_no_category(tmp_path: Path) -> None:
+    lines = [f"p{number},{number},{number % 2}\n" for number in range(21)]
+    path = csv(tmp_path / "a.csv", "patient,age,ill\n" + "".join(lines))
+    with pytest.raises(DataError, match=r"column 'patient': another text in each of 21 training rows.*--ignore NAME"):
+        make(tmp_path / "a", "csv", path, "--categorical", "one-hot")
+    assert make(tmp_path / "a", "csv", path, "--categorical", "ordinal").features == 2  # as dates have an order
+    path = csv(tmp_path / "b.csv", "patient,age,ill\n" + "".join([*lines, "p0,1,1\n"]))  # p0 is there twice
+    assert make(tmp_path / "b", "csv", path, "--categorical", "one-hot").features == 22
+
+
+def test_an_index_of_pandas_has_no_name(tmp_path: Path) -> None:
+    pd.DataFrame({"a": [1.5, 2.5], "y": [0, 1]}).to_csv(tmp_path / "a.csv")
+    with pytest.raises(DataError, match=r"column 1 has no name; .* to_csv\(FILE, index=False\)"):
+        make(tmp_path / "a", "csv", tmp_path / "a.csv")
+
+
+def test_names_of_classes_are_printed_whole(tmp_path: Path) -> None:
+    path = csv(tmp_path / "a.csv", "a,y\n1,healthy\n2,ill\n3,healthy\n")
+    words = ["csv", str(path), *ONE_CLIENT, "--out", str(tmp_path / "a")]
+    printed = CliRunner().invoke(data, words, catch_exceptions=False).output
+    assert [line.split() for line in printed.splitlines()[-2:]] == [["client", "healthy", "ill"], ["0", "2", "1"]]

@@ -136,6 +136,7 @@ def test_joined_clients() -> None:
     ("words", "error", "said"),
     [
         (("--by", "ward"), UsageError, "--by ward: .* has no such column; expected the names age, weight"),
+        (("--by", "hospital", "--ignore", "hospital"), UsageError, "--ignore hospital: has the column of --label or"),
         (("--by", "ill"), UsageError, "--by ill: is the label's column"),
         (("--by", "hospital", "--clients", 3), UsageError, "--by says whose each row is; leave out --clients"),
         (("--by", "hospital", "--split", "columns"), UsageError, "--by says whose each row is"),
@@ -146,7 +147,7 @@ def test_joined_clients() -> None:
         (("--by", "hospital", "--group", 0), UsageError, "--group 0: expected 1 or more"),
         (("--by", "hospital", "--min-rows", 10**6), UsageError, "there are 120 training rows; lower it"),
         (("--group", 2, "--split", "rows", "--clients", 2), UsageError, "--group and --min-rows join natural clients"),
-        ((), UsageError, "--split is missing"),
+        ((), UsageError, "--split is missing; .* as --split rows --clients 10, or --by NAME for a client of each"),
     ],
 )
 def test_what_does_not_fit(tmp_path: Path, words: tuple[object, ...], error: type[MpifedError], said: str) -> None:
@@ -225,7 +226,8 @@ def test_a_published_split_of_rows(tmp_path: Path) -> None:
     for text, said in (
         ("row,client\n0,0\n1,1\n", "no line for row 2; expected one for each of 6 rows"),
         ("row,client\n0,0\n0,1\n1,0\n2,0\n3,0\n4,0\n5,0\n", "row 0 again"),
-        ("row,client\n6,0\n", "row '6'; expected a number from 0 to 5"),
+        ("row,client\n6,0\n", "row '6'; expected a number from 0 to 5, of training rows alone"),
+        ("index,client\n0,0\n", "expected client,rows,columns or row,client"),
         ("row,client\n0,0\n1,0\n2,0\n3,0\n4,0\n5,2\n", "no row for client 1"),
         ("row,client\n0,x\n", "client 'x'; expected a number from 0"),
         ("row,client\n0,99999999\n", "client 99999999; expected a number from 0 to 5"),
