@@ -28,7 +28,7 @@
 /* The same function for two sets of instructions; which is run is settled when the module is loaded. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__has_attribute)
 #if __has_attribute(target_clones)
-#define CLONED __attribute__((target_clones("avx2", "default")))
+#define CLONED __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 #endif
 #ifndef CLONED

@@ -20,7 +20,7 @@ from mpifed.core.protocols import Features, Model, Parameters
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.kernels import clip_factors
-from mpifed.maths.objectives import LinearScores, NeuralNetwork
+from mpifed.maths.objectives import MLP, LinearScores, NeuralNetwork
 from mpifed.maths.sparse import emptied
 
 _LARGEST = (
@@ -79,18 +79,26 @@ def _of_linear_scores(
     head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
         scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)
-        xp = namespace(scores)
-        slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
+        xp, weighted, of_head = namespace(scores), None, None
+        if isinstance(objective, MLP) and xp is np and objective.weighs_later:
+            slopes, of_head, weighted = objective.weighted_later(head, scores, y)
+        else:
+            slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
+            if headed:
+                of_head = objective.head_squares(head, scores, y, slopes)
         of_features, of_slopes = square_norms(wide), square_norms(slopes)
         squares = of_features * of_slopes
-        if headed:
-            squares += objective.head_squares(head, scores, y, slopes)
+        if of_head is not None:
+            squares += of_head
         # a larger factor would make the underflow of the other count; the comparisons are false for NaN
         known = xp.isfinite(squares) & (of_features < _LARGEST) & (of_slopes < _LARGEST)
         if xp is not np or not known.all():  # on a device without the test, which would synchronize
             scores, slopes, wide = _zeroed(scores, known), _zeroed(slopes, known), _without(wide, known)
-            squares = xp.where(known, squares, 0.0)
+            squares, weighted = xp.where(known, squares, 0.0), None
     each = weights * _factors(squares, clip) * known
+    if weighted is not None:
+        by_head, slopes = weighted(each)
+        return Parameters(objective.pull(wide, slopes), by_head)
     if headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
         slope = objective.slope(head, scores, y, each)
         return Parameters(objective.pull(wide, slope.scores), slope.head)

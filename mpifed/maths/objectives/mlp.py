@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
@@ -54,6 +54,14 @@ class BiasedOutput(NamedTuple):
 MLPHead: TypeAlias = Output | BiasedOutput | NamedArrays
 # [..., s, h] inputs of a hidden layer's units, what `mpifed.maths.activations` calls gate, and their values
 _Hidden: TypeAlias = tuple[Array, Array, Array]
+
+
+class WeightedLater(NamedTuple):
+    """A pass through the head whose samples are not weighted yet."""
+
+    slopes: Array  # [..., s, h] the derivative of each sample's loss by its scores
+    head_squares: Array  # [..., s] as `MLP.head_squares` gives them
+    weighted: Callable[[Array], tuple[MLPHead, Array]]  # weights -> `Slope.head`, `Slope.scores`; to be called once
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,47 @@ class MLP(LinearScores):
             if hidden:  # below lie the first layer's, which are `slopes`
                 down = through(z, gate, active, common_product(down, after.swapaxes(-1, -2)))
         return reduce(add, [*of_layers, square_norms(slopes), *reversed(of_biases)] if biases else of_layers)
+
+    @property
+    def weighs_later(self) -> bool:
+        """Whether `weighted_later` stands for `slope` and `head_squares`: those of a class of the user's may differ."""
+        return all(getattr(type(self), name) is getattr(MLP, name) for name in ("slope", "head_squares", "head_sum"))
+
+    def weighted_later(self, head: MLPHead, scores: Array, y: Array) -> WeightedLater:
+        """`slope` for weights that depend on the norms of the samples' gradients, from a single pass, for clipping.
+
+        The same bits as from `slope` and `head_squares`: weights are multiplied before the products, not after them.
+        """
+        layers, biases = _layers_of(head)
+        hidden: list[_Hidden] = []
+        outputs = self._outputs(layers, biases, scores, hidden)
+        residuals = self._slope_of_outputs(outputs, y, namespace(y).ones(y.shape))[1]
+        of_layers, of_biases, kept = [], [], list[tuple[Array, Array]]()  # (values, derivatives of the activation)
+        down, through = residuals, ACTIVATIONS[self.activation].slope
+        for after in reversed(layers):
+            (z, gate, active), square = hidden.pop(), square_norms(down)
+            of_layers.append(square_norms(active) * square)
+            of_biases.append(square)
+            kept.append((active, through(z, gate, active.copy(), namespace(z).ones_like(z))))
+            down = common_product(down, after.swapaxes(-1, -2))
+            down *= kept[-1][1]
+        squares = reduce(add, [*of_layers, square_norms(down), *reversed(of_biases)] if biases else of_layers)
+
+        def weighted(weights: Array) -> tuple[MLPHead, Array]:
+            down = residuals
+            down *= weights[..., None].astype(down.dtype, copy=False)
+            of_layers, of_biases = [], []
+            for after, (active, slope) in zip(reversed(layers), kept, strict=True):
+                if biases:
+                    of_biases.append(down.sum(axis=-2))
+                of_layers.append(transposed_product(active, down))
+                down = common_product(down, after.swapaxes(-1, -2))
+                down *= slope
+            if biases:
+                of_biases.append(down.sum(axis=-2))
+            return _head_of(type(head), of_layers[::-1], of_biases[::-1]), down
+
+        return WeightedLater(down, squares, weighted)
 
     def penalized(self, model: Parameters) -> Parameters:
         counted = super().penalized(model)

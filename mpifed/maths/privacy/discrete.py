@@ -197,9 +197,9 @@ def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:
 
 def _settle(level: Level, words: NDArray[np.uint64], more: Words, out: Integers, ties: Integers) -> None:
     """Resolve ties with the following bits; `out` has the result for values not below their thresholds."""
-    place = (words & np.uint64(2**level.bits - 1)).astype(np.int64)
-    first, second = more(2 * len(ties)).reshape(2, -1)
-    threshold, last = level.next_bits[place], level.last_bits[place]
-    below = (first < threshold) | ((first == threshold) & (second < last))
-    alias = (level.table[place] & np.uint32(0xFFFF)).astype(np.int64)
-    out[ties] += np.where(below, (place - alias) << level.shift, 0)
+    drawn, mask = more(2 * len(ties)).tolist(), 2**level.bits - 1
+    halves = drawn[: len(ties)], drawn[len(ties) :]
+    for tie, word, first, second in zip(ties.tolist(), words.tolist(), *halves, strict=True):  # seldom more than one
+        place = word & mask
+        if (first, second) < (int(level.next_bits[place]), int(level.last_bits[place])):
+            out[tie] += (place - (int(level.table[place]) & 0xFFFF)) << level.shift

@@ -145,6 +145,37 @@ def test_head_squares_and_clipping_are_those_of_a_loop(objective: MLP, own: bool
         np.testing.assert_allclose(flat(of_client(came, i)), expected, rtol=1e-9, atol=1e-12)
 
 
+@every_network
+@pytest.mark.parametrize("own", [False, True])
+def test_weights_that_come_after_the_pass_give_the_same_bits(objective: MLP, own: bool, rng: Any) -> None:
+    model, X, y, weights = task(objective, rng, own)
+    scores = objective.scores(model.first, X)
+    later = objective.weighted_later(model.head, scores.copy(), y)
+    alone = objective.slope(model.head, scores.copy(), y, np.ones_like(weights)).scores
+    assert np.array_equal(later.slopes, alone)
+    assert np.array_equal(later.head_squares, objective.head_squares(model.head, scores.copy(), y, alone))
+    expected = objective.slope(model.head, scores.copy(), y, weights)
+    head, slopes = later.weighted(weights)
+    assert np.array_equal(slopes, expected.scores)
+    for (name, leaf), other in zip(leaves(head), bare_leaves(expected.head), strict=True):
+        assert np.array_equal(leaf, other), name
+
+
+def test_a_slope_of_one_s_own_is_what_is_clipped(rng: Any) -> None:
+    class Doubled(MLP):
+        def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+            return super().slope(head, scores, y, 2 * weights)
+
+        def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
+            return 4 * super().head_squares(head, scores, y, slopes)
+
+    model, X, y, weights = task(MLP(7, True), rng)
+    assert MLP(7, True).weighs_later
+    assert not Doubled(7, True).weighs_later
+    total = clipped_gradient(Doubled(7, True), model, X, y, weights, 1e6)  # nothing is that long
+    assert np.array_equal(flat(total), 2 * flat(MLP(7, True).gradient(model, X, y, weights)))
+
+
 def test_names_shapes_and_start() -> None:
     """Weights as wide as Glorot says, one draw after the other from the features on; biases of zero."""
     model = MLP((7, 3), bias=True).start(FEATURES, OUTPUTS, np.random.default_rng(2), "float32")
