@@ -17,7 +17,7 @@ class Case(NamedTuple):
     floor: tuple[str, ...] = ()  # the hand-written loop of columns, without its rounds; of rows where left out
     loop: tuple[str, ...] = ()  # a hand-written loop for this case alone, without its rounds
     ranks: tuple[int, ...] = ()  # instead of those asked for
-    repetitions: int = 2  # 3 where a ratio is accepted or published: every run takes a second or more to start
+    repetitions: int = 2  # 3 of the cases that readers look at first: every run takes a second or more to start
     data: str = ""  # instead of images split by rows or columns: "grid", "text", or "clients"
 
 
@@ -26,7 +26,7 @@ def cells(data: str, penalty: float) -> Case:
     variants = "products", "float", "exact", "search", "encrypted"
     change = f"--set=model.l2={penalty}"
     job, loop = "hyfdca.toml", ("products_of_cells.py",)
-    return Case(16, 30, "primal", variants, job, (change,), loop=loop, ranks=(1,), data=data, repetitions=3)
+    return Case(16, 30, "primal", variants, job, (change,), loop=loop, ranks=(1,), data=data)
 
 
 def columns(algorithm: str, batch: int, *more: str, ranks: tuple[int, ...] = ()) -> Case:
@@ -39,7 +39,7 @@ def torch(network: str, rounds: int) -> Case:
     """8 clients, 5 local steps of batch 20 of a network of PyTorch."""
     change = f"--set=model.build=benchmarks.networks:{network}"
     loop = "handwritten_torch.py", network
-    return Case(8, rounds, "changes", job="torch.toml", changes=(change,), loop=loop, repetitions=3)
+    return Case(8, rounds, "changes", job="torch.toml", changes=(change,), loop=loop)
 
 
 STATES = '--set=algorithm={name="fedpdm",batch_size=5,rho=2.0,local_steps=2,start="own"}'
@@ -88,7 +88,7 @@ CASES = {
     "alg3-b1000": columns("alg3", 1000, "rows"),  # and the same arithmetic on data split by rows
     "alg4-b1000": columns("alg4", 1000, "rows"),
     "fedpdm": Case(
-        1000, 150, "uploads", ("hand", "float", "exact", "private"), "fedpdm.toml", repetitions=3,
+        1000, 150, "uploads", ("hand", "float", "exact", "private"), "fedpdm.toml",
         loop=("handwritten_states.py",), ranks=(1, 2, 4),
     ),
     "torch-cnn": torch("cnn", 15),

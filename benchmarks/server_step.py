@@ -48,7 +48,7 @@ def chain(M: int) -> tuple[SSCAHorizontal, list[Any]]:
     limits = tuple(Constraint(Loss((m,)), 0.13) for m in range(M))
     features = PARAMETERS // HIDDEN - OUTPUTS
     problem = Problem(MLP(HIDDEN), "rows", np.array([60000]), 60000, features, OUTPUTS, constraints=limits)
-    algorithm = SSCAHorizontal(problem, 100, StepSize(0.9, 0.3), StepSize(0.9, 0.35), start="paper")
+    algorithm = SSCAHorizontal(100, StepSize(0.9, 0.3), StepSize(0.9, 0.35), start="paper", problem=problem)
     like, rng = algorithm.start_server(NOW).surrogate.linear, np.random.default_rng(1)
     shared = map_leaves(lambda leaf: rng.normal(0, 1, leaf.shape[1:]), like)
 
