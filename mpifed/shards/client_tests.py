@@ -1,14 +1,55 @@
-"""Test rows of the clients' own: a part of each client's rows on which it does not train."""
+"""Test rows of the clients' own: rows of each client on which it does not train."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import vstack
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.shards.partition import Partition
 from mpifed.shards.partitioners import stream
+from mpifed.shards.sources.dataset import Dataset
+
+
+def with_owners_tests(data: Dataset, y: Array, test_y: Array | None) -> tuple[Dataset, Array]:
+    """(the data, [s] their classes or targets), with the test rows of natural clients behind, for these to test with.
+
+    They stay among the common test rows as well. The data are as they came where the source says of no test row whose
+    it is, or has its own `client_tests`.
+
+    Parameters
+    ----------
+    data : whose rows are encoded
+    y : [s] classes or targets
+    test_y : [t] of the test rows
+    """
+    natural, test = data.natural, data.test
+    if natural is None or natural.test_owner is None or test is None or test_y is None or data.client_tests is not None:
+        return data, y
+    own, X = natural.test_owner >= 0, test[0]
+    if not own.any():
+        return data, y
+
+    def chunks() -> Iterator[Piece]:
+        if data.dtype is None:
+            yield vstack([*data.chunks(), X[own]], "csr")
+            return
+        yield from data.chunks()
+        yield X[own]
+
+    owner = np.concatenate([natural.owner, natural.test_owner[own]])
+    with_tests = replace(
+        data, dtype=None if data.dtype is None else np.result_type(data.dtype, X.dtype), chunks=chunks,
+        labels=np.concatenate([data.labels, test[1][own]]), natural=natural._replace(owner=owner),
+        client_tests=np.arange(len(owner)) >= len(y),
+    )  # fmt: skip
+    return with_tests, np.concatenate([y, test_y[own]])
 
 
 def client_tests(

@@ -264,7 +264,11 @@ def summary(federation: ShardFolder) -> str:
         "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
         "folder": f"{federation.path}",
     }
-    lines |= {name: str(federation.provenance[name]) for name in ("licence", "origin") if name in federation.provenance}
+    lines |= {
+        name: str(federation.provenance[name])
+        for name in ("tests", "licence", "origin")
+        if name in federation.provenance
+    }
     missing = federation.provenance.get("missing_cells")
     if missing:
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"

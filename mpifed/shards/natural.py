@@ -26,6 +26,7 @@ class NaturalClients(NamedTuple):
     ids: tuple[str, ...]  # [I] sorted, each of at least one training row
     owner: NDArray[np.int64]  # [s] index into `ids` of each training row
     test_owner: NDArray[np.int64] | None = None  # [t] of each test row; -1 for one whose owner has no training rows
+    untrained: tuple[str, ...] = ()  # identifiers of those owners, sorted
 
     def of_rows(self, keep: NDArray[np.bool_], test: NDArray[np.bool_] | None = None) -> NaturalClients:
         """Those of the training rows where `keep` [s] is True; the rows where `test` [s] is True are for testing."""
@@ -67,7 +68,10 @@ def natural_clients(
     ids = in_order(names[code] for code in present)
     rank = np.full(len(names), -1)
     rank[[number[name] for name in ids]] = np.arange(len(ids))
-    return NaturalClients(tuple(ids), rank[codes], None if test_codes is None else rank[test_codes])
+    if test_codes is None:
+        return NaturalClients(tuple(ids), rank[codes])
+    untrained = in_order(names[code] for code in set(np.unique(test_codes).tolist()) - present)
+    return NaturalClients(tuple(ids), rank[codes], rank[test_codes], tuple(untrained))
 
 
 def canonical_order(owner: Array, labels: Array, chunks: Iterable[Array]) -> NDArray[np.int64]:

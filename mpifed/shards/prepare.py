@@ -20,7 +20,7 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.shards.cells import only_held
-from mpifed.shards.client_tests import client_tests
+from mpifed.shards.client_tests import client_tests, with_owners_tests
 from mpifed.shards.encoding import encoded_names, fit_columns, transform, width
 from mpifed.shards.feature_noise import with_noise
 from mpifed.shards.holding_out import hold_out, rows_where
@@ -33,7 +33,7 @@ from mpifed.shards.partition import Partition, by_columns, by_grid, by_owners, b
 from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Synthetic
-from mpifed.shards.sources.dataset import CHUNK_VALUES, checked
+from mpifed.shards.sources.dataset import CHUNK_VALUES, checked, listed
 from mpifed.shards.statistics import MOST_FEATURES, label_counts, least_squares, statistics, target_scale
 from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
@@ -64,8 +64,13 @@ def prepare(options: Options) -> ShardFolder:
         data = hold_out(data, options.test_fraction, options.seed)
     data = _encoded(data)
     y, test_y, meaning = encode(data, options.labels)
+    ids = None  # of natural clients, and the client of each
     if options.natural and data.natural is not None:
-        partition = by_owners(grouped(data.natural, options.group, options.min_rows), data.natural.owner, data.features)
+        ids = data.natural.ids, grouped(data.natural, options.group, options.min_rows)
+        if options.test_fraction is None and options.client_test_fraction is None:
+            data, y = with_owners_tests(data, y, test_y)
+        assert data.natural is not None
+        partition = by_owners(ids[1], data.natural.owner, data.features)
     else:
         partition = data.partition or _partition(options, y, data.features)
     if partition.missing and options.map:
@@ -87,7 +92,7 @@ def prepare(options: Options) -> ShardFolder:
         provenance={
             **_provenance(options, data, meaning),
             "missing_cells": partition.missing,
-            **label_counts(partition, y, len(meaning)),
+            **label_counts(partition, y, len(meaning), trained),
             "statistics": summary,
         },
         target_scale=target_scale(summary),
@@ -95,7 +100,7 @@ def prepare(options: Options) -> ShardFolder:
         names=data.names,
         shape=data.shape,
         optimum=optimum,
-        ids=_ids(options, data),
+        ids=ids,
     )
     pack = options.pack or -(-partition.clients // MOST_FILES)
     rows = _with_progress(data.chunks(), len(y))
@@ -142,13 +147,6 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
     if options.split == "columns":
         return by_columns(len(y), features, clients)
     return by_rows(y, features, clients, *drawn)
-
-
-def _ids(options: Options, data: Dataset) -> tuple[tuple[str, ...], Array] | None:
-    """(identifiers, the client of each), where clients are natural."""
-    if not options.natural or data.natural is None:
-        return None
-    return data.natural.ids, grouped(data.natural, options.group, options.min_rows)
 
 
 def _encoded(data: Dataset) -> Dataset:
@@ -228,6 +226,7 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
         **{name: text for name in ("licence", "origin") if (text := getattr(options, name)) is not None},
         "classes": list(meaning),
         "named": data.classes is not None,
+        **_untrained(options, data),
         "versions": {
             "mpifed": mpifed.__version__,
             "python": platform.python_version(),
@@ -235,6 +234,18 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
         },
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _untrained(options: Options, data: Dataset) -> Table:
+    """What is to be said of identifiers that have test rows alone, where clients are natural."""
+    natural = data.natural
+    if not options.natural or natural is None or natural.test_owner is None or not natural.untrained:
+        return {}
+    count, rows = len(natural.untrained), int((natural.test_owner < 0).sum())
+    whose = f"{count} identifiers without training rows, who are no clients" if count > 1 else (
+        "an identifier without training rows, who is no client"
+    )  # fmt: skip
+    return {"tests": f"{rows} row{'s are' if rows > 1 else ' is'} of {whose}: {listed(natural.untrained, 3)}"}
 
 
 def _file_name(path: Path, paths: Sequence[Path]) -> str:

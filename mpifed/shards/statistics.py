@@ -155,9 +155,9 @@ def _pieces(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -
             done += len(X)
 
 
-def label_counts(partition: Partition, y: Array, classes: int) -> Table:
-    """`label_counts` [N, C]: how many rows of each class each client has; nothing where these are too many to store."""
+def label_counts(partition: Partition, y: Array, classes: int, trained: Array) -> Table:
+    """`label_counts` [N, C]: rows of each class on which a client trains; nothing where they are too many."""
     if not 0 < classes * partition.clients <= _MOST_COUNTS:
         return {}
     rows = (partition.of(client)[0] for client in range(partition.clients))
-    return {"label_counts": [np.bincount(y[held], minlength=classes).tolist() for held in rows]}
+    return {"label_counts": [np.bincount(y[held[trained[held]]], minlength=classes).tolist() for held in rows]}

@@ -41,7 +41,7 @@ class UsersRead:
 
 @dataclass(frozen=True)
 class Leaf(Source):
-    """LEAF's JSON: the users are the clients. The rows of a folder `test` are for testing.
+    """LEAF's JSON: the users are the clients. The rows of a folder `test` are for testing, by all and by their users.
 
     Users who have rows in `test` alone are no clients. With --clients, users are ignored.
     """

@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import layout
 from mpifed.shards.client_tests import drawn
+from mpifed.shards.natural import natural_clients
 from mpifed.shards.partition import by_columns, by_grid, by_rows
 from mpifed.shards.prepare import Options, prepare
 from mpifed.shards.sources.dataset import Dataset, Source
@@ -122,6 +123,34 @@ def test_nobody_has_rows_enough() -> None:
 def test_only_for_data_split_by_rows(partition: Any) -> None:
     with pytest.raises(UsageError, match=f"split by {partition.split}.*--test-fraction"):
         drawn(partition, CLASSES, 0.2, 0)
+
+
+@dataclass(frozen=True)
+class Owned(Source):
+    """Rows of natural clients a and b, and test rows of a, b, and of c, who has no others."""
+
+    sparse: bool = False
+    tests: bool = False
+    names_clients = True
+
+    def read(self, seed: int) -> Dataset:
+        rows, tests, kind = X[:5], X[5:9], None if self.sparse else np.float32
+        natural = natural_clients(["b", "a", "c"], np.array([1, 1, 0, 0, 0]), np.array([2, 0, 1, 0]))
+        given = np.arange(5) == 1 if self.tests else None
+        held, test = (csr_matrix(rows), csr_matrix(tests)) if self.sparse else (rows, tests)
+        return Dataset(3, kind, np.array([0, 1, 0, 1, 1]), lambda: iter([held]), (test, np.array([1, 1, 0, 0])),
+                       natural=natural, client_tests=given)  # fmt: skip
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
+    options: Any = {"clients": None, "skew": None, "client_test_fraction": None, "split": None}
+    folder = made(tmp_path / "data", Owned(sparse), **options)
+    held = [[numbers(folder, client, tests) for client in range(2)] for tests in (False, True)]
+    assert held == [[[0, 1], [2, 3, 4]], [[7], [6, 8]]] and folder.test_samples == 4
+    assert [folder.shard(client, True, tests=True).y.tolist() for client in range(2)] == [[0], [1, 0]]
+    given = made(tmp_path / "given", Owned(sparse, tests=True), **options)  # whose own say counts
+    assert [numbers(given, client, True) for client in range(2)] == [[1], []]
 
 
 def test_rows_that_the_source_determines(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 from scipy.io import savemat
 
+from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.command import data
 from mpifed.shards.store import ShardFolder, open_federation
@@ -69,7 +70,102 @@ def test_a_federation_of_leaf(tmp_path: Path) -> None:
     assert [read(folder, n)[0].tolist() for n in (0, 1)] == [[[7, 8]], [[5.5, 6]]]
     assert sorted(rows_to_test(folder)[0].tolist()) == [[8, 8], [9, 9]]
     assert set(folder.provenance["files"]) == {"a.json.gz", "b.json", "a.json"}
-    assert make(tmp_path / "out", "leaf", tmp_path / "leaf", "--split", "rows", "--clients", 2).clients == 2
+    alone = make(tmp_path / "out", "leaf", tmp_path / "leaf", "--split", "rows", "--clients", 2)
+    assert alone.clients == 2 and not alone.tests.counts.any() and "tests" not in alone.provenance
+
+
+def own_tests(folder: ShardFolder) -> list[list[list[float]]]:
+    """The rows [x..., label] with which each client tests, sorted."""
+    shards = [folder.shard(number, True, tests=True) for number in range(folder.clients)]
+    rows = [np.empty((shard.samples, shard.features), "f4") for shard in shards]
+    for shard, X in zip(shards, rows, strict=True):
+        shard.take(np.arange(shard.samples), X)
+    return [
+        sorted([*row, label] for row, label in zip(X.tolist(), shard.y.tolist(), strict=True))
+        for X, shard in zip(rows, shards, strict=True)
+    ]
+
+
+TRAIN = {"u9": ([[1, 2], [3, 4]], [0, 1]), "u10": ([[5, 6]], [1]), "u1": ([[7, 8]], [0])}
+TEST = {"u9": ([[9, 9], [9, 8]], [1, 0]), "v": ([[8, 8]], [0]), "u10": ([[6, 6]], [1]), "w": ([[0, 1]] * 3, [0, 1, 1])}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ((), [[], [[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),
+        (("--pack", 2), [[], [[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),
+        (("--group", 2), [[[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),  # u1 and u10, u9
+        (("--min-rows", 2), [[[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),  # test rows do not count: u1 and u10 have one each
+    ],
+    ids=str,
+)
+def test_users_test_with_their_rows_of_the_test_folder(
+    tmp_path: Path, more: tuple[object, ...], expected: list[list[list[float]]]
+) -> None:
+    """Beside the common test rows, which are all; training rows are those of the folder without tests, to the bit."""
+    for name, users in (("train", TRAIN), ("test", TEST)):
+        (tmp_path / "leaf" / name).mkdir(parents=True)
+        (tmp_path / "leaf" / name / "a.json").write_text(json.dumps(leaf(users)))
+    folder = make(tmp_path / "out", "leaf", tmp_path / "leaf", *more)
+    assert own_tests(folder) == expected
+    assert folder.tests.counts.tolist() == [len(rows) for rows in expected]
+    assert [sum(counts) for counts in folder.provenance["label_counts"]] == folder.counts.tolist()
+    X, y = rows_to_test(folder)
+    assert sorted([*row, label] for row, label in zip(X.tolist(), y.tolist(), strict=True)) == sorted(
+        [*row, label] for x, labels in TEST.values() for row, label in zip(x, labels, strict=True)
+    )
+    bare = make(tmp_path / "bare", "leaf", tmp_path / "leaf/train", *more)
+    assert folder.samples == bare.samples == 4 and folder.counts.tolist() == bare.counts.tolist()
+    for number in range(bare.clients):
+        assert all(np.array_equal(a, b) for a, b in zip(read(folder, number), read(bare, number), strict=True))
+        assert folder.shard(number, True).rows.tolist() == bare.shard(number, True).rows.tolist()
+
+
+def test_users_without_training_rows_are_named(tmp_path: Path) -> None:
+    for name, users in (("train", TRAIN), ("test", TEST)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").write_text(json.dumps(leaf(users)))
+    out = ["--out", str(tmp_path / "out"), "--force"]
+    said = CliRunner().invoke(data, ["leaf", str(tmp_path), *out]).output
+    assert "rows     4 to train on, 7 to test with, and 3 of 2 clients' own\n" in said
+    assert "tests    4 rows are of 2 identifiers without training rows, who are no clients: v, w\n" in said
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "out")]).output
+    assert "4 rows are of 2 identifiers without training rows" in shown
+    (tmp_path / "test/a.json").write_text(json.dumps(leaf({"v": TEST["v"]})))
+    said = CliRunner().invoke(data, ["leaf", str(tmp_path), *out]).output
+    assert "tests    1 row is of an identifier without training rows, who is no client: v\n" in said
+    assert "4 to train on, 1 to test with\n" in said
+    drawn = make(tmp_path / "out", "leaf", tmp_path, "--client-test-fraction", 0.5)  # drawn where that is asked for
+    assert drawn.tests.counts.tolist() == [0, 0, 1] and drawn.test_samples == 1
+
+
+def test_own_test_rows_fit_nothing(tmp_path: Path) -> None:
+    """Scaling, gaps and categories are those of the training rows; a class that only tests have is refused."""
+    train = pd.DataFrame(
+        {"a": [0.0, 2.0, 4.0, None], "b": ["p", "p", "q", "q"], "who": [1, 1, 2, 2], "y": [0, 1, 0, 1]}
+    )
+    test = pd.DataFrame({"a": [100.0, None], "b": ["r", "p"], "who": [2, 3], "y": [1, 0]})
+    words = ("--label", "y", "--by", "who", "--categorical", "one-hot", "--missing", "mean", "--scale", "minmax")
+    train.to_csv(tmp_path / "a.csv", index=False)
+    test.to_csv(tmp_path / "t.csv", index=False)
+    folder = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
+    assert folder.names() == ("a", "b=p", "b=q")
+    assert own_tests(folder) == [[], [[25, 0, 0, 1]]]  # a / 4, and r is neither p nor q
+    assert sorted(rows_to_test(folder)[0].tolist()) == [[0.5, 1, 0], [25, 0, 0]]
+    test.assign(y=[2, 0]).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match="has the label 2, which no training row has"):
+        make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
+
+
+def test_test_rows_of_another_type_than_those_to_train_on(tmp_path: Path) -> None:
+    """Bytes to train on, and fractions to test with: none is rounded."""
+    who = np.array([0, 0, 1])
+    np.savez(tmp_path / "a.npz", X=np.array([[1], [2], [3]], np.uint8), y=np.array([0, 1, 0]), who=who,
+             X_test=np.array([[0.5], [300]]), y_test=np.array([1, 0]), who_test=np.array([1, 0]))  # fmt: skip
+    folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", "--by", "who")
+    assert own_tests(folder) == [[[300, 0]], [[0.5, 1]]]
+    assert sorted(read(folder, 0)[0].ravel().tolist()) == [1, 2]
 
 
 def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
