@@ -123,8 +123,10 @@ format: $(VENV)/dev.done ## ruff: mend what it can, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/data,plot,torch.done ## speed against a hand-written loop, in one run (benchmarks/results.json)
-	$(LAUNCH) $(BIN)/python benchmarks/bench.py
+# CASES='2 columns': of these names or families; QUICK=1: a few small cases; AGAINST=FILE: other results than results.json
+bench: $(VENV)/data,encrypted,plot,torch.done ## speed against a hand-written loop, and what became slower since benchmarks/results.json
+	$(LAUNCH) $(BIN)/python benchmarks/bench.py $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES)) \
+	  $(if $(AGAINST),--against '$(AGAINST)')
 
 bench-gpu: $(VENV)/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
 	$(LAUNCH) $(BIN)/python benchmarks/device.py $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))

@@ -1,10 +1,11 @@
 """Speed, CPU time and memory of mpifed against the hand-written loop, on the same data, interleaved.
 
-    python benchmarks/bench.py [--quick]
+    python benchmarks/bench.py [--quick] [--cases 2 columns] [--against FILE]
 
-Prints the rows of each case as soon as it is done, then what is accepted, and the times of SSCA's server step and of
-private noise. Every repetition is written to .cache/results.jsonl when it ends, and at the end to results.json beside
-this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from
+Prints the rows of each case as soon as it is done, what remains, then what is accepted, the times of SSCA's server step
+and of private noise (not with --quick or --cases), and what became slower since results.json, if that is of this kind
+of machine, or since other results. Every repetition is written to .cache/results.jsonl when it ends, and at the end to
+results.json beside this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from
 $MPIFED_DATA/mnist, or synthetic of its shape; they are prepared once, in .cache beside this file. Every rank has one
 BLAS thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts, no single times.
 """
@@ -19,19 +20,17 @@ import shlex
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
-from cases import BY_ROWS, CASES, GRIDS, NEIGHBOURS, NUMBERS
+from against import Earlier, compared, comparison, read_results, same_kind, shown_machine, slower_lines
+from cases import BY_ROWS, CASES, FAMILIES, GRIDS, NEIGHBOURS, NUMBERS, QUICK, chosen
 from noise import noise_costs
+from plan import Forecast, Planned, planned, shown_left
 from prepared import CACHE, HERE, prepared, prepared_cells, prepared_clients, run
-from rich import box
+from report import accepted, grouped, table
 from rich.console import Console
-from rich.table import Table
 from server_step import PARAMETERS, server_steps
 
 from mpifed.files.json_file import read_json, write_json
@@ -39,8 +38,7 @@ from mpifed.files.run_folder import summary
 from mpifed.run.environment import commit, versions
 
 REPETITIONS = 3  # of the server's step and of noise; of a case, its own
-
-Grouped: TypeAlias = dict[tuple[str, int], dict[str, list[dict[str, Any]]]]  # by case and ranks, by variant
+WHOLE = HERE / "results.json"  # of a run of all cases in full
 
 
 def launched(ranks: int, *command: str) -> str:
@@ -98,104 +96,14 @@ def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, An
         result = by_mpifed(BY_ROWS[case], ranks, rounds, data, "float")
     else:
         result = by_mpifed(case, ranks, rounds, data, variant)
-    return result | {"case": case, "ranks": ranks, "variant": variant, "rounds": rounds, "data": data.name}
+    return result | {"data": data.name}
 
 
-def repetitions(cases: Iterable[str], ranks: Iterable[int], share: float) -> Iterable[dict[str, Any]]:
-    """Every repetition of every variant, those that are compared one right after the other; 2 of a share of rounds."""
-    for case in cases:
-        rounds = max(int(CASES[case].rounds * share), 1)
-        for size in CASES[case].ranks or ranks:
-            for number in range(CASES[case].repetitions if share == 1 else 2):
-                for variant in CASES[case].variants:
-                    yield repetition(case, size, rounds, variant) | {"repetition": number}
-
-
-def grouped(results: Iterable[dict[str, Any]]) -> Grouped:
-    """The repetitions, in order."""
-    groups: Grouped = defaultdict(lambda: defaultdict(list))
-    for result in results:
-        groups[result["case"], result["ranks"]][result["variant"]].append(result)
-    return groups
-
-
-def ratio(variants: dict[str, list[dict[str, Any]]], above: str, below: str) -> float | None:
-    """The median of the ratios of times taken within each repetition; None where one of the two was not run."""
-    if above not in variants or below not in variants:
-        return None
-    times = ([one["seconds_per_round"] for one in variants[name]] for name in (above, below))
-    return median(first / second for first, second in zip(*times, strict=True))
-
-
-def beyond(variants: dict[str, list[dict[str, Any]]], variant: str, streams: str) -> float | None:
-    """What a masked round takes beyond the exact plain one, in key streams; the median within each repetition."""
-    if variant not in variants:
-        return None
-    times = ([one["seconds_per_round"] for one in variants[name]] for name in (variant, "exact", streams))
-    return median((masked - exact) / bare for masked, exact, bare in zip(*times, strict=True))
-
-
-def table(groups: Grouped) -> Table:
-    """Medians over the repetitions."""
-    shown = Table("case", "ranks", "variant", box=box.SIMPLE_HEAD, collapse_padding=True)
-    for heading in ("ms/round", "spread", "CPU ms", "MiB", "hand", "exact", "floor"):
-        shown.add_column(heading, justify="right")
-    for (case, ranks), variants in groups.items():
-        for variant, runs in variants.items():
-            taken = [one["seconds_per_round"] for one in runs]
-            ratios = [ratio(variants, floor, variant) for floor in ("hand", "hand-exact", "products")]
-            shown.add_row(
-                case,
-                str(ranks),
-                variant,
-                f"{1e3 * median(taken):.2f}",
-                f"{(max(taken) - min(taken)) / median(taken):.0%}",
-                f"{1e3 * median(one['cpu_s_per_round'] for one in runs):.2f}",
-                f"{median(one['peak_rss_bytes'] for one in runs) / 2**20:.0f}",
-                *("" if one is None else f"{one:.2f}" for one in ratios),
-            )
-    return shown
-
-
-def accepted(groups: Grouped) -> list[str]:
-    """The ratios that have a bound, one line each."""
-    lines = []
-    for case in ("1", "alg2"):
-        if (found := ratio(groups[case, 1], "products", "float")) is not None:
-            lines.append(f"{case}, 1 rank, float sums: {found:.2f} of the speed of its bare products; at least 0.7")
-    if (found := ratio(groups["fedpdm", 4], "hand", "float")) is not None:
-        lines.append(f"fedpdm, 4 ranks, float sums: {found:.2f} of the speed of the loop by hand; at least 0.6")
-    for case in ("torch-cnn", "torch-2nn"):
-        for variant in ("float", "exact"):
-            if (found := ratio(groups[case, 1], "hand", variant)) is not None:
-                lines.append(
-                    f"{case}, 1 rank, {variant} sums: {found:.2f} of the speed of the loop by hand; at least 0.9"
-                )
-    for ranks in (1, 2):
-        for variant, streams in {"masked": "streams", "sparse": "streams-sparse"}.items():
-            if (found := beyond(groups["channels", ranks], variant, streams)) is not None:
-                lines.append(
-                    f"channels, {ranks} ranks, {variant}: the exact plain round and {found:.2f} times the bare key "
-                    "streams; at most 1.5"
-                )
-    for case in ("hyfdca", "hyfdca-text"):
-        for variant, most in {"float sums": 1.5, "exact sums": 2.0}.items():
-            if (found := ratio(groups[case, 1], variant.split()[0], "products")) is not None:
-                lines.append(f"{case}, 1 rank, {variant}: {found:.2f} times its bare products; at most {most}")
-    if encrypted := groups["hyfdca", 1].get("encrypted"):
-        taken = median(one["seconds_per_round"] for one in encrypted)
-        lines.append(f"hyfdca, 1 rank, encrypted: {taken:.2f} s an iteration; under 2 s")
-    for case, what in {"clients": "no state", "clients-states": "states"}.items():
-        for ranks in (1, 2):
-            if (found := ratio(groups[case, ranks], "many", "few")) is not None:
-                lines.append(
-                    f"clients, {what}, {ranks} ranks: 100 of 100,000 take {found:.2f} times as long as 100 of 1,000; "
-                    "under 2"
-                )
-    for case, rows in BY_ROWS.items():
-        if (found := ratio(groups[case, 2], "float", "rows")) is not None:
-            lines.append(f"{case}, 2 ranks, float sums: {found:.2f} times the time of {rows} by rows; at most 2")
-    return lines
+def timed_repetition(planned: Planned) -> dict[str, Any]:
+    """One repetition, with what it is and the seconds that it took in all."""
+    began = time.monotonic()
+    result = repetition(planned.case, planned.ranks, planned.rounds, planned.variant)
+    return result | planned._asdict() | {"took_s": round(time.monotonic() - began, 2)}
 
 
 def machine() -> dict[str, Any]:
@@ -207,44 +115,96 @@ def machine() -> dict[str, Any]:
     return {"system": platform.platform(), "architecture": platform.machine(), "cpu": model, "cores": os.cpu_count()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="2 repetitions of a fifth of the rounds")
-    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
-    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
-    given = parser.parse_args()
-    times, share = (2, 0.2) if given.quick else (REPETITIONS, 1.0)
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    results, console = [], Console(highlight=False, soft_wrap=True)
-    console.print("hand, exact, floor: time by hand, of exact sums by hand, of the bare products / of this variant")
-    CACHE.mkdir(exist_ok=True)
+def earlier_results(against: Path | None, here: dict[str, Any]) -> tuple[Earlier | None, str]:
+    """The results that this run is compared with, if any, and what to say of them."""
+    path = against or WHOLE
+    if not path.exists():
+        return None, f"compared with nothing: there is no {path}; `make bench` writes it, --against names another"
+    earlier = read_results(path)
+    if not same_kind(earlier.machine, here):
+        is_of = f"{path} is of {shown_machine(earlier.machine)}, this machine is {shown_machine(here)}"
+        if against is None:
+            return None, f"compared with nothing: {is_of}; --against compares all the same"
+        return earlier, f"warning: {is_of}: ratios differ between machines"
+    return earlier, f"compared with {path}, {earlier.started}"
+
+
+def measured(plan: list[Planned], forecast: Forecast, about: dict[str, Any], console: Console) -> list[dict[str, Any]]:
+    """The results of all that is planned, each written when it ends; says what is done, and what remains."""
+    results: list[dict[str, Any]] = []
+    cases = list(dict.fromkeys(repetition.case for repetition in plan))
     with open(CACHE / "results.jsonl", "w", encoding="utf-8") as log, Console(stderr=True).status("") as status:
-        for number, case in enumerate(given.cases, 1):
-            status.update(f"case {case}: preparing data")
+        print(json.dumps(about), file=log, flush=True)
+        for number, case in enumerate(cases, 1):
             began, of_case = time.monotonic(), []
-            for result in repetitions([case], given.ranks, share):
-                of_case.append(result)
+            for repetition in (one for one in plan if one.case == case):
+                done = len(results) + len(of_case)
+                status.update(
+                    f"case {case} ({number} of {len(cases)}): {repetition.ranks} ranks, {repetition.variant}; "
+                    f"{done} of {len(plan)} repetitions, {shown_left(forecast.left_s(plan[done:]))}"
+                )
+                of_case.append(result := timed_repetition(repetition))
+                forecast.done(result)
                 print(json.dumps(result), file=log, flush=True)
-                done = "{ranks} ranks, repetition {repetition}, {variant} done".format_map(result)
-                status.update(f"case {case} ({number} of {len(given.cases)}): {done}")
-            console.print(table(grouped(of_case)))
-            console.print(f"case {number} of {len(given.cases)}, {time.monotonic() - began:.0f} s")
             results += of_case
-        status.update("server step and noise")
-        steps, noise = server_steps(times), noise_costs(times)
-    about = {"started": started, "machine": machine(), "versions": versions(), "commit": commit()}
-    whole = not given.quick and given.cases == list(CASES) and given.ranks == [1, 2]
-    written = (HERE if whole else CACHE) / "results.json"
-    write_json(written, about | {"results": results, "server_step_s": steps, "noise_ns": noise})
-    for line in accepted(grouped(results)):
-        console.print(line)
-    beyond = ", ".join(f"{1e3 * (seconds - steps[0]):.2f} with {M}" for M, seconds in steps.items() if M)
-    console.print(f"server step, {PARAMETERS:,} parameters: {1e3 * steps[0]:.2f} ms; with constraints, more: {beyond}")
+            console.print(table(grouped(of_case)))
+            taken, left = time.monotonic() - began, plan[len(results) :]
+            remains = f"; {shown_left(forecast.left_s(left))}" if left else ""
+            console.print(f"case {number} of {len(cases)}, {taken:.0f} s{remains}")
+    return results
+
+
+def show_parts(steps: dict[int, float], noise: dict[float, tuple[float, float, float]], console: Console) -> None:
+    """The server's step and private noise, by themselves."""
+    more = ", ".join(f"{1e3 * (seconds - steps[0]):.2f} with {M}" for M, seconds in steps.items() if M)
+    console.print(f"server step, {PARAMETERS:,} parameters: {1e3 * steps[0]:.2f} ms; with constraints, more: {more}")
     for sigma, (own, normal, times_as_long) in noise.items():
         console.print(
             f"discrete Gaussian of {sigma:.0f} steps: {own:.1f} ns a number, {times_as_long:.2f} times NumPy's float32 "
             f"normals ({normal:.1f} ns); at most 1.25"
         )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    several = ", ".join(QUICK)
+    parser.add_argument("--quick", action="store_true", help=f"2 repetitions of a fifth of the rounds; cases {several}")
+    parser.add_argument("--cases", nargs="*", help=f"of these names, or of families: {', '.join(FAMILIES)}")
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--against", type=Path, metavar="FILE", help="results to compare with (.json or .jsonl)")
+    given = parser.parse_args()
+    about = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": machine()}
+    about |= {"versions": versions(), "commit": commit()}
+    try:
+        cases = chosen(given.cases) if given.cases is not None else list(QUICK if given.quick else CASES)
+        if given.against is not None and not given.against.exists():
+            raise ValueError(f"--against {given.against}: there is no such file")
+        earlier, said = earlier_results(given.against, about["machine"])
+    except ValueError as error:
+        parser.error(str(error))
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 110)  # of the tables, where the output is no terminal
+    plan = planned(cases, given.ranks, 0.2 if given.quick else 1.0)
+    forecast = Forecast(earlier.results if earlier else [])
+    console.print(f"{said}\n{len(plan)} repetitions, {shown_left(forecast.left_s(plan))}")
+    console.print("hand, exact, floor: time by hand, of exact sums by hand, of the bare products / of this variant")
+    CACHE.mkdir(exist_ok=True)
+    results = measured(plan, forecast, about, console)
+    parts = {}
+    if not given.quick and given.cases is None:
+        steps, noise = server_steps(REPETITIONS), noise_costs(REPETITIONS)
+        parts = {"server_step_s": steps, "noise_ns": noise}
+        show_parts(steps, noise, console)
+    written = WHOLE if parts and given.ranks == [1, 2] else CACHE / "results.json"
+    write_json(written, about | {"results": results} | parts)
+    for line in accepted(grouped(results)):
+        console.print(line)
+    if earlier is not None:
+        rows = compared(grouped(results), grouped(earlier.results))
+        if rows:
+            console.print("speed as a share of the floor's, median (least-most of the repetitions):", comparison(rows))
+        for line in slower_lines(rows):
+            console.print(line)
     console.print(f"every repetition: {written}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -19,27 +20,31 @@ class Case(NamedTuple):
     ranks: tuple[int, ...] = ()  # instead of those asked for
     repetitions: int = 2  # 3 of the cases that readers look at first: every run takes a second or more to start
     data: str = ""  # instead of images split by rows or columns: "grid", "text", or "clients"
+    family: str = "rows"  # the cases that it is asked for with
 
 
 def cells(data: str, penalty: float) -> Case:
     """4 x 4 cells of even and odd digits, or of texts; rule `damped`, and `line-search` with float sums."""
     variants = "products", "float", "exact", "search", "encrypted"
     change = f"--set=model.l2={penalty}"
-    job, loop = "hyfdca.toml", ("products_of_cells.py",)
-    return Case(16, 30, "primal", variants, job, (change,), loop=loop, ranks=(1,), data=data)
+    return Case(
+        16, 30, "primal", variants, "hyfdca.toml", (change,), loop=("products_of_cells.py",), ranks=(1,),
+        data=data, family="cells",
+    )  # fmt: skip
 
 
 def columns(algorithm: str, batch: int, *more: str, ranks: tuple[int, ...] = ()) -> Case:
     """10 clients with some of the columns each."""
     variants, change = ("hand", "float", "exact", "products", *more), f"--set=algorithm.batch_size={batch}"
-    return Case(10, 200, "gradients", variants, f"{algorithm}.toml", (change,), (algorithm, str(batch)), ranks=ranks)
+    job, floor = f"{algorithm}.toml", (algorithm, str(batch))
+    return Case(10, 200, "gradients", variants, job, (change,), floor, ranks=ranks, family="columns")
 
 
 def torch(network: str, rounds: int) -> Case:
     """8 clients, 5 local steps of batch 20 of a network of PyTorch."""
     change = f"--set=model.build=benchmarks.networks:{network}"
     loop = "handwritten_torch.py", network
-    return Case(8, rounds, "changes", job="torch.toml", changes=(change,), loop=loop)
+    return Case(8, rounds, "changes", job="torch.toml", changes=(change,), loop=loop, family="networks")
 
 
 STATES = '--set=algorithm={name="fedpdm",batch_size=5,rho=2.0,local_steps=2,start="own"}'
@@ -47,7 +52,7 @@ STATES = '--set=algorithm={name="fedpdm",batch_size=5,rho=2.0,local_steps=2,star
 
 def sampled(*change: str) -> Case:
     """100 of 1,000 clients a round, and of 100,000."""
-    return Case(1000, 60, "changes", ("few", "many"), "clients.toml", change, data="clients")
+    return Case(1000, 60, "changes", ("few", "many"), "clients.toml", change, data="clients", family="clients")
 
 
 NUMBERS = {
@@ -81,7 +86,7 @@ CASES = {
         "case1.toml", ('--set=algorithm.variance_reduction="recursive"',), ranks=(1,),
     ),
     "1-fedsgd": Case(10, 200, "changes", ("hand", "float", "exact", "exact32")),
-    "2": Case(100, 60, "changes"),
+    "2": Case(100, 60, "changes", family="local"),
     "3": Case(1000, 20, "changes", ("hand", "float", "blocks", "blocks100", "hand-exact", "exact")),
     "alg2": Case(10, 200, "gradients", ("hand", "float", "exact", "products"), "alg2.toml", repetitions=3),
     "alg2-groups": Case(10, 200, "gradients", ("float", "exact", "products"), "alg2-groups.toml", ranks=(1,)),
@@ -89,13 +94,13 @@ CASES = {
     "alg4-b1000": columns("alg4", 1000, "rows"),
     "fedpdm": Case(
         1000, 150, "uploads", ("hand", "float", "exact", "private"), "fedpdm.toml",
-        loop=("handwritten_states.py",), ranks=(1, 2, 4),
+        loop=("handwritten_states.py",), ranks=(1, 2, 4), family="states",
     ),
     "torch-cnn": torch("cnn", 15),
     "torch-2nn": torch("mlp", 60),
     "channels": Case(
         10, 30, "gradients", ("exact", "streams", "masked", "streams-sparse", "sparse", "encrypted"), "case1.toml",
-        repetitions=3,
+        repetitions=3, family="channels",
     ),
     "hyfdca": cells("grid", 5e-4),
     "hyfdca-text": cells("text", 5e-6),
@@ -106,3 +111,20 @@ CASES = {
 }  # fmt: skip
 NEIGHBOURS = {"streams": 9, "streams-sparse": 4}  # of each client of case 1
 BY_ROWS = {"alg3-b1000": "1", "alg4-b1000": "alg2"}
+FAMILIES = tuple(dict.fromkeys(case.family for case in CASES.values()))
+QUICK = ("1-fedsgd", "2", "alg3-b100")  # the cases of --quick: small, each of another family
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The cases of these names, in the order of the table; a family's name, such as `clients`, is all its cases.
+
+    Raises
+    ------
+    ValueError
+        where a name is neither a case nor a family.
+    """
+    if unknown := [name for name in names if name not in CASES and name not in FAMILIES]:
+        known = f"families are {', '.join(FAMILIES)}; cases {', '.join(CASES)}"
+        raise ValueError(f"--cases {' '.join(unknown)}: no such case or family; {known}")
+    single = {name for name in names if name not in FAMILIES}
+    return [name for name, case in CASES.items() if case.family in names or name in single]

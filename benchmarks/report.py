@@ -1,0 +1,107 @@
+"""What bench.py prints of its results: medians and ratios of each case, and the ratios that have a bound."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from statistics import median
+from typing import Any, TypeAlias
+
+from cases import BY_ROWS
+from rich import box
+from rich.table import Table
+
+Grouped: TypeAlias = dict[tuple[str, int], dict[str, list[dict[str, Any]]]]  # by case and ranks, by variant
+
+
+def grouped(results: Iterable[dict[str, Any]]) -> Grouped:
+    """The repetitions, in order."""
+    groups: Grouped = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        groups[result["case"], result["ranks"]][result["variant"]].append(result)
+    return groups
+
+
+def ratios(variants: dict[str, list[dict[str, Any]]], above: str, below: str) -> list[float]:
+    """The ratios of times taken within each repetition; of a run that was cut off, those that have both."""
+    times = ({run["repetition"]: run["seconds_per_round"] for run in variants.get(name, [])} for name in (above, below))
+    first, second = times
+    return [first[number] / second[number] for number in first if number in second]
+
+
+def ratio(variants: dict[str, list[dict[str, Any]]], above: str, below: str) -> float | None:
+    """The median of the ratios of times taken within each repetition; None where one of the two was not run."""
+    return median(several) if (several := ratios(variants, above, below)) else None
+
+
+def beyond(variants: dict[str, list[dict[str, Any]]], variant: str, streams: str) -> float | None:
+    """What a masked round takes beyond the exact plain one, in key streams; the median within each repetition."""
+    if variant not in variants:
+        return None
+    times = ([one["seconds_per_round"] for one in variants[name]] for name in (variant, "exact", streams))
+    return median((masked - exact) / bare for masked, exact, bare in zip(*times, strict=True))
+
+
+def table(groups: Grouped) -> Table:
+    """Medians over the repetitions."""
+    shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
+    for heading in ("case", "ranks", "variant"):
+        shown.add_column(heading, no_wrap=True)
+    for heading in ("ms/round", "spread", "CPU ms", "MiB", "hand", "exact", "floor"):
+        shown.add_column(heading, justify="right")
+    for (case, ranks), variants in groups.items():
+        for variant, runs in variants.items():
+            taken = [one["seconds_per_round"] for one in runs]
+            speeds = [ratio(variants, floor, variant) for floor in ("hand", "hand-exact", "products")]
+            shown.add_row(
+                case,
+                str(ranks),
+                variant,
+                f"{1e3 * median(taken):.2f}",
+                f"{(max(taken) - min(taken)) / median(taken):.0%}",
+                f"{1e3 * median(one['cpu_s_per_round'] for one in runs):.2f}",
+                f"{median(one['peak_rss_bytes'] for one in runs) / 2**20:.0f}",
+                *("" if one is None else f"{one:.2f}" for one in speeds),
+            )
+    return shown
+
+
+def accepted(groups: Grouped) -> list[str]:
+    """The ratios that have a bound, one line each."""
+    lines = []
+    for case in ("1", "alg2"):
+        if (found := ratio(groups[case, 1], "products", "float")) is not None:
+            lines.append(f"{case}, 1 rank, float sums: {found:.2f} of the speed of its bare products; at least 0.7")
+    if (found := ratio(groups["fedpdm", 4], "hand", "float")) is not None:
+        lines.append(f"fedpdm, 4 ranks, float sums: {found:.2f} of the speed of the loop by hand; at least 0.6")
+    for case in ("torch-cnn", "torch-2nn"):
+        for variant in ("float", "exact"):
+            if (found := ratio(groups[case, 1], "hand", variant)) is not None:
+                lines.append(
+                    f"{case}, 1 rank, {variant} sums: {found:.2f} of the speed of the loop by hand; at least 0.9"
+                )
+    for ranks in (1, 2):
+        for variant, streams in {"masked": "streams", "sparse": "streams-sparse"}.items():
+            if (found := beyond(groups["channels", ranks], variant, streams)) is not None:
+                lines.append(
+                    f"channels, {ranks} ranks, {variant}: the exact plain round and {found:.2f} times the bare key "
+                    "streams; at most 1.5"
+                )
+    for case in ("hyfdca", "hyfdca-text"):
+        for variant, most in {"float sums": 1.5, "exact sums": 2.0}.items():
+            if (found := ratio(groups[case, 1], variant.split()[0], "products")) is not None:
+                lines.append(f"{case}, 1 rank, {variant}: {found:.2f} times its bare products; at most {most}")
+    if encrypted := groups["hyfdca", 1].get("encrypted"):
+        taken = median(one["seconds_per_round"] for one in encrypted)
+        lines.append(f"hyfdca, 1 rank, encrypted: {taken:.2f} s an iteration; under 2 s")
+    for case, what in {"clients": "no state", "clients-states": "states"}.items():
+        for ranks in (1, 2):
+            if (found := ratio(groups[case, ranks], "many", "few")) is not None:
+                lines.append(
+                    f"clients, {what}, {ranks} ranks: 100 of 100,000 take {found:.2f} times as long as 100 of 1,000; "
+                    "under 2"
+                )
+    for case, rows in BY_ROWS.items():
+        if (found := ratio(groups[case, 2], "float", "rows")) is not None:
+            lines.append(f"{case}, 2 ranks, float sums: {found:.2f} times the time of {rows} by rows; at most 2")
+    return lines
