@@ -217,4 +217,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit(f"interrupted; what is done: {CACHE / 'results.jsonl'}, which --against takes") from None
