@@ -26,7 +26,7 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
 LAUNCH = MPIEXEC="$$(cat $(VENV)/launcher)"; export MPIEXEC;
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints audit-jobs clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench profile bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints audit-jobs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -127,6 +127,12 @@ format: $(VENV)/dev.done ## ruff: mend what it can, and format
 bench: $(VENV)/data,encrypted,plot,torch.done ## speed against a hand-written loop, and what became slower since benchmarks/results.json
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES)) \
 	  $(if $(AGAINST),--against '$(AGAINST)')
+
+# CASE=2, a name of benchmarks/cases.py; VARIANT=exact; RANKS=1; ROUNDS: half of them are profiled
+profile: RANKS = 1
+profile: $(VENV)/data,encrypted,plot,torch.done ## CASE=2: a round's milliseconds by kind of work and rank, under cProfile
+	$(LAUNCH) $(BIN)/python benchmarks/profile_case.py $(or $(CASE),$(error make profile CASE=2: which case)) \
+	  --ranks $(RANKS) $(if $(VARIANT),--variant $(VARIANT)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-gpu: $(VENV)/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
 	$(LAUNCH) $(BIN)/python benchmarks/device.py $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))

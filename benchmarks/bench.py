@@ -62,15 +62,19 @@ def by_hand(case: str, variant: str, ranks: int, rounds: int, data: Path) -> dic
     return result
 
 
-def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> dict[str, Any]:
-    """One repetition of `mpifed run`."""
+def job_of(case: str, rounds: int, data: Path, numbers: str) -> list[str]:
+    """The job of a case, and the settings that a variant changes, as arguments of `mpifed run`."""
     changes = [*CASES[case].changes, f"--set=rounds={rounds}", f"--set=data.path={data}"]
     form = {"sum": CASES[case].sum, **GRIDS.get(data.name.split("-")[0], {})}
     changes += [change.format(**form) for change in NUMBERS[numbers]]
-    job = HERE / (CASES[case].job or f"case{case}.toml")
+    return [str(HERE / (CASES[case].job or f"case{case}.toml")), *changes]
+
+
+def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> dict[str, Any]:
+    """One repetition of `mpifed run`."""
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "run")
-        launched(ranks, "-m", "mpifed", "run", str(job), *changes, "--out", str(out))
+        launched(ranks, "-m", "mpifed", "run", *job_of(case, rounds, data, numbers), "--out", str(out))
         found = summary(out)
         return {
             "seconds_per_round": found["seconds_per_round"],
@@ -79,14 +83,18 @@ def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> d
         }
 
 
+def data_of(case: str, variant: str) -> Path:
+    """The folder of a variant's data, prepared where it is not there yet."""
+    if CASES[case].data == "clients":
+        return prepared_clients(100_000 if variant == "many" else CASES[case].clients)
+    if CASES[case].data:
+        return prepared_cells(CASES[case].data)
+    return prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows")
+
+
 def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, Any]:
     """One repetition of one variant."""
-    if CASES[case].data == "clients":
-        data = prepared_clients(100_000 if variant == "many" else CASES[case].clients)
-    elif CASES[case].data:
-        data = prepared_cells(CASES[case].data)
-    else:
-        data = prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows")
+    data = data_of(case, variant)
     if variant in NEIGHBOURS:
         result = json.loads(launched(ranks, str(HERE / "streams.py"), str(NEIGHBOURS[variant]), str(rounds)))
     elif variant in BY_HAND:
@@ -209,4 +217,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit(f"interrupted; what is done: {CACHE / 'results.jsonl'}, which --against takes") from None
