@@ -116,10 +116,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """One test, and then all ranks meet."""
+    """One test, and then all ranks meet; signals that an interrupted run has left ignored are heard again."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     if _guard is not None:
         _guard.failed = False
     result = yield
+    for number, handler in handlers.items():
+        if handler is not None and signal.getsignal(number) != handler:  # None: not set by Python
+            signal.signal(number, handler)
     if _guard is not None:
         _guard.meet()
     return result

@@ -16,6 +16,7 @@ inner products.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -33,10 +34,8 @@ _STARTS = 100.0, 1e4, 1.0, 1e-2, 1e6
 _CLOSE = 1e-13  # the relative error at which the polishing steps begin
 _BOUND = 0.9  # the least fraction of the distance to the boundary that a step may go
 _STEPS = 10  # of polishing
-_GOOD, _SOLVED = (
-    1e-13,
-    1e-9,
-)  # relative errors: no other attempt is made below the first; above the second it is an error
+_GOOD, _SOLVED = 1e-13, 1e-9  # relative errors: above the first other attempts are made; above the second it fails
+_ERROR = itemgetter(1)  # of what `_polish` returns
 _SIDES = np.array([[1.0], [-1.0]])  # derivatives of nu and c - nu with respect to nu
 
 
@@ -100,15 +99,17 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
         alone = _single(problem, free.levels, slopes)
         if ((free.levels <= 0) | (slopes == 0)).all():
             return alone  # no violated constraint has a gradient
-        nu, error = _polish(problem, alone)  # often suffices, and always for M = 1
+        ends = [_polish(problem, alone)]  # often suffices, and always for M = 1
         for start in _STARTS:
+            if ends[-1][1] <= _GOOD:
+                break
+            ends.append(_polish(problem, _interior(problem, alone, start)))
+        ends.sort(key=_ERROR)
+        nu, error = ends[0]
+        for end in ends:
             if error <= _GOOD:
                 break
-            other, less = _polish(problem, _interior(problem, alone, start))
-            if less < error:
-                nu, error = other, less
-        if error > _GOOD:
-            nu, error = _at_limits(problem, nu, error)
+            nu, error = min((nu, error), _at_limits(problem, *end), key=_ERROR)
     if not error <= _SOLVED:
         raise NumericalError(
             f"the convex problem of SSCA: its optimality conditions hold up to {error:.3g} only, relative to its "
@@ -299,15 +300,14 @@ def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
 def _at_limits(problem: _Problem, nu: Floats, error: float) -> tuple[Floats, float]:
     """(nu, its relative error) with those multipliers at 0 or c that the interior-point method left just inside.
 
-    Where a multiplier and its level are both 0 at the optimum, iterates come near it like a square root only. Those
-    that pull the least on w are moved first, one more at a time.
+    Where a multiplier and its level are both 0 at the optimum, iterates come near it like a square root only; where
+    dependent gradients leave a line of optimal multipliers, it has an end with one of them at either limit. Those that
+    pull the least on w are moved first, one more at a time.
     """
-    best, free = nu, np.flatnonzero((nu > 0) & (nu < problem.c))
+    best, free = (nu, error), np.flatnonzero((nu > 0) & (nu < problem.c))
     pull = np.minimum(nu, problem.c - nu) * problem.norms[1:]
     for m in free[np.argsort(pull[free], kind="stable")]:
-        nu = nu.copy()
-        nu[m] = 0.0 if nu[m] < problem.c[m] / 2 else problem.c[m]
-        other, less = _polish(problem, nu)
-        if less < error:
-            best, error = other, less
-    return best, error
+        sides = [np.where(np.arange(len(nu)) == m, limit, nu) for limit in (0.0, problem.c[m])]
+        nu, error = min((_polish(problem, side) for side in sides), key=_ERROR)
+        best = min(best, (nu, error), key=_ERROR)
+    return best

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from own_algorithms import Troubled
 
 CLIENT, ROUND = 6, 2  # whose message, and in which round
 HOLDER = 1  # whose share; not all are needed, and the first ones are taken
+UNDO = ExitStack()  # closed, it puts back what importing this has replaced: a test's process has other tests as well
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,16 @@ def flipped(message: bytes, at: int | None = None) -> bytes:
 
 
 def instead(owner: Any, name: str, change: Callable[..., Any]) -> None:
-    """Replace a method by `change(the one before, self, *arguments)`; keywords are passed on.
+    """Replace a method by `change(the one before, self, *arguments)`, until `UNDO` is closed; keywords are passed on.
 
-    For as long as the process lives: what is changed does as before wherever no trouble is asked for.
+    What is changed does as before wherever no trouble is asked for: ranks that stand keep it.
     """
     before = getattr(owner, name)
 
     def changed(self: Any, *arguments: Any, **named: Any) -> Any:
         return change(partial(before, **named), self, *arguments)
 
+    UNDO.callback(setattr, owner, name, before)
     setattr(owner, name, changed)
 
 

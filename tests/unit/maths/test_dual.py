@@ -226,6 +226,22 @@ def problems(draw: Any) -> Problem:
         2.0,
     )
 )
+@example(  # the same, where Newton's method is off by 6e-11 with a multiplier at c, and the interior point by more
+    Problem(
+        np.zeros(3),
+        np.array([[0, 130, -1e-4], [0, -100, 1e-2 / 130], [-1e-3, 1e-4, 0], [-129, 0, 0]]),
+        np.array([0.01, 0, 23, 1e-3]),
+        2.0,
+    )
+)
+@example(  # the first multiplier, 1.5 of 2, can be 0, but not 2
+    Problem(
+        np.zeros(3),
+        np.array([[1e4, 0], [-129, -1e-3], [-1e4, 0], [40, 6.999]]),
+        np.array([0.01, 1, 1, 1e-3]),
+        2.0,
+    )
+)
 def test_conditions_hold_for_any_numbers(problem: Problem) -> None:
     assert residual(problem, solved(problem).nu) <= 1e-11
 
