@@ -60,7 +60,6 @@ from mpifed.core.record import ABSENT, AnyRecord, Array, Record, in_memory, inde
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
-from mpifed.shards.layout import span
 
 
 @in_memory("rows", "shares", "keep", "count")
@@ -186,23 +185,30 @@ class Pass:
         models = [broadcast.model, broadcast.previous][: self.points]
         xp, width = block.xp, models[0].first.shape[1]
         partial = xp.empty((len(block.clients), self.points, self.size, width), models[0].first.dtype)
-        for i, shard in enumerate(block.shards):
-            weights = [model.first[index(model.first, span(shard.columns))] for model in models]
-            X = block.only(np.array([i])).take(broadcast.rows[None]).X
-            w = weights[0] if len(weights) == 1 else xp.concatenate(weights, axis=1)
-            scores = self.problem.linear.scores(w, X)[0]
+        for i, X in enumerate(block.take_alike(broadcast.rows)):
+            weights = [model.first[index(model.first, self._columns(block, i))] for model in models]
+            if self.points == 1:
+                self.problem.linear.scores(weights[0], X, out=partial[i])
+                continue
+            scores = self.problem.linear.scores(xp.concatenate(weights, axis=1), X)[0]
             partial[i] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
         return self._memory(broadcast, block), PartialScores(partial)
 
+    def _columns(self, block: Block, i: int) -> slice | Array:
+        """The columns of the `i`-th client of a block among all."""
+        return self.problem.cells.columns.of(int(block.clients[i]))
+
     def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
-        """The state at the beginning of a pass: the broadcast, and room for scores' derivatives."""
-        xp, clients = block.xp, len(block.clients)
-        functions, dtype = len(sampled(self.problem)), broadcast.model.first.dtype
-        width, head = broadcast.model.first.shape[1], broadcast.model.head
+        """The state at the beginning of a pass: the broadcast, and room for what a single client fills, the holder."""
         bare = broadcast._replace(
             model=broadcast.model._replace(first=ABSENT),
             previous=broadcast.previous._replace(first=ABSENT) if len(broadcast.previous) else ABSENT,
         )
+        xp, clients = block.xp, len(block.clients)
+        if self.holder is None:
+            return _for_each(PassClients(bare, ABSENT, ABSENT, ABSENT, ABSENT), clients)
+        functions, dtype = len(sampled(self.problem)), broadcast.model.first.dtype
+        width, head = broadcast.model.first.shape[1], broadcast.model.head
         sums: Tally = ABSENT
         if self.measures:
             sums = map_leaves(lambda field: xp.zeros(field.shape), tally_fields(self.problem, 1))
@@ -262,11 +268,9 @@ class Pass:
         assert isinstance(clients, PassClients)
         gradient: Parameters = ABSENT
         if self.gradients:
-            values = [
-                self._pull(clients.slopes[i], block.only(np.array([i])).take(clients.question.rows[i][None]).X)
-                for i in range(len(block.clients))
-            ]
-            places = [span(shard.columns) for shard in block.shards]
+            features = block.take_alike(clients.question.rows[0])
+            values = [self._pull(slopes, X) for slopes, X in zip(clients.slopes, features, strict=True)]
+            places = [self._columns(block, i) for i in range(len(values))]
             gradient = Parameters(Placed(values, places, self.problem.features, axis=1), clients.head)
         return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
 
