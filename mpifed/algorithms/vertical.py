@@ -185,8 +185,8 @@ class Pass:
         models = [broadcast.model, broadcast.previous][: self.points]
         xp, width = block.xp, models[0].first.shape[1]
         partial = xp.empty((len(block.clients), self.points, self.size, width), models[0].first.dtype)
-        for i, X in enumerate(block.take_alike(broadcast.rows)):
-            weights = [model.first[index(model.first, self._columns(block, i))] for model in models]
+        for i, (X, at) in enumerate(zip(block.take_alike(broadcast.rows), self._columns(block), strict=True)):
+            weights = [model.first[index(model.first, at)] for model in models]
             if self.points == 1:
                 self.problem.linear.scores(weights[0], X, out=partial[i])
                 continue
@@ -194,9 +194,10 @@ class Pass:
             partial[i] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
         return self._memory(broadcast, block), PartialScores(partial)
 
-    def _columns(self, block: Block, i: int) -> slice | Array:
-        """The columns of the `i`-th client of a block among all."""
-        return self.problem.cells.columns.of(int(block.clients[i]))
+    def _columns(self, block: Block) -> list[slice | Array]:
+        """The columns of each client of a block among all."""
+        columns = self.problem.cells.columns
+        return [columns.of(client) for client in block.clients.tolist()]
 
     def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
         """The state at the beginning of a pass: the broadcast, and room for what a single client fills, the holder."""
@@ -270,7 +271,7 @@ class Pass:
         if self.gradients:
             features = block.take_alike(clients.question.rows[0])
             values = [self._pull(slopes, X) for slopes, X in zip(clients.slopes, features, strict=True)]
-            places = [self._columns(block, i) for i in range(len(values))]
+            places = self._columns(block)
             gradient = Parameters(Placed(values, places, self.problem.features, axis=1), clients.head)
         return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
 

@@ -106,9 +106,10 @@ class LocalClients:
             block = whole.only(who)
             start = time.perf_counter()
             if exchange.alike:
-                first = np.arange(1)
                 if alike is None:
-                    alike = exchange.absorb(take(state, who[first]), total, block.only(first), now)
+                    at = int(who[0])
+                    first = map_leaves(lambda leaf, at=at: leaf[at : at + 1], state)
+                    alike = exchange.absorb(first, total, block.only(np.arange(1)), now)
                     slowest = time.perf_counter() - start
                 states = _repeated(alike, len(who))
             else:
