@@ -15,8 +15,9 @@ pass over a minibatch is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,6 @@ from mpifed.core.record import ABSENT, AnyRecord, Array, Record, in_memory, inde
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
-from mpifed.shards.layout import span
 
 
 @in_memory("rows", "shares", "keep", "count")
@@ -140,14 +140,16 @@ class Pass:
         problem, functions = self.problem, sampled(self.problem)
         template = model_template(problem)
         scores = template.first.shape[1]
-        partial = Field((self.points, self.size, scores))
+        partial_field = Field((self.points, self.size, scores))
         first = ToClients(
-            f"{self.name}scores", PartialScores(partial), ask, self.partial_scores, self.hear_scores,
+            f"{self.name}scores", PartialScores(partial_field), ask, self.partial_scores, self.hear_scores,
+            summed=partial(self.partial_scores, together=True),
             told_by_columns=("model.first", "previous.first"), off_clock=self.measures, hearer=self.holder, alike=True,
         )  # fmt: skip
         last = ToServer(
             f"{self.name}gradients" if self.gradients else f"{self.name}losses",
             self._fields(template), self.ask_nothing, self.gather, absorb, off_clock=self.measures,
+            summed=partial(self.gather, together=True),
         )  # fmt: skip
         if self.holder is None or not self.gradients:
             return (first, last)
@@ -180,29 +182,34 @@ class Pass:
         return ()
 
     def partial_scores(
-        self, clients: Record, broadcast: PassBroadcast, block: Block, now: Round
+        self, clients: Record, broadcast: PassBroadcast, block: Block, now: Round, together: bool = False
     ) -> tuple[PassClients, PartialScores]:
-        """Step 4: each client's partial scores of the rows, from its own columns."""
+        """Step 4: each client's partial scores of the rows, from its own columns; or those of all `together`."""
         models = [broadcast.model, broadcast.previous][: self.points]
         xp, width = block.xp, models[0].first.shape[1]
-        partial = xp.empty((len(block.clients), self.points, self.size, width), models[0].first.dtype)
-        for i, shard in enumerate(block.shards):
-            weights = [model.first[index(model.first, span(shard.columns))] for model in models]
-            X = block.only(np.array([i])).take(broadcast.rows[None]).X
-            w = weights[0] if len(weights) == 1 else xp.concatenate(weights, axis=1)
-            scores = self.problem.linear.scores(w, X)[0]
-            partial[i] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
-        return self._memory(broadcast, block), PartialScores(partial)
+        features = block.take_alike(broadcast.rows, together)
+        columns = block.columns if len(features) == len(block.clients) else [block.all_columns]
+        scores_of_each = xp.empty((len(features), self.points, self.size, width), models[0].first.dtype)
+        for X, at, out in zip(features, columns, scores_of_each, strict=True):
+            weights = [model.first[index(model.first, at)] for model in models]
+            if self.points == 1:
+                self.problem.linear.scores(weights[0], X, out=out)
+                continue
+            scores = self.problem.linear.scores(xp.concatenate(weights, axis=1), X)[0]
+            out[:] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
+        return self._memory(broadcast, block), PartialScores(scores_of_each)
 
     def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
-        """The state at the beginning of a pass: the broadcast, and room for scores' derivatives."""
-        xp, clients = block.xp, len(block.clients)
-        functions, dtype = len(sampled(self.problem)), broadcast.model.first.dtype
-        width, head = broadcast.model.first.shape[1], broadcast.model.head
+        """The state at the beginning of a pass: the broadcast, and room for what a single client fills, the holder."""
         bare = broadcast._replace(
             model=broadcast.model._replace(first=ABSENT),
             previous=broadcast.previous._replace(first=ABSENT) if len(broadcast.previous) else ABSENT,
         )
+        xp, clients = block.xp, len(block.clients)
+        if self.holder is None:
+            return _for_each(PassClients(bare, ABSENT, ABSENT, ABSENT, ABSENT), clients)
+        functions, dtype = len(sampled(self.problem)), broadcast.model.first.dtype
+        width, head = broadcast.model.first.shape[1], broadcast.model.head
         sums: Tally = ABSENT
         if self.measures:
             sums = map_leaves(lambda field: xp.zeros(field.shape), tally_fields(self.problem, 1))
@@ -257,17 +264,18 @@ class Pass:
         """Stores the label holder's derivatives at the other clients."""
         return clients._replace(slopes=_for_each(total.slopes, len(block.clients)))
 
-    def gather(self, clients: Record, broadcast: tuple[()], block: Block, now: Round) -> tuple[tuple[()], PassUpload]:
+    def gather(
+        self, clients: Record, broadcast: tuple[()], block: Block, now: Round, together: bool = False
+    ) -> tuple[tuple[()], PassUpload]:
         """Steps 5 and 6: each client's gradient in its columns, and the head's from a single client. (16), (17)"""
         assert isinstance(clients, PassClients)
         gradient: Parameters = ABSENT
         if self.gradients:
-            values = [
-                self._pull(clients.slopes[i], block.only(np.array([i])).take(clients.question.rows[i][None]).X)
-                for i in range(len(block.clients))
-            ]
-            places = [span(shard.columns) for shard in block.shards]
-            gradient = Parameters(Placed(values, places, self.problem.features, axis=1), clients.head)
+            features = block.take_alike(clients.question.rows[0], together)
+            values: Sequence[Array] = [self._pull(clients.slopes[i], X) for i, X in enumerate(features)]
+            if len(values) < len(block.clients):
+                values = np.split(values[0], np.cumsum([shard.features for shard in block.shards])[:-1], axis=1)
+            gradient = Parameters(Placed(values, block.columns, self.problem.features, axis=1), clients.head)
         return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
 
     @classmethod

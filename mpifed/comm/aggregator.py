@@ -242,7 +242,8 @@ class Aggregator:
         return clients, total
 
     def _answer(self, plan: ExchangePlan, clients: States, question: Record, now: Round) -> States:
-        return self.local_clients.answer_each(plan, self._channel(plan.exchange), clients, question, now)
+        answer = plan.exchange.answer if self._exact else plan.exchange.summed or plan.exchange.answer
+        return self.local_clients.answer_each(plan, self._channel(plan.exchange), answer, clients, question, now)
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """The states, after `absorb` on those clients who receive the sum."""

@@ -14,7 +14,7 @@ from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.block import Block
 from mpifed.core.device import Device, host_record
 from mpifed.core.exchange import Exchange, States
-from mpifed.core.record import Record, map_leaves, namespace, put, put_in_place, take
+from mpifed.core.record import Record, bare_leaves, map_leaves, namespace, put, put_in_place, take
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
 from mpifed.core.states import writable
@@ -49,9 +49,10 @@ class LocalClients:
         plan.account.answer_s += slowest
 
     def answer_each(
-        self, plan: ExchangePlan, channel: Channel, clients: States, question: Record, now: Round
-    ) -> States:
-        """Add each client's answer to the channel; returns the states afterwards."""
+        self, plan: ExchangePlan, channel: Channel, answer_of: Callable[..., tuple[Record, Record]], clients: States,
+        question: Record, now: Round,
+    ) -> States:  # fmt: skip
+        """Add each client's answer by `answer_of` to the channel; returns the states afterwards."""
         exchange, slowest, device = plan.exchange, 0.0, self.device
         channel.begin(plan, now)
         add = channel.add if channel.recorder is None else channel.add_one_by_one
@@ -65,9 +66,10 @@ class LocalClients:
             for batch in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
                 before = state if len(batch) == len(whole.clients) else take(state, who[batch])
                 start = time.perf_counter()
-                states, answer = exchange.answer(before, question, block.only(batch), now)
+                states, answer = answer_of(before, question, block.only(batch), now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(batch))
-                add(plan, answer if stays else host_record(answer), block.clients[batch], now)
+                entries = len(bare_leaves(answer)[0])
+                add(plan, answer if stays else host_record(answer), block.clients[batch][:entries], now)
                 if states is not before:  # most clients have no state, or do not change it
                     state = self._put(whole, state, who[batch], states, exchange, now)
                     clients[i] = device.states(state)
@@ -106,9 +108,10 @@ class LocalClients:
             block = whole.only(who)
             start = time.perf_counter()
             if exchange.alike:
-                first = np.arange(1)
                 if alike is None:
-                    alike = exchange.absorb(take(state, who[first]), total, block.only(first), now)
+                    at = int(who[0])
+                    first = map_leaves(lambda leaf, at=at: leaf[at : at + 1], state)
+                    alike = exchange.absorb(first, total, block.only(np.arange(1)), now)
                     slowest = time.perf_counter() - start
                 states = _repeated(alike, len(who))
             else:

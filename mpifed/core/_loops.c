@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 2 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 3 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -268,14 +268,14 @@ static PyObject *decode(PyObject *module, PyObject *arguments)
 /* --- rows ------------------------------------------------------------------------------------------------------- */
 
 /* out[i] = raw[at[i]] * scale + shift; each of the two is absent, one number, or one a column; `at` may be absent too, and
- * out be raw then. */
+ * out be raw then. From one row of `out` to the next there are `step` numbers. */
 #define GATHER(NAME, RAW, T)                                                                                           \
     CLONED static void NAME(const RAW *raw, Py_ssize_t p, const int64_t *at, Py_ssize_t b, const T *restrict scale,    \
-                            int scales, const T *restrict shift, int shifts, T *out)                                   \
+                            int scales, const T *restrict shift, int shifts, T *out, Py_ssize_t step)                  \
     {                                                                                                                  \
         for (Py_ssize_t i = 0; i < b; ++i) {                                                                           \
             const RAW *from = raw + (at ? at[i] : i) * p;                                                              \
-            T *to = out + i * p;                                                                                       \
+            T *to = out + i * step;                                                                                    \
             if (at && i + AHEAD < b) {                                                                                 \
                 const char *next = (const char *)(raw + at[i + AHEAD] * p);                                            \
                 for (Py_ssize_t k = 0; k < p * (Py_ssize_t)sizeof(RAW); k += 64) PREFETCH(next + k);                   \
@@ -308,16 +308,21 @@ PyDoc_STRVAR(gather_doc, "gather(raw, kind, p, at or None, scale or None, shift 
 
 static PyObject *gather(PyObject *module, PyObject *arguments)
 {
-    Py_buffer raw, at, scale, shift, out;
+    Py_buffer raw, at, scale, shift, out = {NULL};
+    PyObject *given;
     Py_ssize_t p;
     int kind, is_float;
-    if (!PyArg_ParseTuple(arguments, "y*Cnz*z*z*pw*", &raw, &kind, &p, &at, &scale, &shift, &is_float, &out)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "y*Cnz*z*z*pO", &raw, &kind, &p, &at, &scale, &shift, &is_float, &given)) return NULL;
+    const int rows_apart = PyObject_GetBuffer(given, &out, PyBUF_STRIDES | PyBUF_WRITABLE) == 0 && out.ndim == 2;
     const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double);
     const Py_ssize_t size = kind == 'B' ? 1 : kind == 'f' ? sizeof(float) : sizeof(double);
     const Py_ssize_t rows = p ? raw.len / (p * size) : 0, b = at.buf ? at.len / (Py_ssize_t)sizeof(int64_t) : rows;
     const Py_ssize_t scales = scale.buf ? scale.len / item : 0, shifts = shift.buf ? shift.len / item : 0;
     const int64_t *numbers = at.buf;
-    if (out.len != b * p * item || (scales > 1 && scales != p) || (shifts > 1 && shifts != p))
+    if (PyErr_Occurred())
+        ;
+    else if (!rows_apart || out.len != b * p * item || out.strides[0] % item ||
+             (p > 1 && out.strides[1] != item) || (scales > 1 && scales != p) || (shifts > 1 && shifts != p))
         PyErr_SetString(PyExc_ValueError, "gather: sizes do not fit together");
     else if (numbers && p)
         for (Py_ssize_t i = 0; i < b; ++i)
@@ -327,7 +332,7 @@ static PyObject *gather(PyObject *module, PyObject *arguments)
             }
     if (!PyErr_Occurred()) {
         Py_BEGIN_ALLOW_THREADS
-#define CALL(NAME) NAME(raw.buf, p, numbers, b, scale.buf, (int)(scales > 1 ? 2 : scales), shift.buf, (int)(shifts > 1 ? 2 : shifts), out.buf)
+#define CALL(NAME) NAME(raw.buf, p, numbers, b, scale.buf, (int)(scales > 1 ? 2 : scales), shift.buf, (int)(shifts > 1 ? 2 : shifts), out.buf, out.strides[0] / item)
         if (is_float)
             kind == 'B' ? CALL(gather_bytes_floats) : kind == 'f' ? CALL(gather_floats) : CALL(gather_doubles_floats);
         else

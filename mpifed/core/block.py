@@ -15,11 +15,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mpifed.core.holdings import span
 from mpifed.core.protocols import CsrRows, Features, Piece
 from mpifed.core.record import AnyRecord, Array, ArrayModule, beside, index, map_leaves, namespace
 from mpifed.core.round import Round
 
 _ROWS = 1024  # of one product: more leave the cache, fewer make poor products
+_FEW = 32  # rows that are used again stay in memory where they are at most one in so many
 
 
 class JointRows(Protocol):
@@ -206,6 +208,46 @@ class Block:
             y[who.start] = shard.y[index(shard.y, positions)]
             shard.take(positions, X[who.start])
         return Batch(X, y)
+
+    def take_alike(self, rows: NDArray[np.int64], together: bool = False) -> Sequence[Features]:
+        """The same rows [b] of clients with columns of their own: of each X [1, b, p_i], or a CSR matrix; read-only.
+
+        With `together` dense rows in memory are a single X [1, b, sum of p_i] of all clients. Few rows of many stay in
+        memory until others are taken, since gradients need those of the scores again.
+        """
+        if self._alike and self._alike[0][0] == together and np.array_equal(rows, self._alike[0][1]):
+            return self._alike[0][2]
+        check_rows(rows[None], self.counts.min(keepdims=True))
+        taken: Sequence[Features]
+        if self.sparse:
+            taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
+        else:
+            widths = [shard.features for shard in self.shards]
+            if together and self.xp is np:
+                whole = np.empty((1, len(rows), sum(widths)), self.dtype)
+                taken, parts = [whole], np.split(whole, np.cumsum(widths)[:-1], axis=2)
+            else:
+                taken = parts = [self.xp.empty((1, len(rows), width), dtype=self.dtype) for width in widths]
+            for shard, part in zip(self.shards, parts, strict=True):
+                shard.take(rows, part[0])
+        self._alike[:] = [(together, rows.copy(), taken)] if len(rows) * _FEW <= self.counts.min() else []
+        return taken
+
+    @cached_property
+    def _alike(self) -> list[tuple[bool, NDArray[np.int64], Sequence[Features]]]:
+        """Cache of `take_alike`."""
+        return []
+
+    @cached_property
+    def columns(self) -> Sequence[slice | Array]:
+        """n times the indices of the client's columns among all."""
+        return [span(shard.columns) for shard in self.shards]
+
+    @cached_property
+    def all_columns(self) -> slice | Array:
+        """Those of one client after the other."""
+        joined = np.concatenate([shard.columns for shard in self.shards])
+        return span(joined) if (np.diff(joined) > 0).all() else joined
 
     @cached_property
     def _runs(self) -> list[tuple[JointRows | None, slice, NDArray[np.int64]]]:

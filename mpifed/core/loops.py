@@ -13,7 +13,7 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 2  # of the arguments of what is compiled
+_VERSION = 3  # of the arguments of what is compiled
 _MOST_TERMS = 8
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
@@ -40,7 +40,7 @@ def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array
     ----------
     raw : [s, p]
     scale, shift : of the dtype of `out`, [] or [p]; None changes nothing
-    out : [b, p]; may be `raw` itself where there is no `at`
+    out : [b, p], each row contiguous; may be `raw` itself where there is no `at`
     at : [b] rows of `raw`, from 0 to s - 1; all of them by default
 
     Raises
@@ -49,7 +49,8 @@ def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array
         when there are fewer rows.
     """
     kind = _RAW.get(raw.dtype)
-    if compiled is not None and kind is not None and out.dtype in _FLOATS and _contiguous(raw, out):
+    in_rows = out.ndim == 2 and (out.shape[1] == 1 or out.strides[1] == out.itemsize)
+    if compiled is not None and kind is not None and out.dtype in _FLOATS and _contiguous(raw) and in_rows:
         rows = None if at is None else np.ascontiguousarray(at, np.int64)
         compiled.gather(raw, kind, raw.shape[1], rows, scale, shift, out.dtype == _F4, out)
         return

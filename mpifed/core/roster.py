@@ -7,6 +7,7 @@ their blocks are touched: a round takes as long with 100,000 clients as with 1,0
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -76,15 +77,24 @@ class Roster(Sequence[Block]):
 
     def among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(number of a block, positions in it of the clients chosen) for each block with any; [N] who is chosen."""
-        where = np.flatnonzero(self.here(chosen))
+        here = self.here(chosen)
+        where = np.flatnonzero(here)
         if len(self) == len(self.clients) or not len(where):
             yield from ((i, _FIRST) for i in where.tolist())
+            return
+        if len(where) == len(here):
+            yield from self._all
             return
         blocks = np.searchsorted(self.bounds, where, side="right") - 1
         starts = np.flatnonzero(np.diff(blocks, prepend=-1)).tolist()
         for start, stop in zip(starts, [*starts[1:], len(where)], strict=True):
             i = int(blocks[start])
             yield i, where[start:stop] - self.bounds[i]
+
+    @cached_property
+    def _all(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """What `among` yields where all clients are chosen."""
+        return [(i, np.arange(size)) for i, size in enumerate(np.diff(self.bounds).tolist()) if size]
 
     def together(self, chosen: NDArray[np.bool_]) -> Block | None:
         """The chosen clients [N] as one block, None if there are none; cached where they are all."""

@@ -15,13 +15,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-def product(X: Features, weights: Array) -> Array:
+def product(X: Features, weights: Array, out: Array | None = None) -> Array:
     """X @ weights for every client.
 
     Parameters
     ----------
     X : [..., s, p], or a tuple of n CSR matrices [s, p]
     weights : [p, h], or [n, p, h] where each client has its own weights
+    out : [..., s, h], contiguous: where it goes; a new array by default
 
     Returns
     -------
@@ -29,11 +30,12 @@ def product(X: Features, weights: Array) -> Array:
     """
     if isinstance(X, tuple):
         each_weights = weights if weights.ndim == 3 else [weights] * len(X)
-        return namespace(weights).stack([x @ w for x, w in zip(X, each_weights, strict=True)])
+        return namespace(weights).stack([x @ w for x, w in zip(X, each_weights, strict=True)], out=out)
+    matmul = namespace(weights).matmul
     if X.ndim > 2 and weights.ndim == 2:  # a single large product instead of n small ones
-        return (X.reshape(-1, X.shape[-1]) @ weights).reshape(*X.shape[:-1], weights.shape[-1])
-    result: Array = X @ weights
-    return result
+        flat = None if out is None else out.reshape(-1, out.shape[-1])
+        return matmul(X.reshape(-1, X.shape[-1]), weights, out=flat).reshape(*X.shape[:-1], weights.shape[-1])
+    return matmul(X, weights, out=out)
 
 
 def transposed_product(X: Features, slopes: Array) -> Array:

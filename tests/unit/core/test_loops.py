@@ -84,13 +84,15 @@ def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> Non
     at = rng.integers(0, 23, 50)
     kinds = {None: None, "one": np.array(1 / 255, dtype), "each": rng.standard_normal(p).astype(dtype)}
     factor, term = kinds[scale], kinds[shift]
-    for rows, out in ((at, np.empty((50, p), dtype)), (None, np.empty((23, p), dtype))):
+    beside = np.full((50, p + 5), 7, dtype)  # columns of others, left and right
+    for rows, out in ((at, beside[:, 3:-2]), (at, np.empty((50, p), dtype)), (None, np.empty((23, p), dtype))):
         loops.scale_dense(values, factor, term, out, rows)
         for i, row in enumerate(range(23) if rows is None else rows):
             wanted = values[row].astype(dtype)
             if factor is not None:
                 wanted = wanted * factor
             same(out[i], wanted if term is None else wanted + term)
+    assert (beside[:, :3] == 7).all() and (beside[:, -2:] == 7).all()
     if raw == dtype:
         there = values.copy()
         loops.scale_dense(there, factor, term, there)

@@ -1,0 +1,96 @@
+"""Rows that clients with columns of their own take alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from mpifed.core.block import Block
+
+SAMPLES, WIDTHS = 64, (3, 1, 4)
+FEW, MANY = np.array([63, 0]), np.array([5, 63, 0])  # rows: 2 of 64 are few
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def columns(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
+    """The columns of each client."""
+    rng = np.random.default_rng(1)
+    dense = [rng.standard_normal((SAMPLES, width)).astype(np.float32) for width in WIDTHS]
+    yield dense if request.param == "dense" else [csr_matrix(X) for X in dense]
+
+
+def rows_of(X: Any) -> np.ndarray:
+    """[b, p] what `take_alike` gives of a client."""
+    rows: np.ndarray = X[0].toarray() if isinstance(X, tuple) else X[0]
+    return rows
+
+
+def block_of(columns: list[Any], array_shard: type[Any]) -> Block:
+    return Block(tuple(array_shard(i, X, np.zeros(SAMPLES)) for i, X in enumerate(columns)))
+
+
+@pytest.mark.parametrize("rows", [FEW, MANY], ids=["few", "many"])
+def test_every_client_takes_the_same_rows_and_few_are_kept(
+    columns: list[Any], rows: np.ndarray, array_shard: type[Any]
+) -> None:
+    block = block_of(columns, array_shard)
+    taken = block.take_alike(rows)
+    for X, own in zip(taken, columns, strict=True):
+        np.testing.assert_array_equal(rows_of(X), rows_of((own[rows],)) if isinstance(X, tuple) else own[rows])
+    again = block.take_alike(rows.copy())
+    assert all((X is Y) == (rows is FEW) for X, Y in zip(taken, again, strict=True))
+
+
+def test_rows_that_are_kept_are_not_taken_for_others(columns: list[Any], array_shard: type[Any]) -> None:
+    block, rows = block_of(columns, array_shard), FEW.copy()
+    before = [rows_of(X).copy() for X in block.take_alike(rows)]
+    rows[:] = rows[::-1].copy()  # as the buffer of a broadcast changes
+    for X, Y in zip(before, block.take_alike(rows), strict=True):
+        np.testing.assert_array_equal(rows_of(Y), X[::-1])
+
+
+@pytest.mark.parametrize("row", [-1, SAMPLES])
+def test_there_are_no_other_rows(columns: list[Any], row: int, array_shard: type[Any]) -> None:
+    with pytest.raises(IndexError, match=f"rows {row} to {row} of clients with"):
+        block_of(columns, array_shard).take_alike(np.array([row]))
+
+
+@pytest.mark.parametrize("rows", [FEW, MANY], ids=["few", "many"])
+def test_dense_rows_are_taken_together_and_apart(columns: list[Any], rows: np.ndarray, array_shard: type[Any]) -> None:
+    """Whichever was taken before; sparse rows are always apart."""
+    block = block_of(columns, array_shard)
+    apart = [rows_of(X).copy() for X in block.take_alike(rows)]
+    together = [rows_of(X) for X in block.take_alike(rows, together=True)]
+    assert len(together) == (3 if block.sparse else 1)
+    np.testing.assert_array_equal(np.hstack(together), np.hstack(apart))
+    again = block.take_alike(rows)
+    assert [rows_of(X).flags.c_contiguous for X in again] == [True] * 3
+    for X, Y in zip(again, apart, strict=True):
+        np.testing.assert_array_equal(rows_of(X), Y)
+
+
+@pytest.mark.parametrize(
+    ("held", "own", "of_all"),
+    [
+        ([[2, 3], [4], [5, 6, 7]], [slice(2, 4), slice(4, 5), slice(5, 8)], slice(2, 8)),
+        ([[0, 1], [5]], [slice(0, 2), slice(5, 6)], [0, 1, 5]),
+        ([[0, 2], [1]], [[0, 2], slice(1, 2)], [0, 2, 1]),
+        ([[0, 2], [1, 3]], [[0, 2], [1, 3]], [0, 2, 1, 3]),
+        ([[0, 1], [1, 3]], [slice(0, 2), [1, 3]], [0, 1, 1, 3]),
+    ],
+)
+def test_columns_of_a_block(held: list[list[int]], own: Any, of_all: Any, array_shard: type[Any]) -> None:
+    shards = [array_shard(i, np.zeros((2, len(columns))), np.zeros(2)) for i, columns in enumerate(held)]
+    for shard, columns in zip(shards, held, strict=True):
+        shard.columns = np.array(columns)
+    block = Block(tuple(shards))
+
+    def plain(at: Any) -> Any:
+        return at if isinstance(at, slice) else list(at)
+
+    assert [plain(at) for at in block.columns] == own
+    assert plain(block.all_columns) == of_all
