@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +24,12 @@ from mpifed.algorithms.horizontal import model_template, training_rows
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
+from mpifed.core.loops import descended
 from mpifed.core.protocols import Features
-from mpifed.core.record import Array, added, bare_leaves, beside, map_leaves, namespace
+from mpifed.core.record import Array, ArrayModule, added, bare_leaves, beside, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
-from mpifed.maths.objectives import Parameters, concave, concave_gradient, descended
+from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import SGD
 
 TILE = 32  # rows, of which a batch of random size is made
@@ -123,13 +124,7 @@ class LocalSteps:
 
     def keeps(self, step: float, pull: float = 0.0) -> Parameters:
         """`keep` of each leaf of the model: 1 - step (pull + 2 l2 + weight decay), without l2 for intercepts."""
-        objective = self.problem.objective
-        double, decay = 2 * float(objective.l2), self.optimizer.weight_decay if self.optimizer is not None else 0.0
-        factors = map_leaves(
-            lambda counts: 1 - step * (pull + (double if counts else 0.0) + decay),
-            objective.penalized(model_template(self.problem)),
-        )
-        return factors
+        return _keeps(self.problem, step, pull, self.optimizer.weight_decay if self.optimizer is not None else 0.0)
 
     def check(self) -> list[str]:
         """Errors of the settings, one message each."""
@@ -227,9 +222,9 @@ class LocalSteps:
 
     def _alike(self, batch: Batch) -> Minibatch:
         """A minibatch in which all rows have the same weight."""
-        xp, privacy, shape = namespace(batch.y), privacy_of(self.problem), batch.y.shape
+        privacy, shape = privacy_of(self.problem), batch.y.shape
         clipped = privacy is not None and privacy.level == "sample"
-        return Minibatch(batch.X, batch.y, xp.full(shape, 1.0 if clipped else 1 / shape[1]))
+        return Minibatch(batch.X, batch.y, _filled(namespace(batch.y), shape, 1.0 if clipped else 1 / shape[1]))
 
     def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """[n, ...] x_i - model: each client's change after its local steps.
@@ -244,7 +239,11 @@ class LocalSteps:
     def _ran(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """`run` for clients with any numbers of rows, and so of steps and of rows in a minibatch."""
         size = self.batch if self.epochs is None else int(self.problem.counts.max())
-        changes: Parameters = block.joined(size, lambda who, part, rows: self._run(descent.only(who), part, now))
+
+        def of_part(who: Array, part: Block, rows: int) -> Parameters:
+            return self._run(descent if part is block else descent.only(who), part, now)
+
+        changes: Parameters = block.joined(size, of_part)
         return changes
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
@@ -257,13 +256,19 @@ class LocalSteps:
         # None: at the model, which needs no copy for each
         x = None if starts is None else map_leaves(lambda leaf: leaf.copy(), starts)
         ended, kept = block.xp.zeros(len(block.clients), dtype=bool), [float(part) for part in bare_leaves(keep)]
-        plain = push is None and not tolerance and self._plain
+        plain, pushes = push is None and not tolerance and self._plain, () if push is None else (push,)
+        of, each, descend = None, ended, self.problem.objective.descend
         for r, batch in enumerate(self.minibatches(block, now)):
             if x is not None and plain:
-                self.problem.objective.descend(x, batch.X, batch.y, batch.weights * -step, kept)
+                if batch.weights is not of:  # those of most steps are the same
+                    of, each = batch.weights, batch.weights * -step
+                descend(x, batch.X, batch.y, each, kept)
                 continue
             at = model if x is None else x
             down = self._down(at, batch, step, block, now, r)
+            if x is not None and not tolerance:
+                map_leaves(descended, x, down, keep, *pushes)
+                continue
             if push is not None:
                 down = map_leaves(_add, down, push)
             if x is None:
@@ -271,10 +276,8 @@ class LocalSteps:
                 if self.single_step:
                     return moved
                 new = map_leaves(operator.add, moved, model)
-            elif tolerance:
-                new = map_leaves(lambda w, d, part: d + w * w.dtype.type(part), x, down, keep)
             else:
-                new = map_leaves(descended, x, down, keep)
+                new = map_leaves(lambda w, d, part: d + w * w.dtype.type(part), x, down, keep)
             if tolerance:
                 new, ended = _stopped(new, at, ended, tolerance * step**2)
             x = new
@@ -329,6 +332,18 @@ class LocalSteps:
         return down
 
 
+@lru_cache(maxsize=8)  # every block of clients asks for those of the round
+def _keeps(problem: Problem, step: float, pull: float, decay: float) -> Parameters:
+    """`LocalSteps.keeps`."""
+    double = 2 * float(problem.objective.l2)
+    factors: Parameters = map_leaves(
+        lambda counts: 1 - step * (pull + (double if counts else 0.0) + decay),
+        problem.objective.penalized(model_template(problem)),
+    )
+    return factors
+
+
+@lru_cache(maxsize=8)
 def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
     """The Lipschitz constant of a local step's public part: the largest over the leaves, which are mapped separately.
 
@@ -340,6 +355,12 @@ def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
         keeps, problem.objective.penalized(keeps),
     )  # fmt: skip
     return max(map(float, bare_leaves(kinds)))
+
+
+@lru_cache(maxsize=8)  # each step of a round asks for the same
+def _filled(xp: ArrayModule, shape: tuple[int, ...], value: float) -> Array:
+    """An array of one value; not to be written to."""
+    return xp.full(shape, value)
 
 
 def _add(out: Array, other: Array) -> Array:

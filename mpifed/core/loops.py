@@ -90,6 +90,27 @@ def combination(factors: Sequence[float], arrays: Sequence[Array], out: Array | 
     return out
 
 
+def descended(x: Array, change: Array, keep: float, push: Array | None = None) -> Array:
+    """keep x + (change + push), in place, by a single pass where that is compiled; `change` may be overwritten.
+
+    Parameters
+    ----------
+    x, change : [n, ...] of NumPy or of CuPy
+    push : [n, ...], or [...] common to all; None adds nothing
+    """
+    parts = (change,) if push is None else (change, push)
+    alike = all(type(part) is np.ndarray and part.dtype == x.dtype and part.size == x.size for part in parts)
+    if compiled is not None and alike and x.dtype in _FLOATS and _contiguous(x, *parts):
+        compiled.combine((*(1.0 for _ in parts), keep), (*parts, x), x.dtype == _F4, x)
+        return x
+    if push is not None:
+        change += push
+    if keep != 1:
+        x *= x.dtype.type(keep)
+    x += change
+    return x
+
+
 def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
     """Put the first distinct random rows into `rows`: drawn in turn, without those drawn before.
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from numpy.random import Generator
 
+from mpifed.core.loops import descended
 from mpifed.core.protocols import Backward, Dual, Features, Head, Model, Parameters, Slope
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, map_leaves
 from mpifed.maths.arrays import namespace, product, transposed_product
@@ -179,14 +180,6 @@ class LinearScores(Objective):
         fields = [name for name in self.unpenalized if name in getattr(head, "_fields", ())]
         free = {name: map_leaves(lambda leaf: False, getattr(head, name)) for name in fields}
         return counted._replace(head=head._replace(**free)) if free else counted
-
-
-def descended(x: Array, change: Array, keep: float) -> Array:
-    """keep x + change, in place."""
-    if keep != 1:
-        x *= x.dtype.type(keep)
-    x += change
-    return x
 
 
 def squares(model: Parameters) -> float:

@@ -76,6 +76,31 @@ def test_combinations_of_what_is_not_contiguous() -> None:
 
 
 @dtypes
+@pytest.mark.parametrize("keep", [1.0, 0.7])
+@pytest.mark.parametrize("push", [None, "each", "common", "wide", "strided"])
+@np.errstate(all="ignore")
+def test_steps_in_place(dtype: str, keep: float, push: str | None) -> None:
+    x, change, each, common = (numbers(2050, dtype, seed).reshape(2, -1) for seed in range(4))
+    added = {
+        None: None, "each": each, "common": common[0], "wide": each.astype("f8"), "strided": each.T.copy().T,
+    }[push]  # fmt: skip
+    moved = change.copy()
+    if added is not None:
+        moved += added
+    wanted = x * np.dtype(dtype).type(keep) + moved
+    assert loops.descended(x, change.T.copy().T if push == "strided" else change, keep, added) is x
+    same(x, wanted)
+
+
+def test_a_step_takes_changes_of_other_dtypes() -> None:
+    x = np.ones((2, 3), "f4")
+    loops.descended(x, np.full((2, 3), 0.5), 2.0)
+    same(x, np.full((2, 3), 2.5, "f4"))
+    loops.descended(x, np.ones((2, 3), "f4")[:, ::-1], 1.0)
+    same(x, np.full((2, 3), 3.5, "f4"))
+
+
+@dtypes
 @np.errstate(all="ignore")
 @covering({"shift": [None, "one", "each"], "scale": [None, "one", "each"], "raw": ["u1", "i2", "f4", "f8"]})
 def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> None:
