@@ -274,7 +274,7 @@ class Pass:
             features = block.take_alike(clients.question.rows[0], together)
             values: Sequence[Array] = [self._pull(clients.slopes[i], X) for i, X in enumerate(features)]
             if len(values) < len(block.clients):
-                values = np.split(values[0], np.cumsum([shard.features for shard in block.shards])[:-1], axis=1)
+                values = [values[0][:, at] for at in block.side_by_side]
             gradient = Parameters(Placed(values, block.columns, self.problem.features, axis=1), clients.head)
         return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
 
