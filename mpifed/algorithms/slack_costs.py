@@ -79,6 +79,8 @@ def after_round(
     costs: SlackCosts, t: int, cost: Floats, cap: Floats, multipliers: Floats, total: float, slack: Floats
 ) -> SlackCosts:
     """The means updated by round t: its costs [M] and caps [M], and the convex problem's multipliers, T and slack."""
+    if not len(cost):
+        return costs
     weight, fast = recent(t), min(1.0, 4 * recent(t))
     quick = np.where(costs.short >= ALWAYS, max(weight, QUICK), weight)
     return SlackCosts(

@@ -193,7 +193,7 @@ class Pass:
         for X, at, out in zip(features, columns, scores_of_each, strict=True):
             weights = [model.first[index(model.first, at)] for model in models]
             if self.points == 1:
-                self.problem.linear.scores(weights[0], X, out=out)
+                out[:] = self.problem.linear.scores(weights[0], X)[0]
                 continue
             scores = self.problem.linear.scores(xp.concatenate(weights, axis=1), X)[0]
             out[:] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
@@ -274,7 +274,7 @@ class Pass:
             features = block.take_alike(clients.question.rows[0], together)
             values: Sequence[Array] = [self._pull(clients.slopes[i], X) for i, X in enumerate(features)]
             if len(values) < len(block.clients):
-                values = np.split(values[0], np.cumsum([shard.features for shard in block.shards])[:-1], axis=1)
+                values = [values[0][:, at] for at in block.side_by_side]
             gradient = Parameters(Placed(values, block.columns, self.problem.features, axis=1), clients.head)
         return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
 

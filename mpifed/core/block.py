@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -222,15 +222,17 @@ class Block:
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
-            widths = [shard.features for shard in self.shards]
             if together and self.xp is np:
-                whole = np.empty((1, len(rows), sum(widths)), self.dtype)
-                taken, parts = [whole], np.split(whole, np.cumsum(widths)[:-1], axis=2)
+                whole = np.empty((1, len(rows), self.side_by_side[-1].stop), self.dtype)
+                taken, parts = [whole], [whole[..., at] for at in self.side_by_side]
             else:
+                widths = [shard.features for shard in self.shards]
                 taken = parts = [self.xp.empty((1, len(rows), width), dtype=self.dtype) for width in widths]
             for shard, part in zip(self.shards, parts, strict=True):
                 shard.take(rows, part[0])
-        self._alike[:] = [(together, rows.copy(), taken)] if len(rows) * _FEW <= self.counts.min() else []
+        # what stands in place of a shard, as an audit's, must see every read
+        few = len(rows) * _FEW <= self.counts.min() and not any(getattr(one, "sees_reads", False) for one in self.shards)
+        self._alike[:] = [(together, rows.copy(), taken)] if few else []
         return taken
 
     @cached_property
@@ -244,9 +246,14 @@ class Block:
         return [span(shard.columns) for shard in self.shards]
 
     @cached_property
+    def side_by_side(self) -> Sequence[slice]:
+        """n times the places of the client's columns among those of the block."""
+        return [slice(*ends) for ends in pairwise(accumulate((shard.features for shard in self.shards), initial=0))]
+
+    @cached_property
     def all_columns(self) -> slice | Array:
         """Those of one client after the other."""
-        joined = np.concatenate([shard.columns for shard in self.shards])
+        joined: Array = np.concatenate([shard.columns for shard in self.shards])
         return span(joined) if (np.diff(joined) > 0).all() else joined
 
     @cached_property

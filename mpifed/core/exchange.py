@@ -164,9 +164,6 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     fewer and larger products. Float sums use it; exact sums take the answers one by one, so that every client's
     value is rounded to the grid by itself.
 
-    `summed`, where it is given, is called in place of `answer` for float sums: the upload may have fewer entries along
-    its leading axis than there are clients, as only the sum over all of them matters.
-
     With `stale`, the name of a memory, whoever does not answer counts with its last answer, and what is received is the
     sum over all clients; exchanges with one name share the memory, and have the same fields.
     """
@@ -180,6 +177,7 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     # (server, total, now) -> server; `total` is the sum in the form of `fields`; on the server
     absorb: Callable[[Server, Upload, Round], Server]
     fused: Callable[[Broadcast, Block, Round], Upload] | None = None  # (broadcast, block, now) -> sum over its clients
+    # in place of `answer` for float sums: there only the sum over the clients matters, of whatever number of entries
     summed: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]] | None = None
     told_by_columns: tuple[str, ...] = ()  # leaves of the broadcast of which a client is sent its own columns, axis 0
     off_clock: bool = False  # run to measure: in float64, and in no account of bytes

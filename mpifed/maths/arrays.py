@@ -30,12 +30,19 @@ def product(X: Features, weights: Array, out: Array | None = None) -> Array:
     """
     if isinstance(X, tuple):
         each_weights = weights if weights.ndim == 3 else [weights] * len(X)
-        return namespace(weights).stack([x @ w for x, w in zip(X, each_weights, strict=True)], out=out)
-    matmul = namespace(weights).matmul
-    if X.ndim > 2 and weights.ndim == 2:  # a single large product instead of n small ones
-        flat = None if out is None else out.reshape(-1, out.shape[-1])
-        return matmul(X.reshape(-1, X.shape[-1]), weights, out=flat).reshape(*X.shape[:-1], weights.shape[-1])
-    return matmul(X, weights, out=out)
+        result: Array = namespace(weights).stack([x @ w for x, w in zip(X, each_weights, strict=True)])
+    elif X.ndim > 2 and weights.ndim == 2:  # a single large product instead of n small ones
+        flat = X.reshape(-1, X.shape[-1])
+        if out is not None and namespace(out) is np:
+            np.matmul(flat, weights, out=out.reshape(-1, out.shape[-1]))
+            return out
+        result = (flat @ weights).reshape(*X.shape[:-1], weights.shape[-1])
+    else:
+        result = X @ weights
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 def transposed_product(X: Features, slopes: Array) -> Array:

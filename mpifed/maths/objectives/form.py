@@ -152,9 +152,9 @@ class LinearScores(Objective):
         """[..., s, h] X @ first, and the way back by X'."""
         return self.scores(model.first, X), lambda slope: Parameters(self.pull(X, slope.scores), slope.head)
 
-    def scores(self, first: Array, X: Features, out: Array | None = None) -> Array:
-        """[..., s, h] X @ first, in `out` where it is given."""
-        return product(X, first, out)
+    def scores(self, first: Array, X: Features) -> Array:
+        """[..., s, h] X @ first."""
+        return product(X, first)
 
     def pull(self, X: Features, slopes: Array) -> Array:
         """[..., p, h] X' @ slopes: the derivative by `first`, from that by the scores [..., s, h]."""
