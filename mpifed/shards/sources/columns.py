@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LARGEST = float(np.finfo(np.float32).max)
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's Cc
+_OWNER_BYTES = 2**25  # of identifiers that wait for their numbers
 
 
 class TableLayout(NamedTuple):
@@ -40,16 +42,59 @@ class TableLayout(NamedTuple):
         return tuple(self.names[at] for at in self.features) if self.names else None
 
 
-class Texts(dict[str, int]):
+class Texts:
     """Distinct texts, numbered as they come; training and test rows share them."""
+
+    def __init__(self) -> None:
+        self._known: pa.Array | None = None
 
     def codes(self, column: pa.Array) -> NDArray[np.int64]:
         """[b] numbers of the texts in a column; -1 for null."""
-        encoded = column.dictionary_encode()
-        number = np.array([self.setdefault(text, len(self)) for text in encoded.dictionary.to_pylist()] + [-1])
-        places = encoded.indices.fill_null(len(number) - 1).to_numpy(zero_copy_only=False)
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        encoded = column.cast(pa.large_string()).dictionary_encode()  # of more than 2 GiB as well
+        texts = encoded.dictionary
+        known = texts[:0] if self._known is None else self._known
+        new = texts.filter(pc.invert(pc.is_in(texts, known)))
+        self._known = known = pa.concat_arrays([known, new])
+        number = np.append(_numpy(pc.index_in(texts, known)), -1)
+        places = _numpy(encoded.indices.fill_null(len(texts)) if encoded.null_count else encoded.indices)
         codes: NDArray[np.int64] = number[places].astype(np.int64)
         return codes
+
+    def names(self) -> list[str]:
+        """The texts, by their numbers."""
+        names: list[str] = [] if self._known is None else self._known.to_pylist()
+        return names
+
+
+@dataclass
+class Owners:
+    """Whose each row is: identifiers as numbers, found for many rows at a time since the known ones are many."""
+
+    texts: Texts
+    codes: list[Array] = field(default_factory=list)
+    waiting: list[pa.Array] = field(default_factory=list)  # whose numbers are not known yet
+
+    def append(self, column: pa.Array) -> None:
+        import pyarrow as pa
+
+        self.waiting.append(column.cast(pa.large_string()))
+        if sum(part.nbytes for part in self.waiting) >= _OWNER_BYTES:
+            self._settle()
+
+    def all_codes(self) -> Array:
+        """[s] numbers of the identifiers."""
+        self._settle()
+        return np.concatenate(self.codes)
+
+    def _settle(self) -> None:
+        import pyarrow as pa
+
+        if self.waiting:
+            self.codes.append(self.texts.codes(pa.concat_arrays(self.waiting)))
+            self.waiting = []
 
 
 class TextsMet(Exception):
@@ -61,8 +106,8 @@ class RowsRead:
     """What was read of a file."""
 
     spool: Spool
+    owners: Owners
     labels: list[Array] = field(default_factory=list)  # [b] or [b, t] float64, or [b] codes
-    owners: list[Array] = field(default_factory=list)  # [b] codes
 
 
 class KnownTexts(NamedTuple):
@@ -178,7 +223,7 @@ class ColumnSource(Source):
         """The rows of a file: features as numbers and codes of texts, NaN for gaps."""
         import pyarrow.compute as pc
 
-        rows, done = RowsRead(Spool(len(layout.features), np.float32)), 0
+        rows, done = RowsRead(Spool(len(layout.features), np.float32), Owners(known.by)), 0
         for batch in self.batches(path, layout, texts):
             used = [*layout.features, *layout.labels, *([] if layout.by is None else [layout.by])]
             absent = {at: batch[at].is_null().to_numpy(zero_copy_only=False) for at in used if batch[at].null_count}
@@ -203,7 +248,7 @@ class ColumnSource(Source):
                 columns = [self._numbers(path, layout, batch[at], done, at, keep) for at in layout.labels]
                 rows.labels.append(columns[0] if len(columns) == 1 else np.stack(columns, axis=1))
             if layout.by is not None:
-                rows.owners.append(known.by.codes(batch[layout.by]))
+                rows.owners.append(batch[layout.by])
             done += size
         if not rows.spool.rows:
             raise DataError(f"{path}: no rows{' without gaps' if done else ''}; expected a row for each sample")
@@ -213,7 +258,7 @@ class ColumnSource(Source):
         self, path: Path, layout: TableLayout, column: pa.Array, done: int, at: int, keep: Array | None
     ) -> Array:
         """[b] float64 of a column, NaN for gaps; DataError where a number is not finite in float32."""
-        values: Array = column.to_numpy(zero_copy_only=False)
+        values = _numpy(column)
         wrong = ~(np.abs(values) <= LARGEST) & ~np.isnan(values)
         if wrong.any():
             row = int(np.argmax(wrong)) if keep is None else int(np.flatnonzero(keep)[np.argmax(wrong)])
@@ -221,7 +266,7 @@ class ColumnSource(Source):
         return values
 
     def _dataset(self, layout: TableLayout, known: KnownTexts, rows: RowsRead, test: RowsRead | None) -> Dataset:
-        ranks = {place: _ranks(texts, in_order(texts)) for place, texts in known.features.items()}
+        ranks = {place: _ranks(texts, in_order) for place, texts in known.features.items()}
 
         def chunks(of: Spool, order: Array | None) -> Iterator[Array]:
             for X in of.chunks(order):
@@ -233,10 +278,8 @@ class ColumnSource(Source):
         labels, test_labels, classes = self._labels(known, rows, test)
         natural, order, test_order = None, None, None
         if layout.by is not None:
-            natural = natural_clients(
-                _identifiers(self.path, known.by), np.concatenate(rows.owners),
-                None if test is None else np.concatenate(test.owners),
-            )  # fmt: skip
+            owners, test_owners = rows.owners.all_codes(), None if test is None else test.owners.all_codes()
+            natural = natural_clients(_identifiers(self.path, known.by), owners, test_owners)
             order = canonical_order(natural.owner, labels, chunks(rows.spool, None))
             natural, labels = natural._replace(owner=natural.owner[order]), labels[order]
             if test is not None and test_labels is not None and natural.test_owner is not None:
@@ -260,7 +303,7 @@ class ColumnSource(Source):
         """(labels, test labels, names of the classes where they are texts)."""
         labels, test_labels = np.concatenate(rows.labels), None if test is None else np.concatenate(test.labels)
         if known.label is not None:
-            rank, names = _ranks(known.label, sorted(known.label))
+            rank, names = _ranks(known.label, sorted)
             return rank[labels], None if test_labels is None else rank[test_labels], names
         if labels.ndim > 1:
             return labels, test_labels, None
@@ -271,16 +314,36 @@ class ColumnSource(Source):
         return labels, test_labels, None
 
 
-def _ranks(texts: Texts, names: list[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """(rank [n] of each text in the order in which they came, the sorted texts `names`)."""
+def _numpy(column: pa.Array) -> Array:
+    """The numbers [b] of a column, NaN for null."""
+    if column.null_count:
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.from_dlpack(column)  # `to_numpy` would import pandas
+
+
+def null_for_nan(values: pa.Array) -> pa.Array:
+    """The numbers [b], with null in place of NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    absent = pc.is_nan(values)
+    return pc.if_else(absent, pa.nulls(1, values.type)[0], values) if pc.any(absent).as_py() else values
+
+
+def _ranks(texts: Texts, order: Callable[[list[str]], list[str]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """(rank [n] of each text in the order in which they came, the texts as `order` sorts them)."""
+    names = texts.names()
+    number = {name: at for at, name in enumerate(names)}
     rank = np.empty(max(1, len(names)), np.int64)
-    rank[[texts[name] for name in names]] = np.arange(len(names))
-    return rank, tuple(names)
+    ordered = order(names)
+    rank[[number[name] for name in ordered]] = np.arange(len(names))
+    return rank, tuple(ordered)
 
 
 def _identifiers(path: Path, texts: Texts) -> list[str]:
     """The identifiers as they came; DataError for one that no file of text can hold."""
-    for text in texts:
-        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
-            raise DataError(f"{path}: identifier {shown(text)} has a control character; rename it")
-    return list(texts)
+    names = texts.names()
+    if _CONTROLS.search("".join(names)):
+        wrong = next(name for name in names if _CONTROLS.search(name))
+        raise DataError(f"{path}: identifier {shown(wrong)} has a control character; rename it")
+    return names
