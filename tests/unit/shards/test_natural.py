@@ -276,6 +276,19 @@ def test_natural_clients_have_test_rows_of_their_own(tmp_path: Path) -> None:
     assert sorted(ages) == sorted(row[0] for row in ROWS)
 
 
+def test_fewest_rows_are_counted_before_clients_own_tests_are_drawn(tmp_path: Path) -> None:
+    """And after the common test rows were taken, a fifth of the 20 rows."""
+    rows = [[number, f"h{number // 4}", number % 2] for number in range(20)]
+    path = write(tmp_path / "a.csv", rows, ["x", "who", "y"])
+    words = ("csv", path, "--label", "y", "--by", "who", "--min-rows", 8)
+    folder = make(tmp_path / "a", *words, "--client-test-fraction", 0.25)
+    held = folder.counts + folder.tests.counts
+    assert held.min() >= 8 and held.sum() == 20 and folder.counts.tolist() == (held - np.rint(held / 4)).tolist()
+    assert folder.counts.min() < 8
+    common = make(tmp_path / "a", *words, "--test-fraction", 0.2)
+    assert common.counts.min() >= 8 and common.counts.sum() == 16
+
+
 def test_a_text_against_the_rest(tmp_path: Path) -> None:
     rows = [[i, f"h{i % 2}", ["cat", "dog", "rat"][i % 3]] for i in range(12)]
     path = write(tmp_path / "a.csv", rows, ["x", "who", "kind"])
