@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -18,7 +17,7 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import Table
 from mpifed.shards import layout
-from mpifed.shards.hdf5 import Group, content_sha256, reserve, write_hdf5
+from mpifed.shards.hdf5 import Group, content_sha256, put_texts, reserve, write_hdf5
 from mpifed.shards.partition import Partition, training_rows
 from mpifed.shards.scaling import Scaling
 
@@ -128,7 +127,7 @@ def _write_files(
         if about.names is not None:
             file["names"] = list(about.names)
         if about.ids is not None:
-            file.create_dataset("clients/ids", data=np.array(about.ids[0], object), dtype=h5py.string_dtype())
+            put_texts(file, "clients/ids", about.ids[0])
             file.create_dataset("clients/of", data=about.ids[1], compression="gzip", shuffle=True)
         for name, value in (about.optimum or {}).items():
             file[f"optimum/{name}"] = value

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Gt
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.encoding import FILLS, RawColumns
 from mpifed.shards.natural import canonical_order, in_order, natural_clients
-from mpifed.shards.sources.dataset import Dataset, Source, listed, shown, typed_labels
+from mpifed.shards.sources.dataset import Dataset, Source, listed, typed_labels
 from mpifed.shards.sources.spool import Spool
 from mpifed.shards.sources.table import position, positions
+from mpifed.shards.sources.texts import Owners, Texts, identifiers, in_numpy, ranks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 LARGEST = float(np.finfo(np.float32).max)
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's Cc
-_OWNER_BYTES = 2**25  # of identifiers that wait for their numbers
 
 
 class TableLayout(NamedTuple):
@@ -40,61 +37,6 @@ class TableLayout(NamedTuple):
 
     def feature_names(self) -> tuple[str, ...] | None:
         return tuple(self.names[at] for at in self.features) if self.names else None
-
-
-class Texts:
-    """Distinct texts, numbered as they come; training and test rows share them."""
-
-    def __init__(self) -> None:
-        self._known: pa.Array | None = None
-
-    def codes(self, column: pa.Array) -> NDArray[np.int64]:
-        """[b] numbers of the texts in a column; -1 for null."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        encoded = column.cast(pa.large_string()).dictionary_encode()  # of more than 2 GiB as well
-        texts = encoded.dictionary
-        known = texts[:0] if self._known is None else self._known
-        new = texts.filter(pc.invert(pc.is_in(texts, known)))
-        self._known = known = pa.concat_arrays([known, new])
-        number = np.append(_numpy(pc.index_in(texts, known)), -1)
-        places = _numpy(encoded.indices.fill_null(len(texts)) if encoded.null_count else encoded.indices)
-        codes: NDArray[np.int64] = number[places].astype(np.int64)
-        return codes
-
-    def names(self) -> list[str]:
-        """The texts, by their numbers."""
-        names: list[str] = [] if self._known is None else self._known.to_pylist()
-        return names
-
-
-@dataclass
-class Owners:
-    """Whose each row is: identifiers as numbers, found for many rows at a time since the known ones are many."""
-
-    texts: Texts
-    codes: list[Array] = field(default_factory=list)
-    waiting: list[pa.Array] = field(default_factory=list)  # whose numbers are not known yet
-
-    def append(self, column: pa.Array) -> None:
-        import pyarrow as pa
-
-        self.waiting.append(column.cast(pa.large_string()))
-        if sum(part.nbytes for part in self.waiting) >= _OWNER_BYTES:
-            self._settle()
-
-    def all_codes(self) -> Array:
-        """[s] numbers of the identifiers."""
-        self._settle()
-        return np.concatenate(self.codes)
-
-    def _settle(self) -> None:
-        import pyarrow as pa
-
-        if self.waiting:
-            self.codes.append(self.texts.codes(pa.concat_arrays(self.waiting)))
-            self.waiting = []
 
 
 class TextsMet(Exception):
@@ -258,7 +200,7 @@ class ColumnSource(Source):
         self, path: Path, layout: TableLayout, column: pa.Array, done: int, at: int, keep: Array | None
     ) -> Array:
         """[b] float64 of a column, NaN for gaps; DataError where a number is not finite in float32."""
-        values = _numpy(column)
+        values = in_numpy(column)
         wrong = ~(np.abs(values) <= LARGEST) & ~np.isnan(values)
         if wrong.any():
             row = int(np.argmax(wrong)) if keep is None else int(np.flatnonzero(keep)[np.argmax(wrong)])
@@ -266,7 +208,7 @@ class ColumnSource(Source):
         return values
 
     def _dataset(self, layout: TableLayout, known: KnownTexts, rows: RowsRead, test: RowsRead | None) -> Dataset:
-        ranks = {place: _ranks(texts, in_order) for place, texts in known.features.items()}
+        ranks = {place: ranks_of(texts, in_order) for place, texts in known.features.items()}
 
         def chunks(of: Spool, order: Array | None) -> Iterator[Array]:
             for X in of.chunks(order):
@@ -279,7 +221,7 @@ class ColumnSource(Source):
         natural, order, test_order = None, None, None
         if layout.by is not None:
             owners, test_owners = rows.owners.all_codes(), None if test is None else test.owners.all_codes()
-            natural = natural_clients(_identifiers(self.path, known.by), owners, test_owners)
+            natural = natural_clients(identifiers(self.path, known.by), owners, test_owners)
             order = canonical_order(natural.owner, labels, chunks(rows.spool, None))
             natural, labels = natural._replace(owner=natural.owner[order]), labels[order]
             if test is not None and test_labels is not None and natural.test_owner is not None:
@@ -303,7 +245,7 @@ class ColumnSource(Source):
         """(labels, test labels, names of the classes where they are texts)."""
         labels, test_labels = np.concatenate(rows.labels), None if test is None else np.concatenate(test.labels)
         if known.label is not None:
-            rank, names = _ranks(known.label, sorted)
+            rank, names = ranks_of(known.label, sorted)
             return rank[labels], None if test_labels is None else rank[test_labels], names
         if labels.ndim > 1:
             return labels, test_labels, None
@@ -312,38 +254,3 @@ class ColumnSource(Source):
         if test_labels is not None and self.test is not None:
             test_labels = typed_labels(self.test, test_labels, task)
         return labels, test_labels, None
-
-
-def _numpy(column: pa.Array) -> Array:
-    """The numbers [b] of a column, NaN for null."""
-    if column.null_count:
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    return np.from_dlpack(column)  # `to_numpy` would import pandas
-
-
-def null_for_nan(values: pa.Array) -> pa.Array:
-    """The numbers [b], with null in place of NaN."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    absent = pc.is_nan(values)
-    return pc.if_else(absent, pa.nulls(1, values.type)[0], values) if pc.any(absent).as_py() else values
-
-
-def _ranks(texts: Texts, order: Callable[[list[str]], list[str]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """(rank [n] of each text in the order in which they came, the texts as `order` sorts them)."""
-    names = texts.names()
-    number = {name: at for at, name in enumerate(names)}
-    rank = np.empty(max(1, len(names)), np.int64)
-    ordered = order(names)
-    rank[[number[name] for name in ordered]] = np.arange(len(names))
-    return rank, tuple(ordered)
-
-
-def _identifiers(path: Path, texts: Texts) -> list[str]:
-    """The identifiers as they came; DataError for one that no file of text can hold."""
-    names = texts.names()
-    if _CONTROLS.search("".join(names)):
-        wrong = next(name for name in names if _CONTROLS.search(name))
-        raise DataError(f"{path}: identifier {shown(wrong)} has a control character; rename it")
-    return names

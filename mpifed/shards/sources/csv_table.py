@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.shards.sources.columns import ColumnSource, TableLayout, TextsMet, null_for_nan
+from mpifed.shards.sources.columns import ColumnSource, TableLayout, TextsMet
 from mpifed.shards.sources.dataset import check_packed, open_packed, shown
 from mpifed.shards.sources.table import GAPS, check_widths, first_line, number_in, read_lines, wrong_cell
+from mpifed.shards.sources.texts import null_for_nan
 
 if TYPE_CHECKING:
     import pyarrow as pa

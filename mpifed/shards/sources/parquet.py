@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpifed.core.errors import DataError
-from mpifed.shards.sources.columns import ColumnSource, TableLayout, null_for_nan
+from mpifed.shards.sources.columns import ColumnSource, TableLayout
 from mpifed.shards.sources.dataset import UNPACKED_BYTES, UNPACKED_RATIO, Dataset, check_file, listed, shown
+from mpifed.shards.sources.texts import null_for_nan
 
 if TYPE_CHECKING:
     import pyarrow as pa

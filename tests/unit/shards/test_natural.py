@@ -18,7 +18,7 @@ from mpifed.cli import main
 from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.shards.command import data
 from mpifed.shards.natural import NaturalClients, canonical_order, grouped, in_order, natural_clients
-from mpifed.shards.sources.columns import Owners, Texts
+from mpifed.shards.sources.texts import Owners, Texts
 from mpifed.shards.store import ShardFolder, open_federation
 
 NAMES = ["age", "weight", "hospital", "sex", "ill"]
@@ -176,7 +176,7 @@ def test_a_row_that_equals_its_label_in_bytes() -> None:
 
 @pytest.mark.parametrize("few", [1, 2**25])
 def test_identifiers_have_one_number_in_all_batches(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.sources.columns._OWNER_BYTES", few)
+    monkeypatch.setattr("mpifed.shards.sources.texts._OWNER_BYTES", few)
     texts, batches = Texts(), [["b", "a", "b"], ["c"], [], ["a", "é", "b"]]
     train, test = Owners(texts), Owners(texts)
     for batch in batches:
