@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import vstack
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
@@ -38,6 +37,8 @@ def with_owners_tests(data: Dataset, y: Array, test_y: Array | None) -> tuple[Da
 
     def chunks() -> Iterator[Piece]:
         if data.dtype is None:
+            from scipy.sparse import vstack  # slow to import
+
             yield vstack([*data.chunks(), X[own]], "csr")
             return
         yield from data.chunks()

@@ -60,7 +60,8 @@ def _of_all_sources() -> list[click.Parameter]:
         click.Option(["--clients"], type=int, help="Number of clients; --by, --grid and --map imply it."),
         click.Option(["--group"], type=int, metavar="N", help="Natural clients: N identifiers per client, as sorted."),
         click.Option(
-            ["--min-rows"], type=int, metavar="N", help="Natural clients: join those of fewer than N training rows."
+            ["--min-rows"], type=int, metavar="N",
+            help="Natural clients: join those of fewer than N training rows, counted before --client-test-fraction.",
         ),
         click.Option(
             ["--grid"], callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns."

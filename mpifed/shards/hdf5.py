@@ -17,7 +17,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -183,6 +183,11 @@ def texts_of(group: h5py.Group, name: str) -> list[str]:
         raise ValueError(f"{name} has shape {dataset.shape}")
     texts: list[str] = dataset.asstr()[()].tolist()
     return texts
+
+
+def put_texts(group: h5py.Group, name: str, texts: Sequence[str]) -> None:
+    """Write a dataset of texts [n]; h5py would look at each of a list several times."""
+    group.create_dataset(name, data=np.array(texts, object), dtype=h5py.string_dtype())
 
 
 def attribute_of(held: h5py.Group | h5py.Dataset, key: str) -> object:

@@ -23,7 +23,7 @@ class Options:
     map: Path | None = None
     missing: str = "error"  # "zero" to allow cells of `map` that no client holds; how gaps of tables are filled
     group: int | None = None  # identifiers per client, of natural clients
-    min_rows: int | None = None  # training rows that a natural client has at least
+    min_rows: int | None = None  # that a natural client has at least, to train on or of `client_test_fraction`
     partition: str = "iid"
     skew: str | float | None = None
     min_samples: int = 1  # of each client

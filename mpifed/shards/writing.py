@@ -17,7 +17,7 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import Table
 from mpifed.shards import layout
-from mpifed.shards.hdf5 import Group, content_sha256, reserve, write_hdf5
+from mpifed.shards.hdf5 import Group, content_sha256, put_texts, reserve, write_hdf5
 from mpifed.shards.partition import Partition, training_rows
 from mpifed.shards.scaling import Scaling
 
@@ -127,7 +127,7 @@ def _write_files(
         if about.names is not None:
             file["names"] = list(about.names)
         if about.ids is not None:
-            file["clients/ids"] = list(about.ids[0])
+            put_texts(file, "clients/ids", about.ids[0])
             file.create_dataset("clients/of", data=about.ids[1], compression="gzip", shuffle=True)
         for name, value in (about.optimum or {}).items():
             file[f"optimum/{name}"] = value
@@ -166,11 +166,11 @@ class _Packed:
         """Write the labels, and reserve the space of dense rows, which `add` fills chunk by chunk."""
         self.path, self.prefix = layout.aside(path), prefix
         self.dtype = None if dtype is None else np.dtype(dtype).newbyteorder("<")
-        self.held = [partition.of(client) for client in clients]
+        holds = partition.holds[clients.start : clients.stop]
+        self.held = [(partition.rows[rows], partition.columns[columns]) for rows, columns in holds.tolist()]
         self.counts = np.array([len(rows) for rows, _ in self.held])
         self.widths = np.array([len(columns) for _, columns in self.held])
-        groups = partition.holds[clients.start : clients.stop, 1]
-        self.alike = bool((groups == groups[0]).all())  # whether all clients hold the same columns
+        self.alike = bool((holds[:, 1] == holds[0, 1]).all())  # whether all clients hold the same columns
         self.size = int(self.counts @ self.widths)
         order = np.concatenate([rows for rows, _ in self.held])  # [rows of the file] global row indices
         if self.alike:

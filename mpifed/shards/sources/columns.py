@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Gt
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.encoding import FILLS, RawColumns
 from mpifed.shards.natural import canonical_order, in_order, natural_clients
-from mpifed.shards.sources.dataset import Dataset, Source, listed, shown, typed_labels
+from mpifed.shards.sources.dataset import Dataset, Source, listed, typed_labels
 from mpifed.shards.sources.spool import Spool
 from mpifed.shards.sources.table import position, positions
+from mpifed.shards.sources.texts import Owners, Texts, identifiers, in_numpy, ranks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,18 +39,6 @@ class TableLayout(NamedTuple):
         return tuple(self.names[at] for at in self.features) if self.names else None
 
 
-class Texts(dict[str, int]):
-    """Distinct texts, numbered as they come; training and test rows share them."""
-
-    def codes(self, column: pa.Array) -> NDArray[np.int64]:
-        """[b] numbers of the texts in a column; -1 for null."""
-        encoded = column.dictionary_encode()
-        number = np.array([self.setdefault(text, len(self)) for text in encoded.dictionary.to_pylist()] + [-1])
-        places = encoded.indices.fill_null(len(number) - 1).to_numpy(zero_copy_only=False)
-        codes: NDArray[np.int64] = number[places].astype(np.int64)
-        return codes
-
-
 class TextsMet(Exception):
     """A column that was taken for numbers holds texts."""
 
@@ -61,8 +48,8 @@ class RowsRead:
     """What was read of a file."""
 
     spool: Spool
+    owners: Owners
     labels: list[Array] = field(default_factory=list)  # [b] or [b, t] float64, or [b] codes
-    owners: list[Array] = field(default_factory=list)  # [b] codes
 
 
 class KnownTexts(NamedTuple):
@@ -178,7 +165,7 @@ class ColumnSource(Source):
         """The rows of a file: features as numbers and codes of texts, NaN for gaps."""
         import pyarrow.compute as pc
 
-        rows, done = RowsRead(Spool(len(layout.features), np.float32)), 0
+        rows, done = RowsRead(Spool(len(layout.features), np.float32), Owners(known.by)), 0
         for batch in self.batches(path, layout, texts):
             used = [*layout.features, *layout.labels, *([] if layout.by is None else [layout.by])]
             absent = {at: batch[at].is_null().to_numpy(zero_copy_only=False) for at in used if batch[at].null_count}
@@ -203,7 +190,7 @@ class ColumnSource(Source):
                 columns = [self._numbers(path, layout, batch[at], done, at, keep) for at in layout.labels]
                 rows.labels.append(columns[0] if len(columns) == 1 else np.stack(columns, axis=1))
             if layout.by is not None:
-                rows.owners.append(known.by.codes(batch[layout.by]))
+                rows.owners.append(batch[layout.by])
             done += size
         if not rows.spool.rows:
             raise DataError(f"{path}: no rows{' without gaps' if done else ''}; expected a row for each sample")
@@ -213,7 +200,7 @@ class ColumnSource(Source):
         self, path: Path, layout: TableLayout, column: pa.Array, done: int, at: int, keep: Array | None
     ) -> Array:
         """[b] float64 of a column, NaN for gaps; DataError where a number is not finite in float32."""
-        values: Array = column.to_numpy(zero_copy_only=False)
+        values = in_numpy(column)
         wrong = ~(np.abs(values) <= LARGEST) & ~np.isnan(values)
         if wrong.any():
             row = int(np.argmax(wrong)) if keep is None else int(np.flatnonzero(keep)[np.argmax(wrong)])
@@ -221,7 +208,7 @@ class ColumnSource(Source):
         return values
 
     def _dataset(self, layout: TableLayout, known: KnownTexts, rows: RowsRead, test: RowsRead | None) -> Dataset:
-        ranks = {place: _ranks(texts, in_order(texts)) for place, texts in known.features.items()}
+        ranks = {place: ranks_of(texts, in_order) for place, texts in known.features.items()}
 
         def chunks(of: Spool, order: Array | None) -> Iterator[Array]:
             for X in of.chunks(order):
@@ -233,10 +220,8 @@ class ColumnSource(Source):
         labels, test_labels, classes = self._labels(known, rows, test)
         natural, order, test_order = None, None, None
         if layout.by is not None:
-            natural = natural_clients(
-                _identifiers(self.path, known.by), np.concatenate(rows.owners),
-                None if test is None else np.concatenate(test.owners),
-            )  # fmt: skip
+            owners, test_owners = rows.owners.all_codes(), None if test is None else test.owners.all_codes()
+            natural = natural_clients(identifiers(self.path, known.by), owners, test_owners)
             order = canonical_order(natural.owner, labels, chunks(rows.spool, None))
             natural, labels = natural._replace(owner=natural.owner[order]), labels[order]
             if test is not None and test_labels is not None and natural.test_owner is not None:
@@ -260,7 +245,7 @@ class ColumnSource(Source):
         """(labels, test labels, names of the classes where they are texts)."""
         labels, test_labels = np.concatenate(rows.labels), None if test is None else np.concatenate(test.labels)
         if known.label is not None:
-            rank, names = _ranks(known.label, sorted(known.label))
+            rank, names = ranks_of(known.label, sorted)
             return rank[labels], None if test_labels is None else rank[test_labels], names
         if labels.ndim > 1:
             return labels, test_labels, None
@@ -269,18 +254,3 @@ class ColumnSource(Source):
         if test_labels is not None and self.test is not None:
             test_labels = typed_labels(self.test, test_labels, task)
         return labels, test_labels, None
-
-
-def _ranks(texts: Texts, names: list[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """(rank [n] of each text in the order in which they came, the sorted texts `names`)."""
-    rank = np.empty(max(1, len(names)), np.int64)
-    rank[[texts[name] for name in names]] = np.arange(len(names))
-    return rank, tuple(names)
-
-
-def _identifiers(path: Path, texts: Texts) -> list[str]:
-    """The identifiers as they came; DataError for one that no file of text can hold."""
-    for text in texts:
-        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
-            raise DataError(f"{path}: identifier {shown(text)} has a control character; rename it")
-    return list(texts)

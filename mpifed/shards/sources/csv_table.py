@@ -13,6 +13,7 @@ from mpifed.core.errors import DataError
 from mpifed.shards.sources.columns import ColumnSource, TableLayout, TextsMet
 from mpifed.shards.sources.dataset import check_packed, open_packed, shown
 from mpifed.shards.sources.table import GAPS, check_widths, first_line, number_in, read_lines, wrong_cell
+from mpifed.shards.sources.texts import null_for_nan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +113,7 @@ def _gapped(column: pa.Array, gaps: tuple[str, ...]) -> pa.Array:
 
     trimmed = pc.utf8_trim_whitespace(column)
     absent = pc.is_in(pc.utf8_lower(trimmed), pa.array(gaps, pa.string()))
-    return pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
+    return pc.if_else(absent, pa.nulls(1, pa.string())[0], trimmed) if pc.any(absent).as_py() else trimmed
 
 
 def _numbers(column: pa.Array) -> tuple[pa.Array, int | None]:
@@ -134,4 +135,4 @@ def _numbers(column: pa.Array) -> tuple[pa.Array, int | None]:
             if any(wrong):
                 return None, int(np.argmax(wrong))
             values = pa.array(numbers, pa.float64())
-    return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values), None
+    return null_for_nan(values), None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mpifed.core.errors import DataError
 from mpifed.shards.sources.columns import ColumnSource, TableLayout
 from mpifed.shards.sources.dataset import UNPACKED_BYTES, UNPACKED_RATIO, Dataset, check_file, listed, shown
+from mpifed.shards.sources.texts import null_for_nan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,8 +66,7 @@ class TypedSource(ColumnSource):
                 if at == layout.by or at in (texts or ()):
                     columns[at] = pc.cast(column, pa.string())
                     continue
-                values = pc.cast(column, pa.float64(), safe=False)
-                columns[at] = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+                columns[at] = null_for_nan(pc.cast(column, pa.float64(), safe=False))
             for at, column in enumerate(columns):
                 columns[at] = pa.nulls(len(batch)) if column is None else column
             yield columns
@@ -92,6 +92,7 @@ class ParquetTable(TypedSource):
             file = self._opened(path)
             names = [file.schema_arrow.names[at] for at in columns]
             for batch in file.iter_batches(BATCH_ROWS, columns=names, use_threads=False):
+                batch.validate(full=True)  # texts may be no UTF-8
                 yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], names)
 
     def _opened(self, path: Path) -> pa.parquet.ParquetFile:

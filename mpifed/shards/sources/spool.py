@@ -14,6 +14,7 @@ from mpifed.core.record import Array
 from mpifed.shards.sources.dataset import CHUNK_VALUES
 
 _SCATTERED_ROWS = 1 << 14  # of a chunk, each on a page of its own at worst
+_FEW_BYTES = 1 << 27  # of a file whose pages may all be in memory
 
 
 class Spool:
@@ -39,7 +40,7 @@ class Spool:
         """All rows [b, p], as they were appended, or in an order [s] of row indices."""
         self._file.flush()
         size = max(1, CHUNK_VALUES // self.features)
-        if order is not None:
+        if order is not None and self.rows * self.features * self.dtype.itemsize > _FEW_BYTES:
             size = min(size, _SCATTERED_ROWS)
         for start in range(0, self.rows if order is None else len(order), size):
             # a mapping for each chunk: pages that were read count as memory of the process while they are mapped

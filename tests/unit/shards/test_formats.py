@@ -295,6 +295,17 @@ def test_other_columns_of_parquet(tmp_path: Path, columns: dict[str, Any], said:
         make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE)
 
 
+@pytest.mark.parametrize("column", ["who", "kind", "y"])
+def test_texts_of_parquet_that_are_no_utf8(tmp_path: Path, column: str) -> None:
+    offsets, letters = np.array([0, 1, 2, 3], np.int32).tobytes(), b"a\xffb"
+    text = pa.Array.from_buffers(pa.string(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
+    parquet.write_table(pa.table({"who": [1, 1, 2], "kind": ["p", "q", "p"], "y": [0, 1, 1], column: text}),
+                        tmp_path / "a.parquet")  # fmt: skip
+    words = ("--label", "y", "--by", "who", "--categorical", "one-hot")
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*UTF8"):
+        make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *words)
+
+
 def test_a_parquet_file_of_very_many_equal_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpifed.shards.sources.parquet.UNPACKED_BYTES", 2**16)
     ones = np.ones(2**20, np.int8)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.shards.command import data
-from mpifed.shards.natural import NaturalClients, grouped, in_order, natural_clients
+from mpifed.shards.natural import NaturalClients, canonical_order, grouped, in_order, natural_clients
+from mpifed.shards.sources.texts import Owners, Texts
 from mpifed.shards.store import ShardFolder, open_federation
 
 NAMES = ["age", "weight", "hospital", "sex", "ill"]
@@ -119,6 +122,77 @@ def test_the_order_of_identifiers(texts: list[str], expected: list[str]) -> None
     assert [clients.ids[at] for at in clients.owner] == texts
 
 
+@pytest.mark.parametrize("largest", [-1, 0, 3, 2**20, 2**62])
+@pytest.mark.parametrize("targets", [None, 2])
+def test_an_order_of_content(largest: int, targets: int | None) -> None:
+    """By owner; and whatever the order and the chunks of the rows were, the same rows in the same places.
+
+    Most rows occur several times; an owner of 2^62 leaves one bit of the rows to sort by at first, so most are tied.
+    """
+    rng = np.random.default_rng(4)
+    owner = np.where(rng.random(300) < 0.3, largest, rng.integers(-1, max(0, min(largest, 5)) + 1, 300))
+    labels = rng.integers(0, 2, 300) if targets is None else rng.integers(0, 2, (300, targets)).astype(float)
+    for X in (
+        rng.integers(0, 2, (300, 4)).astype("f4"),
+        rng.integers(0, 3, (300, 3)).astype("u1"),
+        rng.random((300, 1)),
+    ):
+        orders = []
+        for _ in range(3):
+            mixed = rng.permutation(300)
+            pieces = np.array_split(X[mixed], rng.integers(1, 300, 3)[0])
+            order = canonical_order(owner[mixed], labels[mixed], iter(pieces))
+            assert sorted(order.tolist()) == list(range(300))
+            orders.append(mixed[order])
+            assert (np.diff(owner[orders[-1]]) >= 0).all()
+        for array in (owner, labels, X):
+            assert np.array_equal(array[orders[0]], array[orders[1]]) and np.array_equal(
+                array[orders[0]], array[orders[2]]
+            )
+
+
+def test_equal_rows_of_a_client_stand_together() -> None:
+    """So each group of equal rows and labels is one run: no other row has the same key, down to a single bit."""
+    bits = np.eye(256, dtype=np.uint8)
+    X = np.packbits(
+        np.concatenate([bits, bits[:, ::-1], np.zeros((1, 256), np.uint8)]), axis=1
+    )  # single bits, and none
+    X, labels = np.repeat(X, 3, axis=0), np.tile([0, 1, 0], len(X))
+    contents = [(*row, label) for row, label in zip(X.tolist(), labels.tolist(), strict=True)]
+    mixed = np.random.default_rng(0).permutation(len(X))
+    order = mixed[canonical_order(np.zeros(len(X), int), labels[mixed], iter([X[mixed]]))]
+    runs = 1 + sum(contents[a] != contents[b] for a, b in pairwise(order.tolist()))
+    assert runs == len(set(contents)) == 2 * 257
+
+
+def test_a_row_that_equals_its_label_in_bytes() -> None:
+    """Contents that differ are told apart, also where those of rows and labels would cancel."""
+    values = np.arange(64.0)
+    order = canonical_order(np.zeros(64, int), values, iter([values.reshape(-1, 1)]))
+    mixed = np.random.default_rng(0).permutation(64)
+    again = canonical_order(np.zeros(64, int), values[mixed], iter([values[mixed].reshape(-1, 1)]))
+    assert np.array_equal(values[order], values[mixed][again])
+
+
+@pytest.mark.parametrize("few", [1, 2**25])
+def test_identifiers_have_one_number_in_all_batches(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpifed.shards.sources.texts._OWNER_BYTES", few)
+    texts, batches = Texts(), [["b", "a", "b"], ["c"], [], ["a", "é", "b"]]
+    train, test = Owners(texts), Owners(texts)
+    for batch in batches:
+        train.append(pa.array(batch, pa.string()))
+    test.append(pa.array(["d", "a"], pa.string()))
+    names = [[texts.names()[code] for code in owners.all_codes()] for owners in (train, test)]
+    assert names == [["b", "a", "b", "c", "a", "é", "b"], ["d", "a"]] and sorted(texts.names()) == [
+        "a",
+        "b",
+        "c",
+        "d",
+        "é",
+    ]
+    assert texts.codes(pa.array(["new", None, "b"])).tolist() == [5, -1, texts.names().index("b")]
+
+
 def test_joined_clients() -> None:
     owner = np.repeat(np.arange(6), [1, 9, 2, 2, 8, 1])
     clients = NaturalClients(tuple("abcdef"), owner)
@@ -200,6 +274,19 @@ def test_natural_clients_have_test_rows_of_their_own(tmp_path: Path) -> None:
             shard.take(np.arange(shard.samples), X)
             ages += X[:, 0].tolist()
     assert sorted(ages) == sorted(row[0] for row in ROWS)
+
+
+def test_fewest_rows_are_counted_before_clients_own_tests_are_drawn(tmp_path: Path) -> None:
+    """And after the common test rows were taken, a fifth of the 20 rows."""
+    rows = [[number, f"h{number // 4}", number % 2] for number in range(20)]
+    path = write(tmp_path / "a.csv", rows, ["x", "who", "y"])
+    words = ("csv", path, "--label", "y", "--by", "who", "--min-rows", 8)
+    folder = make(tmp_path / "a", *words, "--client-test-fraction", 0.25)
+    held = folder.counts + folder.tests.counts
+    assert held.min() >= 8 and held.sum() == 20 and folder.counts.tolist() == (held - np.rint(held / 4)).tolist()
+    assert folder.counts.min() < 8
+    common = make(tmp_path / "a", *words, "--test-fraction", 0.2)
+    assert common.counts.min() >= 8 and common.counts.sum() == 16
 
 
 def test_a_text_against_the_rest(tmp_path: Path) -> None:
