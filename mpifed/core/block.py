@@ -231,7 +231,8 @@ class Block:
             for shard, part in zip(self.shards, parts, strict=True):
                 shard.take(rows, part[0])
         # what stands in place of a shard, as an audit's, must see every read
-        few = len(rows) * _FEW <= self.counts.min() and not any(getattr(one, "sees_reads", False) for one in self.shards)
+        seen = any(getattr(shard, "sees_reads", False) for shard in self.shards)
+        few = len(rows) * _FEW <= self.counts.min() and not seen
         self._alike[:] = [(together, rows.copy(), taken)] if few else []
         return taken
 
