@@ -83,7 +83,7 @@ def explained(file: str, key: str, values: dict[str, list[Any]]) -> None:
     assert np.mean(across) <= most * np.mean(within), (file, key, np.mean(across), np.mean(within))
 
 
-SHORT = ("gradients", "distributed, masked", "drawn", "coins, masked")
+SHORT = ("gradients", "coins, masked")
 
 
 @pytest.mark.parametrize("name", long_unless(lambda name: name in SHORT, JOBS))

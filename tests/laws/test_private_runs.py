@@ -198,6 +198,7 @@ def test_coins_and_keys(digits: Path) -> None:
     assert all(round_of(fixed, 100, t, 1).present.sum() == 20 for t in range(5))
 
 
+@pytest.mark.long
 def test_of_many_clients_who_differ_the_table_has_coarser_bounds(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

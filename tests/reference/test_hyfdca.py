@@ -305,7 +305,9 @@ def optimum(loss: str, data: Data) -> float:
     return float(minimize(P, np.zeros(data.p), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10}).fun)
 
 
-@pytest.mark.parametrize("loss", ["hinge", "squared-hinge", "logistic"])
+@pytest.mark.parametrize(
+    "loss", ["logistic", *(pytest.param(loss, marks=pytest.mark.long) for loss in ("hinge", "squared-hinge"))]
+)
 def test_the_optimum(shared_path: Path, loss: str) -> None:
     """Found by the accelerated rule, and certified by its gap."""
     folder = grid(shared_path, "2x3")

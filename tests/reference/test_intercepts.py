@@ -103,7 +103,8 @@ def test_ridge_with_an_intercept(tmp_path: Path, name: str, everything: bool) ->
     assert result.columns["objective"] == pytest.approx(objective, rel=1e-9)
 
 
-@pytest.mark.parametrize("loss", ["logistic", pytest.param("squared-hinge", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["logistic", "squared-hinge"])
 def test_two_classes_with_an_intercept(tmp_path: Path, loss: str) -> None:
     """By scipy's BFGS; one class is rare, so that the intercept matters."""
     rng = np.random.default_rng(8)

@@ -84,6 +84,7 @@ def _sizes(exchange: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in exchange.items() if key != "crypto_s"}
 
 
+@pytest.mark.long
 def test_a_network_as_wide_as_may_be(shown: Callable[..., dict[str, Any]]) -> None:
     found = shown("model.hidden=1000000")
     assert found["memory_bytes"]["work"] > 2**31
