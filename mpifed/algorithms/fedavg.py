@@ -27,6 +27,7 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import (
+    NO_SHARE,
     Share,
     mean_released,
     protected,
@@ -201,6 +202,8 @@ class FedAvg(Rows):
 
     def _share(self, step: float) -> Share:
         """The sensitivity of a client's change to a single record."""
+        if self.problem.privacy is None:
+            return NO_SHARE
         kappa = contraction(self.problem, self._keep(step), step)
         return upload_share(self.problem, step, 1.0, kappa, self.local.count, self.batch_size)
 

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 3 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 4 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -420,6 +420,176 @@ static PyObject *combine(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+/* --- activations and losses ------------------------------------------------------------------------------------- */
+
+/* From the hyperbolic tangent of z / 2 the sigmoid, in its place, and z times it. */
+#define SWISH(NAME, T)                                                                                                 \
+    CLONED static void NAME(const T *restrict z, Py_ssize_t m, T *restrict gate, T *restrict active)                   \
+    {                                                                                                                  \
+        const T half = (T)0.5;                                                                                         \
+        for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
+            gate[j] = gate[j] * half + half;                                                                           \
+            active[j] = z[j] * gate[j];                                                                                \
+        }                                                                                                              \
+    }
+
+SWISH(swish_floats, float)
+SWISH(swish_doubles, double)
+
+/* back *= (z - active + 1) * gate */
+#define SWISH_SLOPE(NAME, T)                                                                                           \
+    CLONED static void NAME(const T *restrict z, Py_ssize_t m, const T *restrict gate, const T *restrict active,       \
+                            T *restrict back)                                                                          \
+    {                                                                                                                  \
+        for (Py_ssize_t j = 0; j < m; ++j) back[j] *= ((z[j] - active[j]) + (T)1) * gate[j];                           \
+    }
+
+SWISH_SLOPE(swish_slope_floats, float)
+SWISH_SLOPE(swish_slope_doubles, double)
+
+PyDoc_STRVAR(swish_doc, "swish(z, is_float, gate, active), gate being tanh(z / 2)");
+
+static PyObject *swish(PyObject *module, PyObject *arguments)
+{
+    Py_buffer z, gate, active;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*pw*w*", &z, &is_float, &gate, &active)) return NULL;
+    if (z.len != gate.len || z.len != active.len)
+        PyErr_SetString(PyExc_ValueError, "swish: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            swish_floats(z.buf, z.len / (Py_ssize_t)sizeof(float), gate.buf, active.buf);
+        else
+            swish_doubles(z.buf, z.len / (Py_ssize_t)sizeof(double), gate.buf, active.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&z);
+    PyBuffer_Release(&gate);
+    PyBuffer_Release(&active);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(swish_slope_doc, "swish_slope(z, is_float, gate, active, back)");
+
+static PyObject *swish_slope(PyObject *module, PyObject *arguments)
+{
+    Py_buffer z, gate, active, back;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*py*y*w*", &z, &is_float, &gate, &active, &back)) return NULL;
+    if (z.len != gate.len || z.len != active.len || z.len != back.len)
+        PyErr_SetString(PyExc_ValueError, "swish_slope: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            swish_slope_floats(z.buf, z.len / (Py_ssize_t)sizeof(float), gate.buf, active.buf, back.buf);
+        else
+            swish_slope_doubles(z.buf, z.len / (Py_ssize_t)sizeof(double), gate.buf, active.buf, back.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&z);
+    PyBuffer_Release(&gate);
+    PyBuffer_Release(&active);
+    PyBuffer_Release(&back);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* x [m, h] less the largest of each row; NaN where there is one, as NumPy's maximum. */
+#define BELOW_LARGEST(NAME, T)                                                                                         \
+    static void NAME(const T *restrict x, Py_ssize_t m, Py_ssize_t h, T *restrict out, T *restrict largest)            \
+    {                                                                                                                  \
+        for (Py_ssize_t i = 0; i < m; ++i, x += h, out += h) {                                                         \
+            T most = x[0];                                                                                             \
+            for (Py_ssize_t k = 1; k < h; ++k) most = x[k] > most || x[k] != x[k] ? x[k] : most;                       \
+            for (Py_ssize_t k = 0; k < h; ++k) out[k] = x[k] - most;                                                   \
+            largest[i] = most;                                                                                         \
+        }                                                                                                              \
+    }
+
+BELOW_LARGEST(floats_below_largest, float)
+BELOW_LARGEST(doubles_below_largest, double)
+
+/* power [m, h] <- (power / its row's sum - 1 of the class y) * weight; the sums, each from left to right. */
+#define RESIDUALS(NAME, T)                                                                                             \
+    static void NAME(T *restrict power, Py_ssize_t m, Py_ssize_t h, const int64_t *restrict y,                         \
+                     const double *restrict weights, T *restrict total)                                                \
+    {                                                                                                                  \
+        for (Py_ssize_t i = 0; i < m; ++i, power += h) {                                                               \
+            const T weight = (T)weights[i];                                                                            \
+            T sum = power[0];                                                                                          \
+            for (Py_ssize_t k = 1; k < h; ++k) sum += power[k];                                                        \
+            for (Py_ssize_t k = 0; k < h; ++k) power[k] /= sum;                                                        \
+            power[y[i]] -= 1;                                                                                          \
+            for (Py_ssize_t k = 0; k < h; ++k) power[k] *= weight;                                                     \
+            total[i] = sum;                                                                                            \
+        }                                                                                                              \
+    }
+
+RESIDUALS(residuals_floats, float)
+RESIDUALS(residuals_doubles, double)
+
+PyDoc_STRVAR(below_largest_doc, "below_largest(x [m, h], is_float, out [m, h], largest [m])");
+
+static PyObject *below_largest(PyObject *module, PyObject *arguments)
+{
+    Py_buffer x, out, largest;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*pw*w*", &x, &is_float, &out, &largest)) return NULL;
+    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double), m = largest.len / item, h = m ? x.len / item / m : 0;
+    if (x.len != out.len || x.len != m * h * item || (m && !h))
+        PyErr_SetString(PyExc_ValueError, "below_largest: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            floats_below_largest(x.buf, m, h, out.buf, largest.buf);
+        else
+            doubles_below_largest(x.buf, m, h, out.buf, largest.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&largest);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(residuals_doc, "residuals(power [m, h], is_float, y [m], weights [m] of doubles, total [m])");
+
+static PyObject *residuals(PyObject *module, PyObject *arguments)
+{
+    Py_buffer power, y, weights, total;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "w*py*y*w*", &power, &is_float, &y, &weights, &total)) return NULL;
+    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double), m = total.len / item;
+    const Py_ssize_t h = m ? power.len / item / m : 0;
+    const int64_t *classes = y.buf;
+    if (power.len != m * h * item || (m && !h) || y.len != m * (Py_ssize_t)sizeof(int64_t) ||
+        weights.len != m * (Py_ssize_t)sizeof(double))
+        PyErr_SetString(PyExc_ValueError, "residuals: sizes do not fit together");
+    else
+        for (Py_ssize_t i = 0; i < m; ++i)
+            if (classes[i] < 0 || classes[i] >= h) {
+                PyErr_Format(PyExc_IndexError, "class %lld of %zd", (long long)classes[i], h);
+                break;
+            }
+    if (!PyErr_Occurred()) {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            residuals_floats(power.buf, m, h, classes, weights.buf, total.buf);
+        else
+            residuals_doubles(power.buf, m, h, classes, weights.buf, total.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&power);
+    PyBuffer_Release(&y);
+    PyBuffer_Release(&weights);
+    PyBuffer_Release(&total);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
 /* Puts the first `count` different numbers among the rows that `words` [width] stand for into `rows`; how many there are.
@@ -577,6 +747,10 @@ static PyObject *noisy(PyObject *module, PyObject *arguments)
 static PyMethodDef functions[] = {
     {"alias_level", alias, METH_VARARGS, alias_doc},
     {"noisy", noisy, METH_VARARGS, noisy_doc},
+    {"swish", swish, METH_VARARGS, swish_doc},
+    {"swish_slope", swish_slope, METH_VARARGS, swish_slope_doc},
+    {"below_largest", below_largest, METH_VARARGS, below_largest_doc},
+    {"residuals", residuals, METH_VARARGS, residuals_doc},
     {"add_encoded", add_encoded, METH_VARARGS, add_encoded_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
     {"gather", gather, METH_VARARGS, gather_doc},
