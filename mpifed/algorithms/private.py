@@ -318,7 +318,7 @@ def _unit(problem: Problem, share: Share) -> float:
 
 def _times(record: Record, factors: Floats) -> Record:
     """Leaves [n, ...] times factors [n], in place."""
-    if np.all(factors == 1):
+    if (factors == 1).all():
         return record
 
     def scale(leaf: Array) -> Array:

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 4 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 5 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -83,44 +83,58 @@ static float float_bound(double bound)
 #define FLAG_float int32_t
 #define FLAG_double int64_t
 
-/* Adds the rows of x [n, m], one limb each, and `offset` once; `first` of several additions, it overwrites what was there.
- * Four rows are read side by side, which memory serves better than one after the other. 0: a number is outside the bound,
- * and what is in `sums` is no sum. */
+/* factor * common [m] from `start` on, or zeros, which change no integer: what is added to every row. */
+#define SHIFTS(T)                                                                                                      \
+    T shift[TOGETHER];                                                                                                 \
+    if (common)                                                                                                        \
+        for (Py_ssize_t j = start; j < stop; ++j) shift[j - start] = factor * common[j];                               \
+    else                                                                                                               \
+        for (Py_ssize_t j = 0; j < stop - start; ++j) shift[j] = 0;
+
+/* Adds the rows of x [n, m] + factor * common, one limb each, and `offset` once; `first` of several additions, it
+ * overwrites what was there. Four rows are read side by side, which memory serves better than one after the other. 0: a
+ * number is outside the bound, and what is in `sums` is no sum. */
 #define ADD_ENCODED(NAME, T, REAL, WORD, BITS)                                                                         \
-    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, T bound, REAL constant, int first,         \
-                           WORD offset, WORD *restrict sums)                                                           \
+    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, const T *restrict common, T factor,        \
+                           T bound, REAL constant, int first, WORD offset, WORD *restrict sums)                        \
     {                                                                                                                  \
         const Py_ssize_t odd = n % 4;                                                                                  \
         for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
-            const Py_ssize_t stop = smaller(start + TOGETHER, m);                                                      \
+            const Py_ssize_t stop = smaller(start + TOGETHER, m), count = stop - start;                                \
             FLAG_##T outside = 0;                                                                                      \
             const WORD kept = first ? 0 : (WORD)-1;                                                                    \
+            WORD *restrict sum = sums + start;                                                                         \
+            SHIFTS(T)                                                                                                  \
             if (odd == 0)                                                                                              \
-                for (Py_ssize_t j = start; j < stop; ++j) sums[j] = (sums[j] & kept) + offset;                         \
+                for (Py_ssize_t j = 0; j < count; ++j) sum[j] = (sum[j] & kept) + offset;                              \
             else if (first)                                                                                            \
-                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    outside |= OUTSIDE_##T(x[j], bound);                                                               \
-                    sums[j] = offset + BITS((REAL)x[j] + constant);                                                    \
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const T value = x[start + j] + shift[j];                                                           \
+                    outside |= OUTSIDE_##T(value, bound);                                                              \
+                    sum[j] = offset + BITS((REAL)value + constant);                                                    \
                 }                                                                                                      \
             else                                                                                                       \
-                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    outside |= OUTSIDE_##T(x[j], bound);                                                               \
-                    sums[j] += offset + BITS((REAL)x[j] + constant);                                                   \
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const T value = x[start + j] + shift[j];                                                           \
+                    outside |= OUTSIDE_##T(value, bound);                                                              \
+                    sum[j] += offset + BITS((REAL)value + constant);                                                   \
                 }                                                                                                      \
             for (Py_ssize_t i = odd ? 1 : 0; i < odd; ++i) {                                                           \
-                const T *restrict row = x + i * m;                                                                     \
-                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    outside |= OUTSIDE_##T(row[j], bound);                                                             \
-                    sums[j] += BITS((REAL)row[j] + constant);                                                          \
+                const T *restrict row = x + i * m + start;                                                             \
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const T value = row[j] + shift[j];                                                                 \
+                    outside |= OUTSIDE_##T(value, bound);                                                              \
+                    sum[j] += BITS((REAL)value + constant);                                                            \
                 }                                                                                                      \
             }                                                                                                          \
             for (Py_ssize_t i = odd; i < n; i += 4) {                                                                  \
-                const T *restrict a = x + i * m, *restrict b = a + m, *restrict c = b + m, *restrict d = c + m;        \
-                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    outside |= OUTSIDE_##T(a[j], bound) | OUTSIDE_##T(b[j], bound) | OUTSIDE_##T(c[j], bound) |        \
-                               OUTSIDE_##T(d[j], bound);                                                               \
-                    sums[j] += BITS((REAL)a[j] + constant) + BITS((REAL)b[j] + constant) +                             \
-                               BITS((REAL)c[j] + constant) + BITS((REAL)d[j] + constant);                              \
+                const T *restrict a = x + i * m + start, *restrict b = a + m, *restrict c = b + m, *restrict d = c + m;\
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const T p = a[j] + shift[j], q = b[j] + shift[j], r = c[j] + shift[j], s = d[j] + shift[j];        \
+                    outside |= OUTSIDE_##T(p, bound) | OUTSIDE_##T(q, bound) | OUTSIDE_##T(r, bound) |                 \
+                               OUTSIDE_##T(s, bound);                                                                  \
+                    sum[j] += BITS((REAL)p + constant) + BITS((REAL)q + constant) + BITS((REAL)r + constant) +         \
+                              BITS((REAL)s + constant);                                                                \
                 }                                                                                                      \
             }                                                                                                          \
             if (outside) return 0;                                                                                     \
@@ -134,21 +148,24 @@ ADD_ENCODED(add_floats_32, float, float, uint32_t, narrow_bits)
 
 /* The same in two limbs: a coarse multiple, and what remains. */
 #define ADD_IN_TWO(NAME, T)                                                                                            \
-    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, T bound, const double *constants,          \
-                           int first, const uint64_t *offsets, uint64_t *restrict high, uint64_t *restrict low)        \
+    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, const T *restrict common, T factor,        \
+                           T bound, const double *constants, int first, const uint64_t *offsets,                       \
+                           uint64_t *restrict high, uint64_t *restrict low)                                            \
     {                                                                                                                  \
         const double coarse = constants[0], fine = constants[1];                                                       \
         for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
             const Py_ssize_t stop = smaller(start + TOGETHER, m);                                                      \
             FLAG_##T outside = 0;                                                                                      \
+            SHIFTS(T)                                                                                                  \
             for (Py_ssize_t i = 0; i < n; ++i) {                                                                       \
                 const T *restrict row = x + i * m;                                                                     \
                 const uint64_t kept = first && !i ? 0 : UINT64_MAX;                                                    \
                 const uint64_t once_high = i ? 0 : offsets[0], once_low = i ? 0 : offsets[1];                          \
                 for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    const double shifted = (double)row[j] + coarse;                                                    \
-                    const double rest = (double)row[j] - (shifted - coarse);                                           \
-                    outside |= OUTSIDE_##T(row[j], bound);                                                             \
+                    const T value = row[j] + shift[j - start];                                                         \
+                    const double shifted = (double)value + coarse;                                                     \
+                    const double rest = (double)value - (shifted - coarse);                                            \
+                    outside |= OUTSIDE_##T(value, bound);                                                              \
                     high[j] = (high[j] & kept) + once_high + wide_bits(shifted);                                       \
                     low[j] = (low[j] & kept) + once_low + wide_bits(rest + fine);                                      \
                 }                                                                                                      \
@@ -161,46 +178,48 @@ ADD_ENCODED(add_floats_32, float, float, uint32_t, narrow_bits)
 ADD_IN_TWO(add_floats_in_two, float)
 ADD_IN_TWO(add_doubles_in_two, double)
 
-PyDoc_STRVAR(add_encoded_doc, "add_encoded(values, is_float, n, m, bound, constants, first, offsets, sums, is_32) -> bool");
+PyDoc_STRVAR(add_encoded_doc, "add_encoded(values, is_float, n, m, common or None, factor, bound, constants, first, offsets, "
+                              "sums, is_32) -> bool");
 
 static PyObject *add_encoded(PyObject *module, PyObject *arguments)
 {
-    Py_buffer values, sums;
+    Py_buffer values, common, sums;
     Py_ssize_t n, m;
-    double bound, constants[2];
+    double factor, bound, constants[2];
     int is_float, first, is_32, within = 1;
     long long offsets[2];
-    if (!PyArg_ParseTuple(arguments, "y*pnnd(dd)p(LL)w*p", &values, &is_float, &n, &m, &bound, constants, constants + 1,
-                          &first, offsets, offsets + 1, &sums, &is_32))
+    if (!PyArg_ParseTuple(arguments, "y*pnnz*dd(dd)p(LL)w*p", &values, &is_float, &n, &m, &common, &factor, &bound,
+                          constants, constants + 1, &first, offsets, offsets + 1, &sums, &is_32))
         return NULL;
     const int two = constants[1] != 0;
     const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double);
     const Py_ssize_t word = is_32 ? sizeof(uint32_t) : sizeof(uint64_t);
-    if (values.len != n * m * item || sums.len != m * word * (1 + two) || (is_32 && (two || !is_float)))
+    if (values.len != n * m * item || sums.len != m * word * (1 + two) || (is_32 && (two || !is_float)) ||
+        (common.buf && common.len != m * item))
         PyErr_SetString(PyExc_ValueError, "add_encoded: sizes do not fit together");
     else {
         Py_BEGIN_ALLOW_THREADS
         const uint64_t begin[2] = {(uint64_t)offsets[0], (uint64_t)offsets[1]};
         uint64_t *high = sums.buf, *low = high + (two ? m : 0);
-        const float *floats = values.buf;
-        const double *doubles = values.buf;
         if (is_float) {
-            const float most = float_bound(bound);
+            const float most = float_bound(bound), times = (float)factor;
             if (is_32)
-                within = add_floats_32(floats, n, m, most, (float)constants[0], first, (uint32_t)begin[0], sums.buf);
+                within = add_floats_32(values.buf, n, m, common.buf, times, most, (float)constants[0], first,
+                                       (uint32_t)begin[0], sums.buf);
             else if (two)
-                within = add_floats_in_two(floats, n, m, most, constants, first, begin, high, low);
+                within = add_floats_in_two(values.buf, n, m, common.buf, times, most, constants, first, begin, high, low);
             else
-                within = add_floats_64(floats, n, m, most, constants[0], first, begin[0], high);
+                within = add_floats_64(values.buf, n, m, common.buf, times, most, constants[0], first, begin[0], high);
         } else {
             if (two)
-                within = add_doubles_in_two(doubles, n, m, bound, constants, first, begin, high, low);
+                within = add_doubles_in_two(values.buf, n, m, common.buf, factor, bound, constants, first, begin, high, low);
             else
-                within = add_doubles_64(doubles, n, m, bound, constants[0], first, begin[0], high);
+                within = add_doubles_64(values.buf, n, m, common.buf, factor, bound, constants[0], first, begin[0], high);
         }
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&values);
+    PyBuffer_Release(&common);
     PyBuffer_Release(&sums);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(within);
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 4  # of the arguments of what is compiled
+_VERSION = 5  # of the arguments of what is compiled
 _MOST_TERMS = 8
 _MANY = 2**12  # numbers of which a pass takes longer than a call
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average

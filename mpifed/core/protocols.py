@@ -5,7 +5,7 @@ Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -137,6 +137,10 @@ class Model(Protocol):
     def scores_of(self, model: Parameters, X: Features) -> Array: ...
 
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters: ...
+
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+    ) -> Iterator[tuple[slice, Parameters]]: ...
 
     def local_step(self, keep: Sequence[float]) -> LocalStep: ...
 

@@ -8,7 +8,7 @@ Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -99,6 +99,17 @@ class Objective(ABC):
         """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
         scores, backward = self.forward(model, X)
         return backward(self.slope(model.head, scores, y, weights))
+
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+    ) -> Iterator[tuple[slice, Parameters]]:
+        """The clients' parts of `gradient`, bit for bit, with their positions; the next ones may take their place.
+
+        Parameters
+        ----------
+        few : as many clients at a time, where the model can compute them so
+        """
+        yield slice(0, len(y)), self.gradient(model, X, y, weights)
 
     def local_step(self, keep: Sequence[float]) -> LocalStep:
         """The steps of a round, in place: (model, X, y, weights) does model <- keep model + `gradient`, bit for bit.

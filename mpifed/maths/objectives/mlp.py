@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
-from operator import add
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.random import Generator
 
 from mpifed.core.loops import descended
 from mpifed.core.protocols import Features, LocalStep, Parameters, Slope
-from mpifed.core.record import Array, NamedArrays, named_arrays
+from mpifed.core.record import Array, NamedArrays, map_leaves, named_arrays
 from mpifed.maths.activations import ACTIVATIONS
 from mpifed.maths.arrays import common_product, namespace, product, square_norms, transposed_product
 from mpifed.maths.objectives.form import LinearScores
@@ -143,21 +143,36 @@ class MLP(LinearScores):
 
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         """As `Objective.gradient`, without losses."""
-        if isinstance(X, tuple) or namespace(X) is not np or not self._as_here("scores", "forward", "pull", "slope"):
+        if not self._by_numpy(X):
             return super().gradient(model, X, y, weights)
         of_head, down = self._derivatives(model.head, product(X, model.first), y, weights)
         return Parameters(transposed_product(X, down), of_head)
 
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+    ) -> Iterator[tuple[slice, Parameters]]:
+        """As `Objective.gradients`: large products a few clients at a time."""
+        if isinstance(X, tuple) or not self._by_numpy(X) or not self._as_here("gradient"):
+            yield from super().gradients(model, X, y, weights, few)
+            return
+        of_head, down = self._derivatives(model.head, product(X, model.first), y, weights)
+        changes = np.empty((min(few, len(X)), X.shape[-1], down.shape[-1]), down.dtype)
+        for start in range(0, len(X), few):
+            at = slice(start, min(start + few, len(X)))
+            change = changes[: at.stop - start]
+            np.matmul(X[at].swapaxes(-1, -2), down[at], out=change)
+            yield at, Parameters(change, map_leaves(operator.itemgetter(at), of_head))
+
     def local_step(self, keep: Sequence[float]) -> LocalStep:
         """As `Objective.local_step`, in arrays that serve all steps."""
         by_gradient = super().local_step(keep)
-        if not self._as_here("scores", "forward", "pull", "slope", "gradient"):
+        if not self._as_here("gradient"):
             return by_gradient
         z, change = np.empty((2, 0))
 
         def step(model: Parameters, X: Features, y: Array, weights: Array) -> None:
             nonlocal z, change
-            if isinstance(X, tuple) or namespace(X) is not np:
+            if isinstance(X, tuple) or not self._by_numpy(X):
                 by_gradient(model, X, y, weights)
                 return
             first = model.first
@@ -177,6 +192,10 @@ class MLP(LinearScores):
         if self.classifies:
             return self._backward(head, hidden, cross_entropy_derivative(outputs, y, weights))
         return self._backward(head, hidden, squared_error_slope(outputs, y, weights)[1])
+
+    def _by_numpy(self, X: Features) -> bool:
+        """Whether a gradient is by `_derivatives`."""
+        return type(X) is np.ndarray and self._as_here("scores", "forward", "pull", "slope")
 
     def _as_here(self, *names: str) -> bool:
         """Whether methods are those of `MLP`: those of a class of the user's may differ."""
@@ -204,7 +223,7 @@ class MLP(LinearScores):
             of_biases.append(square)
             if hidden:  # below lie the first layer's, which are `slopes`
                 down = through(z, gate, active, common_product(down, after.swapaxes(-1, -2)))
-        return reduce(add, [*of_layers, square_norms(slopes), *reversed(of_biases)] if biases else of_layers)
+        return reduce(operator.add, [*of_layers, square_norms(slopes), *reversed(of_biases)] if biases else of_layers)
 
     @property
     def weighs_later(self) -> bool:
@@ -229,7 +248,7 @@ class MLP(LinearScores):
             kept.append((active, through(z, gate, active.copy(), namespace(z).ones_like(z))))
             down = common_product(down, after.swapaxes(-1, -2))
             down *= kept[-1][1]
-        squares = reduce(add, [*of_layers, square_norms(down), *reversed(of_biases)] if biases else of_layers)
+        squares = reduce(operator.add, [*of_layers, square_norms(down), *reversed(of_biases)] if biases else of_layers)
 
         def weighted(weights: Array) -> tuple[MLPHead, Array]:
             down = residuals

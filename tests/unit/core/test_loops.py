@@ -214,11 +214,12 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
     if loops_by != "compiled":
         return
     module, some = loops.compiled, np.zeros(8)
-    whole, rows = np.zeros(8, np.int64), np.zeros((2, 4), np.int64)
+    whole, rows, add = np.zeros(8, np.int64), np.zeros((2, 4), np.int64), module.add_encoded
     for call in (
-        lambda: module.add_encoded(some, False, 2, 5, 1.0, (1.0, 0.0), True, (0, 0), whole, False),
-        lambda: module.add_encoded(some, False, 1, 8, 1.0, (1.0, 1.0), True, (0, 0), whole, False),
-        lambda: module.add_encoded(some, False, 1, 8, 1.0, (1.0, 0.0), True, (0, 0), whole[:4].view("i4"), True),
+        lambda: add(some, False, 2, 5, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole, False),
+        lambda: add(some, False, 1, 8, some[:7], 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole, False),
+        lambda: add(some, False, 1, 8, None, 1.0, 1.0, (1.0, 1.0), True, (0, 0), whole, False),
+        lambda: add(some, False, 1, 8, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole[:4].view("i4"), True),
         lambda: module.decode(whole, False, 1.0, True, some),
         lambda: module.gather(some, "d", 4, None, np.zeros(3), None, False, np.zeros(8)),
         lambda: module.gather(some, "d", 4, np.zeros(3, np.int64), None, None, False, np.zeros(8)),

@@ -132,6 +132,18 @@ def test_steps_have_the_bits_of_the_gradient_and_the_slope(objective: MLP, rng: 
         assert flat(here).tobytes() == flat(there).tobytes()
 
 
+@every_network
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("few", [1, 2, 5])
+def test_gradients_of_a_few_clients_at_a_time(objective: MLP, own: bool, few: int, rng: Any) -> None:
+    model, X, y, weights = task(objective, rng, own, "float32")
+    whole, positions = objective.gradient(model, X, y, weights), list[int]()
+    for at, part in objective.gradients(model, X, y, weights, few):
+        assert flat(part).tobytes() == flat(map_leaves(lambda leaf: leaf[at], whole)).tobytes()  # noqa: B023
+        positions += range(N)[at]
+    assert positions == list(range(N))
+
+
 def test_a_slope_of_one_s_own_is_what_steps_take(rng: Any) -> None:
     class Halved(MLP):
         def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
