@@ -22,6 +22,7 @@ _RULES = [
     for kind, file, name in (
         (PRODUCTS, r"mpifed/maths/arrays\.py$", r"^(product|transposed_product|common_product)$"),
         (PRODUCTS, r"mpifed/maths/sparse\.py$|scipy/sparse/", r"matmul|matmat|matvec|multivector|multimatrix"),
+        (PRODUCTS, r"mpifed/maths/objectives/mlp\.py$", r"^step$"),
         (PRODUCTS, r"mpifed/algorithms/hybrid\.py$", r"^(partial_scores|pulled)$"),
         (PRODUCTS, _COMPILED, r"cs[rc]_matvec|numpy\.(dot|vdot|inner|matmul)\b|c_einsum|'dot' of|run_backward"),
         (PRODUCTS, _COMPILED, r"torch\S*\.(linear|conv\dd|matmul|bmm|addmm)\b"),
@@ -45,9 +46,11 @@ _RULES = [
         (DRAWING, r"mpifed/comm/((masking|encryption)/|key_streams|keys)", r""),
         (DRAWING, r"/(cryptography|randomgen|seal)/", r""),
         (GLUE, r"mpifed/maths/", r"^(<lambda>|<genexpr>|__init__|__new__|namespace|gradient|_layers_of|_head_of)$"),
+        (GLUE, r"mpifed/maths/objectives/", r"^(local_step|_derivatives|_as_here)$"),
         (ELEMENTWISE, r"mpifed/maths/|mpifed/core/loops\.py$|_arraysetops|/torch/", r""),
         (ELEMENTWISE, r"mpifed/algorithms/local\.py$", r"^(_add|_scaled|_shrunk|_subtract|stay)$"),
         (ELEMENTWISE, _COMPILED, r"_loops\.combine|_operator\.\w*(add|sub|mul|div|neg)|'numpy\.ufunc'|torch"),
+        (ELEMENTWISE, _COMPILED, r"_loops\.(swish|below_largest|residuals)"),
         (ELEMENTWISE, _COMPILED, r"numpy\.(array|empty|zeros|copyto|where|concatenate|arange)\b"),
         (ELEMENTWISE, _COMPILED, r"'(astype|copy|sum|max|min|mean|fill|sort|argsort|cumsum|clip)' of 'numpy"),
     )

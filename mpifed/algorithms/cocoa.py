@@ -17,7 +17,7 @@ from annotated_types import Gt, Le
 from mpifed.algorithms.horizontal import check_rows, model_template
 from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
 from mpifed.algorithms.hybrid_measures import Grid, measured_products, measures_of_cells
-from mpifed.algorithms.local import wrong_draw
+from mpifed.algorithms.minibatches import wrong_draw
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, Measure, ToServer
 from mpifed.core.record import Array, Record, in_memory

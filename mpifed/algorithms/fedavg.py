@@ -27,6 +27,7 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import (
+    NO_SHARE,
     Share,
     mean_released,
     protected,
@@ -39,14 +40,16 @@ from mpifed.algorithms.private import (
 )
 from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Batch, Block
-from mpifed.core.exchange import ToServer
-from mpifed.core.record import ABSENT, Array, added, beside, map_leaves, zeros
+from mpifed.core.exchange import SomeAnswers, ToServer
+from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import AVERAGE, SGD, ServerSGD
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.ranges import Count, Repeats, Weight
+
+_NUMBERS = 2**19  # of changes that are made before they are added, so that they are in the cache
 
 
 class FedAvgServer(NamedTuple):
@@ -104,7 +107,10 @@ class FedAvg(Rows):
         fields = upload_fields(self.problem, self._share(self.client_optimizer.at(1)))
         plain = self.local.single_step and self.problem.privacy is None and not self.client_optimizer.nesterov
         fused = self.fused if plain else None
-        return (ToServer("changes", fields, self.ask, self.answer, self.absorb, fused=fused),)
+        inherited = type(self).answer is FedAvg.answer  # a variant may answer otherwise
+        alone = plain and inherited and not self.proximity and not concave(self.problem.objective)
+        in_turn = self.in_turn if alone else None
+        return (ToServer("changes", fields, self.ask, self.answer, self.absorb, fused=fused, in_turn=in_turn),)
 
     @property
     def local(self) -> LocalSteps:
@@ -140,6 +146,25 @@ class FedAvg(Rows):
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, change, weight, block, now)
         return clients, weighted(self.problem, leaving, weight)
+
+    def in_turn(self, broadcast: FedAvgBroadcast, block: Block, now: Round) -> Iterator[SomeAnswers]:
+        """The answers after one step, a few at a time; the penalty is left to who adds them where all weights are 1."""
+        step, model, local = float(broadcast.step), broadcast.model, self.local
+        weight, few = weights(self.problem, block), _few(model)
+        kept = [float(keep) for keep in bare_leaves(self._keep(step))]
+        alike = bool((weight == 1).all())
+        public = [(w, keep - 1) if keep != 1 else None for w, keep in zip(bare_leaves(model), kept, strict=True)]
+        for who, part, _ in block.by_batch_size(self.batch_size):
+            (batch,) = local.minibatches(part, now)
+            each = self.problem.objective.gradients(model, batch.X, batch.y, batch.weights * -step, few)
+            for at, change in each:
+                if alike:
+                    yield SomeAnswers(who[at], Weighted(change, weight[who[at]]), (*public, None))
+                    continue
+                for leaf, also in zip(bare_leaves(change), public, strict=True):
+                    if also is not None:
+                        leaf += also[0] * leaf.dtype.type(also[1])
+                yield SomeAnswers(who[at], weighted(self.problem, change, weight[who[at]]))
 
     def fused(self, broadcast: FedAvgBroadcast, block: Block, now: Round) -> Weighted:
         """The weighted sum of all clients' changes after one step, from products over many minibatches at once."""
@@ -201,8 +226,15 @@ class FedAvg(Rows):
 
     def _share(self, step: float) -> Share:
         """The sensitivity of a client's change to a single record."""
+        if self.problem.privacy is None:
+            return NO_SHARE
         kappa = contraction(self.problem, self._keep(step), step)
         return upload_share(self.problem, step, 1.0, kappa, self.local.count, self.batch_size)
+
+
+def _few(model: Parameters) -> int:
+    """Clients whose changes are made at a time: multiples of four, which are added side by side."""
+    return max(4, _NUMBERS // max(1, sum(leaf.size for leaf in bare_leaves(model))) // 4 * 4)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from mpifed.algorithms.horizontal import (
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.optimality import FedPDMClients, FedPDMServer, measure_of_optimality
 from mpifed.algorithms.private import (
+    NO_SHARE,
     Share,
     known,
     mean_released,
@@ -232,8 +233,10 @@ class FedPDM(Rows):
     def _share(self, index: int) -> Share:
         """The sensitivity of 2 (x_i - x_0) - lambda_i / rho to a record, lambda_i being that before the round."""
         privacy, step = self.problem.privacy, self._step(index + 1)
-        client = privacy is not None and privacy.level == "client"
-        hidden = client or (self.dual == "hidden" and privacy is not None and not privacy.on_gradients)
+        if privacy is None:
+            return NO_SHARE
+        client = privacy.level == "client"
+        hidden = client or (self.dual == "hidden" and not privacy.on_gradients)
         kappa = contraction(self.problem, self._keep(step), step)
         share = upload_share(self.problem, step, 2.0, kappa, self.local_steps, self.batch_size, hidden)
         if hidden and not client:

@@ -13,36 +13,23 @@ Intercepts have no l2: `keep` is a number for each part of the model.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.horizontal import model_template, training_rows
+from mpifed.algorithms.horizontal import model_template
+from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
-from mpifed.core.loops import descended
-from mpifed.core.protocols import Features
-from mpifed.core.record import Array, ArrayModule, added, bare_leaves, beside, map_leaves, namespace
+from mpifed.core.loops import begun, descended
+from mpifed.core.record import Array, added, bare_leaves, beside, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import SGD
-
-TILE = 32  # rows, of which a batch of random size is made
-MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
-ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
-
-
-class Minibatch(NamedTuple):
-    """Rows of each of n clients, for one local step."""
-
-    X: Features  # [n, s, p]
-    y: Array  # [n, s]
-    weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1, or 0
 
 
 class Descent(NamedTuple):
@@ -78,24 +65,10 @@ class Descent(NamedTuple):
         return self._replace(push=push, starts=starts)
 
 
-def wrong_draw(key: str, rows: int) -> list[str]:
-    """The error for more rows than a client can draw in a round, if `rows` are."""
-    if rows <= MOST:
-        return []
-    return [f"[algorithm] {key}: a client would draw {rows} rows in a round, more than {MOST}; take fewer local steps"]
-
-
 @dataclass(frozen=True)
-class LocalSteps:
-    """How much work clients do in a round: `steps` minibatches of `batch` rows, or `epochs` passes over the shard.
+class LocalSteps(Minibatches):
+    """Clients' work in a round: a step on each of its minibatches."""
 
-    A client with fewer rows than `batch` has all of them in every minibatch, not in private jobs.
-    """
-
-    problem: Problem
-    batch: int
-    steps: int | None = None
-    epochs: int | None = None
     optimizer: SGD | None = None  # with momentum and weight decay; those of None are 0
 
     @property
@@ -110,17 +83,6 @@ class LocalSteps:
         return float(
             sum(sum(momentum**j for j in range(left + more)) for left in range(1, steps + 1)) if momentum else steps
         )
-
-    @property
-    def count(self) -> int:
-        """Local steps in a round; with epochs, those of the largest shard."""
-        if self.epochs is None:
-            return self.steps or 1
-        return self.epochs * -(-int(self.problem.counts.max()) // self.batch)
-
-    @property
-    def single_step(self) -> bool:
-        return self.epochs is None and self.steps in (None, 1)
 
     def keeps(self, step: float, pull: float = 0.0) -> Parameters:
         """`keep` of each leaf of the model: 1 - step (pull + 2 l2 + weight decay), without l2 for intercepts."""
@@ -149,54 +111,6 @@ class LocalSteps:
             )
         return wrong + wrong_privacy(self.problem, self.steps or 1, self.batch)
 
-    def slices(self, size: int) -> list[slice]:
-        """Where each local step's minibatch lies among the rows drawn from a shard of `size` rows."""
-        if self.epochs is None:
-            batch = min(self.batch, size)
-            return [slice(i * batch, (i + 1) * batch) for i in range(self.steps or 1)]
-        return [
-            slice(start, min(start + self.batch, first + size))
-            for first in range(0, self.epochs * size, size)
-            for start in range(first, first + size, self.batch)
-        ]
-
-    def minibatches(self, block: Block, now: Round) -> Iterator[Minibatch]:
-        """The minibatches of a round, step by step; all clients of the block have the same number of steps and rows.
-
-        Those of a round are disjoint as far as the shard goes. Where every gradient is made noisy, they are drawn
-        independently instead, in secret, and of random size if the job says so: that is what the accountant assumes.
-        """
-        privacy = privacy_of(self.problem)
-        if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
-            for r in range(self.steps or 1):
-                rows, drawn = self._tiled(*block.coins(now, f"minibatch {r}", self.batch))
-                batch = training_rows(self.problem, block, rows, now, r)
-                yield Minibatch(*batch, beside(batch.y, drawn.astype(np.float64)))
-        elif privacy is not None and privacy.on_gradients:
-            for r in range(self.steps or 1):
-                rows = block.draw(now, f"minibatch {r}", self.batch, secret=True)
-                yield self._alike(training_rows(self.problem, block, rows, now, r))
-        else:
-            slices = self.slices(int(block.counts[0]))
-            rows = block.draw(now, "minibatch", slices[-1].stop, secret=privacy is not None)
-            together = max(1, ROWS // self.batch)  # steps whose rows are read at once
-            numbers = np.repeat(np.arange(len(slices)), [at.stop - at.start for at in slices])
-            for steps in (slices[i : i + together] for i in range(0, len(slices), together)):
-                first, all_ = steps[0].start, slice(steps[0].start, steps[-1].stop)
-                batch = training_rows(self.problem, block, rows[:, all_], now, numbers[all_])
-                for at in steps:
-                    yield self._alike(batch.rows(at.start - first, at.stop - first))
-
-    @property
-    def _tile(self) -> int:
-        """Rows computed together where the batch size is random; a function of the settings alone."""
-        return TILE * min(-(-self.batch // TILE), ROWS // TILE)
-
-    def _tiled(self, rows: Array, drawn: Array) -> tuple[Array, Array]:
-        """Rows [n, s] and which of them count [n, s], padded to whole tiles."""
-        more = (0, 0), (0, -rows.shape[1] % self._tile)
-        return np.pad(rows, more), np.pad(drawn, more)
-
     def _clipped(self, at: Parameters, batch: Minibatch) -> Parameters:
         """[n, ...] sums of the rows' clipped gradients.
 
@@ -211,7 +125,7 @@ class LocalSteps:
             at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
             return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, privacy.bound)
         at = map_leaves(lambda leaf: leaf.astype("float64", copy=False), at)
-        rows, tile = Batch(batch.X, batch.y), self._tile
+        rows, tile = Batch(batch.X, batch.y), self.tile
 
         def of_tile(start: int) -> Parameters:
             X, y = rows.rows(start, start + tile)
@@ -219,12 +133,6 @@ class LocalSteps:
 
         total = added(of_tile(start) for start in range(0, batch.y.shape[1], tile))
         return total
-
-    def _alike(self, batch: Batch) -> Minibatch:
-        """A minibatch in which all rows have the same weight."""
-        privacy, shape = privacy_of(self.problem), batch.y.shape
-        clipped = privacy is not None and privacy.level == "sample"
-        return Minibatch(batch.X, batch.y, _filled(namespace(batch.y), shape, 1.0 if clipped else 1 / shape[1]))
 
     def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """[n, ...] x_i - model: each client's change after its local steps.
@@ -250,20 +158,14 @@ class LocalSteps:
         """`run` for clients with the same numbers of steps and rows."""
         if self.momentum and not (self.single_step and self.optimizer is not None and not self.optimizer.nesterov):
             return self._with_momentum(descent.of(working_dtype(self.problem)), block, now)
-        model, step, keep, push, starts, tolerance = (
-            descent if self.single_step else descent.of(working_dtype(self.problem))
-        )
+        descent = descent if self.single_step else descent.of(working_dtype(self.problem))
+        model, step, keep, push, starts, tolerance = descent
+        if push is None and not tolerance and self._plain and (starts is not None or not self.single_step):
+            return self._along_gradients(descent, block, now)
         # None: at the model, which needs no copy for each
         x = None if starts is None else map_leaves(lambda leaf: leaf.copy(), starts)
-        ended, kept = block.xp.zeros(len(block.clients), dtype=bool), [float(part) for part in bare_leaves(keep)]
-        plain, pushes = push is None and not tolerance and self._plain, () if push is None else (push,)
-        of, each, descend = None, ended, self.problem.objective.descend
+        ended, pushes = block.xp.zeros(len(block.clients), dtype=bool), () if push is None else (push,)
         for r, batch in enumerate(self.minibatches(block, now)):
-            if x is not None and plain:
-                if batch.weights is not of:  # those of most steps are the same
-                    of, each = batch.weights, batch.weights * -step
-                descend(x, batch.X, batch.y, each, kept)
-                continue
             at = model if x is None else x
             down = self._down(at, batch, step, block, now, r)
             if x is not None and not tolerance:
@@ -272,10 +174,9 @@ class LocalSteps:
             if push is not None:
                 down = map_leaves(_add, down, push)
             if x is None:
-                moved = map_leaves(_shrunk, down, model, keep)
                 if self.single_step:
-                    return moved
-                new = map_leaves(operator.add, moved, model)
+                    return map_leaves(_shrunk, down, model, keep)
+                new = map_leaves(begun, down, model, keep)
             else:
                 new = map_leaves(lambda w, d, part: d + w * w.dtype.type(part), x, down, keep)
             if tolerance:
@@ -284,6 +185,23 @@ class LocalSteps:
             if tolerance and bool(ended.all()):
                 break
         assert x is not None  # there is a minibatch
+        return map_leaves(_subtract, x, model)
+
+    def _along_gradients(self, descent: Descent, block: Block, now: Round) -> Parameters:
+        """`_run` for steps along the gradient alone, which a model may take in its own way."""
+        batches, objective, model, step = self.minibatches(block, now), self.problem.objective, *descent[:2]
+        if descent.starts is None:
+            batch = next(batches)
+            down = objective.gradient(model, batch.X, batch.y, batch.weights * -step)
+            x = map_leaves(begun, down, model, descent.keep)
+        else:
+            x = map_leaves(lambda leaf: leaf.copy(), descent.starts)
+        local_step = objective.local_step([float(keep) for keep in bare_leaves(descent.keep)])
+        weights = each = np.empty(0)
+        for batch in batches:
+            if batch.weights is not weights:  # those of most steps are the same
+                weights, each = batch.weights, batch.weights * -step
+            local_step(x, batch.X, batch.y, each)
         return map_leaves(_subtract, x, model)
 
     def _with_momentum(self, descent: Descent, block: Block, now: Round) -> Parameters:
@@ -355,12 +273,6 @@ def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
         keeps, problem.objective.penalized(keeps),
     )  # fmt: skip
     return max(map(float, bare_leaves(kinds)))
-
-
-@lru_cache(maxsize=8)  # each step of a round asks for the same
-def _filled(xp: ArrayModule, shape: tuple[int, ...], value: float) -> Array:
-    """An array of one value; not to be written to."""
-    return xp.full(shape, value)
 
 
 def _add(out: Array, other: Array) -> Array:

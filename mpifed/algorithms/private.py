@@ -51,6 +51,9 @@ class Share(NamedTuple):
     growth: float = 1.0  # by how much all local steps together may enlarge an error made in one of them
 
 
+NO_SHARE = Share(np.nan, np.nan, None)  # without `[privacy]`
+
+
 def privacy_of(problem: Problem) -> PrivacySettings | None:
     """The job's `[privacy]` settings; None without."""
     return problem.privacy
@@ -108,7 +111,7 @@ def upload_share(
     """
     privacy = privacy_of(problem)
     if privacy is None:
-        return Share(np.nan, np.nan, None)
+        return NO_SHARE
     how = mechanism_of(problem, steps, batch)
     if privacy.on_gradients:
         return Share(np.nan, np.nan, how)
@@ -315,7 +318,7 @@ def _unit(problem: Problem, share: Share) -> float:
 
 def _times(record: Record, factors: Floats) -> Record:
     """Leaves [n, ...] times factors [n], in place."""
-    if np.all(factors == 1):
+    if (factors == 1).all():
         return record
 
     def scale(leaf: Array) -> Array:

@@ -22,6 +22,7 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.algorithms.local import Descent, LocalSteps, contraction
 from mpifed.algorithms.private import (
+    NO_SHARE,
     Share,
     known,
     mean_released,
@@ -182,6 +183,8 @@ class Scaffold(Rows):
     def _share(self, step: float) -> Share:
         """The sensitivity of the change to a record; at level "client" c_i may depend on all of its records."""
         privacy = self.problem.privacy
-        remembers = privacy is not None and privacy.level == "client"
+        if privacy is None:
+            return NO_SHARE
         kappa = contraction(self.problem, self._keep(step), step)
+        remembers = privacy.level == "client"
         return upload_share(self.problem, step, 1.0, kappa, self.local_steps, self.batch_size, remembers)

@@ -22,7 +22,7 @@ from mpifed.algorithms.horizontal import (
     training_rows,
     weighted_fields,
 )
-from mpifed.algorithms.local import wrong_draw
+from mpifed.algorithms.minibatches import wrong_draw
 from mpifed.algorithms.revealed import of_statistics, rows_each, weight_of
 from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
 from mpifed.algorithms.ssca_subproblem import solve

@@ -6,7 +6,7 @@ long fields are reduced separately. See `mpifed.comm.message_layout`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -81,15 +81,23 @@ class ExactSum(Sum):
             if not adds or place.field.in_parts:
                 accumulator.fill(0)
 
-    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Round each client's values to the grid, and add them; NumericalError where one is not within its bound."""
+    def add(
+        self, answer: Record, clients: NDArray[np.int64], public: Sequence[tuple[Array, float] | None] = ()
+    ) -> None:
+        """Round each client's values to the grid, and add them; NumericalError where one is not within its bound.
+
+        `public` as in `SomeAnswers`: it is added in the dtype of the leaf, before values are rounded.
+        """
         parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(answer), strict=True)
-        for place, encoder, accumulator, leaf in parts:
+        for number, (place, encoder, accumulator, leaf) in enumerate(parts):
             if place.field.in_parts:
                 self._put(place, accumulator, leaf, clients)
                 continue
-            rows = place.rows(leaf, len(clients))
-            if not encoder.add(rows, accumulator, self._anew):
+            rows, also = place.rows(leaf, len(clients)), public[number] if public else None
+            common, factor = (None, 1.0) if also is None else (also[0].reshape(-1), also[1])
+            if not encoder.add(rows, accumulator, self._anew, common, factor):
+                if common is not None:
+                    rows = rows + common * common.dtype.type(factor)
                 i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound))
                 raise client_out_of_bounds(place, int(clients[i]), rows[i])
         self._anew = False

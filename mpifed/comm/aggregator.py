@@ -222,6 +222,8 @@ class Aggregator:
             self.local_clients.answer_by_blocks(plan, fused, question, now)
         elif fused is not None and not self._exact:
             self.local_clients.answer_together(plan, fused, question, now)
+        elif exchange.in_turn is not None and self._in_turn(plan, channel):
+            self.local_clients.answer_in_turn(plan, exchange.in_turn, question, now)
         else:
             clients = self._answer(plan, clients, question, now)
         plan.account.work_s += time.perf_counter() - start
@@ -240,6 +242,11 @@ class Aggregator:
         if channel.recorder is not None:
             channel.recorder.opened(plan, now, total)
         return clients, total
+
+    def _in_turn(self, plan: ExchangePlan, channel: Channel) -> bool:
+        """Whether nobody but the sum has to see an answer, so that the next one may take its place."""
+        alone = channel.name == "plain" and channel.recorder is None and plan.stale is None
+        return self._exact and alone and self.device.on_host
 
     def _answer(self, plan: ExchangePlan, clients: States, question: Record, now: Round) -> States:
         answer = plan.exchange.answer if self._exact else plan.exchange.summed or plan.exchange.answer

@@ -13,7 +13,7 @@ from mpifed.comm.channel import Channel, answering, hearing
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.block import Block
 from mpifed.core.device import Device, host_record
-from mpifed.core.exchange import Exchange, States
+from mpifed.core.exchange import Exchange, SomeAnswers, States
 from mpifed.core.record import Record, bare_leaves, map_leaves, namespace, put, put_in_place, take
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
@@ -46,6 +46,20 @@ class LocalClients:
             total = fused(broadcast, block, now)
             slowest = max(slowest, (time.perf_counter() - start) / len(who))
             plan.sum.add_total(total, block.clients)
+        plan.account.answer_s += slowest
+
+    def answer_in_turn(
+        self, plan: ExchangePlan, in_turn: Callable[..., Iterator[SomeAnswers]], question: Record, now: Round
+    ) -> None:
+        """The answers of each client, a few at a time, added as soon as they are there."""
+        slowest, blocks = 0.0, list(self.blocks.among(now.present))
+        plan.sum.begin(bool(blocks))
+        for i, who in blocks:
+            start = time.perf_counter()
+            block = self.blocks[i].only(who)
+            for some in in_turn(question, block, now):
+                plan.sum.add(some.answer, block.clients[some.who], some.public)
+            slowest = max(slowest, (time.perf_counter() - start) / len(who))
         plan.account.answer_s += slowest
 
     def answer_each(

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 3 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 5 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -83,44 +83,58 @@ static float float_bound(double bound)
 #define FLAG_float int32_t
 #define FLAG_double int64_t
 
-/* Adds the rows of x [n, m], one limb each, and `offset` once; `first` of several additions, it overwrites what was there.
- * Four rows are read side by side, which memory serves better than one after the other. 0: a number is outside the bound,
- * and what is in `sums` is no sum. */
+/* factor * common [m] from `start` on, or zeros, which change no integer: what is added to every row. */
+#define SHIFTS(T)                                                                                                      \
+    T shift[TOGETHER];                                                                                                 \
+    if (common)                                                                                                        \
+        for (Py_ssize_t j = start; j < stop; ++j) shift[j - start] = factor * common[j];                               \
+    else                                                                                                               \
+        for (Py_ssize_t j = 0; j < stop - start; ++j) shift[j] = 0;
+
+/* Adds the rows of x [n, m] + factor * common, one limb each, and `offset` once; `first` of several additions, it
+ * overwrites what was there. Four rows are read side by side, which memory serves better than one after the other. 0: a
+ * number is outside the bound, and what is in `sums` is no sum. */
 #define ADD_ENCODED(NAME, T, REAL, WORD, BITS)                                                                         \
-    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, T bound, REAL constant, int first,         \
-                           WORD offset, WORD *restrict sums)                                                           \
+    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, const T *restrict common, T factor,        \
+                           T bound, REAL constant, int first, WORD offset, WORD *restrict sums)                        \
     {                                                                                                                  \
         const Py_ssize_t odd = n % 4;                                                                                  \
         for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
-            const Py_ssize_t stop = smaller(start + TOGETHER, m);                                                      \
+            const Py_ssize_t stop = smaller(start + TOGETHER, m), count = stop - start;                                \
             FLAG_##T outside = 0;                                                                                      \
             const WORD kept = first ? 0 : (WORD)-1;                                                                    \
+            WORD *restrict sum = sums + start;                                                                         \
+            SHIFTS(T)                                                                                                  \
             if (odd == 0)                                                                                              \
-                for (Py_ssize_t j = start; j < stop; ++j) sums[j] = (sums[j] & kept) + offset;                         \
+                for (Py_ssize_t j = 0; j < count; ++j) sum[j] = (sum[j] & kept) + offset;                              \
             else if (first)                                                                                            \
-                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    outside |= OUTSIDE_##T(x[j], bound);                                                               \
-                    sums[j] = offset + BITS((REAL)x[j] + constant);                                                    \
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const T value = x[start + j] + shift[j];                                                           \
+                    outside |= OUTSIDE_##T(value, bound);                                                              \
+                    sum[j] = offset + BITS((REAL)value + constant);                                                    \
                 }                                                                                                      \
             else                                                                                                       \
-                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    outside |= OUTSIDE_##T(x[j], bound);                                                               \
-                    sums[j] += offset + BITS((REAL)x[j] + constant);                                                   \
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const T value = x[start + j] + shift[j];                                                           \
+                    outside |= OUTSIDE_##T(value, bound);                                                              \
+                    sum[j] += offset + BITS((REAL)value + constant);                                                   \
                 }                                                                                                      \
             for (Py_ssize_t i = odd ? 1 : 0; i < odd; ++i) {                                                           \
-                const T *restrict row = x + i * m;                                                                     \
-                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    outside |= OUTSIDE_##T(row[j], bound);                                                             \
-                    sums[j] += BITS((REAL)row[j] + constant);                                                          \
+                const T *restrict row = x + i * m + start;                                                             \
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const T value = row[j] + shift[j];                                                                 \
+                    outside |= OUTSIDE_##T(value, bound);                                                              \
+                    sum[j] += BITS((REAL)value + constant);                                                            \
                 }                                                                                                      \
             }                                                                                                          \
             for (Py_ssize_t i = odd; i < n; i += 4) {                                                                  \
-                const T *restrict a = x + i * m, *restrict b = a + m, *restrict c = b + m, *restrict d = c + m;        \
-                for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    outside |= OUTSIDE_##T(a[j], bound) | OUTSIDE_##T(b[j], bound) | OUTSIDE_##T(c[j], bound) |        \
-                               OUTSIDE_##T(d[j], bound);                                                               \
-                    sums[j] += BITS((REAL)a[j] + constant) + BITS((REAL)b[j] + constant) +                             \
-                               BITS((REAL)c[j] + constant) + BITS((REAL)d[j] + constant);                              \
+                const T *restrict a = x + i * m + start, *restrict b = a + m, *restrict c = b + m, *restrict d = c + m;\
+                for (Py_ssize_t j = 0; j < count; ++j) {                                                               \
+                    const T p = a[j] + shift[j], q = b[j] + shift[j], r = c[j] + shift[j], s = d[j] + shift[j];        \
+                    outside |= OUTSIDE_##T(p, bound) | OUTSIDE_##T(q, bound) | OUTSIDE_##T(r, bound) |                 \
+                               OUTSIDE_##T(s, bound);                                                                  \
+                    sum[j] += BITS((REAL)p + constant) + BITS((REAL)q + constant) + BITS((REAL)r + constant) +         \
+                              BITS((REAL)s + constant);                                                                \
                 }                                                                                                      \
             }                                                                                                          \
             if (outside) return 0;                                                                                     \
@@ -134,21 +148,24 @@ ADD_ENCODED(add_floats_32, float, float, uint32_t, narrow_bits)
 
 /* The same in two limbs: a coarse multiple, and what remains. */
 #define ADD_IN_TWO(NAME, T)                                                                                            \
-    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, T bound, const double *constants,          \
-                           int first, const uint64_t *offsets, uint64_t *restrict high, uint64_t *restrict low)        \
+    CLONED static int NAME(const T *restrict x, Py_ssize_t n, Py_ssize_t m, const T *restrict common, T factor,        \
+                           T bound, const double *constants, int first, const uint64_t *offsets,                       \
+                           uint64_t *restrict high, uint64_t *restrict low)                                            \
     {                                                                                                                  \
         const double coarse = constants[0], fine = constants[1];                                                       \
         for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
             const Py_ssize_t stop = smaller(start + TOGETHER, m);                                                      \
             FLAG_##T outside = 0;                                                                                      \
+            SHIFTS(T)                                                                                                  \
             for (Py_ssize_t i = 0; i < n; ++i) {                                                                       \
                 const T *restrict row = x + i * m;                                                                     \
                 const uint64_t kept = first && !i ? 0 : UINT64_MAX;                                                    \
                 const uint64_t once_high = i ? 0 : offsets[0], once_low = i ? 0 : offsets[1];                          \
                 for (Py_ssize_t j = start; j < stop; ++j) {                                                            \
-                    const double shifted = (double)row[j] + coarse;                                                    \
-                    const double rest = (double)row[j] - (shifted - coarse);                                           \
-                    outside |= OUTSIDE_##T(row[j], bound);                                                             \
+                    const T value = row[j] + shift[j - start];                                                         \
+                    const double shifted = (double)value + coarse;                                                     \
+                    const double rest = (double)value - (shifted - coarse);                                            \
+                    outside |= OUTSIDE_##T(value, bound);                                                              \
                     high[j] = (high[j] & kept) + once_high + wide_bits(shifted);                                       \
                     low[j] = (low[j] & kept) + once_low + wide_bits(rest + fine);                                      \
                 }                                                                                                      \
@@ -161,46 +178,48 @@ ADD_ENCODED(add_floats_32, float, float, uint32_t, narrow_bits)
 ADD_IN_TWO(add_floats_in_two, float)
 ADD_IN_TWO(add_doubles_in_two, double)
 
-PyDoc_STRVAR(add_encoded_doc, "add_encoded(values, is_float, n, m, bound, constants, first, offsets, sums, is_32) -> bool");
+PyDoc_STRVAR(add_encoded_doc, "add_encoded(values, is_float, n, m, common or None, factor, bound, constants, first, offsets, "
+                              "sums, is_32) -> bool");
 
 static PyObject *add_encoded(PyObject *module, PyObject *arguments)
 {
-    Py_buffer values, sums;
+    Py_buffer values, common, sums;
     Py_ssize_t n, m;
-    double bound, constants[2];
+    double factor, bound, constants[2];
     int is_float, first, is_32, within = 1;
     long long offsets[2];
-    if (!PyArg_ParseTuple(arguments, "y*pnnd(dd)p(LL)w*p", &values, &is_float, &n, &m, &bound, constants, constants + 1,
-                          &first, offsets, offsets + 1, &sums, &is_32))
+    if (!PyArg_ParseTuple(arguments, "y*pnnz*dd(dd)p(LL)w*p", &values, &is_float, &n, &m, &common, &factor, &bound,
+                          constants, constants + 1, &first, offsets, offsets + 1, &sums, &is_32))
         return NULL;
     const int two = constants[1] != 0;
     const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double);
     const Py_ssize_t word = is_32 ? sizeof(uint32_t) : sizeof(uint64_t);
-    if (values.len != n * m * item || sums.len != m * word * (1 + two) || (is_32 && (two || !is_float)))
+    if (values.len != n * m * item || sums.len != m * word * (1 + two) || (is_32 && (two || !is_float)) ||
+        (common.buf && common.len != m * item))
         PyErr_SetString(PyExc_ValueError, "add_encoded: sizes do not fit together");
     else {
         Py_BEGIN_ALLOW_THREADS
         const uint64_t begin[2] = {(uint64_t)offsets[0], (uint64_t)offsets[1]};
         uint64_t *high = sums.buf, *low = high + (two ? m : 0);
-        const float *floats = values.buf;
-        const double *doubles = values.buf;
         if (is_float) {
-            const float most = float_bound(bound);
+            const float most = float_bound(bound), times = (float)factor;
             if (is_32)
-                within = add_floats_32(floats, n, m, most, (float)constants[0], first, (uint32_t)begin[0], sums.buf);
+                within = add_floats_32(values.buf, n, m, common.buf, times, most, (float)constants[0], first,
+                                       (uint32_t)begin[0], sums.buf);
             else if (two)
-                within = add_floats_in_two(floats, n, m, most, constants, first, begin, high, low);
+                within = add_floats_in_two(values.buf, n, m, common.buf, times, most, constants, first, begin, high, low);
             else
-                within = add_floats_64(floats, n, m, most, constants[0], first, begin[0], high);
+                within = add_floats_64(values.buf, n, m, common.buf, times, most, constants[0], first, begin[0], high);
         } else {
             if (two)
-                within = add_doubles_in_two(doubles, n, m, bound, constants, first, begin, high, low);
+                within = add_doubles_in_two(values.buf, n, m, common.buf, factor, bound, constants, first, begin, high, low);
             else
-                within = add_doubles_64(doubles, n, m, bound, constants[0], first, begin[0], high);
+                within = add_doubles_64(values.buf, n, m, common.buf, factor, bound, constants[0], first, begin[0], high);
         }
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&values);
+    PyBuffer_Release(&common);
     PyBuffer_Release(&sums);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(within);
 }
@@ -420,6 +439,176 @@ static PyObject *combine(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+/* --- activations and losses ------------------------------------------------------------------------------------- */
+
+/* From the hyperbolic tangent of z / 2 the sigmoid, in its place, and z times it. */
+#define SWISH(NAME, T)                                                                                                 \
+    CLONED static void NAME(const T *restrict z, Py_ssize_t m, T *restrict gate, T *restrict active)                   \
+    {                                                                                                                  \
+        const T half = (T)0.5;                                                                                         \
+        for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
+            gate[j] = gate[j] * half + half;                                                                           \
+            active[j] = z[j] * gate[j];                                                                                \
+        }                                                                                                              \
+    }
+
+SWISH(swish_floats, float)
+SWISH(swish_doubles, double)
+
+/* back *= (z - active + 1) * gate */
+#define SWISH_SLOPE(NAME, T)                                                                                           \
+    CLONED static void NAME(const T *restrict z, Py_ssize_t m, const T *restrict gate, const T *restrict active,       \
+                            T *restrict back)                                                                          \
+    {                                                                                                                  \
+        for (Py_ssize_t j = 0; j < m; ++j) back[j] *= ((z[j] - active[j]) + (T)1) * gate[j];                           \
+    }
+
+SWISH_SLOPE(swish_slope_floats, float)
+SWISH_SLOPE(swish_slope_doubles, double)
+
+PyDoc_STRVAR(swish_doc, "swish(z, is_float, gate, active), gate being tanh(z / 2)");
+
+static PyObject *swish(PyObject *module, PyObject *arguments)
+{
+    Py_buffer z, gate, active;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*pw*w*", &z, &is_float, &gate, &active)) return NULL;
+    if (z.len != gate.len || z.len != active.len)
+        PyErr_SetString(PyExc_ValueError, "swish: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            swish_floats(z.buf, z.len / (Py_ssize_t)sizeof(float), gate.buf, active.buf);
+        else
+            swish_doubles(z.buf, z.len / (Py_ssize_t)sizeof(double), gate.buf, active.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&z);
+    PyBuffer_Release(&gate);
+    PyBuffer_Release(&active);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(swish_slope_doc, "swish_slope(z, is_float, gate, active, back)");
+
+static PyObject *swish_slope(PyObject *module, PyObject *arguments)
+{
+    Py_buffer z, gate, active, back;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*py*y*w*", &z, &is_float, &gate, &active, &back)) return NULL;
+    if (z.len != gate.len || z.len != active.len || z.len != back.len)
+        PyErr_SetString(PyExc_ValueError, "swish_slope: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            swish_slope_floats(z.buf, z.len / (Py_ssize_t)sizeof(float), gate.buf, active.buf, back.buf);
+        else
+            swish_slope_doubles(z.buf, z.len / (Py_ssize_t)sizeof(double), gate.buf, active.buf, back.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&z);
+    PyBuffer_Release(&gate);
+    PyBuffer_Release(&active);
+    PyBuffer_Release(&back);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* x [m, h] less the largest of each row; NaN where there is one, as NumPy's maximum. */
+#define BELOW_LARGEST(NAME, T)                                                                                         \
+    static void NAME(const T *restrict x, Py_ssize_t m, Py_ssize_t h, T *restrict out, T *restrict largest)            \
+    {                                                                                                                  \
+        for (Py_ssize_t i = 0; i < m; ++i, x += h, out += h) {                                                         \
+            T most = x[0];                                                                                             \
+            for (Py_ssize_t k = 1; k < h; ++k) most = x[k] > most || x[k] != x[k] ? x[k] : most;                       \
+            for (Py_ssize_t k = 0; k < h; ++k) out[k] = x[k] - most;                                                   \
+            largest[i] = most;                                                                                         \
+        }                                                                                                              \
+    }
+
+BELOW_LARGEST(floats_below_largest, float)
+BELOW_LARGEST(doubles_below_largest, double)
+
+/* power [m, h] <- (power / its row's sum - 1 of the class y) * weight; the sums, each from left to right. */
+#define RESIDUALS(NAME, T)                                                                                             \
+    static void NAME(T *restrict power, Py_ssize_t m, Py_ssize_t h, const int64_t *restrict y,                         \
+                     const double *restrict weights, T *restrict total)                                                \
+    {                                                                                                                  \
+        for (Py_ssize_t i = 0; i < m; ++i, power += h) {                                                               \
+            const T weight = (T)weights[i];                                                                            \
+            T sum = power[0];                                                                                          \
+            for (Py_ssize_t k = 1; k < h; ++k) sum += power[k];                                                        \
+            for (Py_ssize_t k = 0; k < h; ++k) power[k] /= sum;                                                        \
+            power[y[i]] -= 1;                                                                                          \
+            for (Py_ssize_t k = 0; k < h; ++k) power[k] *= weight;                                                     \
+            total[i] = sum;                                                                                            \
+        }                                                                                                              \
+    }
+
+RESIDUALS(residuals_floats, float)
+RESIDUALS(residuals_doubles, double)
+
+PyDoc_STRVAR(below_largest_doc, "below_largest(x [m, h], is_float, out [m, h], largest [m])");
+
+static PyObject *below_largest(PyObject *module, PyObject *arguments)
+{
+    Py_buffer x, out, largest;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*pw*w*", &x, &is_float, &out, &largest)) return NULL;
+    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double), m = largest.len / item, h = m ? x.len / item / m : 0;
+    if (x.len != out.len || x.len != m * h * item || (m && !h))
+        PyErr_SetString(PyExc_ValueError, "below_largest: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            floats_below_largest(x.buf, m, h, out.buf, largest.buf);
+        else
+            doubles_below_largest(x.buf, m, h, out.buf, largest.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&largest);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(residuals_doc, "residuals(power [m, h], is_float, y [m], weights [m] of doubles, total [m])");
+
+static PyObject *residuals(PyObject *module, PyObject *arguments)
+{
+    Py_buffer power, y, weights, total;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "w*py*y*w*", &power, &is_float, &y, &weights, &total)) return NULL;
+    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double), m = total.len / item;
+    const Py_ssize_t h = m ? power.len / item / m : 0;
+    const int64_t *classes = y.buf;
+    if (power.len != m * h * item || (m && !h) || y.len != m * (Py_ssize_t)sizeof(int64_t) ||
+        weights.len != m * (Py_ssize_t)sizeof(double))
+        PyErr_SetString(PyExc_ValueError, "residuals: sizes do not fit together");
+    else
+        for (Py_ssize_t i = 0; i < m; ++i)
+            if (classes[i] < 0 || classes[i] >= h) {
+                PyErr_Format(PyExc_IndexError, "class %lld of %zd", (long long)classes[i], h);
+                break;
+            }
+    if (!PyErr_Occurred()) {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            residuals_floats(power.buf, m, h, classes, weights.buf, total.buf);
+        else
+            residuals_doubles(power.buf, m, h, classes, weights.buf, total.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&power);
+    PyBuffer_Release(&y);
+    PyBuffer_Release(&weights);
+    PyBuffer_Release(&total);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
 /* Puts the first `count` different numbers among the rows that `words` [width] stand for into `rows`; how many there are.
@@ -577,6 +766,10 @@ static PyObject *noisy(PyObject *module, PyObject *arguments)
 static PyMethodDef functions[] = {
     {"alias_level", alias, METH_VARARGS, alias_doc},
     {"noisy", noisy, METH_VARARGS, noisy_doc},
+    {"swish", swish, METH_VARARGS, swish_doc},
+    {"swish_slope", swish_slope, METH_VARARGS, swish_slope_doc},
+    {"below_largest", below_largest, METH_VARARGS, below_largest_doc},
+    {"residuals", residuals, METH_VARARGS, residuals_doc},
     {"add_encoded", add_encoded, METH_VARARGS, add_encoded_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
     {"gather", gather, METH_VARARGS, gather_doc},

@@ -7,10 +7,10 @@ or in floats, in the clear or not), where clients live and how many ranks there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -156,6 +156,15 @@ class Placed(_InPlaceOfArray):
         return whole
 
 
+class SomeAnswers(NamedTuple):
+    """Answers of some clients of a block, to be added before the next ones take their place."""
+
+    who: Array  # positions in the block
+    answer: Any  # a record of the exchange's fields, leaves [n, ...]
+    # of each leaf: an array of the field's shape, and the factor by which it is added to every answer; None: nothing
+    public: Sequence[tuple[Array, float] | None] = ()
+
+
 @dataclass(frozen=True)
 class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     """An exchange whose sum the server receives.
@@ -179,6 +188,9 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     fused: Callable[[Broadcast, Block, Round], Upload] | None = None  # (broadcast, block, now) -> sum over its clients
     # in place of `answer` for float sums: there only the sum over the clients matters, of whatever number of entries
     summed: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]] | None = None
+    # (broadcast, block, now) -> the answers of all its clients, a few at a time, where they keep nothing: for exact
+    # sums of large answers, which then are rounded and added while they are in the cache
+    in_turn: Callable[[Broadcast, Block, Round], Iterator[SomeAnswers]] | None = None
     told_by_columns: tuple[str, ...] = ()  # leaves of the broadcast of which a client is sent its own columns, axis 0
     off_clock: bool = False  # run to measure: in float64, and in no account of bytes
     one_by_one: bool = False  # `answer` is called with one client after the other, since uploads are large
@@ -214,6 +226,7 @@ class ToClients(Generic[Server, Clients, Broadcast, Upload]):
     returning: bool = False  # as in `ToServer`
     silent: bool = False  # nobody answers: the sum is that of the memory
     fused: ClassVar[None] = None  # as in `ToServer`
+    in_turn: ClassVar[None] = None  # as in `ToServer`
 
 
 Exchange: TypeAlias = ToServer | ToClients

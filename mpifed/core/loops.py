@@ -13,8 +13,9 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 3  # of the arguments of what is compiled
+_VERSION = 5  # of the arguments of what is compiled
 _MOST_TERMS = 8
+_MANY = 2**12  # numbers of which a pass takes longer than a call
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
 _FLOATS = (_F4, _F8)
@@ -98,10 +99,11 @@ def descended(x: Array, change: Array, keep: float, push: Array | None = None) -
     x, change : [n, ...] of NumPy or of CuPy
     push : [n, ...], or [...] common to all; None adds nothing
     """
-    parts = (change,) if push is None else (change, push)
-    alike = all(type(part) is np.ndarray and part.dtype == x.dtype and part.size == x.size for part in parts)
-    if compiled is not None and alike and x.dtype in _FLOATS and _contiguous(x, *parts):
-        compiled.combine((*(1.0 for _ in parts), keep), (*parts, x), x.dtype == _F4, x)
+    if compiled is not None and _alike(x, change) and (push is None or _alike(x, push)):
+        if push is None:
+            compiled.combine((1.0, keep), (change, x), x.dtype == _F4, x)
+        else:
+            compiled.combine((1.0, 1.0, keep), (change, push, x), x.dtype == _F4, x)
         return x
     if push is not None:
         change += push
@@ -109,6 +111,84 @@ def descended(x: Array, change: Array, keep: float, push: Array | None = None) -
         x *= x.dtype.type(keep)
     x += change
     return x
+
+
+def swish(z: Array) -> tuple[Array, Array]:
+    """(g, S) of NumPy arrays: the sigmoid g of z by the hyperbolic tangent, and S = z g."""
+    half = z.dtype.type(0.5)
+    gate: Array = z * half
+    np.tanh(gate, out=gate)
+    if compiled is not None and z.dtype in _FLOATS and z.flags.c_contiguous:
+        active = np.empty_like(z)
+        compiled.swish(z, z.dtype == _F4, gate, active)
+        return gate, active
+    gate *= half
+    gate += half
+    return gate, z * gate
+
+
+def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
+    """back * (z - active + 1) * gate of NumPy arrays, in the place of `back`; `active` may be overwritten."""
+    if compiled is not None and _alike(z, gate, active, back):
+        compiled.swish_slope(z, z.dtype == _F4, gate, active, back)
+        return back
+    slope = np.subtract(z, active, out=active)
+    slope += slope.dtype.type(1)
+    slope *= gate
+    back *= slope
+    return back
+
+
+def softmax_residuals(logits: Array, y: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """The derivative of the weighted cross-entropy by the logits, and what its value needs.
+
+    Parameters
+    ----------
+    logits : [m, L] of NumPy
+    y, weights : [m]
+
+    Returns
+    -------
+    slopes : [m, L] weights times (probabilities minus one-hot labels)
+    largest, total : [m] the largest logit, and the sum of exponentials of all less that
+    """
+    several = logits.shape[0] > 1 < logits.shape[1]  # NumPy adds the numbers of a single row in another order
+    if compiled is not None and several and logits.dtype in _FLOATS and logits.flags.c_contiguous:
+        power, largest, total = np.empty_like(logits), *np.empty((2, len(logits)), logits.dtype)
+        is_float = logits.dtype == _F4
+        compiled.below_largest(logits, is_float, power, largest)
+        np.exp(power, out=power)
+        y, weights = np.ascontiguousarray(y, np.int64), np.ascontiguousarray(weights, np.float64)
+        compiled.residuals(power, is_float, y, weights, total)
+        return power, largest, total
+    power = np.array(logits.T, order="C")  # classes first, since NumPy is slow along a short last axis
+    largest = power.max(axis=0)
+    power -= largest
+    np.exp(power, out=power)
+    total = power.sum(axis=0)
+    power /= total
+    power.reshape(-1)[np.arange(len(y)) + y * len(y)] -= 1
+    power *= weights.astype(power.dtype)
+    return np.array(power.T, order="C"), largest, total
+
+
+def begun(change: Array, model: Array, keep: float) -> Array:
+    """(change + (keep - 1) model) + model, in the place of `change`, by a single pass where that is compiled.
+
+    Parameters
+    ----------
+    change : [n, ...] of NumPy or of CuPy
+    model : [...] common to all
+    """
+    if compiled is not None and type(model) is np.ndarray and model.size >= _MANY and change.dtype == model.dtype:
+        factors = (1.0, 1.0) if keep == 1 else (1.0, keep - 1, 1.0)
+        for part in change:
+            combination(factors, (part, *[model] * (len(factors) - 1)), out=part)
+        return change
+    if keep != 1:
+        change += model * model.dtype.type(keep - 1)
+    change += model
+    return change
 
 
 def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
@@ -145,6 +225,14 @@ def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
 def _contiguous(*arrays: Array) -> bool:
     """Whether all arrays are C-contiguous."""
     return all(array.flags.c_contiguous for array in arrays)
+
+
+def _alike(first: Array, *others: Array) -> bool:
+    """Whether all are C-contiguous arrays of NumPy, of the shape and dtype, float32 or float64, of the first."""
+    for array in others:
+        if array.shape != first.shape or array.dtype != first.dtype or not array.flags.c_contiguous:
+            return False
+    return type(first) is np.ndarray and bool(first.flags.c_contiguous) and first.dtype in _FLOATS
 
 
 def alias_level(words: Array, upper: bool, table: Array, middle: int, shift: int, first: bool, out: Array) -> Array:

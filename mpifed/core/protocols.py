@@ -5,7 +5,7 @@ Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -99,6 +99,10 @@ class Dual(Protocol):
         """
 
 
+# (model, X, y, weights): a step of every client, in place; see `mpifed.maths.objectives.Objective.local_step`
+LocalStep: TypeAlias = Callable[[Parameters, Features, Array, Array], None]
+
+
 class Model(Protocol):
     """`mpifed.maths.objectives.Objective`, which says what each member is."""
 
@@ -134,7 +138,11 @@ class Model(Protocol):
 
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters: ...
 
-    def descend(self, model: Parameters, X: Features, y: Array, weights: Array, keep: Sequence[float]) -> None: ...
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+    ) -> Iterator[tuple[slice, Parameters]]: ...
+
+    def local_step(self, keep: Sequence[float]) -> LocalStep: ...
 
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],

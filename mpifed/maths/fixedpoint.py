@@ -99,14 +99,21 @@ class Encoder:
     def _rest(self) -> NDArray[np.float64]:
         return np.empty((self._together, min(self.size, _TOGETHER)))
 
-    def add(self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], anew: bool = False) -> bool:
+    def add(
+        self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], anew: bool = False,
+        common: NDArray[np.floating] | None = None, factor: float = 1.0,
+    ) -> bool:  # fmt: skip
         """Add the rows of `values` [n, size] to `accumulator` [limbs * size], which is overwritten with `anew`.
+
+        Parameters
+        ----------
+        common : [size] of the dtype of `values`; `factor` times it is added to each row before that is rounded
 
         Returns
         -------
         Whether all values are numbers within the bound. If not, the content of the accumulator is undefined.
         """
-        return self._add_rows(values, accumulator, self.form.bound, anew)
+        return self._add_rows(values, accumulator, self.form.bound, anew, common, factor)
 
     def add_total(
         self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], clients: int, anew: bool = False
@@ -128,18 +135,22 @@ class Encoder:
         return True
 
     def _add_rows(
-        self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], bound: float, anew: bool
-    ) -> bool:
+        self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], bound: float, anew: bool,
+        common: NDArray[np.floating] | None = None, factor: float = 1.0,
+    ) -> bool:  # fmt: skip
         """`add` within any bound. Each row leaves the constant that encodes it, which is subtracted here."""
         offsets = [self._offset(limb, len(values)) for limb in range(self.form.limbs)]
         narrow = self.form.bits == 32
+        as_is = values.dtype == np.float32 or (values.dtype == np.float64 and not narrow)
+        if common is not None and (loops.compiled is None or not as_is):
+            values, common = values + common * common.dtype.type(factor), None
         if loops.compiled is not None:
-            if values.dtype != np.float32 and (narrow or values.dtype != np.float64):
+            if not as_is:
                 if outside(values, bound):  # before they are rounded
                     return False
                 values = values.astype(self._real)
             within: bool = loops.compiled.add_encoded(
-                np.ascontiguousarray(values), values.dtype == np.float32, *values.shape, bound,
+                np.ascontiguousarray(values), values.dtype == np.float32, *values.shape, common, factor, bound,
                 (*self._constants, 0.0)[:2], anew, (*offsets, 0)[:2], accumulator, narrow,
             )  # fmt: skip
             return within

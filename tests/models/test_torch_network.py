@@ -190,12 +190,12 @@ def test_a_step_is_the_gradient_s(objective: TorchNetwork, rng: Any, monkeypatch
     _, own, X, y, weights = task(objective, rng, "float32")
     keep = [1.0 if leaf.ndim == 2 else 0.9 for leaf in own.head]
     moved, by_default = (map_leaves(lambda leaf: leaf.copy(), own) for _ in range(2))
-    objective.descend(moved, X, y, -0.1 * weights, keep)
-    NeuralNetwork.descend(objective, by_default, X, y, -0.1 * weights, keep)
+    objective.local_step(keep)(moved, X, y, -0.1 * weights)
+    NeuralNetwork.local_step(objective, keep)(by_default, X, y, -0.1 * weights)
     assert flat(moved).tobytes() == flat(by_default).tobytes()
     whole = map_leaves(lambda leaf: leaf.copy(), own)
     monkeypatch.setattr(TorchNetwork, "samples_at_once", 2)
-    objective.descend(whole, X, y, -0.1 * weights, keep)
+    objective.local_step(keep)(whole, X, y, -0.1 * weights)
     np.testing.assert_allclose(flat(whole), flat(moved), rtol=1e-4, atol=1e-6)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from jobs_in_python import checked
 from loops import rows_of
 from paper import make_data, step_size
 
+from mpifed.algorithms.fedavg import FedAvg
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
+from mpifed.core.exchange import play
+from mpifed.core.record import flat
 from mpifed.core.round import Round
 from mpifed.job.job import Job
 from mpifed.run.api import run
@@ -116,6 +120,47 @@ def test_local_steps(
         data={"path": str(skewed), "block": block}, aggregation={"arithmetic": arithmetic},
     )  # fmt: skip
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, steps, 0, per_round))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"batch_size": 4},
+        {"batch_size": 20},  # some clients have fewer rows
+        {"batch_size": 4, "client_optimizer": {"learning_rate": 0.3, "weight_decay": 0.1}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("data", ["skewed", "alike"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_answers_a_few_at_a_time_sum_to_the_same_bits(
+    skewed: Path, shared_path: Path, data: str, work: dict[str, Any], dtype: str
+) -> None:
+    """As all answers of a block at once: with weights of clients that differ, and with those that do not."""
+    alike = make_data(shared_path / "few-alike", "digits", "--split", "rows", "--clients", 7, "--labels", "below:7")
+    folder = skewed if data == "skewed" else alike
+    ready = prepare(job(folder, work, data={"path": str(folder), "block": 6}, compute={"dtype": dtype}), Alone())
+    (whole,) = ready.algorithm.exchanges
+    assert whole.in_turn is not None
+    at_once, models = dataclasses.replace(whole, in_turn=None), []
+    for exchange in (whole, at_once):
+        server, clients = ready.server, ready.clients
+        for t in range(2):
+            now = Round(t, SEED, np.ones(ready.data.clients, dtype=bool))
+            server, clients = play((exchange,), server, clients, now, ready.aggregator)
+        models.append(flat(server.model).tobytes())
+    assert models[0] == models[1]
+
+
+def test_a_variant_s_own_answer_is_what_is_summed(skewed: Path) -> None:
+    class Nothing(FedAvg):
+        def answer(self, *arguments: Any) -> Any:
+            raise NotImplementedError
+
+    algorithm = prepare(job(skewed, {"batch_size": 4}), Alone()).algorithm
+    settings = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+    assert algorithm.exchanges[0].in_turn is not None
+    assert Nothing(**settings).exchanges[0].in_turn is None
 
 
 def test_local_steps_with_l1(skewed: Path, tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from numpy.random import Generator
 
 from mpifed.core.loops import descended
-from mpifed.core.protocols import Backward, Dual, Features, Head, Model, Parameters, Slope
+from mpifed.core.protocols import Backward, Dual, Features, Head, LocalStep, Model, Parameters, Slope
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, map_leaves
 from mpifed.maths.arrays import namespace, product, transposed_product
 from mpifed.maths.ranges import Weight
@@ -100,17 +100,34 @@ class Objective(ABC):
         scores, backward = self.forward(model, X)
         return backward(self.slope(model.head, scores, y, weights))
 
-    def descend(self, model: Parameters, X: Features, y: Array, weights: Array, keep: Sequence[float]) -> None:
-        """A step of every client, in place: model <- keep model + `gradient`; `weights` with the sign of the step.
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+    ) -> Iterator[tuple[slice, Parameters]]:
+        """The clients' parts of `gradient`, bit for bit, with their positions; the next ones may take their place.
 
         Parameters
         ----------
-        model : of each client, leaves [n, ...]
+        few : as many clients at a time, where the model can compute them so
+        """
+        yield slice(0, len(y)), self.gradient(model, X, y, weights)
+
+    def local_step(self, keep: Sequence[float]) -> LocalStep:
+        """The steps of a round, in place: (model, X, y, weights) does model <- keep model + `gradient`, bit for bit.
+
+        Of each client, leaves [n, ...]; `weights` with the sign of the step. What it returns may reuse arrays, and so
+        is for one caller at a time.
+
+        Parameters
+        ----------
         keep : of each leaf
         """
-        changes = bare_leaves(self.gradient(model, X, y, weights))
-        for leaf, change, part in zip(bare_leaves(model), changes, keep, strict=True):
-            descended(leaf, change, part)
+
+        def step(model: Parameters, X: Features, y: Array, weights: Array) -> None:
+            changes = bare_leaves(self.gradient(model, X, y, weights))
+            for leaf, change, part in zip(bare_leaves(model), changes, keep, strict=True):
+                descended(leaf, change, part)
+
+        return step
 
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],

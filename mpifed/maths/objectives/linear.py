@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from mpifed.core.loops import softmax_residuals
 from mpifed.core.protocols import Dual, Parameters, Slope
 from mpifed.core.record import Array
 from mpifed.maths.arrays import namespace, sigmoid, square_norms
@@ -22,38 +23,41 @@ def cross_entropy(logits: Array, y: Array) -> Array:
     """[..., s] the cross-entropy of each sample, from logits [..., s, L]."""
     if namespace(logits) is not np:
         return device_cross_entropy(logits, y)
-    return _softmax(logits, y)[0]
+    power = np.array(logits.reshape(-1, logits.shape[-1]).T, order="C")  # NumPy is slow along a short last axis
+    largest = power.max(axis=0)
+    power -= largest
+    np.exp(power, out=power)
+    return _losses(logits, y, largest, power.sum(axis=0))
 
 
 def cross_entropy_slope(logits: Array, y: Array, weights: Array) -> tuple[Array, Array]:
     """(loss [..., s], derivative of the weighted loss with respect to the logits [..., s, L])."""
     if namespace(logits) is not np:
         return device_cross_entropy_slope(logits, y, weights)
-    loss, slopes, at = _softmax(logits, y)
-    slopes.reshape(-1)[at] -= 1
+    residuals, largest, total = _residuals(logits, y, weights)
+    slopes: Array = residuals.reshape(logits.shape)
+    return _losses(logits, y, largest, total), slopes
+
+
+def cross_entropy_derivative(logits: Array, y: Array, weights: Array) -> Array:
+    """That of `cross_entropy_slope` alone, of arrays of NumPy."""
+    slopes: Array = _residuals(logits, y, weights)[0].reshape(logits.shape)
+    return slopes
+
+
+def _residuals(logits: Array, y: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """As `softmax_residuals`, of all samples of all clients, m in all."""
     each = weights if weights.shape == y.shape else np.broadcast_to(weights, y.shape)
-    slopes *= each.reshape(-1).astype(slopes.dtype)
-    return loss, np.array(slopes.T, order="C").reshape(logits.shape)
+    return softmax_residuals(logits.reshape(-1, logits.shape[-1]), y.reshape(-1), each.reshape(-1))
 
 
-def _softmax(logits: Array, y: Array) -> tuple[Array, Array, Array]:
-    """(loss [..., s], probabilities [L, m] of all m samples, flat index [m] of each sample's class in these).
-
-    Classes are the first axis, since NumPy is slow along a short last axis. There are few calls, since the matrix
-    products before leave the cache cold.
-    """
-    power = np.array(logits.reshape(-1, logits.shape[-1]).T, order="C")
-    at = np.arange(y.size)
-    at += y.reshape(-1) * y.size
-    true_logits, largest = power.reshape(-1).take(at), power.max(axis=0)
-    power -= largest
-    np.exp(power, out=power)
-    total = power.sum(axis=0)
-    power /= total
+def _losses(logits: Array, y: Array, largest: Array, total: Array) -> Array:
+    """[..., s] the cross-entropy."""
     loss = np.log(total)
     loss += largest
-    loss -= true_logits
-    return loss.reshape(y.shape), power, at
+    loss -= logits.reshape(-1).take(_places(logits, y))
+    losses: Array = loss.reshape(y.shape)
+    return losses
 
 
 def _places(logits: Array, y: Array) -> Array:

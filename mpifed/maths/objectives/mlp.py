@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
-from operator import add
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from annotated_types import Gt, Le
 from numpy.random import Generator
 
-from mpifed.core.protocols import Parameters, Slope
-from mpifed.core.record import Array, NamedArrays, named_arrays
+from mpifed.core.loops import descended
+from mpifed.core.protocols import Features, LocalStep, Parameters, Slope
+from mpifed.core.record import Array, NamedArrays, map_leaves, named_arrays
 from mpifed.maths.activations import ACTIVATIONS
-from mpifed.maths.arrays import common_product, namespace, square_norms, transposed_product
+from mpifed.maths.arrays import common_product, namespace, product, square_norms, transposed_product
 from mpifed.maths.objectives.form import LinearScores
 from mpifed.maths.objectives.linear import (
     cross_entropy,
+    cross_entropy_derivative,
     cross_entropy_slope,
     squared_error,
     squared_error_slope,
@@ -123,6 +125,11 @@ class MLP(LinearScores):
         layers, biases = _layers_of(head)
         hidden: list[_Hidden] = []
         loss, down = self._slope_of_outputs(self._outputs(layers, biases, scores, hidden), y, weights)
+        return Slope(loss, *self._backward(head, hidden, down))
+
+    def _backward(self, head: MLPHead, hidden: list[_Hidden], down: Array) -> tuple[MLPHead, Array]:
+        """(the derivative by the head, that by the scores) from that by the outputs; `hidden` is emptied."""
+        layers, biases = _layers_of(head)
         of_layers, of_biases, through = [], [], ACTIVATIONS[self.activation].slope
         for after in reversed(layers):
             z, gate, active = hidden.pop()
@@ -132,7 +139,67 @@ class MLP(LinearScores):
             down = through(z, gate, active, common_product(down, after.swapaxes(-1, -2)))
         if biases:
             of_biases.append(down.sum(axis=-2))
-        return Slope(loss, _head_of(type(head), of_layers[::-1], of_biases[::-1]), down)
+        return _head_of(type(head), of_layers[::-1], of_biases[::-1]), down
+
+    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
+        """As `Objective.gradient`, without losses."""
+        if not self._by_numpy(X):
+            return super().gradient(model, X, y, weights)
+        of_head, down = self._derivatives(model.head, product(X, model.first), y, weights)
+        return Parameters(transposed_product(X, down), of_head)
+
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+    ) -> Iterator[tuple[slice, Parameters]]:
+        """As `Objective.gradients`: large products a few clients at a time."""
+        if isinstance(X, tuple) or not self._by_numpy(X) or not self._as_here("gradient"):
+            yield from super().gradients(model, X, y, weights, few)
+            return
+        of_head, down = self._derivatives(model.head, product(X, model.first), y, weights)
+        changes = np.empty((min(few, len(X)), X.shape[-1], down.shape[-1]), down.dtype)
+        for start in range(0, len(X), few):
+            at = slice(start, min(start + few, len(X)))
+            change = changes[: at.stop - start]
+            np.matmul(X[at].swapaxes(-1, -2), down[at], out=change)
+            yield at, Parameters(change, map_leaves(operator.itemgetter(at), of_head))
+
+    def local_step(self, keep: Sequence[float]) -> LocalStep:
+        """As `Objective.local_step`, in arrays that serve all steps."""
+        by_gradient = super().local_step(keep)
+        if not self._as_here("gradient"):
+            return by_gradient
+        z, change = np.empty((2, 0))
+
+        def step(model: Parameters, X: Features, y: Array, weights: Array) -> None:
+            nonlocal z, change
+            if isinstance(X, tuple) or not self._by_numpy(X):
+                by_gradient(model, X, y, weights)
+                return
+            first = model.first
+            if change.shape != first.shape or z.shape[:2] != y.shape:
+                z, change = np.empty((*y.shape, first.shape[-1]), first.dtype), np.empty_like(first)
+            of_head, down = self._derivatives(model.head, np.matmul(X, first, out=z), y, weights)
+            np.matmul(X.swapaxes(-1, -2), down, out=change)
+            for leaf, by_leaf, part in zip((first, *model.head), (change, *of_head), keep, strict=True):
+                descended(leaf, by_leaf, part)
+
+        return step
+
+    def _derivatives(self, head: MLPHead, scores: Array, y: Array, weights: Array) -> tuple[MLPHead, Array]:
+        """(the derivative by the head, that by the scores) of NumPy arrays."""
+        hidden: list[_Hidden] = []
+        outputs = self._outputs(*_layers_of(head), scores, hidden)
+        if self.classifies:
+            return self._backward(head, hidden, cross_entropy_derivative(outputs, y, weights))
+        return self._backward(head, hidden, squared_error_slope(outputs, y, weights)[1])
+
+    def _by_numpy(self, X: Features) -> bool:
+        """Whether a gradient is by `_derivatives`."""
+        return type(X) is np.ndarray and self._as_here("scores", "forward", "pull", "slope")
+
+    def _as_here(self, *names: str) -> bool:
+        """Whether methods are those of `MLP`: those of a class of the user's may differ."""
+        return all(getattr(type(self), name) is getattr(MLP, name) for name in names)
 
     def class_scores(self, head: MLPHead, scores: Array) -> Array:
         """[..., s, L] the outputs."""
@@ -156,12 +223,12 @@ class MLP(LinearScores):
             of_biases.append(square)
             if hidden:  # below lie the first layer's, which are `slopes`
                 down = through(z, gate, active, common_product(down, after.swapaxes(-1, -2)))
-        return reduce(add, [*of_layers, square_norms(slopes), *reversed(of_biases)] if biases else of_layers)
+        return reduce(operator.add, [*of_layers, square_norms(slopes), *reversed(of_biases)] if biases else of_layers)
 
     @property
     def weighs_later(self) -> bool:
-        """Whether `weighted_later` stands for `slope` and `head_squares`: those of a class of the user's may differ."""
-        return all(getattr(type(self), name) is getattr(MLP, name) for name in ("slope", "head_squares", "head_sum"))
+        """Whether `weighted_later` stands for `slope` and `head_squares`."""
+        return self._as_here("slope", "head_squares", "head_sum")
 
     def weighted_later(self, head: MLPHead, scores: Array, y: Array) -> WeightedLater:
         """`slope` for weights that depend on the norms of the samples' gradients, from a single pass, for clipping.
@@ -181,7 +248,7 @@ class MLP(LinearScores):
             kept.append((active, through(z, gate, active.copy(), namespace(z).ones_like(z))))
             down = common_product(down, after.swapaxes(-1, -2))
             down *= kept[-1][1]
-        squares = reduce(add, [*of_layers, square_norms(down), *reversed(of_biases)] if biases else of_layers)
+        squares = reduce(operator.add, [*of_layers, square_norms(down), *reversed(of_biases)] if biases else of_layers)
 
         def weighted(weights: Array) -> tuple[MLPHead, Array]:
             down = residuals

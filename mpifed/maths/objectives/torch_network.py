@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from numpy.random import Generator
 
 from mpifed.core.contract import own_module, own_object
-from mpifed.core.protocols import Features, Head, Parameters, Slope
+from mpifed.core.protocols import Features, Head, LocalStep, Parameters, Slope
 from mpifed.core.record import ABSENT, Array, NamedArrays, namespace, of_vectors
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback
 from mpifed.maths.objectives.torch_build import built, too_large
@@ -108,15 +108,19 @@ class TorchNetwork(NeuralNetwork):
         losses = self._losses(held.net(held.samples_of(X)), _targets(y))
         return held.gradient(parameters, losses, as_tensor(weights))
 
-    def descend(self, model: Parameters, X: Features, y: Array, weights: Array, keep: Sequence[float]) -> None:
+    def local_step(self, keep: Sequence[float]) -> LocalStep:
         """The same bits as by `gradient`, added where it is."""
-        if y.shape[1] > self.samples_at_once:
-            super().descend(model, X, y, weights, keep)
-            return
-        held = self._held
-        for i, (parameters, x) in enumerate(self._of_each(model, X)):
-            held.bind(parameters)
-            held.descend(self._losses(held.net(held.samples_of(x)), _targets(y[i])), as_tensor(weights[i]), keep)
+        held, by_gradient = self._held, super().local_step(keep)
+
+        def step(model: Parameters, X: Features, y: Array, weights: Array) -> None:
+            if y.shape[1] > self.samples_at_once:
+                by_gradient(model, X, y, weights)
+                return
+            for i, (parameters, x) in enumerate(self._of_each(model, X)):
+                held.bind(parameters)
+                held.descend(self._losses(held.net(held.samples_of(x)), _targets(y[i])), as_tensor(weights[i]), keep)
+
+        return step
 
     def loss(self, head: Head, scores: Array, y: Array) -> Array:
         with _torch().no_grad():

@@ -43,7 +43,7 @@ PYTHON = {
     ("comm/allreduce.py", "reduce_all"): "MPI and waiting",
     ("core/round.py", "draw"): "drawing, privacy, masks",
     ("core/record.py", "map_leaves"): "Python's glue",
-    ("algorithms/local.py", "minibatches"): "Python's glue",
+    ("algorithms/minibatches.py", "minibatches"): "Python's glue",
 }
 
 

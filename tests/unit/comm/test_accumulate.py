@@ -168,6 +168,21 @@ def test_a_bad_value_names_field_and_client(bad: float, said: str) -> None:
     assert ('[aggregation.bounds] "up.v" =' in str(caught.value)) == np.isfinite(bad)  # no bound helps what is not
 
 
+def test_what_is_public_counts_for_every_client() -> None:
+    """It is added to each answer; a value that is outside the bound with it names its client."""
+    adder, found, common = exact_sum(exchange(), 5, "float64"), answers(3, 0), np.array([1.0, 2.0, 3.0])
+    adder.begin(True)
+    adder.add(found, np.array([3, 7, 9]), ((common, 0.5), None, (np.ones((2, 2)), 2.0)))
+    whole = found._replace(v=found.v + 0.5 * common, inner=Inner(found.inner.m + 2.0))
+    totals = [[Fraction(float(v)) for v in np.ravel(leaf)] for _, leaf in leaves(adder.total(adder.message))]
+    assert totals == exact(whole, FIELDS)
+    found.v[1, 2] = 1023.0
+    adder.begin(True)
+    adder.add(found, np.array([3, 7, 9]))
+    with pytest.raises(NumericalError, match=r"^up\.v: client 7 has a value of 1024\.5 in absolute value"):
+        adder.add(found, np.array([3, 7, 9]), ((common, 0.5), None, None))
+
+
 def test_a_bad_value_of_a_nested_field() -> None:
     adder, found = exact_sum(exchange(), 5, "float64"), answers(3, 0)
     found.inner.m[2, 0, 0] = 2.0**41

@@ -226,6 +226,20 @@ def test_what_is_outside_is_told_wherever_it_is(bad: float, dtype: str, clients:
     assert not encoder.add_total(np.full(3001, clients * 2.0**10 * 1.001, dtype), sums, clients)
 
 
+@covering({"n": [1, 2, 4, 5, 9], "dtype": ["f4", "f8"], "form": ["one", "two", "narrow"], "anew": [True, False]})
+def test_what_is_common_to_all_rows_is_added_before_they_are_rounded(n: int, dtype: str, form: str, anew: bool) -> None:
+    rng = np.random.default_rng(n)
+    grids = {"one": SumGrid(2.0**-40, 2.0**10, 1), "two": SumGrid(2.0**-60, 2.0**10, 2)}
+    grids["narrow"] = SumGrid(2.0**-12, 2.0**8, 1, 32)
+    values, common = rng.uniform(-9, 9, (n, 3001)).astype(dtype), rng.uniform(-9, 9, 3001).astype(dtype)
+    encoder = Encoder(grids[form], 3001)
+    found, wanted = (np.arange(grids[form].limbs * 3001, dtype=f"i{grids[form].bits // 8}") for _ in range(2))
+    assert encoder.add(values, found, anew, common, -0.3)
+    assert encoder.add(values + common * np.dtype(dtype).type(-0.3), wanted, anew)
+    assert found.tobytes() == wanted.tobytes()
+    assert not encoder.add(values, found, anew, common, 1e3)  # within the bound without it
+
+
 def test_in_the_place_of_other_integers() -> None:
     """`add` leaves nothing but the values."""
     form = grid(2.0**-40, 2.0**10, 5)

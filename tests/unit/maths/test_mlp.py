@@ -115,6 +115,51 @@ def test_clients_do_not_depend_on_their_neighbours(objective: MLP, rng: Any) -> 
 
 
 @every_network
+def test_steps_have_the_bits_of_the_gradient_and_the_slope(objective: MLP, rng: Any) -> None:
+    """Two sizes of minibatches in turn, in the same arrays."""
+    model, X, y, weights = task(objective, rng, dtype="float32")
+    keep = [0.9 + 0.01 * k for k in range(len(bare_leaves(model)))]
+    step, here, there = objective.local_step(keep), model, map_leaves(np.copy, model)
+    for rows in (S, S - 2, S, S - 2):
+        batch = X[:, :rows], y[:, :rows], -0.1 * weights[:, :rows]
+        scores, backward = objective.forward(there, batch[0])
+        gradient = backward(objective.slope(there.head, scores, *batch[1:]))
+        assert flat(objective.gradient(there, *batch)).tobytes() == flat(gradient).tobytes()
+        parts = zip(bare_leaves(there), bare_leaves(gradient), keep, strict=True)
+        moved = [leaf * np.float32(part) + change for leaf, change, part in parts]
+        there = unflat(np.concatenate([leaf.ravel() for leaf in moved]), there)
+        step(here, *batch)
+        assert flat(here).tobytes() == flat(there).tobytes()
+
+
+@every_network
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("few", [1, 2, 5])
+def test_gradients_of_a_few_clients_at_a_time(objective: MLP, own: bool, few: int, rng: Any) -> None:
+    model, X, y, weights = task(objective, rng, own, "float32")
+    whole, positions = objective.gradient(model, X, y, weights), list[int]()
+    for at, part in objective.gradients(model, X, y, weights, few):
+        assert flat(part).tobytes() == flat(map_leaves(lambda leaf: leaf[at], whole)).tobytes()  # noqa: B023
+        positions += range(N)[at]
+    assert positions == list(range(N))
+
+
+def test_a_slope_of_one_s_own_is_what_steps_take(rng: Any) -> None:
+    class Halved(MLP):
+        def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+            return super().slope(head, scores, y, weights / 2)
+
+    model, X, y, weights = task(MLP(7, True), rng)
+    for objective, given in ((Halved(7, True), weights), (MLP(7, True), weights / 2)):
+        moved = map_leaves(np.copy, model)
+        objective.local_step([1.0] * len(bare_leaves(model)))(moved, X, y, given)
+        moved = map_leaves(np.subtract, moved, objective.gradient(model, X, y, given))
+        np.testing.assert_allclose(flat(moved), flat(model), atol=1e-12)
+    whole, half = (o.gradient(model, X, y, weights) for o in (MLP(7, True), Halved(7, True)))
+    np.testing.assert_allclose(flat(half), flat(whole) / 2)
+
+
+@every_network
 def test_nothing_that_is_given_is_changed(objective: MLP, rng: Any) -> None:
     model, X, y, weights = task(objective, rng)
     scores = objective.scores_of(model, X)
