@@ -177,7 +177,8 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     # (server, total, now) -> server; `total` is the sum in the form of `fields`; on the server
     absorb: Callable[[Server, Upload, Round], Server]
     fused: Callable[[Broadcast, Block, Round], Upload] | None = None  # (broadcast, block, now) -> sum over its clients
-    # in place of `answer` for float sums: there only the sum over the clients matters, of whatever number of entries
+    # in place of `answer` for float sums, where only the sum over the clients matters: of a leaf one entry for all
+    # clients of the block, or one for each; the arrays may be overwritten
     summed: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]] | None = None
     told_by_columns: tuple[str, ...] = ()  # leaves of the broadcast of which a client is sent its own columns, axis 0
     off_clock: bool = False  # run to measure: in float64, and in no account of bytes
