@@ -26,7 +26,7 @@ _RULES = [
         (PRODUCTS, _COMPILED, r"cs[rc]_matvec|numpy\.(dot|vdot|inner|matmul)\b|c_einsum|'dot' of|run_backward"),
         (PRODUCTS, _COMPILED, r"torch\S*\.(linear|conv\dd|matmul|bmm|addmm)\b"),
         (GATHERING, _COMPILED, r"_loops\.gather|'take' of|posix\.preadv|readinto"),
-        (GATHERING, r"mpifed/core/loops\.py$", r"^scale_dense$"),
+        (GATHERING, r"mpifed/core/loops\.py$", r"^(scale_dense|scale_columns|_scale)$"),
         (GATHERING, r"mpifed/shards/", r""),
         (GATHERING, r"mpifed/core/block\.py$", r"^(take|rows|together)$"),
         (GATHERING, r"mpifed/core/record\.py$", r"^(take|put|put_in_place|replaced)$"),
@@ -47,7 +47,7 @@ _RULES = [
         (GLUE, r"mpifed/maths/", r"^(<lambda>|<genexpr>|__init__|__new__|namespace|gradient|_layers_of|_head_of)$"),
         (ELEMENTWISE, r"mpifed/maths/|mpifed/core/loops\.py$|_arraysetops|/torch/", r""),
         (ELEMENTWISE, r"mpifed/algorithms/local\.py$", r"^(_add|_scaled|_shrunk|_subtract|stay)$"),
-        (ELEMENTWISE, _COMPILED, r"_loops\.combine|_operator\.\w*(add|sub|mul|div|neg)|'numpy\.ufunc'|torch"),
+        (ELEMENTWISE, _COMPILED, r"_loops\.(combine|swish)|_operator\.\w*(add|sub|mul|div|neg)|'numpy\.ufunc'|torch"),
         (ELEMENTWISE, _COMPILED, r"numpy\.(array|empty|zeros|copyto|where|concatenate|arange)\b"),
         (ELEMENTWISE, _COMPILED, r"'(astype|copy|sum|max|min|mean|fill|sort|argsort|cumsum|clip)' of 'numpy"),
     )

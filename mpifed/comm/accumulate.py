@@ -233,7 +233,7 @@ class FloatSum(Sum):
             return own
         if not self._adds or place not in self._long:
             return self.message[place.start : place.stop]
-        return self._own.setdefault(place.name, np.zeros(place.field.size, self.message.dtype))
+        return self._own.setdefault(place.name, np.zeros(place.stop - place.start, self.message.dtype))
 
     def check(self, clients: NDArray[np.int64]) -> None:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -455,6 +455,80 @@ static PyObject *combine(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+/* --- the swish --------------------------------------------------------------------------------------------------- */
+
+/* Of gate = tanh(z / 2): the sigmoid gate / 2 + 1 / 2 in its place, and z times it. */
+#define SWISH(NAME, T)                                                                                                 \
+    CLONED static void NAME(const T *restrict z, T *restrict gate, T *restrict active, Py_ssize_t m)                   \
+    {                                                                                                                  \
+        for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
+            const T sigmoid = gate[j] * (T)0.5 + (T)0.5;                                                               \
+            gate[j] = sigmoid;                                                                                         \
+            active[j] = z[j] * sigmoid;                                                                                \
+        }                                                                                                              \
+    }
+
+/* back times the derivative gate (1 + z - active), in its place. */
+#define SWISH_SLOPE(NAME, T)                                                                                           \
+    CLONED static void NAME(const T *restrict z, const T *restrict gate, const T *restrict active, T *restrict back,   \
+                            Py_ssize_t m)                                                                              \
+    {                                                                                                                  \
+        for (Py_ssize_t j = 0; j < m; ++j) back[j] *= ((z[j] - active[j]) + (T)1) * gate[j];                           \
+    }
+
+SWISH(swish_floats, float)
+SWISH(swish_doubles, double)
+SWISH_SLOPE(swish_slope_floats, float)
+SWISH_SLOPE(swish_slope_doubles, double)
+
+PyDoc_STRVAR(swish_doc, "swish(z, gate, active, is_float): gate is tanh(z / 2) before");
+PyDoc_STRVAR(swish_slope_doc, "swish_slope(z, gate, active, back, is_float)");
+
+static PyObject *swish(PyObject *module, PyObject *arguments)
+{
+    Py_buffer z, gate, active;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*w*w*p", &z, &gate, &active, &is_float)) return NULL;
+    if (gate.len != z.len || active.len != z.len)
+        PyErr_SetString(PyExc_ValueError, "swish: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            swish_floats(z.buf, gate.buf, active.buf, z.len / (Py_ssize_t)sizeof(float));
+        else
+            swish_doubles(z.buf, gate.buf, active.buf, z.len / (Py_ssize_t)sizeof(double));
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&z);
+    PyBuffer_Release(&gate);
+    PyBuffer_Release(&active);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *swish_slope(PyObject *module, PyObject *arguments)
+{
+    Py_buffer z, gate, active, back;
+    int is_float;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*w*p", &z, &gate, &active, &back, &is_float)) return NULL;
+    if (gate.len != z.len || active.len != z.len || back.len != z.len)
+        PyErr_SetString(PyExc_ValueError, "swish_slope: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_float)
+            swish_slope_floats(z.buf, gate.buf, active.buf, back.buf, z.len / (Py_ssize_t)sizeof(float));
+        else
+            swish_slope_doubles(z.buf, gate.buf, active.buf, back.buf, z.len / (Py_ssize_t)sizeof(double));
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&z);
+    PyBuffer_Release(&gate);
+    PyBuffer_Release(&active);
+    PyBuffer_Release(&back);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
 /* Puts the first `count` different numbers among the rows that `words` [width] stand for into `rows`; how many there are.
@@ -616,6 +690,8 @@ static PyMethodDef functions[] = {
     {"decode", decode, METH_VARARGS, decode_doc},
     {"gather", gather, METH_VARARGS, gather_doc},
     {"combine", combine, METH_VARARGS, combine_doc},
+    {"swish", swish, METH_VARARGS, swish_doc},
+    {"swish_slope", swish_slope, METH_VARARGS, swish_slope_doc},
     {"first_distinct", first_distinct, METH_VARARGS, first_distinct_doc},
     {NULL, NULL, 0, NULL},
 };

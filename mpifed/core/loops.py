@@ -137,6 +137,32 @@ def descended(x: Array, change: Array, keep: float, push: Array | None = None) -
     return x
 
 
+def swish(z: Array) -> tuple[Array, Array]:
+    """(g, z g) of g = tanh(z / 2) / 2 + 1 / 2, for z of NumPy."""
+    half = z.dtype.type(0.5)
+    gate = np.multiply(z, half)
+    np.tanh(gate, out=gate)
+    if compiled is not None and z.dtype in _FLOATS and z.flags.c_contiguous:
+        active = np.empty_like(z)
+        compiled.swish(z, gate, active, z.dtype == _F4)
+        return gate, active
+    gate *= half
+    gate += half
+    return gate, z * gate
+
+
+def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
+    """`back` times gate (1 + z - active), in its place, for arrays of NumPy; `active` may be overwritten."""
+    if compiled is not None and z.dtype in _FLOATS and _contiguous(z, gate, active, back):
+        compiled.swish_slope(z, gate, active, back, z.dtype == _F4)
+        return back
+    slope = np.subtract(z, active, out=active)
+    slope += slope.dtype.type(1)
+    slope *= gate
+    back *= slope
+    return back
+
+
 def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
     """Put the first distinct random rows into `rows`: drawn in turn, without those drawn before.
 

@@ -206,8 +206,9 @@ def writable(leaf: Array) -> bool:
 
 def flat(record: Record) -> Array:
     """[d] all leaves in float64, one after the other."""
-    parts = [leaf.astype(np.float64).reshape(-1) for leaf in bare_leaves(record)]
-    return namespace(parts[0]).concatenate(parts)
+    parts = [leaf.reshape(-1) for leaf in bare_leaves(record)]
+    whole: Array = namespace(parts[0]).concatenate(parts, dtype=np.float64)
+    return whole
 
 
 def unflat(values: Array, like: AnyRecord) -> AnyRecord:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifed.core import loops
 from mpifed.core.record import Array, ArrayModule, beside, namespace
 
 OPTIONS = ("--fmad=false",)
@@ -97,8 +98,7 @@ def swish(z: Array) -> tuple[Array, Array]:
     if namespace(z) is not np:
         gate, active = launch(SWISH, z, z)
         return gate, active
-    gate = sigmoid(z)
-    return gate, z * gate
+    return loops.swish(z)
 
 
 def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
@@ -109,11 +109,7 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
     if namespace(z) is not np:
         result: Array = launch(SWISH_SLOPE, z, z, gate, active, back)
         return result
-    slope = np.subtract(z, active, out=active)
-    slope += slope.dtype.type(1)
-    slope *= gate
-    back *= slope
-    return back
+    return loops.swish_slope(z, gate, active, back)
 
 
 # --- the normal distribution, of the GELU ---------------------------------------------------------------------------

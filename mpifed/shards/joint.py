@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
 from mpifed.core.loops import scale_columns, scale_dense
 from mpifed.core.record import Array
-from mpifed.shards.scaling import Scaling, joined
+from mpifed.shards.scaling import joined
 from mpifed.shards.shard import Shard, SparseRows
 
 
@@ -58,6 +57,7 @@ class ColumnJoint:
     def __init__(self, columns: int) -> None:
         """`columns` are those of all shards to come; memory is taken when the first is added."""
         self._columns, self._shards = columns, list[Shard]()
+        self._factors: dict[object, tuple[Array | None, Array | None]] = {}
 
     def add(self, shard: Shard) -> None:
         """Put the columns of a shard beside those of the shards before, unless dtype or number of rows differ.
@@ -84,8 +84,8 @@ class ColumnJoint:
 
     def take(self, at: Array, outs: Sequence[Array]) -> None:
         """Write the scaled rows `at` [b] to `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
-        scale_columns(self._values, *self._scaling.to(outs[0].dtype), outs, at)
-
-    @cached_property
-    def _scaling(self) -> Scaling:
-        return joined([(shard._scaling, shard.features) for shard in self._shards])
+        dtype = outs[0].dtype
+        if dtype not in self._factors:
+            scaling = joined([(shard._scaling, shard.features) for shard in self._shards])
+            self._factors[dtype] = scaling.to(dtype)
+        scale_columns(self._values, *self._factors[dtype], outs, at)

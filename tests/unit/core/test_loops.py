@@ -101,6 +101,22 @@ def test_a_step_takes_changes_of_other_dtypes() -> None:
 
 
 @dtypes
+@pytest.mark.parametrize("strided", [False, True])
+@np.errstate(all="ignore")
+def test_the_swish_and_its_derivative(dtype: str, strided: bool) -> None:
+    z, back = numbers(3000, dtype).reshape(2, -1), numbers(3000, dtype).reshape(2, -1)[::-1].copy()
+    if strided:
+        z, back = z.T.copy().T, back.T.copy().T
+    gate, active = loops.swish(z.copy(order="K"))
+    half, one = np.dtype(dtype).type(0.5), np.dtype(dtype).type(1)
+    same(gate, np.tanh(z * half) * half + half)
+    same(active, z * (np.tanh(z * half) * half + half))
+    wanted = back * (((z - active) + one) * gate)
+    assert loops.swish_slope(z, gate, active.copy(), back) is back
+    same(back, wanted)
+
+
+@dtypes
 @np.errstate(all="ignore")
 @covering({"shift": [None, "one", "each"], "scale": [None, "one", "each"], "raw": ["u1", "i2", "f4", "f8"]})
 def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> None:
@@ -176,6 +192,10 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
         lambda: module.gather(pairs[:, ::-1], "d", None, None, None, False, (np.zeros((4, 2)),)),
         lambda: module.gather(some, "d", None, None, None, False, (np.zeros((4, 2)),)),
         lambda: module.gather(pairs, "d", None, None, None, False, ()),
+        lambda: module.swish(some, some.copy(), np.zeros(7), False),
+        lambda: module.swish(some, np.zeros(9), np.zeros(8), False),
+        lambda: module.swish_slope(some, some, some, np.zeros(7), False),
+        lambda: module.swish_slope(some, some[:7], some, np.zeros(8), False),
         lambda: module.combine((1.0, 2.0), (some,), False, some),
         lambda: module.combine((1.0,), (some[:4],), False, some),
         lambda: module.combine((), (), False, some),
