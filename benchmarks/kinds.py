@@ -27,7 +27,7 @@ _RULES = [
         (PRODUCTS, _COMPILED, r"cs[rc]_matvec|numpy\.(dot|vdot|inner|matmul)\b|c_einsum|'dot' of|run_backward"),
         (PRODUCTS, _COMPILED, r"torch\S*\.(linear|conv\dd|matmul|bmm|addmm)\b"),
         (GATHERING, _COMPILED, r"_loops\.gather|'take' of|posix\.preadv|readinto"),
-        (GATHERING, r"mpifed/core/loops\.py$", r"^scale_dense$"),
+        (GATHERING, r"mpifed/core/loops\.py$", r"^(scale_dense|scale_columns|_scale)$"),
         (GATHERING, r"mpifed/shards/", r""),
         (GATHERING, r"mpifed/core/block\.py$", r"^(take|rows|together)$"),
         (GATHERING, r"mpifed/core/record\.py$", r"^(take|put|put_in_place|replaced)$"),

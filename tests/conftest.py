@@ -353,7 +353,7 @@ def by_columns(shared_path: Path) -> Path:
 class ArrayShard:
     """A client's rows given as an array; see `mpifed.core.block.ClientData`."""
 
-    joint = None
+    joint = joint_columns = None
 
     def __init__(self, client: int, X: Any, y: Any) -> None:
         self.client, self.X, self.y = client, X, np.asarray(y)

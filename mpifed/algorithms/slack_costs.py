@@ -66,6 +66,8 @@ def largest(curvatures: Floats) -> Floats:
 
 def bounded(cost: Floats, curvatures: Floats) -> Floats:
     """[M] `cost`, clipped so that the weights of objective and constraint stay comparable."""
+    if not len(cost):
+        return cost
     scale = curvatures[0] / curvatures[1:]
     return np.clip(cost, LEAST * scale, MOST * scale)
 

@@ -71,7 +71,7 @@ class RowObserver:
 class ShardInstead:
     """Stands in place of a shard, from which it has all that a subclass does not define."""
 
-    joint = None  # rows must be read through this class
+    joint = joint_columns = None  # rows must be read through this class
     sees_reads = True  # each time, since an audit asks which, or changes them
 
     def __init__(self, shard: ClientData) -> None:

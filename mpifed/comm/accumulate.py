@@ -173,32 +173,46 @@ class ExactSum(Sum):
 class FloatSum(Sum):
     """Floating-point sums: faster, but their bits depend on the number of ranks.
 
-    Long fields are reduced separately, in the arrays of the algorithm, without a copy into the message.
+    Long fields are summed and reduced separately, in arrays of their own or of the algorithm, without a copy into the
+    message. `summed`: a leaf may have one entry for all clients of a block, and its array may become the sum.
     """
 
-    def __init__(self, fields: Record, places: list[Place]) -> None:
-        self._fields, self.places = fields, places
+    def __init__(self, fields: Record, places: list[Place], summed: bool = False) -> None:
+        self._fields, self.places, self._summed = fields, places, summed
         dtype = max((place.message_dtype for place in places), key=np.dtype)  # a message has a single dtype
         self.message = np.zeros(places[-1].stop + 1, dtype)
         self._long = [place for place in places if place.field.size * self.message.itemsize >= LONG]
         stops = [0, *(stop for place in self._long for stop in (place.start, place.stop)), len(self.message)]
         self._short = [slice(*ends) for ends in zip(stops[::2], stops[1::2], strict=True) if ends[0] < ends[1]]
-        self._fused: dict[str, NDArray[np.floating]] = {}  # sums of long fields, used instead of the message
+        self._adds = False  # whether long fields have arrays of their own
+        self._own: dict[str, NDArray[np.floating]] = {}  # sums of long fields, used instead of the message
 
     def begin(self, adds: bool) -> None:
-        self._fused.clear()
-        self.message.fill(0)
+        self._own.clear()
+        self._adds = adds
+        for at in self._short if adds else [slice(None)]:
+            self.message[at].fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
-            part = self.message[place.start : place.stop]
+            who = clients[:1] if self._summed and len(leaf) == 1 else clients
             if place.field.in_parts:
-                whole = part.reshape(place.field.shape)
-                for values, at in merged((values, at) for _, values, at in place.parts(leaf, clients)):
+                whole = self._part(place).reshape(place.field.shape)
+                for values, at in merged((values, at) for _, values, at in place.parts(leaf, who)):
                     whole[at] += values
-            else:
-                for row in place.rows(leaf, len(clients)):
+                continue
+            for row in place.rows(leaf, len(who)):
+                if self._becomes(place, row):
+                    self._own[place.name] = row
+                else:
+                    part = self._part(place)
                     part += row
+
+    def _becomes(self, place: Place, row: NDArray[np.floating]) -> bool:
+        """Whether an array of the algorithm is the sum from here on."""
+        if not (self._summed and self._adds and place in self._long) or place.name in self._own:
+            return False
+        return row.dtype == self.message.dtype and row.flags.writeable and row.flags.c_contiguous
 
     def numbers(self, answer: Record, client: int) -> NDArray[np.floating]:
         """Floats of the message's dtype; NumericalError when a value is not finite."""
@@ -212,15 +226,22 @@ class FloatSum(Sum):
 
     def set_fused(self, total: Record) -> None:
         """Take a sum of answers as the whole sum of this rank; its arrays may be overwritten from then on."""
-        self._fused.clear()
+        self._own.clear()
+        self._adds = False
         for place, leaf in zip(self.places, bare_leaves(total), strict=True):
             if place in self._long and leaf.dtype == self.message.dtype:
-                self._fused[place.name] = leaf.reshape(-1)
+                self._own[place.name] = leaf.reshape(-1)
             else:
                 self.message[place.start : place.stop] = leaf.reshape(-1)
 
     def _part(self, place: Place) -> NDArray[np.floating]:
-        return self._fused.get(place.name, self.message[place.start : place.stop])
+        """[size] the sum of a field on this rank."""
+        own = self._own.get(place.name)
+        if own is not None:
+            return own
+        if not self._adds or place not in self._long:
+            return self.message[place.start : place.stop]
+        return self._own.setdefault(place.name, np.zeros(place.stop - place.start, self.message.dtype))
 
     def check(self, clients: NDArray[np.int64]) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -240,15 +261,15 @@ class FloatSum(Sum):
             )
 
     def total(self, message: NDArray[np.floating]) -> Record:
-        """The sum in the job's dtype; scalars in float64. Copied from `message`, but for fused long fields."""
+        """The sum in the job's dtype; scalars in float64. Copied from `message`, but for arrays of their own."""
         arrays = iter([self._total(place, message).reshape(place.field.shape) for place in self.places])
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
     def _total(self, place: Place, message: NDArray[np.floating]) -> NDArray[np.floating]:
-        fused = self._fused.pop(place.name, None)
-        if fused is None:
+        own = self._own.pop(place.name, None)
+        if own is None:
             return message[place.start : place.stop].astype(place.dtype)
-        return fused.astype(place.dtype, copy=False)
+        return own.astype(place.dtype, copy=False)
 
 
 def reduce_in_place(
@@ -284,4 +305,6 @@ def make_sum(
     """
     dtype = "float64" if exchange.off_clock else dtype
     places = places_of(exchange, clients, dtype, exact, bounds, scales, target_scale)
-    return ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places)
+    return (
+        ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places, exchange.summed is not None)
+    )

@@ -14,7 +14,7 @@ from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.block import Block
 from mpifed.core.device import Device, host_record
 from mpifed.core.exchange import Exchange, SomeAnswers, States
-from mpifed.core.record import Record, bare_leaves, map_leaves, namespace, put, put_in_place, take
+from mpifed.core.record import Record, map_leaves, namespace, put, put_in_place, take
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
 from mpifed.core.states import writable
@@ -82,8 +82,7 @@ class LocalClients:
                 start = time.perf_counter()
                 states, answer = answer_of(before, question, block.only(batch), now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(batch))
-                entries = len(bare_leaves(answer)[0])
-                add(plan, answer if stays else host_record(answer), block.clients[batch][:entries], now)
+                add(plan, answer if stays else host_record(answer), block.clients[batch], now)
                 if states is not before:  # most clients have no state, or do not change it
                     state = self._put(whole, state, who[batch], states, exchange, now)
                     clients[i] = device.states(state)

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 5 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 6 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -286,33 +286,43 @@ static PyObject *decode(PyObject *module, PyObject *arguments)
 
 /* --- rows ------------------------------------------------------------------------------------------------------- */
 
-/* out[i] = raw[at[i]] * scale + shift; each of the two is absent, one number, or one a column; `at` may be absent too, and
- * out be raw then. From one row of `out` to the next there are `step` numbers. */
+/* outs[k][i] = columns of raw[at[i]], one part after the other, * scale + shift; each of the two is absent, one number, or
+ * one a column; `at` may be absent too, and the only part be raw then. */
+typedef struct {
+    void *start; /* of the first row */
+    Py_ssize_t first, width, step; /* its first column in raw, how many it has, numbers from one of its rows to the next */
+} Part;
+
 #define GATHER(NAME, RAW, T)                                                                                           \
-    CLONED static void NAME(const RAW *raw, Py_ssize_t p, const int64_t *at, Py_ssize_t b, const T *restrict scale,    \
-                            int scales, const T *restrict shift, int shifts, T *out, Py_ssize_t step)                  \
+    CLONED static void NAME(const RAW *raw, Py_ssize_t p, Py_ssize_t apart, const int64_t *at, Py_ssize_t b,           \
+                            const T *restrict scale, int scales, const T *restrict shift, int shifts,              \
+                            const Part *parts, Py_ssize_t n)                                                           \
     {                                                                                                                  \
         for (Py_ssize_t i = 0; i < b; ++i) {                                                                           \
-            const RAW *from = raw + (at ? at[i] : i) * p;                                                              \
-            T *to = out + i * step;                                                                                    \
+            const RAW *row = raw + (at ? at[i] : i) * apart;                                                           \
             if (at && i + AHEAD < b) {                                                                                 \
-                const char *next = (const char *)(raw + at[i + AHEAD] * p);                                            \
+                const char *next = (const char *)(raw + at[i + AHEAD] * apart);                                        \
                 for (Py_ssize_t k = 0; k < p * (Py_ssize_t)sizeof(RAW); k += 64) PREFETCH(next + k);                   \
             }                                                                                                          \
-            if (scales == 1 && !shifts) {                                                                              \
-                const T factor = *scale;                                                                               \
-                for (Py_ssize_t j = 0; j < p; ++j) to[j] = (T)from[j] * factor;                                        \
-                continue;                                                                                              \
+            for (const Part *part = parts; part < parts + n; ++part) {                                                 \
+                const RAW *from = row + part->first;                                                                   \
+                T *to = (T *)part->start + i * part->step;                                                             \
+                const Py_ssize_t width = part->width;                                                                  \
+                if (scales == 1 && !shifts) {                                                                          \
+                    const T factor = *scale;                                                                           \
+                    for (Py_ssize_t j = 0; j < width; ++j) to[j] = (T)from[j] * factor;                                \
+                    continue;                                                                                          \
+                }                                                                                                      \
+                for (Py_ssize_t j = 0; j < width; ++j) to[j] = (T)from[j];                                             \
+                if (scales == 1)                                                                                       \
+                    for (Py_ssize_t j = 0; j < width; ++j) to[j] *= *scale;                                            \
+                else if (scales)                                                                                       \
+                    for (Py_ssize_t j = 0; j < width; ++j) to[j] *= scale[part->first + j];                            \
+                if (shifts == 1)                                                                                       \
+                    for (Py_ssize_t j = 0; j < width; ++j) to[j] += *shift;                                            \
+                else if (shifts)                                                                                       \
+                    for (Py_ssize_t j = 0; j < width; ++j) to[j] += shift[part->first + j];                            \
             }                                                                                                          \
-            for (Py_ssize_t j = 0; j < p; ++j) to[j] = (T)from[j];                                                     \
-            if (scales == 1)                                                                                           \
-                for (Py_ssize_t j = 0; j < p; ++j) to[j] *= *scale;                                                    \
-            else if (scales)                                                                                           \
-                for (Py_ssize_t j = 0; j < p; ++j) to[j] *= scale[j];                                                  \
-            if (shifts == 1)                                                                                           \
-                for (Py_ssize_t j = 0; j < p; ++j) to[j] += *shift;                                                    \
-            else if (shifts)                                                                                           \
-                for (Py_ssize_t j = 0; j < p; ++j) to[j] += shift[j];                                                  \
         }                                                                                                              \
     }
 
@@ -323,47 +333,72 @@ GATHER(gather_floats_doubles, float, double)
 GATHER(gather_doubles_floats, double, float)
 GATHER(gather_doubles, double, double)
 
-PyDoc_STRVAR(gather_doc, "gather(raw, kind, p, at or None, scale or None, shift or None, is_float, out); kind: B, f or d");
+/* Whether a buffer has two axes, and each row of it its numbers one after the other. */
+static int in_rows(const Py_buffer *buffer)
+{
+    return buffer->ndim == 2 && buffer->strides[0] % buffer->itemsize == 0 &&
+           (buffer->shape[1] <= 1 || buffer->strides[1] == buffer->itemsize);
+}
+
+PyDoc_STRVAR(gather_doc, "gather(raw, kind, at or None, scale or None, shift or None, is_float, outs); kind: B, f or d");
 
 static PyObject *gather(PyObject *module, PyObject *arguments)
 {
-    Py_buffer raw, at, scale, shift, out = {NULL};
-    PyObject *given;
-    Py_ssize_t p;
+    Py_buffer raw, at, scale, shift, *outs = NULL;
+    PyObject *values, *given;
+    Part *parts = NULL;
+    Py_ssize_t there = 0, columns = 0;
     int kind, is_float;
-    if (!PyArg_ParseTuple(arguments, "y*Cnz*z*z*pO", &raw, &kind, &p, &at, &scale, &shift, &is_float, &given)) return NULL;
-    const int rows_apart = PyObject_GetBuffer(given, &out, PyBUF_STRIDES | PyBUF_WRITABLE) == 0 && out.ndim == 2;
-    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double);
+    if (!PyArg_ParseTuple(arguments, "OCz*z*z*pO!", &values, &kind, &at, &scale, &shift, &is_float, &PyTuple_Type, &given))
+        return NULL;
+    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double), n = PyTuple_GET_SIZE(given);
     const Py_ssize_t size = kind == 'B' ? 1 : kind == 'f' ? sizeof(float) : sizeof(double);
-    const Py_ssize_t rows = p ? raw.len / (p * size) : 0, b = at.buf ? at.len / (Py_ssize_t)sizeof(int64_t) : rows;
     const Py_ssize_t scales = scale.buf ? scale.len / item : 0, shifts = shift.buf ? shift.len / item : 0;
     const int64_t *numbers = at.buf;
-    if (PyErr_Occurred())
-        ;
-    else if (!rows_apart || out.len != b * p * item || out.strides[0] % item ||
-             (p > 1 && out.strides[1] != item) || (scales > 1 && scales != p) || (shifts > 1 && shifts != p))
-        PyErr_SetString(PyExc_ValueError, "gather: sizes do not fit together");
-    else if (numbers && p)
-        for (Py_ssize_t i = 0; i < b; ++i)
-            if (numbers[i] < 0 || numbers[i] >= rows) {
-                PyErr_Format(PyExc_IndexError, "row %lld of %zd", (long long)numbers[i], rows);
+    if (PyObject_GetBuffer(values, &raw, PyBUF_STRIDES) == 0) {
+        const int fits = in_rows(&raw) && raw.itemsize == size;
+        const Py_ssize_t rows = fits ? raw.shape[0] : 0, p = fits ? raw.shape[1] : 0;
+        const Py_ssize_t b = numbers ? at.len / (Py_ssize_t)sizeof(int64_t) : rows;
+        if (!(outs = PyMem_Calloc(n + 1, sizeof(Py_buffer))) || !(parts = PyMem_Calloc(n + 1, sizeof(Part)))) PyErr_NoMemory();
+        while (!PyErr_Occurred() && there < n) {
+            Py_buffer *out = outs + there;
+            if (PyObject_GetBuffer(PyTuple_GET_ITEM(given, there), out, PyBUF_STRIDES | PyBUF_WRITABLE)) break;
+            Part *part = parts + there++;
+            if (!in_rows(out) || out->itemsize != item || out->shape[0] != b) {
+                PyErr_SetString(PyExc_ValueError, "gather: sizes do not fit together");
                 break;
             }
-    if (!PyErr_Occurred()) {
-        Py_BEGIN_ALLOW_THREADS
-#define CALL(NAME) NAME(raw.buf, p, numbers, b, scale.buf, (int)(scales > 1 ? 2 : scales), shift.buf, (int)(shifts > 1 ? 2 : shifts), out.buf, out.strides[0] / item)
-        if (is_float)
-            kind == 'B' ? CALL(gather_bytes_floats) : kind == 'f' ? CALL(gather_floats) : CALL(gather_doubles_floats);
-        else
-            kind == 'B' ? CALL(gather_bytes_doubles) : kind == 'f' ? CALL(gather_floats_doubles) : CALL(gather_doubles);
+            *part = (Part){out->buf, columns, out->shape[1], out->strides[0] / item};
+            columns += part->width;
+        }
+        if (PyErr_Occurred())
+            ;
+        else if (!fits || columns != p || (scales > 1 && scales != p) || (shifts > 1 && shifts != p))
+            PyErr_SetString(PyExc_ValueError, "gather: sizes do not fit together");
+        else if (numbers && p)
+            for (Py_ssize_t i = 0; i < b; ++i)
+                if (numbers[i] < 0 || numbers[i] >= rows) {
+                    PyErr_Format(PyExc_IndexError, "row %lld of %zd", (long long)numbers[i], rows);
+                    break;
+                }
+        if (!PyErr_Occurred()) {
+            Py_BEGIN_ALLOW_THREADS
+#define CALL(NAME) NAME(raw.buf, p, raw.strides[0] / size, numbers, b, scale.buf, (int)(scales > 1 ? 2 : scales), shift.buf, (int)(shifts > 1 ? 2 : shifts), parts, n)
+            if (is_float)
+                kind == 'B' ? CALL(gather_bytes_floats) : kind == 'f' ? CALL(gather_floats) : CALL(gather_doubles_floats);
+            else
+                kind == 'B' ? CALL(gather_bytes_doubles) : kind == 'f' ? CALL(gather_floats_doubles) : CALL(gather_doubles);
 #undef CALL
-        Py_END_ALLOW_THREADS
+            Py_END_ALLOW_THREADS
+        }
+        while (there) PyBuffer_Release(outs + --there);
+        PyBuffer_Release(&raw);
     }
-    PyBuffer_Release(&raw);
+    PyMem_Free(outs);
+    PyMem_Free(parts);
     PyBuffer_Release(&at);
     PyBuffer_Release(&scale);
     PyBuffer_Release(&shift);
-    PyBuffer_Release(&out);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }

@@ -18,14 +18,15 @@ def decode(sums: Array, is_32: bool, scale: float, is_float: bool, out: Array) -
 def gather(
     raw: Array,
     kind: str,
-    p: int,
     at: Array | None,
     scale: Array | None,
     shift: Array | None,
     is_float: bool,
-    out: Array,
+    outs: tuple[Array, ...],
 ) -> None: ...
 def combine(factors: tuple[float, ...], arrays: tuple[Array, ...], is_float: bool, out: Array) -> None: ...
+def swish(z: Array, gate: Array, active: Array, is_float: bool) -> None: ...
+def swish_slope(z: Array, gate: Array, active: Array, back: Array, is_float: bool) -> None: ...
 def first_distinct(words: Array, width: int, sizes: Array, count: int, rows: Array, found: Array) -> None: ...
 def alias_level(
     words: Array,

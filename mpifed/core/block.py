@@ -31,6 +31,17 @@ class JointRows(Protocol):
         """Put the rows `at` [b], counted over all the clients, into `out` [b, p], and their labels into `y` [b]."""
 
 
+class JointColumns(Protocol):
+    """The columns of clients in memory, side by side, so that one call takes rows of all of them."""
+
+    @property
+    def clients(self) -> int:
+        """How many have their columns here."""
+
+    def take(self, at: Array, outs: Sequence[Array]) -> None:
+        """Put the rows `at` [b] into `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
+
+
 class ClientData(Protocol):
     """The data of one client, as `mpifed.shards.store` reads it: in memory or from its file."""
 
@@ -43,6 +54,10 @@ class ClientData(Protocol):
     @property
     def joint(self) -> tuple[JointRows, int] | None:
         """The `Joint` that holds its rows beside those of other clients, and where they begin; None: there is none."""
+
+    @property
+    def joint_columns(self) -> JointColumns | None:
+        """The `ColumnJoint` that holds its columns beside those of other clients; None: there is none."""
 
     @property
     def rows(self) -> Array:
@@ -222,14 +237,15 @@ class Block:
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
-            if together and self.xp is np:
-                whole = np.empty((1, len(rows), self.side_by_side[-1].stop), self.dtype)
-                taken, parts = [whole], [whole[..., at] for at in self.side_by_side]
+            together &= self.xp is np
+            widths = [self.side_by_side[-1].stop] if together else [shard.features for shard in self.shards]
+            taken = outs = [self.xp.empty((1, len(rows), width), dtype=self.dtype) for width in widths]
+            if self._joint_columns is not None:
+                self._joint_columns.take(rows, [out[0] for out in outs])
             else:
-                widths = [shard.features for shard in self.shards]
-                taken = parts = [self.xp.empty((1, len(rows), width), dtype=self.dtype) for width in widths]
-            for shard, part in zip(self.shards, parts, strict=True):
-                shard.take(rows, part[0])
+                parts = [outs[0][..., at] for at in self.side_by_side] if together else outs
+                for shard, part in zip(self.shards, parts, strict=True):
+                    shard.take(rows, part[0])
         # what stands in place of a shard, as an audit's, must see every read
         seen = any(getattr(shard, "sees_reads", False) for shard in self.shards)
         few = len(rows) * _FEW <= self.counts.min() and not seen
@@ -240,6 +256,13 @@ class Block:
     def _alike(self) -> list[tuple[bool, NDArray[np.int64], Sequence[Features]]]:
         """Cache of `take_alike`."""
         return []
+
+    @cached_property
+    def _joint_columns(self) -> JointColumns | None:
+        """What holds the columns of all clients side by side, and no others."""
+        joint = self.shards[0].joint_columns
+        whole = joint is not None and joint.clients == len(self.shards)
+        return joint if whole and all(shard.joint_columns is joint for shard in self.shards) else None
 
     @cached_property
     def columns(self) -> Sequence[slice | Array]:

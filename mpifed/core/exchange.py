@@ -186,7 +186,8 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     # (server, total, now) -> server; `total` is the sum in the form of `fields`; on the server
     absorb: Callable[[Server, Upload, Round], Server]
     fused: Callable[[Broadcast, Block, Round], Upload] | None = None  # (broadcast, block, now) -> sum over its clients
-    # in place of `answer` for float sums: there only the sum over the clients matters, of whatever number of entries
+    # in place of `answer` for float sums, where only the sum over the clients matters: of a leaf one entry for all
+    # clients of the block, or one for each; the arrays may be overwritten
     summed: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]] | None = None
     # (broadcast, block, now) -> the answers of all its clients, a few at a time, where they keep nothing: for exact
     # sums of large answers, which then are rounded and added while they are in the cache

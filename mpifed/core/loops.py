@@ -13,7 +13,7 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 5  # of the arguments of what is compiled
+_VERSION = 6  # of the arguments of what is compiled
 _MOST_TERMS = 8
 _MANY = 2**12  # numbers of which a pass takes longer than a call
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
@@ -35,13 +35,25 @@ compiled = _loaded()
 
 
 def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array, at: Array | None = None) -> None:
-    """Put raw[at] * scale + shift into `out`.
+    """Put raw[at] * scale + shift into `out`, as `scale_columns` does into several arrays.
+
+    Parameters
+    ----------
+    out : [b, p], each row contiguous; may be `raw` itself where there is no `at`
+    """
+    scale_columns(raw, scale, shift, (out,), at)
+
+
+def scale_columns(
+    raw: Array, scale: Array | None, shift: Array | None, outs: Sequence[Array], at: Array | None = None
+) -> None:
+    """Put raw[at] * scale + shift into `outs`, which have the columns one after the other.
 
     Parameters
     ----------
     raw : [s, p]
-    scale, shift : of the dtype of `out`, [] or [p]; None changes nothing
-    out : [b, p], each row contiguous; may be `raw` itself where there is no `at`
+    scale, shift : of the dtype of `outs`, [] or [p]; None changes nothing
+    outs : each [b, p_i] of one dtype, each row contiguous; the sum of all p_i is p
     at : [b] rows of `raw`, from 0 to s - 1; all of them by default
 
     Raises
@@ -49,14 +61,23 @@ def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array
     IndexError
         when there are fewer rows.
     """
-    kind = _RAW.get(raw.dtype)
-    in_rows = out.ndim == 2 and (out.shape[1] == 1 or out.strides[1] == out.itemsize)
-    if compiled is not None and kind is not None and out.dtype in _FLOATS and _contiguous(raw) and in_rows:
+    kind, dtype = _RAW.get(raw.dtype), outs[0].dtype
+    if compiled is not None and kind is not None and dtype in _FLOATS and all(map(_in_rows, (raw, *outs))):
         rows = None if at is None else np.ascontiguousarray(at, np.int64)
-        compiled.gather(raw, kind, raw.shape[1], rows, scale, shift, out.dtype == _F4, out)
+        compiled.gather(raw, kind, rows, scale, shift, dtype == _F4, tuple(outs))
         return
     if at is not None:
         raw = raw.take(at, axis=0)
+    start = 0
+    for out in outs:
+        columns = slice(start, start + out.shape[1])
+        factor, term = (part[columns] if part is not None and part.ndim else part for part in (scale, shift))
+        _scale(raw if len(outs) == 1 else raw[:, columns], factor, term, out)
+        start = columns.stop
+
+
+def _scale(raw: Array, scale: Array | None, shift: Array | None, out: Array) -> None:
+    """Put raw * scale + shift into `out`, by NumPy."""
     if scale is not None and raw.dtype == out.dtype:
         np.multiply(raw, scale, out=out)
     elif raw is not out:
@@ -65,6 +86,11 @@ def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array
             np.multiply(out, scale, out=out)
     if shift is not None:
         np.add(out, shift, out=out)
+
+
+def _in_rows(array: Array) -> bool:
+    """Whether an array has two axes, and each row's numbers lie one after the other."""
+    return array.ndim == 2 and (array.shape[1] <= 1 or array.strides[1] == array.itemsize)
 
 
 def combination(factors: Sequence[float], arrays: Sequence[Array], out: Array | None = None) -> Array:

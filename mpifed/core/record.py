@@ -127,7 +127,7 @@ def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:
 
 def _leaf(leaf: Array | np.generic) -> Array:
     """A scalar has the interface of an array without axes."""
-    return cast("Array", leaf)
+    return leaf  # type: ignore[return-value]  # a call of `cast` for each takes its time
 
 
 def bare_leaves(record: Record) -> list[Array]:
@@ -137,21 +137,30 @@ def bare_leaves(record: Record) -> list[Array]:
     if record and not hasattr(record, "_fields"):
         raise TypeError("a plain tuple has no field names; use a NamedTuple")
     parts: list[Array] = []
-    for part in record:  # a call for each array takes as long as all else
-        parts += [part] if type(part) is np.ndarray else bare_leaves(part)
+    for part in record:  # a call for each array, or for what is absent, takes as long as all else
+        if not isinstance(part, tuple):
+            parts.append(_leaf(part))
+        elif part:
+            parts += bare_leaves(part)
     return parts
 
 
 def map_leaves(function: Callable[..., object], record: AnyRecord, *others: Record) -> AnyRecord:
     """A record of the same structure whose leaves are ``function(leaf, *leaves of the others)``."""
-    # mypy cannot follow that the class of a tuple, or of an array, goes through the recursion
     if not isinstance(record, tuple):
         return cast("AnyRecord", function(record, *others))
-    values = [
-        map_leaves(function, *parts) if isinstance(parts[0], tuple) else function(*parts)  # a call less for each leaf
-        for parts in zip(record, *others, strict=True)
-    ]
-    return cast("Callable[..., AnyRecord]", type(record))(*values) if record else record
+    if others:
+        values = [
+            map_leaves(function, *parts) if isinstance(parts[0], tuple) else function(*parts)
+            for parts in zip(record, *others, strict=True)
+        ]
+    else:  # a call for each leaf, or for what is absent, takes as long as all else
+        values = [
+            function(part) if not isinstance(part, tuple) else map_leaves(function, part) if part else part
+            for part in record
+        ]
+    # mypy cannot follow that the class of a tuple goes through the recursion
+    return type(record)(*values) if record else record  # type: ignore[arg-type]
 
 
 def added(records: Iterable[AnyRecord]) -> AnyRecord:
@@ -197,8 +206,9 @@ def writable(leaf: Array) -> bool:
 
 def flat(record: Record) -> Array:
     """[d] all leaves in float64, one after the other."""
-    parts = [leaf.astype(np.float64).reshape(-1) for leaf in bare_leaves(record)]
-    return namespace(parts[0]).concatenate(parts)
+    parts = [leaf.reshape(-1) for leaf in bare_leaves(record)]
+    whole: Array = namespace(parts[0]).concatenate(parts, dtype=np.float64)
+    return whole
 
 
 def unflat(values: Array, like: AnyRecord) -> AnyRecord:

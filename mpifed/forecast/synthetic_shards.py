@@ -87,7 +87,7 @@ def random_rows_like(data: store.ShardFolder) -> RandomRows:
 class _Rows:
     """A synthetic shard, as costly to read as one in memory; see `mpifed.core.block.ClientData`."""
 
-    joint = None
+    joint = joint_columns = None
 
     def __init__(self, client: int, rows: Array, columns: Array, random_rows: RandomRows) -> None:
         self.client, self.samples, self.features = client, len(rows), len(columns)

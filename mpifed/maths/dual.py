@@ -16,6 +16,8 @@ inner products.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -49,14 +51,23 @@ class _Point(NamedTuple):
     sizes: Floats  # [M] magnitudes of the terms whose sums are the levels, or 1: the scales of rounding errors
 
 
-class _Problem(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Problem:
     """The problem in an orthonormal basis of the span of the linear parts."""
 
     a: Floats  # [M]
-    f: Floats  # [M + 1, r] the linear parts
+    gram: Floats  # [M + 1, M + 1]
     norms: Floats  # [M + 1] of the linear parts
     tau: Floats  # [M + 1]
     c: Floats  # [M]
+
+    @cached_property
+    def f(self) -> Floats:
+        """[M + 1, r] the linear parts: gram is f f', each row of f accurate relative to its own norm."""
+        units = np.where(self.norms > 0, self.norms, 1)
+        values, vectors = np.linalg.eigh(self.gram / units[:, None] / units)
+        parts: Floats = self.norms[:, None] * vectors * np.sqrt(np.maximum(values, 0))
+        return parts
 
     def at(self, nu: Floats, w: Floats | None = None) -> _Point:
         """The surrogates at `w`, by default w(nu)."""
@@ -164,16 +175,17 @@ def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> F
 
 
 def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> _Problem:
-    """The problem, its inputs checked; gram is factored as f f', each row of f accurate relative to its own norm."""
+    """The problem, its inputs checked."""
     a, gram, tau = (np.asarray(numbers, dtype=np.float64) for numbers in (constants, gram, curvatures))
     assert gram.shape == (len(a) + 1,) * 2 and tau.shape == (len(a) + 1,)
     for what, numbers in ("constant", a), ("inner products", gram), ("curvature", tau):
-        bad = np.argwhere(~np.isfinite(numbers))
-        if len(bad):
-            k = int(bad[0].max()) + (what == "constant")  # the objective has none
+        finite = np.isfinite(numbers)
+        if not finite.all():
+            bad = np.argwhere(~finite)[0]
+            k = int(bad.max()) + (what == "constant")  # the objective has none
             raise NumericalError(
                 f"the convex problem of SSCA: {what} of {f'constraint {k}' if k else 'the objective'}: "
-                f"{numbers[tuple(bad[0])]}: expected finite numbers; lower the step size gamma, or raise tau"
+                f"{numbers[tuple(bad)]}: expected finite numbers; lower the step size gamma, or raise tau"
             )
     c = np.broadcast_to(np.asarray(cost, dtype=np.float64), a.shape)
     if not (tau[0] > 0 and (tau >= 0).all() and (c > 0).all() and np.isfinite(c).all()):
@@ -181,10 +193,7 @@ def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats |
             f"the convex problem of SSCA: curvatures {tau.tolist()} and slack_cost {c.tolist()}: expected a positive "
             "curvature of the objective, none below 0 of the constraints, and a positive, finite cost; raise tau"
         )
-    norms = np.sqrt(np.maximum(gram.diagonal(), 0))
-    units = np.where(norms > 0, norms, 1)
-    values, vectors = np.linalg.eigh(gram / units[:, None] / units)
-    return _Problem(a, norms[:, None] * vectors * np.sqrt(np.maximum(values, 0)), norms, tau, c)
+    return _Problem(a, gram, np.sqrt(np.maximum(gram.diagonal(), 0)), tau, c)
 
 
 def _single(problem: _Problem, level: Floats, slope: Floats) -> Floats:

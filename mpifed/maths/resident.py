@@ -50,7 +50,7 @@ class DeviceShard:
     Only a weak reference to `host` is stored: the caller owns it, and may pass another object with the same rows later.
     """
 
-    joint = None  # the gathering kernel needs no common array of several clients' rows
+    joint = joint_columns = None  # the gathering kernel needs no common array of several clients' rows
 
     def __init__(self, host: ClientData, dtype: str, xp: ArrayModule, room: RowBudget) -> None:
         self.dtype, self._xp, self._room = np.dtype(dtype), xp, room

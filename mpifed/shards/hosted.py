@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from mpifed.core.block import Block
 from mpifed.core.roster import Roster
-from mpifed.shards.shard import Joint, Shard
+from mpifed.shards.joint import ColumnJoint, Joint
+from mpifed.shards.shard import Shard
 from mpifed.shards.store import ShardFolder
 
 SHARD_NBYTES = 2048  # of an open shard beside its arrays
@@ -50,6 +51,7 @@ class _Opened:
     ) -> None:
         self._shard = partial(data.shard, tests=True) if tests else data.shard
         self._counts, self._nbytes = (data.tests.counts, data.tests.nbytes) if tests else (data.counts, data.nbytes)
+        self._columns = data.widths if data.split == "columns" else None  # [N] of each client
         self._clients, self._bounds, self._dtype, self._room = clients, bounds, dtype, room
         self._resident: dict[int, Block] = {}
         self._streamed: OrderedDict[int, Block] = OrderedDict()
@@ -65,7 +67,7 @@ class _Opened:
             self._streamed.move_to_end(i)
             return block
         shards, streams, clients = [], False, self._of(i)
-        joint = Joint(int(self._counts[clients.start : clients.stop].sum())) if len(clients) > 1 else None
+        joint = self._joint(clients) if len(clients) > 1 else None
         for client in clients:
             nbytes = int(self._nbytes[client]) + self._overhead(client)
             fits = nbytes <= self._room
@@ -84,6 +86,12 @@ class _Opened:
             old, _ = self._streamed.popitem(last=False)
             self._streamed_nbytes -= sum(map(self._overhead, self._of(old)))
         return block
+
+    def _joint(self, clients: range) -> Joint | ColumnJoint:
+        """A common array for the rows of clients, one after the other, or beside each other if they hold columns."""
+        if self._columns is not None:
+            return ColumnJoint(int(self._columns[clients.start : clients.stop].sum()))
+        return Joint(int(self._counts[clients.start : clients.stop].sum()))
 
     def look(self, i: int) -> Block:
         """Block i for a single use: unless it is open, its values are read piece by piece, and not kept."""

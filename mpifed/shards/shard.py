@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mpifed.core.block import JointColumns, JointRows
 from mpifed.core.errors import DataError
 from mpifed.core.loops import scale_dense
 from mpifed.core.protocols import Piece
@@ -145,7 +146,8 @@ class Shard:
         self.client, self._members = client, members
         self.y = y  # [s] int64 classes or float64 targets
         self.samples, self.features = shape
-        self.joint: tuple[Joint, int] | None = None  # see `mpifed.core.block.ClientData`
+        self.joint: tuple[JointRows, int] | None = None  # see `mpifed.core.block.ClientData`
+        self.joint_columns: JointColumns | None = None  # the same
         self.sparse = isinstance(values, SparseRows)
         self._values, self._scaling, self._check = values, scaling, check
         self._factors: dict[object, tuple[Array | None, Array | None]] = {}
@@ -233,39 +235,3 @@ class Shard:
         if dtype not in self._factors:
             self._factors[dtype] = self._scaling.to(dtype)
         return self._factors[dtype]
-
-
-class Joint:
-    """Dense rows in memory of several clients, with the same dtype and scaling, in a common array.
-
-    Rows of all these clients are copied in a single call, since a call per client takes as long as the copy itself.
-    """
-
-    def __init__(self, rows: int) -> None:
-        """`rows` is the capacity; memory is taken as it is filled."""
-        self._room, self._filled = rows, 0
-        self._like: Shard | None = None
-
-    def add(self, shard: Shard) -> None:
-        """Append the rows of a shard, unless their dtype, width or scaling differs."""
-        rows = shard._values
-        if isinstance(rows, SparseRows) or not rows.in_memory:
-            return
-        if self._like is None:
-            self._like = shard
-            self._values = np.empty((self._room, shard.features), rows.dtype)
-            self._y = np.empty(self._room, shard.y.dtype)
-        like, start, stop = self._like, self._filled, self._filled + shard.samples
-        if (shard.features, rows.dtype, shard.y.dtype) != (like.features, self._values.dtype, self._y.dtype):
-            return
-        if shard._scaling is not like._scaling or stop > self._room:
-            return
-        rows.move(self._values[start:stop])
-        self._y[start:stop] = shard.y
-        shard.y, shard.joint, self._filled = self._y[start:stop], (self, start), stop
-
-    def take(self, at: Array, out: Array, y: Array) -> None:
-        """Write the scaled rows `at` [b] of the common array to `out` [b, p], and their labels to `y` [b]."""
-        assert self._like is not None
-        y[:] = self._y.take(at)
-        scale_dense(self._values, *self._like._factors_in(out.dtype), out, at)

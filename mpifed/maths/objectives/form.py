@@ -173,6 +173,13 @@ class LinearScores(Objective):
         """[..., s, h] X @ first."""
         return product(X, first)
 
+    def put_scores(self, first: Array, X: Features, out: Array) -> None:
+        """Put `scores` into `out` [..., s, h], contiguous."""
+        if type(self).scores is LinearScores.scores:
+            product(X, first, out)
+        else:
+            out[...] = self.scores(first, X)
+
     def pull(self, X: Features, slopes: Array) -> Array:
         """[..., p, h] X' @ slopes: the derivative by `first`, from that by the scores [..., s, h]."""
         return transposed_product(X, slopes)

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpifed.comm import accumulate
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.message_layout import Place
+from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings
@@ -136,6 +138,46 @@ def test_float_sums() -> None:
         np.testing.assert_allclose(total.v, found.v.sum(axis=0), rtol=1e-14)
         np.testing.assert_allclose(total.inner.m, found.inner.m.sum(axis=0), rtol=1e-14)
         assert total.count == found.count.sum()
+
+
+class Long(NamedTuple):
+    scores: Any  # [2, 70]: longer than what travels in one message
+    own: Any  # [3, 70], placed
+    head: Any  # [70], of client 1
+
+
+@pytest.mark.parametrize("entries", [1, 3])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_float_sums_of_blocks_take_an_entry_for_all_clients(
+    entries: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of arrays that may become the sum; what nobody of this rank sends is zero, whatever was there before."""
+    monkeypatch.setattr(accumulate, "LONG", 256)
+    fields = Long(Field((2, 70)), Field((3, 70), columns=0), Field((70,), sender=1))
+    of = ToServer("up", fields, None, None, None, summed=lambda clients, question, block, now: (clients, None))
+    adder, rng = float_sum(of, 6, "float32"), np.random.default_rng(0)
+    for first in (0, 3, 0):
+        parts = rng.integers(-9, 9, (2, entries, 2, 70)).astype(dtype)
+        expected, head = parts.sum(axis=(0, 1)), rng.integers(-9, 9, (3, 70)).astype(dtype)
+        own = rng.integers(-9, 9, (2, 1, 70)).astype(dtype)
+        adder.begin(True)
+        for part, values, at in zip(parts, own, (slice(0, 1), slice(2, 3)), strict=True):
+            adder.add(Long(part, Placed([values], [at], 3), head * (at.start == 0)), np.arange(first, first + 3))
+        message = adder.reduce(Alone(), True)
+        total = adder.total(message)
+        np.testing.assert_array_equal(total.scores, expected)
+        np.testing.assert_array_equal(total.own, [own[0, 0], np.zeros(70), own[1, 0]])
+        np.testing.assert_array_equal(total.head, head[1] if first == 0 else np.zeros(70))
+        assert {leaf.dtype for _, leaf in leaves(total)} == {np.dtype("f4")}
+        assert np.shares_memory(total.scores, parts) == (dtype == "f4")
+
+
+def test_an_answer_with_an_entry_for_all_clients_is_refused_but_of_blocks() -> None:
+    for kind in (exact_sum, float_sum):
+        adder = kind(exchange(), 5, "float64")
+        adder.begin(True)
+        with pytest.raises(UsageError, match="the answer of 2 clients has shape"):
+            adder.add(answers(1, 0), np.arange(2))
 
 
 def test_nobody_answers() -> None:

@@ -175,6 +175,10 @@ def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> Non
                 wanted = wanted * factor
             same(out[i], wanted if term is None else wanted + term)
     assert (beside[:, :3] == 7).all() and (beside[:, -2:] == 7).all()
+    left, right = np.empty((50, 4), dtype), np.empty((50, p - 4), dtype)
+    loops.scale_columns(np.hstack([values, values])[:, p:], factor, term, [left, right], at)  # columns of others too
+    loops.scale_dense(values, factor, term, whole := np.empty((50, p), dtype), at)
+    same(np.hstack([left, right]), whole)
     if raw == dtype:
         there = values.copy()
         loops.scale_dense(there, factor, term, there)
@@ -213,7 +217,7 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
     """Whoever calls the compiled functions by mistake gets an error and no other memory."""
     if loops_by != "compiled":
         return
-    module, some = loops.compiled, np.zeros(8)
+    module, some, pairs = loops.compiled, np.zeros(8), np.zeros((4, 2))
     whole, rows, add = np.zeros(8, np.int64), np.zeros((2, 4), np.int64), module.add_encoded
     for call in (
         lambda: add(some, False, 2, 5, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole, False),
@@ -221,8 +225,19 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
         lambda: add(some, False, 1, 8, None, 1.0, 1.0, (1.0, 1.0), True, (0, 0), whole, False),
         lambda: add(some, False, 1, 8, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole[:4].view("i4"), True),
         lambda: module.decode(whole, False, 1.0, True, some),
-        lambda: module.gather(some, "d", 4, None, np.zeros(3), None, False, np.zeros(8)),
-        lambda: module.gather(some, "d", 4, np.zeros(3, np.int64), None, None, False, np.zeros(8)),
+        lambda: module.gather(pairs, "d", None, np.zeros(3), None, False, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs, "d", np.zeros(3, np.int64), None, None, False, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs, "d", None, None, None, False, (np.zeros((4, 2)), np.zeros((4, 1)))),
+        lambda: module.gather(pairs, "d", None, None, None, False, (np.zeros((4, 1)), np.zeros((3, 1)))),
+        lambda: module.gather(pairs, "f", None, None, None, False, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs, "d", None, None, None, True, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs[:, ::-1], "d", None, None, None, False, (np.zeros((4, 2)),)),
+        lambda: module.gather(some, "d", None, None, None, False, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs, "d", None, None, None, False, ()),
+        lambda: module.swish(some, False, some.copy(), np.zeros(7)),
+        lambda: module.swish(some, False, np.zeros(9), np.zeros(8)),
+        lambda: module.swish_slope(some, False, some, some, np.zeros(7)),
+        lambda: module.swish_slope(some, False, some[:7], some, np.zeros(8)),
         lambda: module.combine((1.0, 2.0), (some,), False, some),
         lambda: module.combine((1.0,), (some[:4],), False, some),
         lambda: module.combine((), (), False, some),

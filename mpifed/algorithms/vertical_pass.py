@@ -1,0 +1,289 @@
+"""A pass over a minibatch of vertically split data: its gradient when no client holds whole rows.
+
+Scores are linear in the features, so the sum of the clients' partial scores is all that they need of each other. A
+pass over a minibatch is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104.06011):
+
+1. `scores`: the server broadcasts row indices, and sends each client its columns of the model; the clients receive the
+   sum of all partial scores. # differs from the paper: there each client sends its products weight x feature one by
+   one, or its partial scores to all others; only the sum is used.
+2. `slopes`, only where a single client holds the labels: it alone receives the scores, and sends the loss's derivatives
+   by the scores to the others. (A sample's derivatives often reveal its label.)
+3. `gradients`: the server receives each client's gradient in its own columns, and the head's gradient and the
+   constraints' values from a single client, which may be any.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.functions import Statistics, Tally, sampled, slope_of_each, stacked, tally
+from mpifed.algorithms.horizontal import model_template, tally_fields
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, Field, Placed, Problem, ToClients, ToServer, fields_like, fields_of
+from mpifed.core.protocols import Features
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, in_memory, index, map_leaves, namespace
+from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
+from mpifed.core.round import Round
+from mpifed.maths.objectives import Parameters
+
+
+@in_memory("rows", "shares", "keep", "count")
+class PassBroadcast(NamedTuple):
+    """Broadcast of a pass; each client receives its own columns of the models' `first`."""
+
+    rows: Array  # [b] row indices
+    model: Parameters
+    previous: Parameters  # the model before, where gradients are variance-reduced; else ABSENT
+    shares: Array  # [K] counted samples relative to all, or ABSENT
+    keep: np.float64  # [], how much of the gradients at `previous` is taken off; or ABSENT
+    # [] how many of the rows count, in an evaluation, else ABSENT; no tuple's `count` is called
+    count: np.int64  # type: ignore[assignment]
+
+
+class PartialScores(NamedTuple):
+    """A client's partial scores."""
+
+    partial: Array  # [n, V, b, h] at the V models
+
+
+class Slopes(NamedTuple):
+    """Derivatives by the scores and the head: `Statistics` before backpropagation to the features."""
+
+    scores: Array  # [K, b, h]
+    head: Record  # leaves [K, ...]
+    level: Array  # [K] float64, or ABSENT
+
+
+class ScoreSlopes(NamedTuple):
+    """The derivatives that the label holder sends to the other clients."""
+
+    slopes: Array  # [n, K, b, h]
+
+
+class PassUpload(NamedTuple):
+    """What the server receives: each number from a single client."""
+
+    statistics: Statistics  # leaves [n, K, ...]; `gradient.first` placed by columns
+    tally: Tally  # [n, T], in an evaluation; else ABSENT
+
+
+@in_memory("shares", "keep", "count")
+class HeadBroadcast(NamedTuple):
+    """What derivatives by the scores are computed from beside them: the broadcast without rows and columns."""
+
+    head: Record  # of the model
+    previous: Record  # of the model before, or ABSENT
+    shares: Array
+    keep: np.float64
+    count: np.int64  # type: ignore[assignment]
+
+
+@in_memory("rows")
+class PassClients(NamedTuple):
+    """State of the clients within a pass; the same for all, but for the labels."""
+
+    rows: Array  # [n, b]
+    broadcast: HeadBroadcast  # leaves [n, ...]; ABSENT once all clients have the derivatives
+    slopes: Array  # [n, K, b, h]
+    head: Record  # leaves [n, K, ...]
+    level: Array  # [n, K]; ABSENT without constraints
+    tally: Tally  # [n, T]; ABSENT but in an evaluation
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The exchanges of one pass over `size` rows.
+
+    `holder` is the client who alone has the labels, or None; `head_client` who sends what belongs to no columns.
+    `points` is V, 2 where gradients are variance-reduced. With `measures`, sums over the rows are what is wanted:
+    losses, and with `gradients` their derivatives too.
+    """
+
+    problem: Problem
+    size: int
+    holder: int | None
+    head_client: int
+    points: int = 1
+    name: str = ""
+    measures: bool = False
+    gradients: bool = True
+
+    def exchanges(
+        self,
+        ask: Callable[[AnyRecord, Round], PassBroadcast],
+        absorb: Callable[[AnyRecord, PassUpload, Round], AnyRecord],
+    ) -> tuple[Exchange, ...]:
+        """The exchanges of the pass; `ask` and `absorb` are the server's."""
+        problem, functions = self.problem, sampled(self.problem)
+        template = model_template(problem)
+        scores = template.first.shape[1]
+        partial_field = Field((self.points, self.size, scores))
+        first = ToClients(
+            f"{self.name}scores", PartialScores(partial_field), ask, self.partial_scores, self.hear_scores,
+            summed=partial(self.partial_scores, together=True),
+            told_by_columns=("model.first", "previous.first"), off_clock=self.measures, hearer=self.holder, alike=True,
+        )  # fmt: skip
+        last = ToServer(
+            f"{self.name}gradients" if self.gradients else f"{self.name}losses",
+            self._fields(template), self.ask_nothing, self.gather, absorb, off_clock=self.measures,
+            summed=partial(self.gather, together=True),
+        )  # fmt: skip
+        if self.holder is None or not self.gradients:
+            return (first, last)
+        derivatives = ScoreSlopes(Field((len(functions), self.size, scores), sender=self.holder))
+        slopes_told = ToClients(
+            f"{self.name}slopes", derivatives, self.ask_nothing, self.tell_slopes, self.hear_slopes,
+            off_clock=self.measures,
+        )  # fmt: skip
+        return (first, slopes_told, last)
+
+    def _fields(self, template: Parameters) -> PassUpload:
+        """The fields of `PassUpload`: each number comes from a single client."""
+        scale, bound = (2.0**-30, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
+        functions, sender = len(sampled(self.problem)), self.head_client
+        gradient: Parameters = ABSENT
+        if self.gradients:
+            head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
+            first = Field((functions, *template.first.shape), scale, bound, columns=1)
+            gradient = Parameters(first, fields_like(head, scale, bound, sender=sender))
+        level = Field((functions,), scale, bound, sender=sender, degree=2) if self._levels else ABSENT
+        return PassUpload(
+            Statistics(gradient, level), tally_fields(self.problem, self.size, sender) if self.measures else ABSENT
+        )
+
+    @property
+    def _levels(self) -> bool:
+        return bool(self.problem.constraints) and not self.measures
+
+    def ask_nothing(self, server: Record, now: Round) -> tuple[()]:
+        return ()
+
+    def partial_scores(
+        self, clients: Record, broadcast: PassBroadcast, block: Block, now: Round, together: bool = False
+    ) -> tuple[PassClients, PartialScores]:
+        """Step 4: each client's partial scores of the rows, from its own columns; or those of all `together`."""
+        models = [broadcast.model, broadcast.previous][: self.points]
+        xp, width = block.xp, models[0].first.shape[1]
+        features = block.take_alike(broadcast.rows, together)
+        columns = block.columns if len(features) == len(block.clients) else [block.all_columns]
+        scores_of_each = xp.empty((len(features), self.points, self.size, width), models[0].first.dtype)
+        for X, at, out in zip(features, columns, scores_of_each, strict=True):
+            weights = [model.first[index(model.first, at)] for model in models]
+            if self.points == 1:
+                self.problem.linear.put_scores(weights[0], X, out)
+                continue
+            scores = self.problem.linear.scores(xp.concatenate(weights, axis=1), X)[0]
+            out[:] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
+        return self._memory(broadcast, block), PartialScores(scores_of_each)
+
+    def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
+        """The state at the beginning of a pass: the broadcast, and room for what a single client fills, the holder."""
+        model, previous, clients = broadcast.model, broadcast.previous, len(block.clients)
+        before = previous.head if len(previous) else ABSENT
+        bare = HeadBroadcast(model.head, before, broadcast.shares, broadcast.keep, broadcast.count)
+        begun = PassClients(broadcast.rows, bare, ABSENT, ABSENT, ABSENT, ABSENT)
+        if self.holder is None:
+            return _for_each(begun, clients)
+        xp, functions, dtype, width = block.xp, len(sampled(self.problem)), model.first.dtype, model.first.shape[1]
+        if self.gradients:
+            head = map_leaves(lambda leaf: xp.zeros((functions, *leaf.shape), dtype), model.head)
+            begun = begun._replace(slopes=xp.zeros((functions, self.size, width), dtype), head=head)
+        if self._levels:
+            begun = begun._replace(level=xp.zeros(functions))
+        if self.measures:
+            fields = tally_fields(self.problem, 1)
+            begun = begun._replace(tally=map_leaves(lambda field: xp.zeros(field.shape), fields))
+        return _for_each(begun, clients)
+
+    def hear_scores(self, clients: PassClients, total: PartialScores, block: Block, now: Round) -> PassClients:
+        """Derivatives of the loss, by the holders of labels; they are the same for all, and computed once."""
+        broadcast = map_leaves(lambda leaf: leaf[0], clients.broadcast)
+        xp, y, n = block.xp, block.shards[0].y, len(block.clients)
+        y = y[index(y, clients.rows[0])]
+        weights = xp.full(self.size, 1 / self.size)
+        memory = clients if self.holder is not None else clients._replace(broadcast=ABSENT)
+        if self.measures:
+            weights = (xp.arange(self.size) < int(broadcast.count)).astype(np.float64)
+            sums = tally(self.problem, broadcast.head, total.partial[0], y, weights)
+            memory = memory._replace(tally=_for_each(sums, n))
+        if not self.gradients:
+            return memory
+        down = self._slopes(broadcast.head, total.partial[0], y, weights, broadcast.shares)
+        if self.points == 2 and broadcast.keep:
+            weights *= -float(broadcast.keep)
+            before = self._slopes(broadcast.previous, total.partial[1], y, weights, broadcast.shares)
+            down = map_leaves(operator.add, down, before)
+        down = _for_each(down, n)
+        return memory._replace(slopes=down.scores, head=down.head, level=down.level)
+
+    def _slopes(self, head: Record, scores: Array, y: Array, weights: Array, shares: Array) -> Slopes:
+        functions = sampled(self.problem)
+        each, level = slope_of_each(
+            self.problem, functions, head, scores, y, weights, shares if len(shares) else np.ones(len(functions))
+        )
+        down = stacked([slope._replace(loss=ABSENT) for slope in each], y)
+        return Slopes(down.scores, down.head, level if self._levels else ABSENT)
+
+    def tell_slopes(
+        self, clients: PassClients, broadcast: tuple[()], block: Block, now: Round
+    ) -> tuple[PassClients, ScoreSlopes]:
+        """The label holder's derivatives."""
+        return clients, ScoreSlopes(clients.slopes)
+
+    def hear_slopes(self, clients: PassClients, total: ScoreSlopes, block: Block, now: Round) -> PassClients:
+        """Stores the label holder's derivatives at the other clients."""
+        return clients._replace(slopes=_for_each(total.slopes, len(block.clients)))
+
+    def gather(
+        self, clients: Record, broadcast: tuple[()], block: Block, now: Round, together: bool = False
+    ) -> tuple[tuple[()], PassUpload]:
+        """Steps 5 and 6: each client's gradient in its columns, and the head's from a single client. (16), (17)"""
+        assert isinstance(clients, PassClients)
+        gradient: Parameters = ABSENT
+        if self.gradients:
+            features = block.take_alike(clients.rows[0], together)
+            values: Sequence[Array] = [self._pull(clients.slopes[i], X) for i, X in enumerate(features)]
+            columns = block.columns
+            if len(values) < len(columns) and isinstance(block.all_columns, slice):
+                columns = [block.all_columns]
+            elif len(values) < len(columns):
+                values = [values[0][:, at] for at in block.side_by_side]
+            gradient = Parameters(Placed(values, columns, self.problem.features, axis=1), clients.head)
+        return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
+
+    @classmethod
+    def reveals(cls, received: Received) -> Iterator[Revealed]:
+        """Partial scores at one or two models; the label holder's derivatives; and the gradients computed from them."""
+        broadcast, answer, columns = received.question, received.answer, received.columns
+        if received.answered_by(cls.partial_scores):
+            models = [model for model in (broadcast.model, broadcast.previous) if len(model)]
+            for model, partial in zip(models, answer.partial, strict=True):
+                yield InnerProducts(broadcast.rows, model.first[columns], partial)
+        elif received.answered_by(cls.tell_slopes):
+            if fields_of(received.exchange)["slopes"].sender in received.clients:
+                yield ScoreDerivatives(broadcast.rows, answer.slopes[0])
+        elif received.answered_by(cls.gather) and not received.exchange.off_clock:
+            mean = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
+            model, mean = (record._replace(first=record.first[columns]) for record in (broadcast.model, mean))
+            yield MeanGradient(model, mean, len(broadcast.rows), parts=True)
+
+    def _pull(self, derivatives: Array, X: Features) -> Array:
+        """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
+        functions, size, width = derivatives.shape
+        beside = derivatives[0] if functions == 1 else derivatives.swapaxes(0, 1).reshape(size, functions * width)
+        pulled = self.problem.linear.pull(X, beside[None])[0]
+        by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)
+        return by_function
+
+
+def _for_each(record: AnyRecord, clients: int) -> AnyRecord:
+    """`record` broadcast to a leading axis of clients, without copies."""
+    if clients == 1:
+        return map_leaves(lambda leaf: leaf[None], record)
+    return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf, (clients, *leaf.shape)), record)
