@@ -56,16 +56,14 @@ def mean(total: Weighted) -> Any:  # of the class of `total.value`
 
 def start_model(problem: Problem, now: Round) -> Parameters:
     """The objective's initial model, a function of the job's seed."""
-    model: Parameters = problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
-    return model
+    return problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
 
 
 @lru_cache(maxsize=8)  # every block of clients asks for it
 def model_template(problem: Problem) -> Parameters:
     """A model in the right shapes, for the fields of an exchange: zeros that take no memory."""
     model = start_model(problem, Round(SETUP, 0, np.ones(problem.clients, dtype=bool)))
-    template = map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
-    return template
+    return map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
 
 
 def training_rows(problem: Problem, block: Block, rows: Array, now: Round, steps: Array | int = 0) -> Batch:

@@ -37,8 +37,7 @@ def own_columns(shard: ClientData) -> Array | slice:
 
 def own_part(values: Array, shard: ClientData) -> Array:
     """[p_i, ...] the client's columns of `values` [p, ...]."""
-    own: Array = values[index(values, own_columns(shard))]
-    return own
+    return values[index(values, own_columns(shard))]
 
 
 def partial_scores(shard: ClientData, w: Array, dtype: str) -> Array:

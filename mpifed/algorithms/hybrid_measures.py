@@ -157,8 +157,7 @@ def _ask_model(server: CellsEvaluation, now: Round) -> MeasuredModel:
 
 
 def _ask_head(server: CellsEvaluation, now: Round) -> Record:
-    head: Record = server.question.head
-    return head
+    return server.question.head
 
 
 def _hear_losses(server: CellsEvaluation, total: CellsLosses, now: Round) -> CellsEvaluation:

@@ -161,5 +161,4 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:
     """The fields of a class of a registry: a dataclass, though its base class need not be."""
-    fields: tuple[dataclasses.Field[object], ...] = dataclasses.fields(part)
-    return fields
+    return dataclasses.fields(part)

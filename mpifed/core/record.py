@@ -110,8 +110,7 @@ def vectors(values: Array) -> Array:
 
 def of_vectors(y: Array) -> Array:
     """[..., t] the values of `vectors`; of plain numbers [..., 1]."""
-    values: Array = y["values"] if y.dtype.names else y[..., None]
-    return values
+    return y["values"] if y.dtype.names else y[..., None]
 
 
 def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:

@@ -113,8 +113,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def below(chances: ArrayLike) -> Array:
     """`chances` rounded down to multiples of 2^-53: the probability with which a generator's number is below them."""
-    rounded: Array = np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
-    return rounded
+    return np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
 
 
 class Leaving(NamedTuple):
@@ -196,8 +195,7 @@ class Round(NamedTuple):
         """A function (count) -> secret random words of a client; in secure rounds from this process's key stream."""
         if self.secure:
             return _own_words()
-        raw: Callable[[int], NDArray[np.uint64]] = _stream(self.seed, purpose).at(self._counter(client)).random_raw
-        return raw
+        return _stream(self.seed, purpose).at(self._counter(client)).random_raw
 
     def words_of_clients(self, purpose: str, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] a random word, which need not be secret, of each of `clients` [n], ascending."""

@@ -67,8 +67,7 @@ class Cuda:
                 self,
                 DeviceBlock(shards, block.dtype, xp_=self.xp),
             )  # lives as long as the block
-        device_block: DeviceBlock = known[1]
-        return device_block
+        return known[1]
 
     def _shard(self, shard: ClientData, dtype: str) -> DeviceShard:
         device_shard = self._shards.get(shard.client)

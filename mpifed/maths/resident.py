@@ -170,16 +170,14 @@ class DeviceBlock(Block):
     @cached_property
     def _labels(self) -> Array:
         """[n] device addresses of the clients' y."""
-        result: Array = self.xp.asarray(np.array([address(shard.y) for shard in self.shards], np.uint64))
-        return result
+        return self.xp.asarray(np.array([address(shard.y) for shard in self.shards], np.uint64))
 
     @cached_property
     def _values(self) -> Array | None:
         """[n] device addresses of the clients' rows; None unless all are dense and resident."""
         if self.sparse or any(shard.all is None for shard in self.shards):
             return None
-        result: Array | None = self.xp.asarray(np.array([address(shard.all) for shard in self.shards], np.uint64))
-        return result
+        return self.xp.asarray(np.array([address(shard.all) for shard in self.shards], np.uint64))
 
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client."""

@@ -151,8 +151,7 @@ def slope_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Paramete
 def level_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Floats:
     """[K] the values of the surrogates at `at`."""
     w = flat(at)
-    levels: Floats = surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
-    return levels
+    return surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
 
 
 def _products(record: Record, w: Floats) -> Floats:

@@ -62,8 +62,7 @@ class Mechanism:
         distance : [N] between two neighbours' exact values, in sensitivities
         """
         square = self.sigma**2 - self.shares * SMOOTH**2
-        multiplier: Floats = math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
-        return multiplier
+        return math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
 
     def of_sum(self) -> Mechanism:
         """The mechanism for a sum that is on the grid already."""

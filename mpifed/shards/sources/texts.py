@@ -40,13 +40,11 @@ class Texts:
         self._known = known = pa.concat_arrays([known, new])
         number = np.append(in_numpy(pc.index_in(texts, known)), -1)
         places = in_numpy(encoded.indices.fill_null(len(texts)) if encoded.null_count else encoded.indices)
-        codes: NDArray[np.int64] = number[places].astype(np.int64)
-        return codes
+        return number[places].astype(np.int64)
 
     def names(self) -> list[str]:
         """The texts, by their numbers."""
-        names: list[str] = [] if self._known is None else self._known.to_pylist()
-        return names
+        return [] if self._known is None else self._known.to_pylist()
 
 
 @dataclass
