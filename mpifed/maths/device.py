@@ -16,8 +16,7 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from mpifed.core.block import Block, ClientData
-from mpifed.core.device import Device as Place
-from mpifed.core.device import Host, beside_record, host_record
+from mpifed.core.device import Device, beside_record, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.record import AnyRecord, Array
 from mpifed.maths.resident import DeviceBlock, DeviceShard, RowBudget
@@ -29,11 +28,10 @@ _REMEDY = (
 )
 
 
-class Cuda:
+class Cuda(Device):
     """A CUDA device of this rank."""
 
     on_host = False
-    aware = False  # set where MPI is GPU-aware
 
     def __init__(
         self,
@@ -101,7 +99,7 @@ _LOOK = 64  # calls between two measurements of the free memory
 _LEAST = 0.08  # of a device's memory must be free, for temporary arrays
 
 
-def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float | None = None) -> Place:
+def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float | None = None) -> Device:
     """The device of a rank: the CPU if `wanted` is "cpu", or if it is "auto" and there is no GPU.
 
     Parameters
@@ -112,11 +110,10 @@ def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float |
 
     Raises
     ------
-    UsageError
-        when "gpu" is wanted and not available, or set up so that results would not be reproducible.
+    UsageError : when "gpu" is wanted and not available, or set up so that results would not be reproducible.
     """
     if wanted == "cpu" or (wanted == "auto" and not driver()):
-        return Host()
+        return Device()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS is loaded
     try:
         import cupy
@@ -127,7 +124,7 @@ def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float |
         count, trouble = 0, str(error)
     if not count:
         if wanted == "auto":
-            return Host()
+            return Device()
         raise UsageError(f'[compute] device = "gpu": {trouble}; {_REMEDY}')
     if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
         raise UsageError(
