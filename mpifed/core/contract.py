@@ -82,8 +82,7 @@ def own_class(name: str, base: type, place: str) -> type:
 
     Raises
     ------
-    UsageError
-        when it cannot be imported, or does not keep to its base class.
+    UsageError : when it cannot be imported, or does not keep to its base class.
     """
     part = own_object(name, place, base)
     if not isinstance(part, type):
@@ -98,8 +97,7 @@ def own_object(name: str, place: str, base: type = object) -> Any:  # a class, o
 
     Raises
     ------
-    UsageError
-        when it cannot be imported.
+    UsageError : when it cannot be imported.
     """
     if own_module(name) is None:
         raise UsageError(f'{place}: give it as "module:name"')

@@ -57,8 +57,7 @@ def clipped_gradient(
 
     Raises
     ------
-    UsageError
-        when the objective does not provide the norms, see `clippable`.
+    UsageError : when the objective does not provide the norms, see `clippable`.
     """
     if messages := clippable(objective, model.head):
         raise UsageError("\n".join(messages))

@@ -45,24 +45,18 @@ def epsilon(
 
     Parameters
     ----------
-    spent : mapping of (multiplier, rate) to int
-        Number of such mechanisms, composed adaptively.
-    delta : float
-        Strictly between 0 and 1.
-    adjacency, sampling, accountant : str
-        As in `Privacy`.
+    spent : number of mechanisms of each (multiplier, rate), composed adaptively
+    delta : strictly between 0 and 1
+    adjacency, sampling, accountant : as in `Privacy`
 
     Returns
     -------
-    float
-        The smaller of two bounds: that of the accountant, and that without amplification (which is exact). inf when a
-        mechanism has no noise.
+    The smaller of two bounds: that of the accountant, and that without amplification (which is exact). inf when a
+    mechanism has no noise.
 
     Raises
     ------
-    UsageError
-        For a combination without a proof.
-
+    UsageError : for a combination without a proof.
     """
     parts = _parts(spent)
     amplified = any(rate < 1 for _, rate, _ in parts)
@@ -99,25 +93,18 @@ def calibrate(
 
     Parameters
     ----------
-    target : float
-        Positive.
-    delta : float
-        Strictly between 0 and 1.
-    plan : iterable of (factor, rate, count)
-        `count` mechanisms whose multiplier is `factor` times the result.
-    adjacency, sampling, accountant : str
-        As in `Privacy`.
+    target : positive
+    delta : strictly between 0 and 1
+    plan : (factor, rate, count) of each part: `count` mechanisms whose multiplier is `factor` times the result
+    adjacency, sampling, accountant : as in `Privacy`
 
     Returns
     -------
-    float
-        A multiplier whose `epsilon` is at most `target`, less than 1.0001 times the smallest such multiplier.
+    A multiplier whose `epsilon` is at most `target`, less than 1.0001 times the smallest such multiplier.
 
     Raises
     ------
-    UsageError
-        For a combination without a proof, or a plan that releases nothing.
-
+    UsageError : for a combination without a proof, or a plan that releases nothing.
     """
     planned = [entry for entry in plan if entry[1] > 0 and entry[2] > 0 and entry[0] < math.inf]
     if not planned or not all(factor > 0 for factor, _, _ in planned):

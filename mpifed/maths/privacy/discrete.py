@@ -67,8 +67,7 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
 
     Raises
     ------
-    ValueError
-        for sigma between 0 and 1, negative, or above 2^40.
+    ValueError : for sigma between 0 and 1, negative, or above 2^40.
     """
     if sigma == 0:
         return ()

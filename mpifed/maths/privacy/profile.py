@@ -34,17 +34,13 @@ def gaussian_delta(epsilon: ArrayLike, multiplier: float) -> Floats:
 
     Parameters
     ----------
-    epsilon : array_like
-        Of any sign and shape.
-    multiplier : float
-        Standard deviation of the noise / sensitivity; positive.
+    epsilon : of any sign and shape
+    multiplier : standard deviation of the noise / sensitivity; positive
 
     Returns
     -------
-    Floats
-        Phi(1/(2m) - epsilon m) - exp(epsilon) Phi(-1/(2m) - epsilon m), in a form without overflow: with
-        exp(epsilon) phi(b) = phi(a) for these two arguments a and b.
-
+    Phi(1/(2m) - epsilon m) - exp(epsilon) Phi(-1/(2m) - epsilon m), in a form without overflow: with exp(epsilon)
+    phi(b) = phi(a) for these two arguments a and b.
     """
     from scipy.special import erfcx, ndtr
 
@@ -167,18 +163,13 @@ def composed_epsilon(
 
     Parameters
     ----------
-    parts : tuple of (multiplier, rate, count)
-        Those of rate 1 have count 1.
-    total_multiplier : float
-        Multiplier of the composition without amplification.
-    delta, adjacency, sampling
-        As in `accounting.epsilon`.
+    parts : (multiplier, rate, count) of each; those of rate 1 have count 1
+    total_multiplier : multiplier of the composition without amplification
+    delta, adjacency, sampling : as in `accounting.epsilon`
 
     Returns
     -------
-    float
-        An upper bound.
-
+    An upper bound.
     """
     grid = spacing(parts, total_multiplier)
     if grid > WIDEST or delta <= 10 * ROUNDOFF:
