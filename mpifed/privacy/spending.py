@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.protocols import PrivacySettings
+from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.release import Release
 
@@ -97,7 +97,7 @@ class _Kind(NamedTuple):
 class Spending:
     """Counts releases, by client."""
 
-    def __init__(self, privacy: PrivacySettings, clients: int) -> None:
+    def __init__(self, privacy: Privacy, clients: int) -> None:
         self.privacy, self.clients = privacy, clients
         self.rounds = np.zeros(clients, np.int64)  # [N] in which a client took part
         self._kinds: dict[tuple[object, ...], _Kind] = {}  # by the contents of a release
@@ -215,7 +215,7 @@ class Spending:
         return float(np.max([paper.composed(group.paper, self.privacy.delta) for group in groups]))
 
 
-def sayable(privacy: PrivacySettings, epsilon: float) -> bool:
+def sayable(privacy: Privacy, epsilon: float) -> bool:
     """Whether noise that is drawn as integers can have this epsilon at the job's delta."""
     if privacy.distribution == "float":
         return True

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.protocols import PrivacySettings
+from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy.profile import composed_epsilon, gaussian_epsilon
 from mpifed.maths.privacy.renyi import ORDERS, converted, gaussian_curve
 
@@ -129,7 +129,7 @@ def calibrate(
     return _least(truly, target, _least(cheaply, target, 1.0))
 
 
-def wrong_combination(privacy: PrivacySettings, amplified: bool = True) -> list[str]:
+def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
     """Messages on settings of `[privacy]` that contradict each other; `amplified`: batches are sampled."""
     p, messages = privacy, []
     if p.level == "client" and p.noise_on == "gradients":
@@ -153,7 +153,7 @@ def wrong_combination(privacy: PrivacySettings, amplified: bool = True) -> list[
     return [f"[privacy] {message}" for message in messages + _wrong_paper(p)]
 
 
-def _wrong_paper(privacy: PrivacySettings) -> list[str]:
+def _wrong_paper(privacy: Privacy) -> list[str]:
     if privacy.accounting != "paper":
         return []
     needs = {

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.core.privacy import reach
 from mpifed.maths.privacy.release import Floats
 
 
@@ -62,11 +63,6 @@ def upload(
         )
     later = 2 * clip * sum(contraction**j for j in range(steps - 1))
     return abs(gain) * step * (contraction ** (steps - 1) * reach(clip, adjacency) / batch + later)
-
-
-def reach(clip: float, adjacency: str) -> float:
-    """How much a sum of contributions clipped to norm G can change: 2 G if a record is replaced, G if left out."""
-    return clip * (2.0 if adjacency == "replace-one" else 1.0)
 
 
 class Hidden(NamedTuple):
