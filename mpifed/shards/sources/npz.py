@@ -21,12 +21,11 @@ from mpifed.shards.natural import canonical_order, in_order, natural_clients
 from mpifed.shards.sources.columns import LARGEST
 from mpifed.shards.sources.dataset import (
     CHUNK_VALUES,
-    UNPACKED_BYTES,
-    UNPACKED_RATIO,
     Dataset,
     Source,
     check_file,
     listed,
+    most_unpacked,
     shown,
     typed_labels,
 )
@@ -132,9 +131,7 @@ class Npz(Source):
             claimed = dtype.itemsize * int(np.prod([1, *shape], dtype=object))
             if dtype.kind not in "biufU" or not shape or min(shape) < 1 or len(shape) > 8:
                 raise DataError(f"{path}: {name}: an array of {dtype} {shape}; expected numbers or texts")
-            limit = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
-            limit = limit if self.max_unpacked is None else int(self.max_unpacked * 2**30)
-            if claimed > min(limit, size):
+            if claimed > min(most_unpacked(path, self.max_unpacked), size):
                 raise DataError(
                     f"{path}: {name}: claims {claimed} bytes, in a file of {path.stat().st_size}; if that is correct, "
                     "allow more with --max-unpacked GIB"
