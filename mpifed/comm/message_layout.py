@@ -33,12 +33,16 @@ class Place:
     def rows(self, leaf: Array | Placed, clients: int) -> NDArray[np.floating]:
         """The leaf [n, ...] as [n, size] floats."""
         array = np.asarray(leaf)
-        if array.shape != (clients, *self.field.shape):
+        self.check(array.shape, clients)
+        return _floats(array).reshape(clients, -1)
+
+    def check(self, shape: tuple[int, ...], clients: int) -> None:
+        """UsageError unless this is the shape of an answer of so many clients."""
+        if shape != (clients, *self.field.shape):
             raise UsageError(
-                f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
+                f"{self.name}: the answer of {clients} clients has shape {shape}, its field declares "
                 f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
             )
-        return _floats(array).reshape(clients, -1)
 
     def whole(self, leaf: Array | Placed) -> NDArray[np.floating]:
         """A sum of answers, of the field's shape."""
