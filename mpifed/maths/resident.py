@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -160,12 +160,6 @@ class DeviceBlock(Block):
     def host(self) -> Block:
         """The same clients' rows in memory."""
         return Block(tuple(shard.host for shard in self.shards), self.dtype)
-
-    def only(self, who: Array) -> Block:
-        """The block of the clients at positions `who` of this one."""
-        if len(who) == len(self.shards):
-            return self
-        return replace(self, shards=tuple(self.shards[i] for i in who))
 
     @cached_property
     def _labels(self) -> Array:
