@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import DTypeLike
@@ -46,7 +45,8 @@ class Cuda(Device):
         xp.cuda.Device(number).use()
         properties = runtime.getDeviceProperties(number)
         self.name = str(properties["name"].decode())
-        self.versions: Mapping[str, str] = {"cupy": str(xp.__version__), "cuda": _dotted(runtime.runtimeGetVersion())}
+        cuda = runtime.runtimeGetVersion()
+        self.versions = {"cupy": str(xp.__version__), "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}"}
         free, _ = runtime.memGetInfo()
         budget = SHARE * free / ranks if memory_gib is None else memory_gib * 2**30
         self.room = RowBudget(int(budget))
@@ -142,7 +142,3 @@ def driver() -> bool:
     except OSError:
         return False
     return True
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"

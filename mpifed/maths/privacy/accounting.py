@@ -67,7 +67,8 @@ def epsilon(
         return plain
     bound = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
     if not math.isfinite(bound):  # also where the range of losses is too large for a grid
-        bound = _by_renyi(parts, delta, adjacency)
+        curves = [count * gaussian_curve(multiplier, rate, adjacency) for multiplier, rate, count in parts]
+        bound = converted(ORDERS, np.sum(curves, axis=0), delta)
     return min(plain, bound)
 
 
@@ -208,11 +209,6 @@ def _rounded(parts: Parts) -> Parts:
         coarse = min(1.02 ** math.floor(math.log(multiplier, 1.02)), multiplier)
         gathered[coarse, rate] = gathered.get((coarse, rate), 0) + count
     return _parts(gathered)
-
-
-def _by_renyi(parts: Parts, delta: float, adjacency: str) -> float:
-    curves = (count * gaussian_curve(multiplier, rate, adjacency) for multiplier, rate, count in parts)
-    return converted(ORDERS, np.sum(list(curves), axis=0), delta)
 
 
 # --- inverse ---------------------------------------------------------------------------------------------------
