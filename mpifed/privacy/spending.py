@@ -21,7 +21,7 @@ _LEVELS = 256  # of multipliers that are distinguished where clients are compare
 _STEP = 1.05  # ratio of neighbouring rounded values
 _PARTS_OF_DELTA = (1e-9, 1e-3, 0.5)  # set aside for how integers are drawn; nearly always the first is enough
 _STEEPEST = 100.0  # epsilon above which no part of delta is enough
-DRAWN = 1e12 * 1e-37  # total variation of as many numbers as a run draws at most, see `discrete.closeness`
+DRAWN = 1e12 * 1e-37  # total variation of as many numbers as a run draws at most, see tests/unit/maths/test_discrete.py
 _STEEP = 50.0  # of 1 / multiplier^2, above which order no longer matters
 
 
