@@ -22,7 +22,6 @@ from mpifed.algorithms.own_scores import (
     OwnScoresBroadcast,
     at_holders,
     check_own_scores,
-    column_holdings,
     moved,
 )
 from mpifed.algorithms.revealed import gradient_of_steps, wide
@@ -102,7 +101,7 @@ class HybridFedAvg(OwnScores):
 
     def absorb(self, server: HybridFedAvgServer, total: Changes, now: Round) -> HybridFedAvgServer:
         """Adds to each column the mean change over the samples of the participating clients who hold it."""
-        weight = at_holders(column_holdings(self.problem), np.where(now.present, self.problem.weights, 0.0))
+        weight = at_holders(self.problem.cells.columns, np.where(now.present, self.problem.weights, 0.0))
         held, first = weight > 0, server.model.first.copy()
         first[held] += total.first[held] / weight[held, None].astype(first.dtype)
         return HybridFedAvgServer(Parameters(first, ()), server.steps + 1)

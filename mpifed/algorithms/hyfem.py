@@ -17,7 +17,7 @@ from mpifed.algorithms.horizontal import model_template, start_model
 from mpifed.algorithms.hybrid import own_part, padded, placed_by_columns
 from mpifed.algorithms.hybrid_measures import measured_products
 from mpifed.algorithms.local import Descent
-from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, column_holdings, moved
+from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToServer
@@ -117,7 +117,7 @@ class HyFEM(OwnScores):
     def absorb(self, server: HyFEMServer, total: HyFEMUpload, now: Round) -> HyFEMServer:
         """In each column the mean over its holders of the last w_k known; a column without a known w_k is unchanged."""
         known = server.known | now.present
-        count, first = column_holdings(self.problem).held_by(known), server.model.first.copy()
+        count, first = self.problem.cells.columns.held_by(known), server.model.first.copy()
         held = count > 0
         first[held] = total.first[held] / count[held, None].astype(first.dtype)
         return HyFEMServer(Parameters(first, ()), server.steps + 1, known)

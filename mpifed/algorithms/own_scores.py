@@ -55,11 +55,6 @@ class OwnScores(Grid):
         return OwnScoresBroadcast(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
 
-def column_holdings(problem: Problem) -> Holdings:
-    assert problem.columns is not None  # set in every run
-    return problem.columns
-
-
 def at_holders(holdings: Holdings, weights: Array) -> Array:
     """[length] the sum of `weights` [N] over the holders of each position, in float64."""
     sums = np.zeros(holdings.length)
