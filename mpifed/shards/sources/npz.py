@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
-from mpifed.shards.natural import canonical_order, in_order, natural_clients
+from mpifed.shards.natural import canonical_order, natural_clients
 from mpifed.shards.sources.columns import LARGEST
 from mpifed.shards.sources.dataset import (
     CHUNK_VALUES,
@@ -30,6 +30,7 @@ from mpifed.shards.sources.dataset import (
     typed_labels,
 )
 from mpifed.shards.sources.spool import Spool
+from mpifed.shards.sources.texts import numbered
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
 
@@ -83,14 +84,7 @@ class Npz(Source):
         labels, test_labels, classes = _typed(self, labels, None if test is None else test[1])
         order, natural, test_order = None, None, None
         if owners is not None:
-            known = in_order(set(owners.tolist()) | set([] if test is None or test[2] is None else test[2].tolist()))
-            code = {name: at for at, name in enumerate(known)}
-            codes = [
-                None if ids is None else np.array([code[name] for name in ids.tolist()])
-                for ids in (owners, None if test is None else test[2])
-            ]
-            assert codes[0] is not None
-            natural = natural_clients(known, codes[0], codes[1])
+            natural = natural_clients(*numbered(owners, None if test is None else test[2]))
             order = canonical_order(natural.owner, labels, spool.chunks())
             natural, labels = natural._replace(owner=natural.owner[order]), labels[order]
             if test is not None and test_labels is not None:
@@ -185,13 +179,10 @@ def _typed(source: Npz, labels: Array, test: Array | None) -> tuple[Array, Array
     if test is not None and ((test.dtype.kind == "U") != (labels.dtype.kind == "U") or test.ndim != labels.ndim):
         raise DataError(f"{source.path}: test labels of {test.dtype}, those to train on are {labels.dtype}")
     if labels.dtype.kind == "U":
-        names = sorted({*labels.ravel().tolist(), *([] if test is None else test.ravel().tolist())})
-        rank = {name: at for at, name in enumerate(names)}
         if source.task == "regression" or labels.ndim > 1:
             raise UsageError("--label: texts are classes, not real targets; one array [samples]")
-        code = [None if part is None else np.array([rank[name] for name in part.tolist()]) for part in (labels, test)]
-        assert code[0] is not None
-        return code[0], code[1], tuple(names)
+        names, codes, test_codes = numbered(labels, test)
+        return codes, test_codes, tuple(names)
     if labels.ndim > 1:
         return labels.astype(np.float64), None if test is None else test.astype(np.float64), None
     typed = typed_labels(source.path, labels.astype(np.float64), source.task)

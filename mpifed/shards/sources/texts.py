@@ -85,6 +85,12 @@ def ranks_of(texts: Texts, order: Callable[[list[str]], list[str]]) -> tuple[NDA
     return rank, tuple(ordered)
 
 
+def numbered(texts: Array, others: Array | None) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64] | None]:
+    """(the distinct texts of both arrays, ascending; the number of each of `texts` [s], and of `others` [t])."""
+    names, codes = np.unique(texts if others is None else np.concatenate([texts, others]), return_inverse=True)
+    return names.tolist(), codes[: len(texts)], None if others is None else codes[len(texts) :]
+
+
 def identifiers(path: Path, texts: Texts) -> list[str]:
     """The identifiers as they came; DataError for one that no file of text can hold."""
     names = texts.names()
