@@ -23,7 +23,7 @@ from mpifed.comm.channel import Channel
 from mpifed.core.device import Device, any_on_device, host_record
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer, fields_like
-from mpifed.core.record import put, put_in_place, take
+from mpifed.core.record import put, take
 from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
 from mpifed.maths import device
@@ -126,10 +126,10 @@ def test_records_on_a_device(cupy: Any) -> None:
     there, who = cupy.asarray(np.arange(6.0).reshape(3, 2)), np.array([0, 2])
     assert take(there, who).get().tolist() == [[0, 1], [4, 5]]
     new = np.full((2, 2), 9.0)
-    assert put(there, who, cupy.asarray(new)).get().tolist() == [[9, 9], [2, 3], [9, 9]]
+    assert put(there, who, cupy.asarray(new), in_place=False).get().tolist() == [[9, 9], [2, 3], [9, 9]]
     assert there.get()[0].tolist() == [0, 1]
     common = cupy.broadcast_to(cupy.asarray(np.zeros(2)), (3, 2))  # one row for all: not to be written to
-    assert put_in_place(common, who, cupy.asarray(new)).get().tolist() == [[9, 9], [0, 0], [9, 9]]
+    assert put(common, who, cupy.asarray(new), in_place=True).get().tolist() == [[9, 9], [0, 0], [9, 9]]
     assert common.get().tolist() == np.zeros((3, 2)).tolist()
     placed = Placed([there], [slice(0, 3)], 3)
     assert any_on_device(placed) and not any_on_device(host_record(placed))
