@@ -277,8 +277,11 @@ class Round(NamedTuple):
             rows[few] = self._by_rejection(purpose, clients[few], sizes[few], count)
         small = ~few & (sizes <= _SMALL)
         large = ~few & ~small
-        if large.any():
-            self._one_by_one(purpose, clients, sizes, np.flatnonzero(large), rows)
+        if large.any():  # by NumPy's own sampling: few calls, which matter most when the caches are cold
+            stream = _stream(self.seed, purpose)
+            for i in np.flatnonzero(large).tolist():
+                stream.at(self._counter(int(clients[i])))
+                _choose(stream.generator, int(sizes[i]), rows[i])
         for size in np.unique(sizes[small]).tolist():
             who = np.flatnonzero(small & (sizes == size))
             for turn, start in enumerate(range(0, count, size)):
@@ -301,22 +304,6 @@ class Round(NamedTuple):
                 numbers = [self._numbers(purpose, clients[i : i + 1], width, t) for t in range(turn + 1)]
                 filled[i] = first_distinct(np.hstack(numbers), sizes[i : i + 1], rows[i : i + 1])[0]
         return rows
-
-    def _one_by_one(
-        self,
-        purpose: str,
-        clients: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        rows: NDArray[np.int64],
-    ) -> None:
-        """Draws by NumPy's own sampling: few calls, which matter most when the caches are cold."""
-        stream = _stream(self.seed, purpose)
-        for i, client, size in zip(
-            positions.tolist(), clients[positions].tolist(), sizes[positions].tolist(), strict=True
-        ):
-            stream.at(self._counter(client))
-            _choose(stream.generator, size, rows[i])
 
     def _by_sorting(self, purpose: str, clients: NDArray[np.int64], size: int, turn: int) -> NDArray[np.int64]:
         """[n, size] permutations, by sorting random keys whose low bits are the rows."""
