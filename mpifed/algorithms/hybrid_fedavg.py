@@ -17,13 +17,7 @@ from mpifed.algorithms.horizontal import model_template, power_of_two, start_mod
 from mpifed.algorithms.hybrid import own_part, placed_by_columns
 from mpifed.algorithms.hybrid_measures import measured_products
 from mpifed.algorithms.local import Descent
-from mpifed.algorithms.own_scores import (
-    OwnScores,
-    OwnScoresBroadcast,
-    at_holders,
-    check_own_scores,
-    moved,
-)
+from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToServer
@@ -101,7 +95,7 @@ class HybridFedAvg(OwnScores):
 
     def absorb(self, server: HybridFedAvgServer, total: Changes, now: Round) -> HybridFedAvgServer:
         """Adds to each column the mean change over the samples of the participating clients who hold it."""
-        weight = at_holders(self.problem.cells.columns, np.where(now.present, self.problem.weights, 0.0))
+        weight = self.problem.cells.columns.summed(np.where(now.present, self.problem.weights, 0.0))
         held, first = weight > 0, server.model.first.copy()
         first[held] += total.first[held] / weight[held, None].astype(first.dtype)
         return HybridFedAvgServer(Parameters(first, ()), server.steps + 1)

@@ -18,7 +18,6 @@ from mpifed.algorithms.hybrid_measures import Grid
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
-from mpifed.core.holdings import Holdings
 from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array, beside, index, leaves
 from mpifed.core.round import Round
@@ -53,15 +52,6 @@ class OwnScores(Grid):
 
     def ask(self, server: Any, now: Round) -> OwnScoresBroadcast:  # of a state with `model` and `steps`
         return OwnScoresBroadcast(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
-
-
-def at_holders(holdings: Holdings, weights: Array) -> Array:
-    """[length] the sum of `weights` [N] over the holders of each position, in float64."""
-    sums = np.zeros(holdings.length)
-    by_group = np.bincount(holdings.groups, weights, minlength=len(holdings.members))
-    for at, weight in zip(holdings.members, by_group.tolist(), strict=True):
-        sums[at] += weight
-    return sums
 
 
 def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
