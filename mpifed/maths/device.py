@@ -32,13 +32,8 @@ class Cuda(Device):
 
     on_host = False
 
-    def __init__(
-        self,
-        xp: Any,  # CuPy, which has no types
-        number: int,
-        memory_gib: float | None = None,
-        ranks: int = 1,
-    ) -> None:  # CuPy as a whole
+    # `xp` is CuPy, which has no types
+    def __init__(self, xp: Any, number: int, memory_gib: float | None = None, ranks: int = 1) -> None:
         """`number` is the index among the visible devices; `ranks` is how many ranks share the device."""
         self.xp, self.number = xp, number
         runtime = xp.cuda.runtime
@@ -61,10 +56,8 @@ class Cuda(Device):
         known = vars(block).get(_THERE)
         if known is None or known[0] is not self:
             shards = tuple(self._shard(shard, block.dtype) for shard in block.shards)
-            known = vars(block)[_THERE] = (
-                self,
-                DeviceBlock(shards, block.dtype, xp_=self.xp),
-            )  # lives as long as the block
+            # lives as long as the block
+            known = vars(block)[_THERE] = self, DeviceBlock(shards, block.dtype, xp_=self.xp)
         return known[1]
 
     def _shard(self, shard: ClientData, dtype: str) -> DeviceShard:

@@ -108,9 +108,8 @@ def spacing(parts: tuple[tuple[float, float, int], ...], total_multiplier: float
     curve, spread, many = np.zeros(len(orders)), 0.0, 0
     for multiplier, rate, count in parts:
         curve += count * general_curve(0.5 / multiplier**2, rate, orders)
-        small = (
-            math.expm1(min(1 / multiplier**2, 700)) * rate**2
-        )  # chi^2 divergence, approximately the variance of a loss
+        # chi^2 divergence, approximately the variance of a loss
+        small = math.expm1(min(1 / multiplier**2, 700)) * rate**2
         spread, many = spread + count * min(small, 1 / multiplier**2), many + count
     width = min(float(np.min(curve + _TAIL / (orders - 1))), 0.5 / total_multiplier**2 + 9 / total_multiplier)
     single = max(farthest(multiplier, rate) for multiplier, rate, _ in parts)
