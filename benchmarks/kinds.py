@@ -30,7 +30,7 @@ _RULES = [
         (GATHERING, r"mpifed/core/loops\.py$", r"^(scale_dense|scale_columns|_scale)$"),
         (GATHERING, r"mpifed/shards/", r""),
         (GATHERING, r"mpifed/core/block\.py$", r"^(take|rows|together)$"),
-        (GATHERING, r"mpifed/core/record\.py$", r"^(take|put|put_in_place|replaced)$"),
+        (GATHERING, r"mpifed/core/record\.py$", r"^(take|put|replaced)$"),
         (GATHERING, r"h5py", r""),
         (ROUNDING, _COMPILED, r"_loops\.(add_encoded|decode)"),
         (ROUNDING, r"mpifed/maths/fixedpoint\.py$", r""),

@@ -267,8 +267,7 @@ class Bundle(Grid):
         return [partial_scores(shard, own_part(broadcast.w, shard), block.dtype) for shard in block.shards]
 
     def _loss(self, scores: Array, y: Array) -> Array:
-        losses: Array = self.problem.objective.loss((), scores[:, None], y)
-        return losses
+        return self.problem.objective.loss((), scores[:, None], y)
 
 
 def with_plane(planes: Planes, slope: Array, height: float) -> Planes:

@@ -56,16 +56,14 @@ def mean(total: Weighted) -> Any:  # of the class of `total.value`
 
 def start_model(problem: Problem, now: Round) -> Parameters:
     """The objective's initial model, a function of the job's seed."""
-    model: Parameters = problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
-    return model
+    return problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
 
 
 @lru_cache(maxsize=8)  # every block of clients asks for it
 def model_template(problem: Problem) -> Parameters:
     """A model in the right shapes, for the fields of an exchange: zeros that take no memory."""
     model = start_model(problem, Round(SETUP, 0, np.ones(problem.clients, dtype=bool)))
-    template = map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
-    return template
+    return map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
 
 
 def training_rows(problem: Problem, block: Block, rows: Array, now: Round, steps: Array | int = 0) -> Batch:
@@ -165,11 +163,7 @@ class Evaluation(NamedTuple):
 def reported_levels(algorithm: Algorithm, server: Record, evaluation: Evaluation, first: FirstNumbers) -> Columns:
     """Columns of the history: losses, objective, constraints, and the algorithm's own."""
     measured = report_levels(algorithm.problem, algorithm.model(server), evaluation.tally)
-    return {
-        **measured,
-        **algorithm.report(server),
-        **measured,
-    }
+    return {**measured, **algorithm.report(server), **measured}
 
 
 def reported_certificate(algorithm: Algorithm, server: Record, evaluation: Evaluation, first: FirstNumbers) -> Columns:
@@ -225,7 +219,7 @@ def _evaluate(
         scores, backward = objective.forward(model, X)
         # of sums over the counted rows, as if all counted
         each, _ = slope_of_each(problem, functions, model.head, scores, y, ones, np.ones(len(functions)))
-        gradient = map_leaves(_widened, stacked([backward(slope) for slope in each], y))
+        gradient = map_leaves(lambda leaf: leaf.astype(np.float64), stacked([backward(slope) for slope in each], y))
         return Evaluation(tally(problem, model.head, scores, y, ones), gradient)
 
     sums = []
@@ -255,10 +249,6 @@ def measured_rows(problem: Problem) -> Array | None:
         return None
     everybody = Round(SETUP, 0, np.ones(1, dtype=bool))
     return np.sort(everybody.draw("measured rows", np.array([0]), np.array([rows]), problem.measured_rows)[0])
-
-
-def _widened(leaf: Array) -> Array:
-    return leaf.astype(np.float64)
 
 
 def power_of_two(value: float) -> float:

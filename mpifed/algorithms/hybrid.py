@@ -16,7 +16,6 @@ from mpifed.algorithms.functions import constrains, squares_alone
 from mpifed.algorithms.horizontal import power_of_two
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Field, Placed, Problem
-from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, Record, index, namespace
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
@@ -37,8 +36,7 @@ def own_columns(shard: ClientData) -> Array | slice:
 
 def own_part(values: Array, shard: ClientData) -> Array:
     """[p_i, ...] the client's columns of `values` [p, ...]."""
-    own: Array = values[index(values, own_columns(shard))]
-    return own
+    return values[index(values, own_columns(shard))]
 
 
 def partial_scores(shard: ClientData, w: Array, dtype: str) -> Array:
@@ -68,15 +66,10 @@ def pulled(shard: ClientData, values: Array, dtype: str) -> Array:
     return namespace(values).zeros(shard.features, values.dtype) if total is None else total
 
 
-def row_holdings(problem: Problem) -> Holdings:
-    assert problem.rows is not None  # set in every run
-    return problem.rows
-
-
 @lru_cache(maxsize=1024)
 def counted(problem: Problem, client: int) -> Array | slice:
     """Positions among the client's samples of those of which it is the first holder."""
-    rows = row_holdings(problem)
+    rows = problem.cells.rows
     first: Array = rows.first[rows.of(client)]
     positions = np.flatnonzero(first == client)
     return slice(None) if len(positions) == len(first) else positions
@@ -152,7 +145,7 @@ def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Ite
         f"HyFDCA's trust model: the server knows w, and {sums}, {whose}; dual variables and inner products are for "
         f"the clients who hold the samples alone{never}"
     )
-    holders = row_holdings(problem).holders
+    holders = problem.cells.rows.holders
     if (holders == 2).any():
         yield (
             f"{int((holders == 2).sum())} samples have two holders: each of them learns what the other one sent of "

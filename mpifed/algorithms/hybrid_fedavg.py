@@ -15,9 +15,9 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
 from mpifed.algorithms.hybrid import own_part, placed_by_columns
-from mpifed.algorithms.hybrid_measures import Grid, measured_products
-from mpifed.algorithms.local import Descent, LocalSteps
-from mpifed.algorithms.own_scores import at_holders, check_own_scores, column_holdings, moved
+from mpifed.algorithms.hybrid_measures import measured_products
+from mpifed.algorithms.local import Descent
+from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToServer
@@ -25,8 +25,6 @@ from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.optimizers import SGD
-from mpifed.maths.ranges import Count, Repeats
 
 
 class HybridFedAvgServer(NamedTuple):
@@ -36,13 +34,6 @@ class HybridFedAvgServer(NamedTuple):
     steps: Array  # [] int64, rounds done
 
 
-class HybridFedAvgBroadcast(NamedTuple):
-    """Broadcast of a round."""
-
-    model: Parameters  # of `first`, to each client its own columns
-    step: Array  # [] float64, this round's learning rate
-
-
 class Changes(NamedTuple):
     """A client's upload."""
 
@@ -50,7 +41,7 @@ class Changes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HybridFedAvg(Grid):
+class HybridFedAvg(OwnScores):
     """Every round the participating clients take SGD steps in their own columns; overlaps are averaged.
 
     A client begins at the server's w in its columns, and fits the labels with these alone. Then w in each column moves
@@ -65,13 +56,6 @@ class HybridFedAvg(Grid):
     With data split by rows both are FedAvg.
     """
 
-    batch_size: Count
-    """Rows in a minibatch, drawn without replacement from a client's own."""
-    client_optimizer: SGD
-    local_steps: Repeats | None = None
-    """Local SGD steps in a round; give this or `local_epochs`."""
-    local_epochs: Repeats | None = None
-    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
     combine: Literal["overlaps", "feature-blocks"] = "overlaps"
     """What the model is: overlaps: in each column the mean over its holders; feature-blocks: that divided by how many
     clients hold a sample, on average."""
@@ -86,10 +70,6 @@ class HybridFedAvg(Grid):
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb, told_by_columns=by_columns),)
 
     @property
-    def local(self) -> LocalSteps:
-        return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
-
-    @property
     def blocks(self) -> float:
         """How many clients hold a sample, on average."""
         return float(self.problem.counts.sum()) / self.problem.samples
@@ -101,11 +81,8 @@ class HybridFedAvg(Grid):
     def start_server(self, now: Round) -> HybridFedAvgServer:
         return HybridFedAvgServer(start_model(self.problem, now), np.int64(0))
 
-    def ask(self, server: HybridFedAvgServer, now: Round) -> HybridFedAvgBroadcast:
-        return HybridFedAvgBroadcast(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
-
     def answer(
-        self, clients: tuple[()], broadcast: HybridFedAvgBroadcast, block: Block, now: Round
+        self, clients: tuple[()], broadcast: OwnScoresBroadcast, block: Block, now: Round
     ) -> tuple[tuple[()], Changes]:
         """Each client's change of its columns after its local steps, weighted by its number of rows."""
         step, values = float(broadcast.step), []
@@ -118,7 +95,7 @@ class HybridFedAvg(Grid):
 
     def absorb(self, server: HybridFedAvgServer, total: Changes, now: Round) -> HybridFedAvgServer:
         """Adds to each column the mean change over the samples of the participating clients who hold it."""
-        weight = at_holders(column_holdings(self.problem), np.where(now.present, self.problem.weights, 0.0))
+        weight = self.problem.cells.columns.summed(np.where(now.present, self.problem.weights, 0.0))
         held, first = weight > 0, server.model.first.copy()
         first[held] += total.first[held] / weight[held, None].astype(first.dtype)
         return HybridFedAvgServer(Parameters(first, ()), server.steps + 1)

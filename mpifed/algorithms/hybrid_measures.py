@@ -134,12 +134,12 @@ def measures_of_cells(
         ),
         ToServer(
             "all-losses", CellsLosses(sums, sums if duals is not None else ABSENT), _ask_head,
-            partial(_all_losses, problem), _hear_losses, off_clock=True,
+            partial(_all_losses, problem), lambda server, total, now: server._replace(sums=total), off_clock=True,
         ),
     )  # fmt: skip
     primal = ToServer(
-        "all-primal", CellsPrimal(summed), ask_nothing, partial(_all_primal, problem), _hear_primal, off_clock=True,
-        private=private,
+        "all-primal", CellsPrimal(summed), ask_nothing, partial(_all_primal, problem),
+        lambda server, total, now: server._replace(primal=total), off_clock=True, private=private,
     )  # fmt: skip
     all_exchanges = exchanges if duals is None else (*exchanges, primal)
     return (Measure(all_exchanges, start, partial(_reported, algorithm), start_clients),)
@@ -157,16 +157,7 @@ def _ask_model(server: CellsEvaluation, now: Round) -> MeasuredModel:
 
 
 def _ask_head(server: CellsEvaluation, now: Round) -> Record:
-    head: Record = server.question.head
-    return head
-
-
-def _hear_losses(server: CellsEvaluation, total: CellsLosses, now: Round) -> CellsEvaluation:
-    return server._replace(sums=total)
-
-
-def _hear_primal(server: CellsEvaluation, total: CellsPrimal, now: Round) -> CellsEvaluation:
-    return server._replace(primal=total)
+    return server.question.head
 
 
 def _all_products(
@@ -221,4 +212,4 @@ def _reported(algorithm: Algorithm, server: Record, measured: CellsEvaluation, f
         columns["dual"] = dual_value(problem.objective.l2, w, float(total.conjugate), problem.samples)
     if "dual" in columns:
         columns["duality_gap"] = columns["objective"] - columns["dual"]
-    return {**columns}
+    return dict(columns)

@@ -248,8 +248,7 @@ class HyFDCA(HyFDCASettings):
         return server._replace(w=self._primal_of(total))
 
     def _primal_of(self, total: PrimalUpload) -> Array:
-        w: Array = np.multiply(total.pulled, 1 / lambda_n(self.problem), dtype=np.float64)
-        return w
+        return np.multiply(total.pulled, 1 / lambda_n(self.problem), dtype=np.float64)
 
     def absorb(self, server: HyFDCAServer, total: PrimalUpload, now: Round) -> HyFDCAServer:
         """Updates w as the rule says. (Alg. 4)"""

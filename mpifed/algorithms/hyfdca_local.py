@@ -18,7 +18,6 @@ from mpifed.algorithms.hybrid import (
     own_part,
     padded,
     partial_scores,
-    row_holdings,
     unpadded,
 )
 from mpifed.algorithms.hyfdca_rules import (
@@ -205,6 +204,6 @@ class Local:
 @lru_cache(maxsize=1024)
 def _share(problem: Problem, client: int) -> Array:
     """[s_i], or [] if all are equal: 1 / the number of holders of a client's samples."""
-    rows = row_holdings(problem)
+    rows = problem.cells.rows
     share: Array = (1 / rows.holders[rows.of(client)]).astype(problem.dtype)
     return share[0] if (share == share[0]).all() else share

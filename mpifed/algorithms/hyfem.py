@@ -15,9 +15,9 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import model_template, start_model
 from mpifed.algorithms.hybrid import own_part, padded, placed_by_columns
-from mpifed.algorithms.hybrid_measures import Grid, measured_products
-from mpifed.algorithms.local import Descent, LocalSteps
-from mpifed.algorithms.own_scores import check_own_scores, column_holdings, moved
+from mpifed.algorithms.hybrid_measures import measured_products
+from mpifed.algorithms.local import Descent
+from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToServer
@@ -25,8 +25,7 @@ from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.optimizers import SGD
-from mpifed.maths.ranges import Count, Repeats, Weight
+from mpifed.maths.ranges import Weight
 
 
 class HyFEMServer(NamedTuple):
@@ -43,13 +42,6 @@ class HyFEMClients(NamedTuple):
     first: Array  # [n, P, h]
 
 
-class HyFEMBroadcast(NamedTuple):
-    """Broadcast of a round."""
-
-    model: Parameters  # of `first`, to each client its own columns
-    step: Array  # [] float64, this round's learning rate
-
-
 class HyFEMUpload(NamedTuple):
     """A client's upload."""
 
@@ -57,7 +49,7 @@ class HyFEMUpload(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HyFEM(Grid):
+class HyFEM(OwnScores):
     """Every client has a model of its own columns, drawn towards the server's model, the mean over all clients.
 
     # differs from the paper: of its formulation, which is made for networks with embeddings to be matched, this is what
@@ -73,13 +65,6 @@ class HyFEM(Grid):
     The learning rate as for `HybridFedAvg`.
     """
 
-    batch_size: Count
-    """Rows in a minibatch, drawn without replacement from a client's own."""
-    client_optimizer: SGD
-    local_steps: Repeats | None = None
-    """Local SGD steps in a round; give this or `local_epochs`."""
-    local_epochs: Repeats | None = None
-    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
     mu: Weight = field(kw_only=True)
     """Weight of mu / 2 ||w_k - w_0||^2, which draws a client's model towards the server's; 0: clients are
     independent."""
@@ -92,10 +77,6 @@ class HyFEM(Grid):
         return (
             ToServer("models", fields, self.ask, self.answer, self.absorb, told_by_columns=by_columns, stale=stale),
         )
-
-    @property
-    def local(self) -> LocalSteps:
-        return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
 
     def check(self) -> list[str]:
         """The batch must fit the data, the model must be linear without intercepts, and local steps must be stable."""
@@ -118,11 +99,8 @@ class HyFEM(Grid):
         widest = max(shard.features for shard in block.shards)
         return HyFEMClients(padded([own_part(first, shard) for shard in block.shards], widest))
 
-    def ask(self, server: HyFEMServer, now: Round) -> HyFEMBroadcast:
-        return HyFEMBroadcast(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
-
     def answer(
-        self, clients: HyFEMClients, broadcast: HyFEMBroadcast, block: Block, now: Round
+        self, clients: HyFEMClients, broadcast: OwnScoresBroadcast, block: Block, now: Round
     ) -> tuple[HyFEMClients, HyFEMUpload]:
         step, values = float(broadcast.step), []
         keep = self.local.keeps(step, self.mu)
@@ -139,7 +117,7 @@ class HyFEM(Grid):
     def absorb(self, server: HyFEMServer, total: HyFEMUpload, now: Round) -> HyFEMServer:
         """In each column the mean over its holders of the last w_k known; a column without a known w_k is unchanged."""
         known = server.known | now.present
-        count, first = column_holdings(self.problem).held_by(known), server.model.first.copy()
+        count, first = self.problem.cells.columns.held_by(known), server.model.first.copy()
         held = count > 0
         first[held] = total.first[held] / count[held, None].astype(first.dtype)
         return HyFEMServer(Parameters(first, ()), server.steps + 1, known)

@@ -59,7 +59,7 @@ def measure_of_optimality(problem: Problem, rho: float) -> Measure:
     )
     return Measure(
         (exchange,),
-        start=_model,
+        start=lambda server: server.model,
         report=partial(_report, problem, rho),
         start_clients=lambda block, clients: clients,
         certificate=("optimality",),
@@ -77,10 +77,6 @@ def _answer(
     down = map_leaves(lambda g, dual, d: g - dual + rho * d, slope, client.dual, gap)
     pull = map_leaves(lambda dual, d: share * (dual - rho * d)[None], client.dual, gap)
     return clients, OptimalityUpload(np.array([share**2 * (squares(down) + squares(gap))]), pull)
-
-
-def _model(server: FedPDMServer) -> Parameters:
-    return server.model
 
 
 def _report(problem: Problem, rho: float, server: FedPDMServer, sums: OptimalityUpload, first: FirstNumbers) -> Columns:

@@ -6,36 +6,52 @@ This is what averaging local models amounts to where no client holds a whole row
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.hybrid import check_cells
+from mpifed.algorithms.hybrid_measures import Grid
 from mpifed.algorithms.local import Descent, LocalSteps
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
-from mpifed.core.holdings import Holdings
 from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array, beside, index, leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import LinearScores, Parameters
+from mpifed.maths.optimizers import SGD
+from mpifed.maths.ranges import Count, Repeats
 from mpifed.maths.sparse import renumbered
 
 
-def column_holdings(problem: Problem) -> Holdings:
-    assert problem.columns is not None  # set in every run
-    return problem.columns
+class OwnScoresBroadcast(NamedTuple):
+    """Broadcast of a round."""
+
+    model: Parameters  # of `first`, to each client its own columns
+    step: Array  # [] float64, this round's learning rate
 
 
-def at_holders(holdings: Holdings, weights: Array) -> Array:
-    """[length] the sum of `weights` [N] over the holders of each position, in float64."""
-    sums = np.zeros(holdings.length)
-    by_group = np.bincount(holdings.groups, weights, minlength=len(holdings.members))
-    for at, weight in zip(holdings.members, by_group.tolist(), strict=True):
-        sums[at] += weight
-    return sums
+@dataclass(frozen=True)
+class OwnScores(Grid):
+    """The settings of local SGD steps that each client takes in its own columns."""
+
+    batch_size: Count
+    """Rows in a minibatch, drawn without replacement from a client's own."""
+    client_optimizer: SGD
+    local_steps: Repeats | None = None
+    """Local SGD steps in a round; give this or `local_epochs`."""
+    local_epochs: Repeats | None = None
+    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
+
+    @property
+    def local(self) -> LocalSteps:
+        return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
+
+    def ask(self, server: Any, now: Round) -> OwnScoresBroadcast:  # of a state with `model` and `steps`
+        return OwnScoresBroadcast(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
 
 def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:

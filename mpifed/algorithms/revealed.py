@@ -15,7 +15,7 @@ from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.private import Share, privacy_of
 from mpifed.core.exchange import Problem
 from mpifed.core.protocols import Model
-from mpifed.core.record import AnyRecord, Array, Record, map_leaves
+from mpifed.core.record import AnyRecord, map_leaves
 from mpifed.core.reveals import AddedNoise, MeanGradient, Received
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
@@ -24,53 +24,35 @@ def wide(record: AnyRecord) -> AnyRecord:
     return map_leaves(lambda leaf: np.asarray(leaf, dtype=np.float64), record)
 
 
-def of_step(
-    objective: Model, model: Parameters, moved: Parameters, step: float, drift: Record | None = None
-) -> Parameters:
+def of_step(objective: Model, model: Parameters, moved: Parameters, step: float) -> Parameters:
     """The mean gradient, without penalties, behind *one* local step from `model`.
 
-    `mpifed.algorithms.local` moves by step * (drift - gradient - that of the penalties) in all its algorithms: a first
-    step of FedProx does not feel mu. After several steps this is the sum of their gradients, at models that differ.
+    `mpifed.algorithms.local` moves by step * (drift - gradient - that of the penalties) in all its algorithms, and this
+    takes the drift, c_i - c of SCAFFOLD or lambda_i of FedPDM, as zero, which it is in a client's first round: whoever
+    knows it adds it. A first step of FedProx does not feel mu. After several steps this is the sum of their gradients,
+    at models that differ.
 
     Parameters
     ----------
     moved : an upload divided by its weight; of FedPDM, what `fedpdm_moved` makes of it
     step : the step size that came with the broadcast
-    drift : c_i - c of SCAFFOLD, or lambda_i of FedPDM, both zero in a client's first round
     """
-
-    def gradient(change: Array, of_penalty: Array, *drift: Array) -> Array:
-        return (drift[0] if drift else 0.0) - change / step - of_penalty
-
-    drifts = [] if drift is None else [wide(drift)]
-    return map_leaves(gradient, wide(moved), penalty_gradient(objective, wide(model)), *drifts)
+    of_penalties = penalty_gradient(objective, wide(model))
+    return map_leaves(lambda change, of_penalty: -change / step - of_penalty, wide(moved), of_penalties)
 
 
-def of_statistics(gradient: Parameters, weight: float, function: int = 0) -> Parameters:
-    """The mean gradient of one of the K functions, from an upload of SSCA with leaves [K, ...]; it has no penalty.
+def of_statistics(gradient: Parameters, weight: float) -> Parameters:
+    """The mean gradient of the objective, from an upload of SSCA with leaves [K, ...]; it has no penalty.
 
     With recursive variance reduction it is a difference of two gradients on the same rows: of one row still a matrix
     of rank one, whose row `reconstruction.direction` finds.
     """
-    return map_leaves(lambda leaf: leaf[function] / weight, wide(gradient))
-
-
-def scaffold_control(control: AnyRecord, common: AnyRecord, moved: AnyRecord, step: float, steps: int = 1) -> AnyRecord:
-    """A client's control variate c_i after a round, for anybody who knew it before: it starts at zero.
-
-    So a server that has received every upload of the client, and knows the c of each round, knows it.
-    """
-    return map_leaves(lambda c_i, c, d: c_i - c - d / (steps * step), wide(control), wide(common), wide(moved))
+    return map_leaves(lambda leaf: leaf[0] / weight, wide(gradient))
 
 
 def fedpdm_moved(value: AnyRecord, dual: AnyRecord, rho: float) -> AnyRecord:
     """x_i - x_0 from an upload y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, divided by its weight."""
     return map_leaves(lambda y, dual: (y + dual / rho) / 2, wide(value), wide(dual))
-
-
-def fedpdm_dual(dual: AnyRecord, value: AnyRecord, rho: float) -> AnyRecord:
-    """A client's lambda_i after a round, for anybody who knew it before: it starts at zero."""
-    return map_leaves(lambda dual, y: (dual - rho * y) / 2, wide(dual), wide(value))
 
 
 def weight_of(problem: Problem, received: Received) -> float:

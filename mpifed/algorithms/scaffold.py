@@ -115,8 +115,7 @@ class Scaffold(Rows):
     def start_clients(self, block: Block, now: Round) -> Parameters:
         """c_i = 0."""
         model, n = model_template(self.problem), len(block.clients)
-        controls = map_leaves(lambda leaf: np.zeros((n, *leaf.shape), leaf.dtype), model)
-        return controls
+        return map_leaves(lambda leaf: np.zeros((n, *leaf.shape), leaf.dtype), model)
 
     def ask(self, server: ScaffoldServer, now: Round) -> ScaffoldBroadcast:
         step = self.client_optimizer.at(int(server.steps) + 1)

@@ -55,8 +55,7 @@ def recent(t: int) -> float:
 
 def typical(costs: SlackCosts) -> Floats:
     """[M] multipliers of the recent rounds, weighted by how far they moved the model."""
-    multipliers: Floats = costs.ratio / np.where(costs.inverse > 0, costs.inverse, 1)
-    return multipliers
+    return costs.ratio / np.where(costs.inverse > 0, costs.inverse, 1)
 
 
 def largest(curvatures: Floats) -> Floats:

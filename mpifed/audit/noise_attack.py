@@ -19,7 +19,7 @@ from mpifed.audit.messages import Play
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, Reader
 from mpifed.audit.replay import Replay
 from mpifed.core.exchange import Exchange
-from mpifed.core.protocols import PrivacySettings
+from mpifed.core.privacy import Privacy
 from mpifed.core.record import bare_leaves, leaves
 from mpifed.core.reveals import AddedNoise
 
@@ -72,7 +72,7 @@ def _noisy(reader: Reader) -> Exchange | None:
     )
 
 
-def _unknown(reader: Reader, exchange: Exchange | None, privacy: PrivacySettings) -> str:
+def _unknown(reader: Reader, exchange: Exchange | None, privacy: Privacy) -> str:
     """Why the attack does not apply, in words; "" if it applies."""
     replay = reader.replay
     if exchange is None:

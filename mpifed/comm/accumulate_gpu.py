@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from mpifed.comm.accumulate import ExactSum, FloatSum, Sum, reduce_in_place
 from mpifed.comm.message_layout import Index, Place, out_of_bounds, total_out_of_bounds
 from mpifed.core.device import Device, any_on_device
-from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Placed
 from mpifed.core.record import Array, Record, bare_leaves, index, namespace
 from mpifed.maths.kernels_sums import add_encoded, add_floats, encoded, note_worst
@@ -104,11 +103,7 @@ class DeviceSum(Sum):
 
     def _rows(self, place: Place, leaf: Array, clients: int) -> Array:
         """The leaf [n, ...] as contiguous [n, size] floats on the device."""
-        if leaf.shape != (clients, *place.field.shape):
-            raise UsageError(
-                f"{place.name}: the answer of {clients} clients has shape {leaf.shape}, its field declares "
-                f"({clients}, {', '.join(map(str, place.field.shape))}); the leading axis is clients"
-            )
+        place.check(leaf.shape, clients)
         array = self._device.record(leaf)
         array = array if array.dtype.kind == "f" else array.astype(np.float64)
         return namespace(array).ascontiguousarray(array.reshape(clients, -1))

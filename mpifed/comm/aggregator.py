@@ -19,7 +19,7 @@ from mpifed.comm.message_layout import names_field
 from mpifed.comm.minimum_group import check_groups, check_rounds
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
-from mpifed.core.device import Device, Host
+from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, ServerRecord, States, ToClients
 from mpifed.core.holdings import Cells
@@ -74,7 +74,7 @@ class Aggregator:
         by_blocks: bool = False,
         drawn: int | None = None,
     ) -> None:
-        self.local_clients = LocalClients(Roster.of(blocks), device or Host())
+        self.local_clients = LocalClients(Roster.of(blocks), device or Device())
         self.transport, self.clients = transport, clients
         self._exact, self._bounds, self._scales = exact, dict(bounds or {}), dict(scales or {})
         self._make_sum = partial(

@@ -14,7 +14,7 @@ from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.block import Block
 from mpifed.core.device import Device, host_record
 from mpifed.core.exchange import Exchange, SomeAnswers, States
-from mpifed.core.record import Record, map_leaves, namespace, put, put_in_place, take
+from mpifed.core.record import Record, map_leaves, namespace, put, take
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
 from mpifed.core.states import writable
@@ -107,8 +107,7 @@ class LocalClients:
         """
         if len(who) == len(block.clients):
             return new
-        must_copy = exchange.off_clock or now.leaving is not None
-        return put(state, who, new) if must_copy else put_in_place(state, who, new)
+        return put(state, who, new, in_place=not (exchange.off_clock or now.leaving is not None))
 
     def hear(self, plan: ExchangePlan, clients: States, total: Record, now: Round) -> States:
         """`absorb` on the clients who receive the sum: those that stay, or a single client."""

@@ -33,12 +33,16 @@ class Place:
     def rows(self, leaf: Array | Placed, clients: int) -> NDArray[np.floating]:
         """The leaf [n, ...] as [n, size] floats."""
         array = np.asarray(leaf)
-        if array.shape != (clients, *self.field.shape):
+        self.check(array.shape, clients)
+        return _floats(array).reshape(clients, -1)
+
+    def check(self, shape: tuple[int, ...], clients: int) -> None:
+        """UsageError unless this is the shape of an answer of so many clients."""
+        if shape != (clients, *self.field.shape):
             raise UsageError(
-                f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
+                f"{self.name}: the answer of {clients} clients has shape {shape}, its field declares "
                 f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
             )
-        return _floats(array).reshape(clients, -1)
 
     def whole(self, leaf: Array | Placed) -> NDArray[np.floating]:
         """A sum of answers, of the field's shape."""
@@ -174,25 +178,21 @@ _DIVERGED = "lower the learning rate or step sizes, or scale the columns and tar
 def client_out_of_bounds(place: Place, client: int, values: NDArray[np.floating]) -> NumericalError:
     """Error for a client whose values are not all within the bound."""
     finite = values[np.isfinite(values)]
-    largest = float(np.abs(finite).max(initial=0.0))
-    wrong = values.size - finite.size
-    return out_of_bounds(place, client, largest, f"has {wrong} values that are not finite" if wrong else "")
+    return out_of_bounds(place, client, float(np.abs(finite).max(initial=0.0)), values.size - finite.size)
 
 
-def out_of_bounds(place: Place, client: int, largest: float, what: str = "") -> NumericalError:
-    """Error for a client whose largest value is not within the bound; `what` replaces the description of the value."""
-    if not np.isfinite(largest):
-        what = "has values that are not finite"
-    if "not finite" in what:  # no bound is large enough
-        return NumericalError(f"{place.name}: client {client} {what}: training diverged; {_DIVERGED}")
-    if largest > 1e29:  # no job can give such a bound
-        what = f"has a value of {largest:.6g} in absolute value: training diverged"
-        return NumericalError(f"{place.name}: client {client} {what}; {_DIVERGED}")
-    what = what or f"has a value of {largest:.6g} in absolute value, outside the bound {place.form.bound:g}"
-    return NumericalError(
-        f"{place.name}: client {client} {what}; {_DIVERGED}; if such values are expected, raise the bound: "
-        f'[aggregation.bounds] "{place.name}" = {2 * max(largest, place.form.bound):g}'
-    )
+def out_of_bounds(place: Place, client: int, largest: float, unknown: int = 0) -> NumericalError:
+    """Error for a client whose largest value is not within the bound; `unknown`: how many values are not finite."""
+    what = f"has a value of {largest:.6g} in absolute value"
+    if unknown or not np.isfinite(largest):
+        what = f"has {f'{unknown} ' if unknown else ''}values that are not finite"
+    elif largest <= 1e29:  # larger bounds no job can give
+        return NumericalError(
+            f"{place.name}: client {client} {what}, outside the bound {place.form.bound:g}; {_DIVERGED}; if such "
+            f'values are expected, raise the bound: [aggregation.bounds] "{place.name}" = '
+            f"{2 * max(largest, place.form.bound):g}"
+        )
+    return NumericalError(f"{place.name}: client {client} {what}: training diverged; {_DIVERGED}")
 
 
 def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float) -> NumericalError:

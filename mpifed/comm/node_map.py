@@ -26,13 +26,9 @@ class NodeMap(NamedTuple):
     def many(self) -> int:
         return max(self.nodes) + 1
 
-    def ranks_of(self, node: int) -> list[int]:
-        """The ranks on a node, in order; the first is its leader."""
-        return [rank for rank, at in enumerate(self.nodes) if at == node]
-
     def rank_within(self, rank: int) -> int:
-        """The number of a rank among those of its node."""
-        return self.ranks_of(self.nodes[rank]).index(rank)
+        """The number of a rank among those of its node; 0 is its leader."""
+        return self.nodes[:rank].count(self.nodes[rank])
 
     def size_of(self, rank: int) -> int:
         """Number of ranks on the node of a rank."""

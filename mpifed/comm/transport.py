@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,57 +28,21 @@ JOINED = "MPIFED_JOINED"  # a file that rank 0 creates when all ranks have joine
 _leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
 
 
-class Transport(Reduction, Protocol):
-    """A group of ranks. All methods but `abort` are collective."""
+class Alone:
+    """One process, no MPI; the methods say what they do where there are ranks. All but `abort` are collective."""
 
-    rank: int
-    size: int
-    nodes: list[int]  # [size] the node of every rank; the lowest rank of a node is its leader
-    node_rank: int  # of this rank within its node
-    node_size: int  # ranks on this rank's node
+    rank, size = 0, 1
+    node_rank = 0  # of this rank within its node
+    node_size = 1  # ranks on this rank's node
+
+    def __init__(self) -> None:
+        self.nodes = [0]  # [size] the node of every rank; the lowest rank of a node is its leader
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
 
     def broadcast(self, array: np.ndarray) -> None:
         """Overwrite `array` on every rank by rank 0's."""
-
-    def ways(self) -> Timings:
-        """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
-
-    def share(self, value: Any) -> Any:  # whatever can be pickled; None on other ranks
-        """Any picklable value of rank 0, on every rank; for set-up and small values."""
-
-    def gather(self, value: T) -> list[T] | None:
-        """The values of all ranks, on rank 0; for set-up, the end of a run and small values."""
-
-    def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
-        """All ranks' messages, of any lengths, combined by `add` along a tree, on rank 0: for sums that MPI lacks."""
-
-    def spread(self, root: int, message: Bytes | None) -> Bytes:
-        """The message of rank `root`, of any length, on every rank."""
-
-    def agree(self, error: BaseException | None = None) -> None:
-        """Raise on every rank if any rank has an error: that of the lowest such rank."""
-
-    def abort(self, code: int) -> NoReturn:
-        """Terminate all ranks at once with this exit code; not collective."""
-
-
-class Alone:
-    """One process, no MPI."""
-
-    rank, size = 0, 1
-    node_rank, node_size = 0, 1
-
-    def __init__(self) -> None:
-        self.nodes = [0]
-
-    def barrier(self) -> None:
-        pass
-
-    def broadcast(self, array: np.ndarray) -> None:
-        pass
 
     def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
         if total is not None:
@@ -88,27 +52,34 @@ class Alone:
         np.copyto(total, array)
 
     def ways(self) -> Timings:
+        """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
         return {}
 
     def share(self, value: Any) -> Any:  # whatever can be pickled; None on other ranks
+        """Any picklable value of rank 0, on every rank; for set-up and small values."""
         return value
 
     def gather(self, value: T) -> list[T] | None:
+        """The values of all ranks, on rank 0; for set-up, the end of a run and small values."""
         return [value]
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
+        """All ranks' messages, of any lengths, combined by `add` along a tree, on rank 0: for sums that MPI lacks."""
         return message
 
     def spread(self, root: int, message: Bytes | None) -> Bytes:
+        """The message of rank `root`, of any length, on every rank."""
         assert message is not None
         return message
 
     def agree(self, error: BaseException | None = None) -> None:
+        """Raise on every rank if any rank has an error: that of the lowest such rank."""
         if error is not None:
             with explaining():
                 raise error
 
     def abort(self, code: int) -> NoReturn:
+        """Terminate all ranks at once with this exit code; not collective."""
         _leave(code)
 
 
@@ -132,7 +103,7 @@ class MPITransport:
         self._comm.Barrier()
 
     def broadcast(self, array: np.ndarray) -> None:
-        """As `Transport.broadcast`, in pieces of less than 2^31 bytes."""
+        """As `Alone.broadcast`, in pieces of less than 2^31 bytes."""
         flat = array.reshape(-1).view(np.uint8)
         for piece in pieces(flat):
             self._comm.Bcast(flat[piece])
@@ -153,7 +124,7 @@ class MPITransport:
         return self._comm.gather(value)
 
     def fold(self, message: Bytes, add: Callable[[Bytes, Bytes], Bytes]) -> Bytes | None:
-        """As `Transport.fold`, along a binomial tree, in ceil(log2(size)) steps."""
+        """As `Alone.fold`, along a binomial tree, in ceil(log2(size)) steps."""
         step = 1
         while step < self.size:
             if self.rank % (2 * step):
@@ -178,7 +149,7 @@ class MPITransport:
         return message
 
     def spread(self, root: int, message: Bytes | None) -> Bytes:
-        """As `Transport.spread`: first the length, then pieces."""
+        """As `Alone.spread`: first the length, then pieces."""
         length = np.array([0 if message is None else len(message)], dtype=np.int64)
         self._comm.Bcast(length, root=root)
         received = np.empty(int(length[0]), dtype=np.uint8) if message is None or self.rank != root else message
@@ -187,7 +158,7 @@ class MPITransport:
         return received
 
     def agree(self, error: BaseException | None = None) -> None:
-        """As `Transport.agree`; a single small reduction where there is no error."""
+        """As `Alone.agree`; a single small reduction where there is no error."""
         failed = np.array([error is not None], dtype=np.int64)
         self._comm.Allreduce(failed.copy(), failed, op=load().SUM)
         if failed[0]:
@@ -203,6 +174,9 @@ class MPITransport:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         self._comm.Abort(code)
         _leave(code)
+
+
+Transport: TypeAlias = Alone | MPITransport  # a group of ranks
 
 
 def _detect_nodes(comm: Communicator) -> NodeMap:

@@ -82,8 +82,7 @@ def own_class(name: str, base: type, place: str) -> type:
 
     Raises
     ------
-    UsageError
-        when it cannot be imported, or does not keep to its base class.
+    UsageError : when it cannot be imported, or does not keep to its base class.
     """
     part = own_object(name, place, base)
     if not isinstance(part, type):
@@ -98,8 +97,7 @@ def own_object(name: str, place: str, base: type = object) -> Any:  # a class, o
 
     Raises
     ------
-    UsageError
-        when it cannot be imported.
+    UsageError : when it cannot be imported.
     """
     if own_module(name) is None:
         raise UsageError(f'{place}: give it as "module:name"')
@@ -161,5 +159,4 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:
     """The fields of a class of a registry: a dataclass, though its base class need not be."""
-    fields: tuple[dataclasses.Field[object], ...] = dataclasses.fields(part)
-    return fields
+    return dataclasses.fields(part)

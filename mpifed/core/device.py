@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,43 +14,28 @@ from mpifed.core.exchange import Placed
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, map_leaves, namespace, on_host
 
 
-class Device(Protocol):
-    """What a run needs from the device that its clients compute on. Of this rank."""
+class Device:
+    """The processor, where nothing needs to be moved; the base class of other devices. Of this rank."""
 
-    name: str
-    versions: Mapping[str, str]  # of the libraries that are its own
-    aware: bool  # whether MPI takes arrays from there
-    on_host: bool  # whether it is the processor, and nothing need be moved
+    name = "cpu"
+    versions: Mapping[str, str] = MappingProxyType({})  # of the libraries that are its own
+    aware = False  # whether MPI takes arrays from there
+    on_host = True  # whether it is the processor
 
     def block(self, block: Block) -> Block:
         """The same clients, their rows on the device."""
-
-    def record(self, record: AnyRecord) -> AnyRecord:
-        """The record on the device, but for fields that stay in host memory (`record.in_memory`)."""
-
-    def states(self, states: AnyRecord) -> AnyRecord:
-        """Client states as they are kept between exchanges: there, if there is room for all of them."""
-
-    def pinned(self, size: int, dtype: DTypeLike) -> Array:
-        """[size] zeros in memory, from and to which copies are fast."""
-
-
-class Host:
-    """The CPU, where nothing needs to be moved."""
-
-    name, aware, on_host = "cpu", False, True
-    versions: Mapping[str, str] = MappingProxyType({})
-
-    def block(self, block: Block) -> Block:
         return block
 
     def record(self, record: AnyRecord) -> AnyRecord:
+        """The record on the device, but for fields that stay in host memory (`record.in_memory`)."""
         return record
 
     def states(self, states: AnyRecord) -> AnyRecord:
+        """Client states as they are kept between exchanges: there, if there is room for all of them."""
         return states
 
     def pinned(self, size: int, dtype: DTypeLike) -> Array:
+        """[size] zeros in memory, from and to which copies are fast."""
         return np.zeros(size, dtype)
 
 

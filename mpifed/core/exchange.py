@@ -18,7 +18,8 @@ from typing_extensions import TypeVar
 
 from mpifed.core.block import Block
 from mpifed.core.holdings import Cells, Holdings
-from mpifed.core.protocols import Dual, Limited, LinearModel, MeanTerm, Model, PrivacySettings, Proximal
+from mpifed.core.privacy import Privacy
+from mpifed.core.protocols import Dual, Limited, LinearModel, MeanTerm, Model, Proximal
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
 from mpifed.core.round import Round
 
@@ -272,7 +273,7 @@ class Problem:
     measured_rows: int | None = None  # how many rows are drawn to be measured; all when absent
     regularizer: Proximal | None = None  # mpifed.maths.regularizers.Regularizer, added to what is minimized
     clients_per_round: int | None = None  # on average, where each comes by chance; all when absent
-    privacy: PrivacySettings | None = None  # mpifed.maths.privacy.settings.Privacy, its noise multiplier settled
+    privacy: Privacy | None = None  # its noise multiplier settled
     rows: Holdings | None = None  # who holds which; of every run
     columns: Holdings | None = None  # who holds which; of every run
     target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider

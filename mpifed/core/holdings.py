@@ -89,8 +89,12 @@ class Holdings:
 
     def held_by(self, who: NDArray[np.bool_]) -> NDArray[np.int64]:
         """[length] how many of the clients `who` [N] hold each position."""
-        many = np.bincount(self.groups[who], minlength=len(self.members))
-        return np.bincount(self._flat, np.repeat(many, self._sizes), self.length).astype(np.int64)
+        return self.summed(who).astype(np.int64)
+
+    def summed(self, weights: Array) -> Array:
+        """[length] float64: the sum of `weights` [N] over the holders of each position."""
+        of_groups = np.bincount(self.groups, weights, minlength=len(self.members))
+        return np.bincount(self._flat, np.repeat(of_groups, self._sizes), self.length)
 
     @cached_property
     def first(self) -> NDArray[np.int64]:

@@ -6,13 +6,15 @@ Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
 
+from mpifed.core.privacy import Privacy
 from mpifed.core.record import AnyRecord, Array, Record
 
+PrivacySettings: TypeAlias = Privacy  # what mpifed.algorithms.private calls it
 # a record of each model's own class, which who holds a model of any class cannot know
 Head: TypeAlias = Any
 
@@ -216,73 +218,3 @@ class Proximal(Protocol):
     def value(self, model: Parameters) -> float: ...
 
     def prox(self, model: Parameters, step: float) -> Parameters: ...
-
-
-class PrivacySettings(Protocol):
-    """`mpifed.maths.privacy.settings.Privacy`, which says what each member is."""
-
-    @property
-    def delta(self) -> float: ...
-
-    @property
-    def clip(self) -> float | None: ...
-
-    @property
-    def epsilon(self) -> float | None: ...
-
-    @property
-    def level(self) -> Literal["sample", "client"]: ...
-
-    @property
-    def trust(self) -> Literal["local", "distributed", "central"]: ...
-
-    @property
-    def adjacency(self) -> Literal["replace-one", "add-remove"]: ...
-
-    @property
-    def sampling(self) -> Literal["fixed", "poisson"]: ...
-
-    @property
-    def accounting(self) -> Literal["rigorous", "paper"]: ...
-
-    @property
-    def accountant(self) -> Literal["pld", "rdp"]: ...
-
-    @property
-    def noise(self) -> Literal["secure", "test"]: ...
-
-    @property
-    def distribution(self) -> Literal["discrete", "float"]: ...
-
-    @property
-    def noise_multiplier(self) -> float | None: ...
-
-    @property
-    def noise_on(self) -> Literal["gradients", "upload"] | None: ...
-
-    @property
-    def noised(self) -> str: ...
-
-    @property
-    def protects(self) -> bool: ...
-
-    @property
-    def on_gradients(self) -> bool: ...
-
-    @property
-    def on_grid(self) -> bool: ...
-
-    @property
-    def whole(self) -> bool: ...
-
-    @property
-    def by_coins(self) -> bool: ...
-
-    @property
-    def bound(self) -> float: ...
-
-    @property
-    def multiplier(self) -> float: ...
-
-    @property
-    def reach(self) -> float: ...

@@ -110,8 +110,7 @@ def vectors(values: Array) -> Array:
 
 def of_vectors(y: Array) -> Array:
     """[..., t] the values of `vectors`; of plain numbers [..., 1]."""
-    values: Array = y["values"] if y.dtype.names else y[..., None]
-    return values
+    return y["values"] if y.dtype.names else y[..., None]
 
 
 def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:
@@ -173,24 +172,14 @@ def take(record: AnyRecord, who: Array) -> AnyRecord:
     return map_leaves(lambda leaf: leaf if len(who) == len(leaf) else leaf[beside(leaf, who)], record)
 
 
-def put(record: AnyRecord, who: Array, values: AnyRecord) -> AnyRecord:
-    """`record` with its entries `who` along the leading axis, in ascending order, replaced by `values`."""
+def put(record: AnyRecord, who: Array, values: AnyRecord, in_place: bool = False) -> AnyRecord:
+    """`record` with its entries `who` along the leading axis, in ascending order, replaced by `values`.
+
+    `in_place`: in the arrays of `record` wherever they can be written to.
+    """
 
     def replaced(leaf: Array, new: Array) -> Array:
-        if len(who) == len(leaf):
-            return new
-        leaf = leaf.copy()
-        leaf[beside(leaf, who)] = beside(leaf, new)
-        return leaf
-
-    return map_leaves(replaced, record, values)
-
-
-def put_in_place(record: AnyRecord, who: Array, values: AnyRecord) -> AnyRecord:
-    """The same as `put`, in the arrays of `record` wherever they can be written to."""
-
-    def replaced(leaf: Array, new: Array) -> Array:
-        leaf = leaf if writable(leaf) else leaf.copy()
+        leaf = leaf if in_place and writable(leaf) else leaf.copy()
         leaf[beside(leaf, who)] = beside(leaf, new)
         return leaf
 

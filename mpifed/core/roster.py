@@ -72,8 +72,7 @@ class Roster(Sequence[Block]):
 
     def here(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """[n] which of this rank's clients are in the mask `chosen` [N]; read-only."""
-        mask: NDArray[np.bool_] = chosen[self._at]
-        return mask
+        return chosen[self._at]
 
     def among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(number of a block, positions in it of the clients chosen) for each block with any; [N] who is chosen."""

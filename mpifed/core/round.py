@@ -113,8 +113,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def below(chances: ArrayLike) -> Array:
     """`chances` rounded down to multiples of 2^-53: the probability with which a generator's number is below them."""
-    rounded: Array = np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
-    return rounded
+    return np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
 
 
 class Leaving(NamedTuple):
@@ -196,8 +195,7 @@ class Round(NamedTuple):
         """A function (count) -> secret random words of a client; in secure rounds from this process's key stream."""
         if self.secure:
             return _own_words()
-        raw: Callable[[int], NDArray[np.uint64]] = _stream(self.seed, purpose).at(self._counter(client)).random_raw
-        return raw
+        return _stream(self.seed, purpose).at(self._counter(client)).random_raw
 
     def words_of_clients(self, purpose: str, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] a random word, which need not be secret, of each of `clients` [n], ascending."""
@@ -279,8 +277,11 @@ class Round(NamedTuple):
             rows[few] = self._by_rejection(purpose, clients[few], sizes[few], count)
         small = ~few & (sizes <= _SMALL)
         large = ~few & ~small
-        if large.any():
-            self._one_by_one(purpose, clients, sizes, np.flatnonzero(large), rows)
+        if large.any():  # by NumPy's own sampling: few calls, which matter most when the caches are cold
+            stream = _stream(self.seed, purpose)
+            for i in np.flatnonzero(large).tolist():
+                stream.at(self._counter(int(clients[i])))
+                _choose(stream.generator, int(sizes[i]), rows[i])
         for size in np.unique(sizes[small]).tolist():
             who = np.flatnonzero(small & (sizes == size))
             for turn, start in enumerate(range(0, count, size)):
@@ -303,22 +304,6 @@ class Round(NamedTuple):
                 numbers = [self._numbers(purpose, clients[i : i + 1], width, t) for t in range(turn + 1)]
                 filled[i] = first_distinct(np.hstack(numbers), sizes[i : i + 1], rows[i : i + 1])[0]
         return rows
-
-    def _one_by_one(
-        self,
-        purpose: str,
-        clients: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        rows: NDArray[np.int64],
-    ) -> None:
-        """Draws by NumPy's own sampling: few calls, which matter most when the caches are cold."""
-        stream = _stream(self.seed, purpose)
-        for i, client, size in zip(
-            positions.tolist(), clients[positions].tolist(), sizes[positions].tolist(), strict=True
-        ):
-            stream.at(self._counter(client))
-            _choose(stream.generator, size, rows[i])
 
     def _by_sorting(self, purpose: str, clients: NDArray[np.int64], size: int, turn: int) -> NDArray[np.int64]:
         """[n, size] permutations, by sorting random keys whose low bits are the rows."""

@@ -48,8 +48,7 @@ def row_seeds(now: Round, clients: NDArray[np.int64], rows: NDArray[np.int64], s
 def with_seeds(X: Array, seeds: NDArray[np.int64]) -> Array:
     """[n, s, p + 2] samples X [n, s, p], and behind them their seeds [n, s]."""
     columns = np.stack([seeds & (2**_HALF - 1), seeds >> _HALF], axis=-1)
-    joined: Array = namespace(X).concatenate([X, beside(X, columns, X.dtype)], axis=-1)
-    return joined
+    return namespace(X).concatenate([X, beside(X, columns, X.dtype)], axis=-1)
 
 
 def seeds_of(columns: Words) -> Words:

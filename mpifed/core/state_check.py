@@ -62,8 +62,7 @@ def check_state(state: Record, where: str, before: Specs | None = None, clients:
 
     Raises
     ------
-    UsageError
-        when a leaf is no NumPy array or scalar of numbers (on a device: no CuPy array), or is not as it was.
+    UsageError : when a leaf is no NumPy array or scalar of numbers (on a device: no CuPy array), or is not as it was.
     """
     wrong, specs = [], Specs()
     for name, leaf in _leaves(state):

@@ -27,7 +27,7 @@ from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import Exchange, ServerRecord, States, ToClients, play
-from mpifed.core.protocols import PrivacySettings
+from mpifed.core.privacy import Privacy
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round, secret_rng
 from mpifed.core.state_check import Specs, check_renewed, check_started
@@ -159,7 +159,7 @@ def agreement_s() -> float:
     return min(times)
 
 
-def load_libraries(privacy: PrivacySettings | None) -> None:
+def load_libraries(privacy: Privacy | None) -> None:
     """Load the libraries of a private round, which would take longer than the round itself."""
     if privacy is not None and privacy.noise == "secure":
         secret_rng(0)

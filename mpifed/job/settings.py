@@ -10,6 +10,7 @@ from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channel import Protection
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
+from mpifed.core.privacy import Privacy
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
 from mpifed.job.components import (
@@ -39,7 +40,6 @@ from mpifed.job.schema import (
     StopTable,
 )
 from mpifed.maths.objectives import Objective
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer

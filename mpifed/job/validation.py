@@ -12,14 +12,13 @@ from mpifed.algorithms.functions import constrains, squares_alone, wrong_functio
 from mpifed.algorithms.horizontal import model_template
 from mpifed.comm.encryption import schemes
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.protocols import PrivacySettings
+from mpifed.core.privacy import Privacy
 from mpifed.job.components import with_intercepts
 from mpifed.job.methods import unconstrained
 from mpifed.job.participation import is_secret
 from mpifed.job.settings import Settings
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.privacy.accounting import wrong_combination
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.shards.statistics import intercept_warnings
 from mpifed.shards.store import ShardFolder
 
@@ -84,7 +83,7 @@ def _wrong_channel(job: Settings) -> Iterator[str]:
         )
 
 
-def _wrong_privacy(privacy: PrivacySettings) -> Iterator[str]:
+def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
     if privacy.clip is None:
         yield (
             "[privacy] clip: missing; without a bound on what one record or client adds no noise protects it; give "
@@ -221,7 +220,7 @@ def _private_algorithms() -> list[str]:
     return [name for name, algorithm in ALGORITHMS.items() if algorithm.accounts()]
 
 
-def _wrong_sampling(privacy: PrivacySettings, amplified: bool) -> list[str]:
+def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:
     """Combinations without a privacy proof when records or clients are sampled, beyond those that never have one."""
     without_sampling = wrong_combination(privacy, amplified=False)
     return [message for message in wrong_combination(privacy, amplified) if message not in without_sampling]
@@ -250,7 +249,7 @@ def _wrong_secret(job: Settings, algorithm: Algorithm) -> Iterator[str]:
         )
 
 
-def _wrong_delta(privacy: PrivacySettings, samples: int, clients: int) -> Iterator[str]:
+def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
     """A delta so large that a whole record or client could be published."""
     count, what = (clients, "clients") if privacy.level == "client" else (samples, "samples")
     if privacy.delta >= 1 / count:

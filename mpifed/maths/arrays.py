@@ -73,16 +73,12 @@ def square_norms(X: Features) -> Array:
     if namespace(X) is not np:
         return device_square_norms(X)
     step = max(1, _CACHED // max(1, X[:1].size))
-    parts = [_square_norms(X[i : i + step].astype("f8", copy=False)) for i in range(0, len(X), step)]
+    pieces = (X[i : i + step].astype("f8", copy=False) for i in range(0, len(X), step))
+    parts = [np.einsum("...p,...p->...", piece, piece) for piece in pieces]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 _CACHED = 2**17  # numbers converted to float64 at a time
-
-
-def _square_norms(X: Array) -> Array:
-    norms: Array = np.einsum("...p,...p->...", X, X)
-    return norms
 
 
 def _square_norms_sparse(x: CsrRows) -> Array:

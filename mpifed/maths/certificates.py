@@ -41,9 +41,8 @@ class CertifiedPoint(NamedTuple):
     excess: Floats  # [M] F_m - limit_m
     gradients: Floats  # [M, d] of F_m
     limits: Floats  # [M]
-    spreads: (
-        Floats  # [M] root mean square of the constraint's term over its samples: a unit where limit and e_m(w_0) are 0
-    )
+    # [M] root mean square of the constraint's term over its samples: a unit where limit and e_m(w_0) are 0
+    spreads: Floats
 
     def lagrangian(self, nu: Floats) -> Floats:
         """[d] grad F_0 + sum nu_m grad F_m."""
@@ -211,9 +210,8 @@ def feasible_direction(point: CertifiedPoint, curvatures: Floats, length: float)
     if (point.excess[lengths == 0] > 0).any():
         return 0.0
     scaled = _scaled(step, mu)
-    tried = [
-        _dual(scaled, most) for most in (_MOST, _MOST**1.5, _MOST**2)
-    ]  # larger bounds matter where gradients are nearly opposite
+    # larger bounds matter where gradients are nearly opposite
+    tried = [_dual(scaled, most) for most in (_MOST, _MOST**1.5, _MOST**2)]
     if any(_contradict(step, nu, curvatures) for nu in tried):
         return 0.0
     half = max(_value(step, nu, mu) for nu in (*tried, *alone))  # at most ||d||^2 / 2

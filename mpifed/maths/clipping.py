@@ -23,12 +23,10 @@ from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import MLP, LinearScores, NeuralNetwork
 from mpifed.maths.sparse import emptied
 
-_LARGEST = (
-    1e200  # of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60
-)
-_HAIR = (
-    1 - 2.0**-20
-)  # exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
+# of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60
+_LARGEST = 1e200
+# exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
+_HAIR = 1 - 2.0**-20
 
 
 def clipped_gradient(
@@ -57,8 +55,7 @@ def clipped_gradient(
 
     Raises
     ------
-    UsageError
-        when the objective does not provide the norms, see `clippable`.
+    UsageError : when the objective does not provide the norms, see `clippable`.
     """
     if messages := clippable(objective, model.head):
         raise UsageError("\n".join(messages))
@@ -73,9 +70,8 @@ def clipped_gradient(
 def _of_linear_scores(
     objective: LinearScores, model: Parameters, X: Features, y: Array, weights: Array, clip: float
 ) -> Parameters:
-    wide: Features = (
-        X if isinstance(X, tuple) else X.astype("f8", copy=False)
-    )  # sparse rows are converted in the product
+    # sparse rows are converted in the product
+    wide: Features = X if isinstance(X, tuple) else X.astype("f8", copy=False)
     head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
         scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)

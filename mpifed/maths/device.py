@@ -10,14 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import DTypeLike
 
 from mpifed.core.block import Block, ClientData
-from mpifed.core.device import Device as Place
-from mpifed.core.device import Host, beside_record, host_record
+from mpifed.core.device import Device, beside_record, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.record import AnyRecord, Array
 from mpifed.maths.resident import DeviceBlock, DeviceShard, RowBudget
@@ -29,26 +27,21 @@ _REMEDY = (
 )
 
 
-class Cuda:
+class Cuda(Device):
     """A CUDA device of this rank."""
 
     on_host = False
-    aware = False  # set where MPI is GPU-aware
 
-    def __init__(
-        self,
-        xp: Any,  # CuPy, which has no types
-        number: int,
-        memory_gib: float | None = None,
-        ranks: int = 1,
-    ) -> None:  # CuPy as a whole
+    # `xp` is CuPy, which has no types
+    def __init__(self, xp: Any, number: int, memory_gib: float | None = None, ranks: int = 1) -> None:
         """`number` is the index among the visible devices; `ranks` is how many ranks share the device."""
         self.xp, self.number = xp, number
         runtime = xp.cuda.runtime
         xp.cuda.Device(number).use()
         properties = runtime.getDeviceProperties(number)
         self.name = str(properties["name"].decode())
-        self.versions: Mapping[str, str] = {"cupy": str(xp.__version__), "cuda": _dotted(runtime.runtimeGetVersion())}
+        cuda = runtime.runtimeGetVersion()
+        self.versions = {"cupy": str(xp.__version__), "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}"}
         free, _ = runtime.memGetInfo()
         budget = SHARE * free / ranks if memory_gib is None else memory_gib * 2**30
         self.room = RowBudget(int(budget))
@@ -63,12 +56,9 @@ class Cuda:
         known = vars(block).get(_THERE)
         if known is None or known[0] is not self:
             shards = tuple(self._shard(shard, block.dtype) for shard in block.shards)
-            known = vars(block)[_THERE] = (
-                self,
-                DeviceBlock(shards, block.dtype, xp_=self.xp),
-            )  # lives as long as the block
-        device_block: DeviceBlock = known[1]
-        return device_block
+            # lives as long as the block
+            known = vars(block)[_THERE] = self, DeviceBlock(shards, block.dtype, xp_=self.xp)
+        return known[1]
 
     def _shard(self, shard: ClientData, dtype: str) -> DeviceShard:
         device_shard = self._shards.get(shard.client)
@@ -102,7 +92,7 @@ _LOOK = 64  # calls between two measurements of the free memory
 _LEAST = 0.08  # of a device's memory must be free, for temporary arrays
 
 
-def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float | None = None) -> Place:
+def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float | None = None) -> Device:
     """The device of a rank: the CPU if `wanted` is "cpu", or if it is "auto" and there is no GPU.
 
     Parameters
@@ -113,11 +103,10 @@ def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float |
 
     Raises
     ------
-    UsageError
-        when "gpu" is wanted and not available, or set up so that results would not be reproducible.
+    UsageError : when "gpu" is wanted and not available, or set up so that results would not be reproducible.
     """
     if wanted == "cpu" or (wanted == "auto" and not driver()):
-        return Host()
+        return Device()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS is loaded
     try:
         import cupy
@@ -128,7 +117,7 @@ def open_device(wanted: str, node_rank: int, node_size: int, memory_gib: float |
         count, trouble = 0, str(error)
     if not count:
         if wanted == "auto":
-            return Host()
+            return Device()
         raise UsageError(f'[compute] device = "gpu": {trouble}; {_REMEDY}')
     if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
         raise UsageError(
@@ -146,7 +135,3 @@ def driver() -> bool:
     except OSError:
         return False
     return True
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"

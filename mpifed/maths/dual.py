@@ -100,8 +100,7 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
 
     Raises
     ------
-    NumericalError
-        when inputs are not finite, a curvature has the wrong sign, or numbers overflow.
+    NumericalError : when inputs are not finite, a curvature has the wrong sign, or numbers overflow.
     """
     with np.errstate(all="ignore"):  # overflow leads to the error below
         problem = _problem(constants, gram, curvatures, cost)
@@ -150,8 +149,7 @@ def lemma_1(constant: float, square: float, curvature: float, cost: float) -> fl
 
     Raises
     ------
-    NumericalError
-        when an input is not finite, or the curvature is negative.
+    NumericalError : when an input is not finite, or the curvature is negative.
     """
     problem = _problem(np.array([constant]), np.array([[0.0, 0.0], [0.0, square]]), np.array([1.0, curvature]), cost)
     with np.errstate(all="ignore"):
@@ -167,8 +165,7 @@ def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> F
 
     Raises
     ------
-    NumericalError
-        when inputs are not finite, or a curvature has the wrong sign.
+    NumericalError : when inputs are not finite, or a curvature has the wrong sign.
     """
     with np.errstate(all="ignore"):
         return _problem(constants, gram, curvatures, 1.0).at(np.asarray(nu, dtype=np.float64)).levels

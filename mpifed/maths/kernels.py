@@ -52,8 +52,8 @@ def _compiled(xp: ArrayModule, source: KernelSource | ReductionKernel) -> Any:  
     )
 
 
-def launch(source: KernelSource, like: Array, *arguments: Array | float, size: int | None = None) -> Any:  # the same
-    """The outputs of a kernel, on the device of `like`.
+def launch(source: KernelSource, like: Array, *arguments: Array | float, size: int | None = None) -> Array:
+    """The output of a kernel on the device of `like`, or its outputs in sequence.
 
     Parameters
     ----------
@@ -61,7 +61,8 @@ def launch(source: KernelSource, like: Array, *arguments: Array | float, size: i
     size : of the loop, where all arguments are raw
     """
     kernel = _compiled(namespace(like), source)
-    return kernel(*arguments) if size is None else kernel(*arguments, size=size)
+    output: Array = kernel(*arguments) if size is None else kernel(*arguments, size=size)
+    return output
 
 
 def reduce(source: ReductionKernel, values: Array, axis: int = -1) -> Array:
@@ -84,8 +85,7 @@ SWISH_SLOPE = KernelSource(
 def sigmoid(z: Array) -> Array:
     """1 / (1 + exp(-z)) without overflow, by the hyperbolic tangent (three times as fast as the exponential)."""
     if namespace(z) is not np:
-        gate: Array = launch(SIGMOID, z, z)
-        return gate
+        return launch(SIGMOID, z, z)
     half = z.dtype.type(0.5)
     result: Array = np.tanh(z * half)
     result *= half
@@ -107,8 +107,7 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
     On the CPU `active` and `back` are overwritten: new arrays would not stay in the cache.
     """
     if namespace(z) is not np:
-        result: Array = launch(SWISH_SLOPE, z, z, gate, active, back)
-        return result
+        return launch(SWISH_SLOPE, z, z, gate, active, back)
     return loops.swish_slope(z, gate, active, back)
 
 
@@ -120,8 +119,7 @@ NORMAL_CDF = KernelSource("normal_cdf", "T z", "T gate", "gate = erf(z * (T)0.70
 def normal_cdf(z: Array) -> Array:
     """The probability that a standard normal number is below z, by the error function."""
     if namespace(z) is not np:
-        gate: Array = launch(NORMAL_CDF, z, z)
-        return gate
+        return launch(NORMAL_CDF, z, z)
     from scipy.special import erf
 
     half = z.dtype.type(0.5)
@@ -205,8 +203,7 @@ def device_noisy(
 def clip_factors(squares: Array, most: float) -> Array:
     """Factors that scale vectors of squared norms `squares` to norms of at most `most`; exactly 1 for shorter ones."""
     if namespace(squares) is not np:
-        result: Array = launch(CLIP, squares, squares, most)
-        return result
+        return launch(CLIP, squares, squares, most)
     with np.errstate(divide="ignore"):
         factors: Array = np.minimum(1.0, most / np.sqrt(squares))
     return factors
@@ -216,8 +213,7 @@ def with_noise(values: Array, noise: Array, spread: Array) -> Array:
     """values [n, ...] + spread [n] * noise [n, ...]; `noise` is on the CPU, and may be overwritten."""
     wide = spread.astype(noise.dtype).reshape(-1, *[1] * (noise.ndim - 1))
     if namespace(values) is not np:
-        result: Array = launch(NOISE, values, values, beside(values, noise), beside(values, wide))
-        return result
+        return launch(NOISE, values, values, beside(values, noise), beside(values, wide))
     noise *= wide
     noise += values
     return noise

@@ -63,5 +63,4 @@ def device_step(
     def alike(values: Array | float) -> Array | float:
         return beside(alpha, values, dtype) if getattr(values, "ndim", 0) else float(values)
 
-    result: Array = launch(source, alpha, alpha, alike(scores), alike(y), alike(curvature), *map(float, least))
-    return result
+    return launch(source, alpha, alpha, alike(scores), alike(y), alike(curvature), *map(float, least))

@@ -17,8 +17,28 @@ from mpifed.maths.schedules import LearningRate, rate_at
 Momentum = Annotated[float, Ge(0), Lt(1)]
 
 
+class Steps:
+    """What the settings of all optimizers give."""
+
+    learning_rate: LearningRate
+    momentum: Momentum
+    nesterov: bool
+
+    def at(self, t: int) -> float:
+        """The learning rate of round t = 1, 2, ..."""
+        return rate_at(self.learning_rate, t)
+
+    def wrong(self, table: str) -> list[str]:
+        """Messages on settings that contradict each other."""
+        return [f"[{table}] nesterov = true: needs momentum > 0"] if self.nesterov and not self.momentum else []
+
+    def wrong_momentum(self, table: str, why: str) -> list[str]:
+        """The message of a method without momentum, if the job sets it."""
+        return [f"[{table}] momentum = {self.momentum:g}: {why}; leave it out"] if self.momentum else []
+
+
 @dataclass(frozen=True)
-class SGD:
+class SGD(Steps):
     """Stochastic gradient descent: w <- w - learning_rate (g + weight_decay w), optionally with momentum.
 
     Each client's velocity is zero at the beginning of a round. `learning_rate` is a number or a schedule over rounds.
@@ -33,21 +53,9 @@ class SGD:
     weight_decay: Weight = 0.0
     """Subtracts learning_rate * weight_decay * w in each step, intercepts included; half of it is an l2."""
 
-    def at(self, t: int) -> float:
-        """The learning rate of round t = 1, 2, ..."""
-        return rate_at(self.learning_rate, t)
-
-    def wrong(self, table: str) -> list[str]:
-        """Messages on settings that contradict each other."""
-        return wrong_nesterov(table, self.nesterov, self.momentum)
-
-    def wrong_momentum(self, table: str, why: str) -> list[str]:
-        """The message of a method without momentum, if the job sets it."""
-        return refused_momentum(table, self.momentum, why)
-
 
 @dataclass(frozen=True)
-class ServerSGD:
+class ServerSGD(Steps):
     """The server's step along the clients' mean change D: v = momentum v + D, w <- w + learning_rate v.
 
     With learning_rate = 1 and no momentum the model is the mean of the clients' models.
@@ -59,28 +67,6 @@ class ServerSGD:
     """Heavy-ball factor of the server's velocity."""
     nesterov: bool = False
     """Momentum in Nesterov's form, as PyTorch's."""
-
-    def at(self, t: int) -> float:
-        """The learning rate of round t = 1, 2, ..."""
-        return rate_at(self.learning_rate, t)
-
-    def wrong(self, table: str) -> list[str]:
-        """Messages on settings that contradict each other."""
-        return wrong_nesterov(table, self.nesterov, self.momentum)
-
-    def wrong_momentum(self, table: str, why: str) -> list[str]:
-        """The message of a method without momentum, if the job sets it."""
-        return refused_momentum(table, self.momentum, why)
-
-
-def refused_momentum(table: str, momentum: float, why: str) -> list[str]:
-    """The message of a method without momentum, if the job sets it."""
-    return [f"[{table}] momentum = {momentum:g}: {why}; leave it out"] if momentum else []
-
-
-def wrong_nesterov(table: str, nesterov: bool, momentum: float) -> list[str]:
-    """The message on Nesterov's form without momentum."""
-    return [f"[{table}] nesterov = true: needs momentum > 0"] if nesterov and not momentum else []
 
 
 AVERAGE = ServerSGD()  # of the clients' models

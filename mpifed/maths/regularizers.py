@@ -160,8 +160,7 @@ class L0Ball(Regularizer):
             ties = np.flatnonzero(size == smallest)
             flat[size < smallest] = 0
             flat[ties[self.nonzeros - int(np.sum(size > smallest)) :]] = 0
-        projected = unflat(flat, model)
-        return projected
+        return unflat(flat, model)
 
 
 def _soft(u: Array, threshold: float) -> Array:

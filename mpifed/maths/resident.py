@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -161,25 +161,17 @@ class DeviceBlock(Block):
         """The same clients' rows in memory."""
         return Block(tuple(shard.host for shard in self.shards), self.dtype)
 
-    def only(self, who: Array) -> Block:
-        """The block of the clients at positions `who` of this one."""
-        if len(who) == len(self.shards):
-            return self
-        return replace(self, shards=tuple(self.shards[i] for i in who))
-
     @cached_property
     def _labels(self) -> Array:
         """[n] device addresses of the clients' y."""
-        result: Array = self.xp.asarray(np.array([address(shard.y) for shard in self.shards], np.uint64))
-        return result
+        return self.xp.asarray(np.array([address(shard.y) for shard in self.shards], np.uint64))
 
     @cached_property
     def _values(self) -> Array | None:
         """[n] device addresses of the clients' rows; None unless all are dense and resident."""
         if self.sparse or any(shard.all is None for shard in self.shards):
             return None
-        result: Array | None = self.xp.asarray(np.array([address(shard.all) for shard in self.shards], np.uint64))
-        return result
+        return self.xp.asarray(np.array([address(shard.all) for shard in self.shards], np.uint64))
 
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client."""

@@ -82,11 +82,6 @@ def start_again(surrogate: Surrogate) -> Surrogate:
     return map_leaves(np.zeros_like, surrogate)
 
 
-def curvature_of(surrogate: Surrogate, tau: float, start: Start) -> float:
-    """The curvature of each surrogate after a round; see `forms`."""
-    return tau if start == "paper" else tau * float(surrogate.weight)
-
-
 class Forms(NamedTuple):
     """The quadratics of a convex problem, F-bar_0 first: constant + <l, w> + curvature ||w||^2."""
 
@@ -107,7 +102,7 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
     aims : [M + 1] limit of each constraint; the first entry, of the objective, is not used
     tracked : [M + 1] whether a function is among the K of `surrogate`; otherwise it is ||w||^2
     """
-    curvature = curvature_of(surrogate, tau, start)
+    curvature = tau if start == "paper" else tau * float(surrogate.weight)
     missing_weight = 1 - float(surrogate.weight) if start == "paper" else 0.0
     position = np.cumsum(tracked) - 1
     rows = tuple(int(position[k]) if is_tracked else None for k, is_tracked in enumerate(tracked))
@@ -151,8 +146,7 @@ def slope_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Paramete
 def level_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Floats:
     """[K] the values of the surrogates at `at`."""
     w = flat(at)
-    levels: Floats = surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
-    return levels
+    return surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
 
 
 def _products(record: Record, w: Floats) -> Floats:

@@ -10,7 +10,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 
 if TYPE_CHECKING:
     from mpifed.comm.channel import Protection
-    from mpifed.core.protocols import PrivacySettings
+    from mpifed.core.privacy import Privacy
     from mpifed.job.job import Job
     from mpifed.privacy.spending import Spending
 
@@ -27,12 +27,12 @@ SWEPT = (
 _SUM = "sees the sum alone, without noise"
 
 
-def what_is_protected(privacy: PrivacySettings) -> str:
+def what_is_protected(privacy: Privacy) -> str:
     """How two data sets that cannot be distinguished differ."""
     return _NEIGHBOURS[privacy.level, privacy.adjacency]
 
 
-def from_whom(privacy: PrivacySettings, how: Protection) -> str:
+def from_whom(privacy: Privacy, how: Protection) -> str:
     """From whom the data are protected, with the job's channel and what its observers see."""
     if privacy.trust == "local":
         return "the server and everybody else: each client adds its own noise before it uploads"
@@ -77,7 +77,7 @@ def one_key(how: Protection) -> bool:
     return issubclass(scheme_class(how.scheme), SharedKeyScheme)
 
 
-def not_private(privacy: PrivacySettings) -> str | None:
+def not_private(privacy: Privacy) -> str | None:
     """Why a run with these settings is not private; None where it is."""
     if privacy.noise_multiplier == 0:
         return "noise_multiplier = 0: there is clipping and no noise, and epsilon is infinite"
@@ -88,7 +88,7 @@ def not_private(privacy: PrivacySettings) -> str | None:
     return None
 
 
-def warnings_of(job: Job, privacy: PrivacySettings | None, infinite: bool = False) -> list[str]:
+def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> list[str]:
     """Warnings of what is not private; `infinite`: whether a single round's epsilon is."""
     warnings = list(_shared(job))
     if privacy is None:
@@ -121,7 +121,7 @@ def warnings_of(job: Job, privacy: PrivacySettings | None, infinite: bool = Fals
     return warnings
 
 
-def _void(privacy: PrivacySettings, channel: str) -> str:
+def _void(privacy: Privacy, channel: str) -> str:
     """Whether a round whose sum is not opened has released anything, as text."""
     if privacy.trust == "local":
         return "and a void one is a release: each client has sent its upload, with its own noise"

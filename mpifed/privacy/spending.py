@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.protocols import PrivacySettings
+from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.release import Release
 
@@ -21,7 +21,7 @@ _LEVELS = 256  # of multipliers that are distinguished where clients are compare
 _STEP = 1.05  # ratio of neighbouring rounded values
 _PARTS_OF_DELTA = (1e-9, 1e-3, 0.5)  # set aside for how integers are drawn; nearly always the first is enough
 _STEEPEST = 100.0  # epsilon above which no part of delta is enough
-DRAWN = 1e12 * 1e-37  # total variation of as many numbers as a run draws at most, see `discrete.closeness`
+DRAWN = 1e12 * 1e-37  # total variation of as many numbers as a run draws at most, see tests/unit/maths/test_discrete.py
 _STEEP = 50.0  # of 1 / multiplier^2, above which order no longer matters
 
 
@@ -97,7 +97,7 @@ class _Kind(NamedTuple):
 class Spending:
     """Counts releases, by client."""
 
-    def __init__(self, privacy: PrivacySettings, clients: int) -> None:
+    def __init__(self, privacy: Privacy, clients: int) -> None:
         self.privacy, self.clients = privacy, clients
         self.rounds = np.zeros(clients, np.int64)  # [N] in which a client took part
         self._kinds: dict[tuple[object, ...], _Kind] = {}  # by the contents of a release
@@ -215,7 +215,7 @@ class Spending:
         return float(np.max([paper.composed(group.paper, self.privacy.delta) for group in groups]))
 
 
-def sayable(privacy: PrivacySettings, epsilon: float) -> bool:
+def sayable(privacy: Privacy, epsilon: float) -> bool:
     """Whether noise that is drawn as integers can have this epsilon at the job's delta."""
     if privacy.distribution == "float":
         return True

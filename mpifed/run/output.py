@@ -15,7 +15,7 @@ from mpifed.comm.mpi import library
 from mpifed.comm.transport import Transport
 from mpifed.core import loops
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.device import Device, Host
+from mpifed.core.device import Device
 from mpifed.core.errors import DataError
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
@@ -59,7 +59,7 @@ class Results:
         self.observation, self.identity = observation, identity
         self.history: History | None = None  # None until it is opened
         self.about: Table = {}  # the keys of run.json that do not change in each round
-        self.device = device or Host()  # of rank 0
+        self.device = device or Device()  # of rank 0
         self.notes = notes  # on classes of the user's that were not tested, and on the data
         self._infinite = without_epsilon(algorithm)
 

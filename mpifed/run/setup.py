@@ -16,7 +16,7 @@ from mpifed.comm.placement import Hosted, place
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.device import Device, Host
+from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
 from mpifed.core.holdings import Cells, Holdings, Members
@@ -158,7 +158,7 @@ def prepare(
     data = cache.get("staged", lambda: staged(job.data, data, placement, transport))
     with agreed(transport):
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank)))
-        device = cache.get("device", lambda: Host() if data.targets > 1 else device_of(job, transport))
+        device = cache.get("device", lambda: Device() if data.targets > 1 else device_of(job, transport))
     notes = check_own_classes(job, algorithm.problem, transport, blocks, device) if check else []
     with agreed(transport):
         aggregator = _aggregator(job, algorithm, transport, blocks, device)
@@ -187,7 +187,7 @@ def device_of(job: Job, transport: Transport) -> Device:
     """The device of this rank's clients; UsageError where the job requires a device that the rank does not have."""
     table = job.compute
     if table.device == "cpu" and table.mpi == "host":
-        return Host()
+        return Device()
     from mpifed.maths.device import open_device
 
     device = open_device(table.device, transport.node_rank, transport.node_size, table.memory_gib)

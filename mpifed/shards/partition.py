@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -122,10 +121,8 @@ def by_owners(client_of: NDArray[np.int64], owner: NDArray[np.int64], features: 
     """A horizontal split by owners: client_of [I] is the client of each owner, and owner [s] that of each row."""
     of_rows = client_of[owner]
     clients = int(of_rows.max()) + 1
-    order, stops = np.argsort(of_rows, kind="stable"), np.cumsum(np.bincount(of_rows, minlength=clients)).tolist()
-    rows = [order[start:stop] for start, stop in pairwise([0, *stops])]
     holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
-    return Partition("rows", rows, [np.arange(features)], holds)
+    return Partition("rows", list(by_kind(of_rows, clients)), [np.arange(features)], holds)
 
 
 def by_columns(samples: int, features: int, clients: int) -> Partition:

@@ -226,11 +226,8 @@ def _place(file: Group, entries: Table, places: Places, prefix: str, counts: NDA
     kinds, sizes = {"y": "ui" if entries["classes"] else "uif", **_KINDS}, places.nbytes
     starts = np.arange(0, entries["clients"], entries["pack"])
     rows, values = (np.add.reduceat(c.astype(float), starts) for c in (counts, counts * entries["widths"]))
-    least_counts = {
-        "y": rows * entries["targets"],
-        "X": values,
-        "indptr": rows + 1,
-    }  # least number of values in each file
+    # least number of values in each file
+    least_counts = {"y": rows * entries["targets"], "X": values, "indptr": rows + 1}
     for kind in names:
         name = f"{prefix}{kind}"
         places.offsets[name] = offsets = _whole(file, f"files/{name}/offset", (len(sizes),))

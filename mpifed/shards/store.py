@@ -282,8 +282,7 @@ def open_federation(path: Path | str, verify: bool = False) -> ShardFolder:
 
     Raises
     ------
-    DataError
-        When `federation.h5` is missing, damaged or of another schema, or a shard file is missing or changed.
+    DataError : When `federation.h5` is missing, damaged or of another schema, or a shard file is missing or changed.
     """
     path = Path(path)
     if (path / layout.FEDERATION).is_file():  # else `_reading` reports it

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from laws.registry import CASES, Case, private, table
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.core.privacy import Privacy
 from mpifed.job.job import Job
 from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
 

@@ -11,11 +11,11 @@ from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.private import known
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
+from mpifed.core.privacy import Privacy
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.job.components import make, optimizers
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.schedules import StepSize
 
 Rows = tuple[Any, Any]  # X [s, p], y [s] of a client

@@ -22,6 +22,7 @@ from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.local import LocalSteps
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
+from mpifed.core.privacy import Privacy
 from mpifed.core.record import bare_leaves, flat, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.row_seeds import row_seeds, with_seeds
@@ -31,7 +32,6 @@ from mpifed.files.run_folder import summary
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import TorchNetwork
 from mpifed.maths.objectives.torch_dropout import DropoutMasks
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.shards.store import open_federation
 
 HERE = Path(__file__).parent

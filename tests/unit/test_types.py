@@ -20,7 +20,7 @@ from mpifed.core.exchange import Measure, Problem, ToClients, ToServer, fields_l
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Objective, Parameters
-from mpifed.maths.privacy.settings import Privacy
+from mpifed.core.privacy import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 

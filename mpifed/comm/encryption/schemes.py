@@ -11,7 +11,7 @@ import importlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +23,10 @@ LibraryObject: TypeAlias = Any  # none of the schemes' libraries has types
 Ciphertext: TypeAlias = LibraryObject
 
 
-class Registered(NamedTuple):
-    """Where a scheme is, and what it needs."""
-
-    where: str  # "module:Class"
-    library: str  # the module to be installed
-
-    def load(self) -> type[SharedKeyScheme | ThresholdScheme]:
-        """The class; its library is imported when it is created."""
-        module, _, name = self.where.partition(":")
-        scheme: type[SharedKeyScheme | ThresholdScheme] = getattr(importlib.import_module(module), name)
-        return scheme
-
-
-_HERE = "mpifed.comm.encryption"
-SCHEMES = {
-    "bfv": Registered(f"{_HERE}.bfv:Bfv", "seal"),
-    "threshold-bfv": Registered(f"{_HERE}.threshold_bfv:ThresholdBfv", "openfhe"),
-    "paillier": Registered(f"{_HERE}.paillier:PackedPaillier", "tno.mpc.encryption_schemes.paillier"),
+SCHEMES = {  # by name: "module.Class" beside this one, and the module of the library to be installed
+    "bfv": ("bfv.Bfv", "seal"),
+    "threshold-bfv": ("threshold_bfv.ThresholdBfv", "openfhe"),
+    "paillier": ("paillier.PackedPaillier", "tno.mpc.encryption_schemes.paillier"),
 }
 
 
@@ -171,7 +157,7 @@ def library_of(scheme: str, package: str, extra: str) -> LibraryObject:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that of Paillier recommends gmpy2, with which it is faster
-            return importlib.import_module(SCHEMES[scheme].library)
+            return importlib.import_module(SCHEMES[scheme][1])
     except ImportError as error:
         raise UsageError(
             f'[encryption] scheme = "{scheme}": the library {package} cannot be loaded ({error}); install it: '
@@ -180,10 +166,13 @@ def library_of(scheme: str, package: str, extra: str) -> LibraryObject:
 
 
 def scheme_class(name: str) -> type[SharedKeyScheme | ThresholdScheme]:
-    """The class of the scheme of that name; UsageError where there is none."""
+    """The class of the scheme of that name, which imports its library when it is created; UsageError: there is none."""
     if name not in SCHEMES:
         raise UsageError(f'[encryption] scheme = "{name}": expected one of {", ".join(SCHEMES)}')
-    return SCHEMES[name].load()
+    module, _, attribute = SCHEMES[name][0].partition(".")
+    scheme: type[SharedKeyScheme | ThresholdScheme]
+    scheme = getattr(importlib.import_module(f"mpifed.comm.encryption.{module}"), attribute)
+    return scheme
 
 
 def make_scheme(protection: Protection, clients: int) -> SharedKeyScheme | ThresholdScheme:

@@ -48,8 +48,7 @@ class Examined:
 
         Raises
         ------
-        Broken
-            when the method changes an argument.
+        Broken : when the method changes an argument.
         """
         copies = {key: self.place(_copied(value)) for key, value in arguments.items()}
         with np.errstate(all="ignore"):

@@ -47,8 +47,14 @@ def points(origin: Origin, rng: Generator) -> list[TestedPoint]:
     around = [near + 0.5 * rng.standard_normal(shape), 3.0 * rng.standard_normal(shape)]
     base = origin.targets[:, None] if not origin.outputs else np.zeros((shape[0], 1))
     around.append(base + rng.standard_normal(shape))
-    drawn = [TestedPoint(nudged(origin.head, rng), scores, _targets(origin, rng)) for scores in around]
-    return [_led(point, origin.lead) for point in drawn]
+    return [
+        TestedPoint(
+            nudged(origin.head, rng),
+            scores.reshape(*origin.lead, *shape),
+            _targets(origin, rng).reshape(*origin.lead, -1),
+        )
+        for scores in around
+    ]
 
 
 def nudged(record: AnyRecord, rng: Generator, by: float = _NUDGE) -> AnyRecord:
@@ -71,8 +77,3 @@ def _targets(origin: Origin, rng: Generator) -> Array:
     count = len(origin.targets)
     each = rng.permutation(origin.outputs)[:count]  # as many different classes as possible
     return np.concatenate([each, rng.integers(origin.outputs, size=count - len(each))]).astype(origin.targets.dtype)
-
-
-def _led(point: TestedPoint, lead: tuple[int, ...]) -> TestedPoint:
-    scores, y = point.scores, point.y
-    return TestedPoint(point.head, scores.reshape(*lead, *scores.shape), y.reshape(*lead, *y.shape))

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.protocols import PrivacySettings
+from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy.profile import composed_epsilon, gaussian_epsilon
 from mpifed.maths.privacy.renyi import ORDERS, converted, gaussian_curve
 
@@ -45,24 +45,18 @@ def epsilon(
 
     Parameters
     ----------
-    spent : mapping of (multiplier, rate) to int
-        Number of such mechanisms, composed adaptively.
-    delta : float
-        Strictly between 0 and 1.
-    adjacency, sampling, accountant : str
-        As in `Privacy`.
+    spent : number of mechanisms of each (multiplier, rate), composed adaptively
+    delta : strictly between 0 and 1
+    adjacency, sampling, accountant : as in `Privacy`
 
     Returns
     -------
-    float
-        The smaller of two bounds: that of the accountant, and that without amplification (which is exact). inf when a
-        mechanism has no noise.
+    The smaller of two bounds: that of the accountant, and that without amplification (which is exact). inf when a
+    mechanism has no noise.
 
     Raises
     ------
-    UsageError
-        For a combination without a proof.
-
+    UsageError : for a combination without a proof.
     """
     parts = _parts(spent)
     amplified = any(rate < 1 for _, rate, _ in parts)
@@ -73,7 +67,8 @@ def epsilon(
         return plain
     bound = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
     if not math.isfinite(bound):  # also where the range of losses is too large for a grid
-        bound = _by_renyi(parts, delta, adjacency)
+        curves = [count * gaussian_curve(multiplier, rate, adjacency) for multiplier, rate, count in parts]
+        bound = converted(ORDERS, np.sum(curves, axis=0), delta)
     return min(plain, bound)
 
 
@@ -99,25 +94,18 @@ def calibrate(
 
     Parameters
     ----------
-    target : float
-        Positive.
-    delta : float
-        Strictly between 0 and 1.
-    plan : iterable of (factor, rate, count)
-        `count` mechanisms whose multiplier is `factor` times the result.
-    adjacency, sampling, accountant : str
-        As in `Privacy`.
+    target : positive
+    delta : strictly between 0 and 1
+    plan : (factor, rate, count) of each part: `count` mechanisms whose multiplier is `factor` times the result
+    adjacency, sampling, accountant : as in `Privacy`
 
     Returns
     -------
-    float
-        A multiplier whose `epsilon` is at most `target`, less than 1.0001 times the smallest such multiplier.
+    A multiplier whose `epsilon` is at most `target`, less than 1.0001 times the smallest such multiplier.
 
     Raises
     ------
-    UsageError
-        For a combination without a proof, or a plan that releases nothing.
-
+    UsageError : for a combination without a proof, or a plan that releases nothing.
     """
     planned = [entry for entry in plan if entry[1] > 0 and entry[2] > 0 and entry[0] < math.inf]
     if not planned or not all(factor > 0 for factor, _, _ in planned):
@@ -142,7 +130,7 @@ def calibrate(
     return _least(truly, target, _least(cheaply, target, 1.0))
 
 
-def wrong_combination(privacy: PrivacySettings, amplified: bool = True) -> list[str]:
+def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
     """Messages on settings of `[privacy]` that contradict each other; `amplified`: batches are sampled."""
     p, messages = privacy, []
     if p.level == "client" and p.noise_on == "gradients":
@@ -166,7 +154,7 @@ def wrong_combination(privacy: PrivacySettings, amplified: bool = True) -> list[
     return [f"[privacy] {message}" for message in messages + _wrong_paper(p)]
 
 
-def _wrong_paper(privacy: PrivacySettings) -> list[str]:
+def _wrong_paper(privacy: Privacy) -> list[str]:
     if privacy.accounting != "paper":
         return []
     needs = {
@@ -221,11 +209,6 @@ def _rounded(parts: Parts) -> Parts:
         coarse = min(1.02 ** math.floor(math.log(multiplier, 1.02)), multiplier)
         gathered[coarse, rate] = gathered.get((coarse, rate), 0) + count
     return _parts(gathered)
-
-
-def _by_renyi(parts: Parts, delta: float, adjacency: str) -> float:
-    curves = (count * gaussian_curve(multiplier, rate, adjacency) for multiplier, rate, count in parts)
-    return converted(ORDERS, np.sum(list(curves), axis=0), delta)
 
 
 # --- inverse ---------------------------------------------------------------------------------------------------

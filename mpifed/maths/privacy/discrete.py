@@ -4,8 +4,8 @@ A sample of large sigma is a sum over levels j of 2^{m_j} a_j, m_0 = 0, with a_j
 drawn from an alias table (A. J. Walker 1977; M. D. Vose 1991) with thresholds of 144 bits. The upper 16 bits are
 compared first, and the others, with fresh random bits, only on a tie, which is equivalent to comparing all 144.
 
-The total variation between a sample and D(sigma) is bounded here, and computed in integers and fractions by
-`closeness`. With V the variance of all levels above level j, a Gaussian on the multiples of 2^{m_{j+1}}, and
+The total variation between a sample and D(sigma) is bounded here, and computed in integers and fractions where this is
+tested. With V the variance of all levels above level j, a Gaussian on the multiples of 2^{m_{j+1}}, and
 s = 2^{m_j} sigma_j, the probability of their sum at x is proportional to
 
     exp(-x^2 / (2 (V + s^2))) * sum over y in 2^{m_{j+1}} Z of exp(-(y - c x)^2 / (2 t^2)),   t^2 = V s^2 / (V + s^2),
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import ROUND_CEILING, Context, Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -40,8 +40,9 @@ _TAIL = 13  # standard deviations that a table covers at least
 _THRESHOLD_BITS = 144
 _PRECISE_BITS = 320  # of the weights from which a table is computed
 _TOGETHER = 2**13  # samples drawn at a time: intermediate results stay in the cache
-_SQUARE = 6  # (2^{m_j} sigma_j / 2^{m_{j+1}})^2 of every level but the last
-_ABOVE = 5  # variance of all levels above a level / its own, at least: hence r^2 >= 6 * 5 / 6
+# (2^{m_j} sigma_j / 2^{m_{j+1}})^2 of every level but the last; all levels above have at least 5 times its variance,
+# hence r^2 >= 6 * 5 / 6
+_SQUARE = 6
 _DIGITS = 120  # of decimal arithmetic
 
 
@@ -67,8 +68,7 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
 
     Raises
     ------
-    ValueError
-        for sigma between 0 and 1, negative, or above 2^40.
+    ValueError : for sigma between 0 and 1, negative, or above 2^40.
     """
     if sigma == 0:
         return ()
@@ -141,41 +141,6 @@ def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
         if remaining[other] < unit:
             small.append(large.pop())
     return thresholds, aliases
-
-
-def probabilities(level: Level) -> list[Fraction]:
-    """[2^bits] the exact probability of each index of a level's table."""
-    unit, count = 2**_THRESHOLD_BITS, 2**level.bits
-    sums = [0] * count
-    for place, entry in enumerate(level.table.tolist()):
-        threshold = (entry >> 16) << 128 | int(level.next_bits[place]) << 64 | int(level.last_bits[place])
-        sums[place] += threshold
-        sums[entry & 0xFFFF] += unit - threshold
-    return [Fraction(numerator, unit * count) for numerator in sums]
-
-
-@lru_cache(maxsize=16)
-def closeness(sigma: float) -> float:
-    """A bound on the total variation between `draw`'s numbers and D(sigma)."""
-    levels = levels_of(sigma)
-    with localcontext(Context(prec=_DIGITS, rounding=ROUND_CEILING)) as context:
-        total = Decimal(0)
-        for level in levels:
-            reach = Decimal(level.middle - 1) ** 2 / _decimal(2 * level.variance, context)
-            # Gaussian tails: 2 Q(x) < sqrt(2 / pi) exp(-x^2 / 2) / x, and x > 12.9
-            total += (-reach).exp() / 16 + Decimal(2) ** (1 - _THRESHOLD_BITS)
-        for j in range(len(levels) - 1):
-            above = sum((level.variance * 4**level.shift for level in levels[j + 1 :]), Fraction(0))
-            variance = levels[j].variance * 4 ** levels[j].shift
-            square = above * variance / (above + variance) / 4 ** levels[j + 1].shift  # r^2
-            first = (Decimal("-19.7392") * _decimal(square, context)).exp()  # 2 pi^2 is larger
-            ripple = 2 * first / (1 - first)
-            total += ripple / (1 - ripple)
-    return math.nextafter(float(total), math.inf)
-
-
-def _decimal(number: Fraction, context: Context) -> Decimal:
-    return context.divide(Decimal(number.numerator), Decimal(number.denominator))
 
 
 def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:

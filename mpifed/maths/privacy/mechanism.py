@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core import loops
-from mpifed.core.protocols import PrivacySettings
+from mpifed.core.privacy import Privacy
 from mpifed.core.record import Array, beside, namespace
 from mpifed.maths.kernels import device_noisy
 from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
@@ -62,8 +62,7 @@ class Mechanism:
         distance : [N] between two neighbours' exact values, in sensitivities
         """
         square = self.sigma**2 - self.shares * SMOOTH**2
-        multiplier: Floats = math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
-        return multiplier
+        return math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
 
     def of_sum(self) -> Mechanism:
         """The mechanism for a sum that is on the grid already."""
@@ -82,7 +81,7 @@ class Mechanism:
         ]
 
 
-def mechanism(privacy: PrivacySettings, values: int, rows: int, clients: int) -> Mechanism:
+def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechanism:
     """The mechanism of a job's releases.
 
     Parameters

@@ -37,20 +37,14 @@ def total(multiplier: float, rate: float, participations: float, delta: float) -
 
     Parameters
     ----------
-    multiplier : float
-        Standard deviation of the noise / the sensitivity (19).
-    rate : float
-        q: the share of a client's records that a round uses, all its local steps together.
-    participations : float
-        n = p T: the number of rounds in which a client participates, expected or counted.
-    delta : float
-        That of (18).
+    multiplier : standard deviation of the noise / the sensitivity (19)
+    rate : q, the share of a client's records that a round uses, all its local steps together
+    participations : n = p T, the number of rounds in which a client participates, expected or counted
+    delta : that of (18)
 
     Returns
     -------
-    float
-        inf when q is 1, where (20) is not defined, or without noise.
-
+    inf when q is 1, where (20) is not defined, or without noise.
     """
     return composed({(multiplier, rate): participations}, delta)
 

@@ -34,17 +34,13 @@ def gaussian_delta(epsilon: ArrayLike, multiplier: float) -> Floats:
 
     Parameters
     ----------
-    epsilon : array_like
-        Of any sign and shape.
-    multiplier : float
-        Standard deviation of the noise / sensitivity; positive.
+    epsilon : of any sign and shape
+    multiplier : standard deviation of the noise / sensitivity; positive
 
     Returns
     -------
-    Floats
-        Phi(1/(2m) - epsilon m) - exp(epsilon) Phi(-1/(2m) - epsilon m), in a form without overflow: with
-        exp(epsilon) phi(b) = phi(a) for these two arguments a and b.
-
+    Phi(1/(2m) - epsilon m) - exp(epsilon) Phi(-1/(2m) - epsilon m), in a form without overflow: with exp(epsilon)
+    phi(b) = phi(a) for these two arguments a and b.
     """
     from scipy.special import erfcx, ndtr
 
@@ -112,9 +108,8 @@ def spacing(parts: tuple[tuple[float, float, int], ...], total_multiplier: float
     curve, spread, many = np.zeros(len(orders)), 0.0, 0
     for multiplier, rate, count in parts:
         curve += count * general_curve(0.5 / multiplier**2, rate, orders)
-        small = (
-            math.expm1(min(1 / multiplier**2, 700)) * rate**2
-        )  # chi^2 divergence, approximately the variance of a loss
+        # chi^2 divergence, approximately the variance of a loss
+        small = math.expm1(min(1 / multiplier**2, 700)) * rate**2
         spread, many = spread + count * min(small, 1 / multiplier**2), many + count
     width = min(float(np.min(curve + _TAIL / (orders - 1))), 0.5 / total_multiplier**2 + 9 / total_multiplier)
     single = max(farthest(multiplier, rate) for multiplier, rate, _ in parts)
@@ -167,18 +162,13 @@ def composed_epsilon(
 
     Parameters
     ----------
-    parts : tuple of (multiplier, rate, count)
-        Those of rate 1 have count 1.
-    total_multiplier : float
-        Multiplier of the composition without amplification.
-    delta, adjacency, sampling
-        As in `accounting.epsilon`.
+    parts : (multiplier, rate, count) of each; those of rate 1 have count 1
+    total_multiplier : multiplier of the composition without amplification
+    delta, adjacency, sampling : as in `accounting.epsilon`
 
     Returns
     -------
-    float
-        An upper bound.
-
+    An upper bound.
     """
     grid = spacing(parts, total_multiplier)
     if grid > WIDEST or delta <= 10 * ROUNDOFF:

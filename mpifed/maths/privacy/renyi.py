@@ -29,18 +29,13 @@ def general_curve(rho: float, rate: float, orders: NDArray[np.int64]) -> Floats:
 
     Parameters
     ----------
-    rho : float
-        1 / (2 multiplier^2).
-    rate : float
-        Probability that a record is drawn.
-    orders : [a] array of int
-        Orders, all 2 or more.
+    rho : 1 / (2 multiplier^2)
+    rate : probability that a record is drawn
+    orders : [a] all 2 or more
 
     Returns
     -------
-    Floats
-        [a] an upper bound for each order.
-
+    [a] an upper bound for each order.
     """
     from scipy.special import gammaln, logsumexp
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.core.privacy import reach
 from mpifed.maths.privacy.release import Floats
 
 
@@ -39,28 +40,20 @@ def upload(
 
     Parameters
     ----------
-    step, gain : float
-        Step size, and the factor of x^Q in the upload; the sign of the gain does not matter.
-    contraction : float
-        kappa, not negative.
-    steps : int
-        Q.
-    clip, batch : float
-        G, and the divisor of a minibatch's sum: its size, under Poisson sampling its expected size.
-    adjacency, sampling : str
-        As in `Privacy`.
+    step, gain : step size, and the factor of x^Q in the upload; the sign of the gain does not matter
+    contraction : kappa, not negative
+    steps : Q
+    clip, batch : G, and the divisor of a minibatch's sum: its size, under Poisson sampling its expected size
+    adjacency, sampling : as in `Privacy`
 
     Returns
     -------
-    float
-        The sensitivity, in the units of the upload.
+    The sensitivity, in the units of the upload.
 
     Raises
     ------
-    UsageError
-        For Poisson sampling and more than one step: a minibatch may then have any number of records, and its gradient
-        is not bounded.
-
+    UsageError : for Poisson sampling and more than one step: a minibatch may then have any number of records, and its
+        gradient is not bounded.
     """
     if sampling == "poisson" and steps > 1:
         raise UsageError(
@@ -70,11 +63,6 @@ def upload(
         )
     later = 2 * clip * sum(contraction**j for j in range(steps - 1))
     return abs(gain) * step * (contraction ** (steps - 1) * reach(clip, adjacency) / batch + later)
-
-
-def reach(clip: float, adjacency: str) -> float:
-    """How much a sum of contributions clipped to norm G can change: 2 G if a record is replaced, G if left out."""
-    return clip * (2.0 if adjacency == "replace-one" else 1.0)
 
 
 class Hidden(NamedTuple):
@@ -130,27 +118,17 @@ def upload_hidden(
 
     Parameters
     ----------
-    step_sizes : sequence of T floats
-        The step of each round.
-    rho : float
-        rho.
-    penalties : sequence of floats
-        mu of each kind of parameter, for example of weights and of intercepts.
-    steps : int
-        Q.
-    clip, batch, adjacency, sampling
-        As in `upload`.
+    step_sizes : [T] the step of each round
+    penalties : mu of each kind of parameter, for example of weights and of intercepts
+    steps, clip, batch, adjacency, sampling : as in `upload`
 
     Returns
     -------
-    Hidden
-        For each of the T rounds.
+    For each of the T rounds.
 
     Raises
     ------
-    UsageError
-        As `upload`.
-
+    UsageError : as `upload`.
     """
     drifts, sensitivities, drift = [], [], 0.0
     for step in step_sizes:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from mpifed.shards.sources.covtype import Covtype
-from mpifed.shards.sources.csv_table import CsvTable
-from mpifed.shards.sources.dataset import Dataset, Source
-from mpifed.shards.sources.digits import Digits
-from mpifed.shards.sources.idx import Idx
-from mpifed.shards.sources.images import Cifar, Svhn
-from mpifed.shards.sources.leaf import Leaf
-from mpifed.shards.sources.mnist import Mnist
-from mpifed.shards.sources.newsgroups import Newsgroups
-from mpifed.shards.sources.npz import Npz
-from mpifed.shards.sources.parquet import ArrowFolder, ParquetTable
-from mpifed.shards.sources.svmlight import Svmlight
-from mpifed.shards.sources.synthetic import Synthetic
-from mpifed.shards.sources.tables import Tables
+from mpifed.shards.sources.covtype import Covtype as Covtype
+from mpifed.shards.sources.csv_table import CsvTable as CsvTable
+from mpifed.shards.sources.dataset import Dataset as Dataset
+from mpifed.shards.sources.dataset import Source as Source
+from mpifed.shards.sources.digits import Digits as Digits
+from mpifed.shards.sources.idx import Idx as Idx
+from mpifed.shards.sources.images import Cifar as Cifar
+from mpifed.shards.sources.images import Svhn as Svhn
+from mpifed.shards.sources.leaf import Leaf as Leaf
+from mpifed.shards.sources.mnist import Mnist as Mnist
+from mpifed.shards.sources.newsgroups import Newsgroups as Newsgroups
+from mpifed.shards.sources.npz import Npz as Npz
+from mpifed.shards.sources.parquet import ArrowFolder as ArrowFolder
+from mpifed.shards.sources.parquet import ParquetTable as ParquetTable
+from mpifed.shards.sources.svmlight import Svmlight as Svmlight
+from mpifed.shards.sources.synthetic import Synthetic as Synthetic
+from mpifed.shards.sources.tables import Tables as Tables
 
 SOURCES: dict[str, type[Source]] = {
     "digits": Digits,
@@ -34,24 +37,3 @@ SOURCES: dict[str, type[Source]] = {
     "tables": Tables,
     "synthetic": Synthetic,
 }
-
-__all__ = [
-    "SOURCES",
-    "ArrowFolder",
-    "Cifar",
-    "Covtype",
-    "CsvTable",
-    "Dataset",
-    "Digits",
-    "Idx",
-    "Leaf",
-    "Mnist",
-    "Newsgroups",
-    "Npz",
-    "ParquetTable",
-    "Source",
-    "Svhn",
-    "Svmlight",
-    "Synthetic",
-    "Tables",
-]

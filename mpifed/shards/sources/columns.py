@@ -38,6 +38,10 @@ class TableLayout(NamedTuple):
     def feature_names(self) -> tuple[str, ...] | None:
         return tuple(self.names[at] for at in self.features) if self.names else None
 
+    def used(self) -> list[int]:
+        """The columns that have a role."""
+        return [*self.features, *self.labels, *([] if self.by is None else [self.by])]
+
 
 class TextsMet(Exception):
     """A column that was taken for numbers holds texts."""
@@ -167,7 +171,7 @@ class ColumnSource(Source):
 
         rows, done = RowsRead(Spool(len(layout.features), np.float32), Owners(known.by)), 0
         for batch in self.batches(path, layout, texts):
-            used = [*layout.features, *layout.labels, *([] if layout.by is None else [layout.by])]
+            used = layout.used()
             absent = {at: batch[at].is_null().to_numpy(zero_copy_only=False) for at in used if batch[at].null_count}
             size, keep = len(batch[used[0]]), None
             if absent and self.missing == "drop":

@@ -12,7 +12,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.shards.sources.columns import ColumnSource, TableLayout, TextsMet
 from mpifed.shards.sources.dataset import check_packed, open_packed, shown
-from mpifed.shards.sources.table import GAPS, check_widths, first_line, number_in, read_lines, wrong_cell
+from mpifed.shards.sources.table import GAPS, explain, first_line, number_in, read_lines, wrong_cell
 from mpifed.shards.sources.texts import null_for_nan
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class CsvTable(ColumnSource):
                     if len(batch):
                         yield list(batch.columns)
             except pa.ArrowInvalid as error:
-                check_widths(path, layout.names, layout.width, self.max_unpacked)
+                explain(path, layout.names, layout.width, self.max_unpacked)
                 if "Empty CSV" in str(error):
                     return
                 raise DataError(f"{path}: {shown(str(error))[1:-1]}; correct the file") from error

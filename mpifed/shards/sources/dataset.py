@@ -187,12 +187,15 @@ def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None)
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
             if path.suffix in _OPENERS:
-                likely = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
-                limit = likely if max_unpacked is None else max_unpacked * 2**30
-                file = io.BufferedReader(_Bounded(file, path, limit), 2**16)
+                file = io.BufferedReader(_Bounded(file, path, most_unpacked(path, max_unpacked)), 2**16)
             yield io.TextIOWrapper(file, "utf-8-sig", errors="replace") if mode == "rt" else file
     except _DAMAGES as error:
         raise _damaged(path, error) from error
+
+
+def most_unpacked(path: Path, max_unpacked: float | None) -> float:
+    """Bytes to which a file may unpack: `max_unpacked` GiB, or by default 100 times its size, at least 0.25 GiB."""
+    return max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size) if max_unpacked is None else max_unpacked * 2**30
 
 
 def check_packed(path: Path, max_unpacked: float | None) -> None:

@@ -21,6 +21,7 @@ from mpifed.core.record import Array
 from mpifed.shards.natural import canonical_order, natural_clients
 from mpifed.shards.sources.dataset import Dataset, Source, check_packed, open_packed, shown, typed_labels
 from mpifed.shards.sources.spool import Spool
+from mpifed.shards.sources.texts import numbered
 
 MOST_NESTED = 32
 _QUOTE = ord('"')
@@ -209,9 +210,8 @@ def _labels(
         raise DataError(f"{files[0]}: labels y are numbers of some users and texts of others; expected one kind")
     labels, test_labels = np.concatenate(parts), np.concatenate(test_parts) if test_parts else np.empty(0)
     if texts == {True}:
-        names = sorted({str(text) for text in [*np.unique(labels).tolist(), *np.unique(test_labels).tolist()]})
-        rank = {name: at for at, name in enumerate(names)}
-        codes, others = (np.array([rank[str(text)] for text in part.tolist()], int) for part in (labels, test_labels))
+        names, codes, others = numbered(labels, test_labels.astype(str))
+        assert others is not None
         return codes, others, tuple(names)
     labels = typed_labels(files[0], labels, source.task)
     task = "classification" if labels.dtype == np.int64 else "regression"

@@ -17,20 +17,20 @@ from numpy.lib import format as npy
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
-from mpifed.shards.natural import canonical_order, in_order, natural_clients
+from mpifed.shards.natural import canonical_order, natural_clients
 from mpifed.shards.sources.columns import LARGEST
 from mpifed.shards.sources.dataset import (
     CHUNK_VALUES,
-    UNPACKED_BYTES,
-    UNPACKED_RATIO,
     Dataset,
     Source,
     check_file,
     listed,
+    most_unpacked,
     shown,
     typed_labels,
 )
 from mpifed.shards.sources.spool import Spool
+from mpifed.shards.sources.texts import numbered
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
 
@@ -84,14 +84,7 @@ class Npz(Source):
         labels, test_labels, classes = _typed(self, labels, None if test is None else test[1])
         order, natural, test_order = None, None, None
         if owners is not None:
-            known = in_order(set(owners.tolist()) | set([] if test is None or test[2] is None else test[2].tolist()))
-            code = {name: at for at, name in enumerate(known)}
-            codes = [
-                None if ids is None else np.array([code[name] for name in ids.tolist()])
-                for ids in (owners, None if test is None else test[2])
-            ]
-            assert codes[0] is not None
-            natural = natural_clients(known, codes[0], codes[1])
+            natural = natural_clients(*numbered(owners, None if test is None else test[2]))
             order = canonical_order(natural.owner, labels, spool.chunks())
             natural, labels = natural._replace(owner=natural.owner[order]), labels[order]
             if test is not None and test_labels is not None:
@@ -132,9 +125,7 @@ class Npz(Source):
             claimed = dtype.itemsize * int(np.prod([1, *shape], dtype=object))
             if dtype.kind not in "biufU" or not shape or min(shape) < 1 or len(shape) > 8:
                 raise DataError(f"{path}: {name}: an array of {dtype} {shape}; expected numbers or texts")
-            limit = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
-            limit = limit if self.max_unpacked is None else int(self.max_unpacked * 2**30)
-            if claimed > min(limit, size):
+            if claimed > min(most_unpacked(path, self.max_unpacked), size):
                 raise DataError(
                     f"{path}: {name}: claims {claimed} bytes, in a file of {path.stat().st_size}; if that is correct, "
                     "allow more with --max-unpacked GIB"
@@ -188,13 +179,10 @@ def _typed(source: Npz, labels: Array, test: Array | None) -> tuple[Array, Array
     if test is not None and ((test.dtype.kind == "U") != (labels.dtype.kind == "U") or test.ndim != labels.ndim):
         raise DataError(f"{source.path}: test labels of {test.dtype}, those to train on are {labels.dtype}")
     if labels.dtype.kind == "U":
-        names = sorted({*labels.ravel().tolist(), *([] if test is None else test.ravel().tolist())})
-        rank = {name: at for at, name in enumerate(names)}
         if source.task == "regression" or labels.ndim > 1:
             raise UsageError("--label: texts are classes, not real targets; one array [samples]")
-        code = [None if part is None else np.array([rank[name] for name in part.tolist()]) for part in (labels, test)]
-        assert code[0] is not None
-        return code[0], code[1], tuple(names)
+        names, codes, test_codes = numbered(labels, test)
+        return codes, test_codes, tuple(names)
     if labels.ndim > 1:
         return labels.astype(np.float64), None if test is None else test.astype(np.float64), None
     typed = typed_labels(source.path, labels.astype(np.float64), source.task)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mpifed.core.errors import DataError
 from mpifed.shards.sources.columns import ColumnSource, TableLayout
-from mpifed.shards.sources.dataset import UNPACKED_BYTES, UNPACKED_RATIO, Dataset, check_file, listed, shown
+from mpifed.shards.sources.dataset import Dataset, check_file, listed, most_unpacked, shown
 from mpifed.shards.sources.texts import null_for_nan
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class TypedSource(ColumnSource):
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        used = [*layout.features, *layout.labels, *([] if layout.by is None else [layout.by])]
-        schema = self.schema(path)
+        used, schema = layout.used(), self.schema(path)
         for at in used:
             if (at in (texts or ()) or at == layout.by) and _is_text(schema.types[at]):
                 continue
@@ -104,8 +103,7 @@ class ParquetTable(TypedSource):
         file = parquet.ParquetFile(path, memory_map=False, page_checksum_verification=True, **limits)
         metadata, size = file.metadata, path.stat().st_size
         claimed = 4 * metadata.num_rows * metadata.num_columns
-        limit = max(UNPACKED_BYTES, UNPACKED_RATIO * size) if self.max_unpacked is None else self.max_unpacked * 2**30
-        if not claimed <= limit:
+        if not claimed <= most_unpacked(path, self.max_unpacked):
             raise DataError(
                 f"{path}: {size} bytes that claim {metadata.num_rows} rows of {metadata.num_columns} columns; if "
                 "that is correct, allow more with --max-unpacked GIB"

@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.sources.dataset import listed, open_packed, shown
+
+if TYPE_CHECKING:
+    from _csv import Reader  # the class of `csv.reader`
 
 GAPS = ("", "na", "n/a", "nan", "null", "none", "?")  # cells of numbers that are missing values, in small letters
 
@@ -48,13 +51,13 @@ def read_numbers(
                 usecols=None if len(columns) == width else columns,
             )  # fmt: skip
     except ValueError as error:
-        _explain(path, names, width, columns, max_unpacked)
+        explain(path, names, width, max_unpacked, columns)
         raise DataError(f"{path}: {error}") from error
     if not cells.size:
         raise DataError(f"{path}: no rows; expected numbers, separated by commas")
     largest = np.finfo(np.float32).max
     if cells.shape[1] != len(columns) or not -largest <= cells.min() <= cells.max() <= largest:
-        _explain(path, names, width, columns, max_unpacked)
+        explain(path, names, width, max_unpacked, columns)
         raise DataError(f"{path}: {cells.shape[1]} columns of numbers, the first line has {width}; correct the file")
     return cells
 
@@ -88,22 +91,8 @@ def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str]
     return names, len(cells)
 
 
-class CsvLines(Protocol):
-    """`csv.reader`, whose class has no name."""
-
-    line_num: int
-
-    def __iter__(self) -> Iterator[list[str]]:
-        """The cells of each line."""
-        ...
-
-    def __next__(self) -> list[str]:
-        """The cells of the next line."""
-        ...
-
-
 @contextmanager
-def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[CsvLines]:
+def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Reader]:
     """The `csv.reader` of a table; its errors become DataError."""
     with open_packed(path, "rt", max_unpacked) as file:
         lines = csv.reader(file)
@@ -120,13 +109,8 @@ def number_in(cell: str) -> float | None:
         return None
 
 
-def check_widths(path: Path, names: list[str] | None, width: int, max_unpacked: float | None) -> None:
-    """Raise DataError for the first line that has another number of columns."""
-    _explain(path, names, width, (), max_unpacked)
-
-
-def _explain(
-    path: Path, names: list[str] | None, width: int, columns: Sequence[int], max_unpacked: float | None
+def explain(
+    path: Path, names: list[str] | None, width: int, max_unpacked: float | None, columns: Sequence[int] = ()
 ) -> None:
     """Raise DataError for the first cell in `columns` that is not finite in float32, or line of another width."""
     with read_lines(path, max_unpacked) as lines:

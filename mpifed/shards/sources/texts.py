@@ -40,13 +40,11 @@ class Texts:
         self._known = known = pa.concat_arrays([known, new])
         number = np.append(in_numpy(pc.index_in(texts, known)), -1)
         places = in_numpy(encoded.indices.fill_null(len(texts)) if encoded.null_count else encoded.indices)
-        codes: NDArray[np.int64] = number[places].astype(np.int64)
-        return codes
+        return number[places].astype(np.int64)
 
     def names(self) -> list[str]:
         """The texts, by their numbers."""
-        names: list[str] = [] if self._known is None else self._known.to_pylist()
-        return names
+        return [] if self._known is None else self._known.to_pylist()
 
 
 @dataclass
@@ -85,6 +83,12 @@ def ranks_of(texts: Texts, order: Callable[[list[str]], list[str]]) -> tuple[NDA
     ordered = order(names)
     rank[[number[name] for name in ordered]] = np.arange(len(names))
     return rank, tuple(ordered)
+
+
+def numbered(texts: Array, others: Array | None) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64] | None]:
+    """(the distinct texts of both arrays, ascending; the number of each of `texts` [s], and of `others` [t])."""
+    names, codes = np.unique(texts if others is None else np.concatenate([texts, others]), return_inverse=True)
+    return names.tolist(), codes[: len(texts)], None if others is None else codes[len(texts) :]
 
 
 def identifiers(path: Path, texts: Texts) -> list[str]:

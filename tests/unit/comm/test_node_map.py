@@ -12,7 +12,6 @@ def test_nodes_are_numbered_by_their_lowest_ranks() -> None:
     assert found.many == 3
     assert [found.rank_within(rank) for rank in range(6)] == [0, 1, 0, 2, 1, 0]
     assert [found.size_of(rank) for rank in range(6)] == [3, 3, 2, 3, 2, 1]
-    assert found.ranks_of(1) == [2, 4]
     assert NodeMap.even(5, 2).nodes == (0, 0, 1, 1, 2)
 
 

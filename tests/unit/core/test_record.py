@@ -17,7 +17,6 @@ from mpifed.core.record import (
     map_leaves,
     nbytes,
     put,
-    put_in_place,
     take,
     unflat,
     zeros,
@@ -89,9 +88,9 @@ def test_put_in_place_writes_what_put_writes(who: set[int]) -> None:
     fixed = map_leaves(np.copy, record)
     for _, leaf in leaves(fixed):
         leaf.flags.writeable = False
-    assert bits(put_in_place(fixed, at, new)) == expected
+    assert bits(put(fixed, at, new, in_place=True)) == expected
     assert bits(fixed) == bits(record)  # what cannot be written to stands
-    assert bits(put_in_place(record, at, new)) == expected == bits(record)
+    assert bits(put(record, at, new, in_place=True)) == expected == bits(record)
 
 
 def test_flat_and_back() -> None:

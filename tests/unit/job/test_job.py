@@ -18,10 +18,10 @@ from mpifed.algorithms.functions import Constraint
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
+from mpifed.core.privacy import Privacy
 from mpifed.job.job import Job, read_table, set_value
 from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
 from mpifed.maths.optimizers import SGD
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 

@@ -15,11 +15,11 @@ from scipy.stats import norm
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
+from mpifed.core.privacy import Privacy
 from mpifed.core.record import Array
 from mpifed.job.job import Job
 from mpifed.maths.objectives import Softmax
 from mpifed.maths.privacy.release import Release
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.privacy.calibration import settle
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import Decimal, localcontext
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -17,11 +17,12 @@ from scipy.stats import chi2, chisquare
 from mpifed.core import loops
 from mpifed.core.round import Round
 from mpifed.maths.privacy import discrete
-from mpifed.maths.privacy.discrete import closeness, draw, levels_of, probabilities
+from mpifed.maths.privacy.discrete import draw, levels_of
 from mpifed.privacy.spending import DRAWN
 
 SIGMAS = [1.0, 3.7, 150.25, 2520.0, 2521.0, 2.0**13.3, 2.0**17.1, 2.0**19.9, 2.0**21.3, 2.0**21.4, 2.0**27, 2.0**36]
 UNLIKELY = 1e-6
+THRESHOLD_BITS = 144
 
 Words = Callable[[int], NDArray[np.uint64]]
 
@@ -42,6 +43,40 @@ def exact(variance: Fraction, reach: int) -> list[Decimal]:
     weights = [(Decimal(-(i**2)) / Decimal(2 * variance.numerator) * variance.denominator).exp() for i in range(reach)]
     whole = 2 * sum(weights) - 1
     return [one / whole for one in weights]
+
+
+def probabilities(level: discrete.Level) -> list[Fraction]:
+    """[2^bits] the exact probability of each index of a level's table."""
+    unit, count = 2**THRESHOLD_BITS, 2**level.bits
+    sums = [0] * count
+    for place, entry in enumerate(level.table.tolist()):
+        threshold = (entry >> 16) << 128 | int(level.next_bits[place]) << 64 | int(level.last_bits[place])
+        sums[place] += threshold
+        sums[entry & 0xFFFF] += unit - threshold
+    return [Fraction(numerator, unit * count) for numerator in sums]
+
+
+def closeness(sigma: float) -> float:
+    """A bound on the total variation between `draw`'s numbers and D(sigma)."""
+    levels = levels_of(sigma)
+    with localcontext(Context(prec=120, rounding=ROUND_CEILING)) as context:
+        total = Decimal(0)
+        for level in levels:
+            reach = Decimal(level.middle - 1) ** 2 / _decimal(2 * level.variance, context)
+            # Gaussian tails: 2 Q(x) < sqrt(2 / pi) exp(-x^2 / 2) / x, and x > 12.9
+            total += (-reach).exp() / 16 + Decimal(2) ** (1 - THRESHOLD_BITS)
+        for j in range(len(levels) - 1):
+            above = sum((level.variance * 4**level.shift for level in levels[j + 1 :]), Fraction(0))
+            variance = levels[j].variance * 4 ** levels[j].shift
+            square = above * variance / (above + variance) / 4 ** levels[j + 1].shift  # r^2
+            first = (Decimal("-19.7392") * _decimal(square, context)).exp()  # 2 pi^2 is larger
+            ripple = 2 * first / (1 - first)
+            total += ripple / (1 - ripple)
+    return math.nextafter(float(total), math.inf)
+
+
+def _decimal(number: Fraction, context: Context) -> Decimal:
+    return context.divide(Decimal(number.numerator), Decimal(number.denominator))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mpifed.core import loops
+from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy.mechanism import FINE, SMOOTH, Mechanism, Noise, mechanism, release
-from mpifed.maths.privacy.settings import Privacy
 
 COMPILED = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 

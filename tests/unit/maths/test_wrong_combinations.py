@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mpifed.core.errors import UsageError
+from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy.accounting import epsilon, wrong_combination
-from mpifed.maths.privacy.settings import Privacy
 
 DELTA = 1e-5
 

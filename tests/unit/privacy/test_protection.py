@@ -12,10 +12,10 @@ import pytest
 from jobs_in_python import checked
 
 from mpifed.comm.channel import Protection
+from mpifed.core.privacy import Privacy
 from mpifed.job.job import Job
 from mpifed.maths.privacy import accounting
 from mpifed.maths.privacy.release import Release
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.privacy.protection import collusion, from_whom, warnings_of
 from mpifed.privacy.spending import Spending
 

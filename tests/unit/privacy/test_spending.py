@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.release import Release
-from mpifed.maths.privacy.settings import Privacy
 from mpifed.privacy import spending as spending_module
 from mpifed.privacy.calibration import _growth
 from mpifed.privacy.ledger import finite, most_within

@@ -307,7 +307,7 @@ def test_texts_of_parquet_that_are_no_utf8(tmp_path: Path, column: str) -> None:
 
 
 def test_a_parquet_file_of_very_many_equal_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.sources.parquet.UNPACKED_BYTES", 2**16)
+    monkeypatch.setattr("mpifed.shards.sources.dataset.UNPACKED_BYTES", 2**16)
     ones = np.ones(2**20, np.int8)
     parquet.write_table(pa.table({"a": ones, "y": ones}), tmp_path / "a.parquet", compression="zstd")
     assert (tmp_path / "a.parquet").stat().st_size < 10**4

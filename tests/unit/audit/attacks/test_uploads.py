@@ -9,13 +9,7 @@ import pytest
 from attacked import digits
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.revealed import (
-    fedpdm_dual,
-    fedpdm_moved,
-    of_statistics,
-    of_step,
-    scaffold_control,
-)
+from mpifed.algorithms.revealed import fedpdm_moved, of_statistics, of_step, wide
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.audit.attacks.matching import match
 from mpifed.audit.attacks.reconstruction import direction, reconstruct
@@ -109,12 +103,11 @@ def test_a_step_of_scaffold(array_shard: Any) -> None:
         for index, sent in enumerate(heard):
             upload = sent[client]
             common, step = upload.question.control, float(upload.question.step)
-            drift = map_leaves(np.subtract, own, common)
-            check(one, upload, of_step(one.problem.objective, upload.question.model, upload.moved, step, drift))
+            blind = of_step(one.problem.objective, upload.question.model, upload.moved, step)
+            check(one, upload, map_leaves(lambda g, c_i, c: g + (c_i - c), blind, own, common))
             if index:
-                blind = of_step(one.problem.objective, upload.question.model, upload.moved, step)
                 assert not reconstruct(one.problem.objective, upload.question.model, blind).claimed
-            own = scaffold_control(own, common, upload.moved, step)
+            own = map_leaves(lambda c_i, c, d, step=step: c_i - c - d / step, own, common, wide(upload.moved))
 
 
 def test_a_step_of_fedpdm(array_shard: Any) -> None:
@@ -124,8 +117,9 @@ def test_a_step_of_fedpdm(array_shard: Any) -> None:
         for sent in heard:
             upload = sent[client]
             moved, step = fedpdm_moved(upload.moved, dual, one.rho), float(upload.question.step)
-            check(one, upload, of_step(one.problem.objective, upload.question.model, moved, step, dual))
-            dual = fedpdm_dual(dual, upload.moved, one.rho)
+            blind = of_step(one.problem.objective, upload.question.model, moved, step)
+            check(one, upload, map_leaves(np.add, blind, dual))
+            dual = map_leaves(lambda own, y: (own - one.rho * y) / 2, dual, wide(upload.moved))
 
 
 def test_statistics_of_ssca(array_shard: Any) -> None:

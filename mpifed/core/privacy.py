@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Gt, Lt
-
-from mpifed.maths.privacy.sensitivity import reach
-from mpifed.maths.ranges import Size, Weight
+from annotated_types import Ge, Gt, Le, Lt
 
 
 @dataclass(frozen=True)
@@ -21,9 +18,9 @@ class Privacy:
     """Of (epsilon, delta)-differential privacy."""
     clip: Annotated[float, Gt(0)] | None = None
     """Norm to which each gradient is clipped, or each upload."""
-    epsilon: Size | None = None
+    epsilon: Annotated[float, Gt(0), Le(1e30)] | None = None
     """The budget of all rounds, from which the noise is computed; give this or `noise_multiplier`."""
-    noise_multiplier: Weight | None = None
+    noise_multiplier: Annotated[float, Ge(0), Le(1e30)] | None = None
     """Standard deviation of the noise divided by the sensitivity."""
     level: Literal["sample", "client"] = "sample"
     """In what two neighbouring data sets differ: one sample of a client, or all samples of one client."""
@@ -93,5 +90,9 @@ class Privacy:
 
     @property
     def reach(self) -> float:
-        """How much a sum of clipped contributions can change: 2 G if a record is replaced, G if it is left out."""
         return reach(self.bound, self.adjacency)
+
+
+def reach(clip: float, adjacency: str) -> float:
+    """How much a sum of contributions clipped to norm G can change: 2 G if a record is replaced, G if left out."""
+    return clip * (2.0 if adjacency == "replace-one" else 1.0)
