@@ -19,12 +19,7 @@ from scipy.optimize import minimize
 
 from jobs.constraints.certificate import Point, certificate
 from jobs.constraints.functions import OF_LOSS, convex, curvatures, forward
-from jobs.constraints.rows import Floats, Rows, read_rows
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from jobs.constraints.rows import Floats, Rows, read_rows, read_toml
 
 JOBS = Path(__file__).parent
 SHARPNESS = {"digit-groups": 1e4, "neyman-pearson": 100.0}
@@ -178,8 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder of the shards, if it is not where the job says")
     parser.add_argument("--margins", action="store_true", help="with the limits less their margins, at which jobs aim")
     asked = parser.parse_args(arguments)
-    with (JOBS / f"{asked.job}.toml").open("rb") as file:
-        job = tomllib.load(file)
+    job = read_toml(JOBS / f"{asked.job}.toml")
     if asked.margins:
         job["constraint"] = [table | {"limit": table["limit"] - table["margin"]} for table in job["constraint"]]
     rows = read_rows(asked.data or Path(job["data"]["path"]))
