@@ -55,7 +55,6 @@ class Optimum(NamedTuple):
 
     @property
     def multipliers(self) -> Floats:
-        """[M]"""
         return np.array([self.numbers[f"multiplier_{m}"] for m in range(1, len(self.value))])
 
 

@@ -126,7 +126,6 @@ def finish(plan: Plan) -> tuple[str, list[Path]]:
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
-    """From the command line."""
     default = "runs/reproduce-fedpdm"
     parser = runs.options(__doc__, "10 seeds, the large grids", "300", f"{default}, or {default}-ROUNDS")
     given = parser.parse_args(arguments)

@@ -41,12 +41,10 @@ class Setting(NamedTuple):
 
     @property
     def clients(self) -> int:
-        """K."""
         return GRIDS[self.grid]
 
     @property
     def present(self) -> int:
-        """Clients of a round."""
         return max(1, round(self.fraction * self.clients))
 
     @property
@@ -56,7 +54,6 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in names of curves."""
         return f"{self.data}-{self.grid}-{self.fraction:g}"
 
     @property
@@ -69,7 +66,6 @@ QUICK = (Setting("digits", "2x2", 0.5), Setting("digits", "4x4", 1.0))  # no set
 
 
 def settings() -> Iterator[Setting]:
-    """All 36."""
     for data in DATA:
         for grid in GRIDS:
             for fraction in FRACTIONS:

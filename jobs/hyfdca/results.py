@@ -45,7 +45,6 @@ class Curve(NamedTuple):
 
     @property
     def seeds(self) -> int:
-        """How many."""
         return len(self.relative)
 
     def time(self, axis: str) -> Floats:

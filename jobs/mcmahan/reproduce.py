@@ -99,7 +99,6 @@ def finish(plan: Plan) -> tuple[str, list[Path]]:
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
-    """From the command line."""
     default = "runs/reproduce-mcmahan"
     full, where = f"the CNN too, {SEEDS[1]} seeds: days", f"{default}, or {default}-ROUNDS"
     parser = runs.options(__doc__, full, "what the jobs say", where, SEEDS, hours=True)

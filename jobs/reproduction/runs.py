@@ -167,5 +167,4 @@ def common(given: argparse.Namespace, seeds: tuple[int, int] = (3, 10)) -> dict[
 
 
 def wants_large(given: argparse.Namespace) -> bool:
-    """Whether the command line asks for the large grid."""
     return (given.grid or ("large" if given.full else "small")) == "large"

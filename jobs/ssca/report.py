@@ -30,7 +30,6 @@ class Search(NamedTuple):
 
 
 def held_name(name: str) -> str:
-    """The label of a baseline whose step's decay is held."""
     return f"{name}-held"
 
 

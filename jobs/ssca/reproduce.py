@@ -102,7 +102,6 @@ def finish(plan: Plan) -> tuple[str, list[Path]]:
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
-    """From the command line."""
     full, default = "1,000 rounds, 10 seeds, the large grid", "runs/reproduce-ssca"
     parser = runs.options(__doc__, full, "200, with --full 1000", f"{default}, or {default}-ROUNDS")
     given = parser.parse_args(arguments)
