@@ -169,7 +169,7 @@ def show(run: Path, as_json: bool, following: bool) -> None:
 def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
     """List the modules that a job would import; True if nothing else is to be done."""
     from mpifed.job.loading import read_table
-    from mpifed.job.own_modules import lines, own_modules
+    from mpifed.job.own_sources import lines, own_modules
 
     table = read_table(job, changes)
     modules = own_modules(table)

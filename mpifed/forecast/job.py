@@ -38,7 +38,7 @@ from mpifed.forecast.text import forecast_text as forecast_text
 from mpifed.job import goals
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
-from mpifed.job.own_modules import own_modules
+from mpifed.job.own_sources import own_modules
 from mpifed.job.participation import most_summed
 from mpifed.job.sweep import points
 from mpifed.job.time_model import described, played_once, simulate

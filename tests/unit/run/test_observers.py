@@ -26,7 +26,7 @@ from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
 from mpifed.job.job import Job
-from mpifed.job.own_modules import own_modules
+from mpifed.job.own_sources import own_modules
 from mpifed.observers.base import ObservedRun, RunOutcome
 from mpifed.run.api import run
 from mpifed.run.observation import Observation
