@@ -23,6 +23,8 @@ from jobs.constraints.rows import Floats, Rows, read_rows, read_toml
 
 JOBS = Path(__file__).parent
 SHARPNESS = {"digit-groups": 1e4, "neyman-pearson": 100.0}
+SWEEPS = 30  # minimizations at most
+ACCURACY = 1e-9  # of e_m and of nu_m e_m, relative to limits and values; the sweeps end there
 WEIGHTS = (0.1, 0.3, 1.0, 3.0)  # of limited losses, relative to what is minimized, in the starts of other problems
 
 
@@ -93,9 +95,7 @@ def values(job: Mapping[str, Any], rows: Rows) -> Callable[[Floats], Values]:
     return at
 
 
-def solve(
-    job: Mapping[str, Any], rows: Rows, start: Floats, sharpness: float, sweeps: int = 30, accuracy: float = 1e-9
-) -> Optimum:
+def solve(job: Mapping[str, Any], rows: Rows, start: Floats, sharpness: float) -> Optimum:
     """A KKT point near `start`, by multipliers nu_m <- (nu_m + sharpness e_m)+ after each minimization over w.
 
     Parameters
@@ -104,12 +104,10 @@ def solve(
     rows : all of them
     start : [d]
     sharpness : the factor of e_m^2 / 2; larger converges in fewer sweeps, each of which takes longer
-    sweeps : minimizations at most
-    accuracy : of e_m and of nu_m e_m, relative to limits and values; the sweeps end there
     """
     at, limit = values(job, rows), np.array([table["limit"] for table in job["constraint"]])
     w, nu = start, np.zeros(len(limit))
-    for _ in range(sweeps):
+    for _ in range(SWEEPS):
 
         def augmented(w: Floats, nu: Floats = nu) -> tuple[float, Floats]:
             value, gradient = at(w)
@@ -121,7 +119,7 @@ def solve(
         value, _ = at(w)
         excess, old = value[1:] - limit, nu
         nu = np.maximum(nu + sharpness * excess, 0)
-        if (abs(nu - old) <= accuracy * sharpness * abs(limit)).all():
+        if (abs(nu - old) <= ACCURACY * sharpness * abs(limit)).all():
             break
     return certified_optimum(job, at, w, start)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,10 +67,7 @@ QUICK = (Setting("digits", "2x2", 0.5), Setting("digits", "4x4", 1.0))  # no set
 
 
 def settings() -> Iterator[Setting]:
-    for data in DATA:
-        for grid in GRIDS:
-            for fraction in FRACTIONS:
-                yield Setting(data, grid, fraction)
+    return (Setting(*each) for each in product(DATA, GRIDS, FRACTIONS))
 
 
 def job_of(data: str, method: str) -> str:

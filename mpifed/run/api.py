@@ -20,10 +20,10 @@ from mpifed.observers.base import Observer
 from mpifed.privacy.ledger_file import LEDGER
 from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
+from mpifed.run.environment import keep_freed_memory
 from mpifed.run.folder import open_folder
 from mpifed.run.lock import locked
 from mpifed.run.loop import RunLoop
-from mpifed.run.memory import keep_freed_memory
 from mpifed.run.observation import Observation, checked_observers
 from mpifed.run.outcome import Result
 from mpifed.run.overwrite import remove
