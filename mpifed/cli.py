@@ -77,18 +77,7 @@ for _command in (audit, compare, data, export, new, plot, scale, status, submit)
     "--accept-changed", is_flag=True, help="With --resume: go on even if own sources or libraries have changed."
 )
 @click.option("--overwrite", is_flag=True, help="Remove the run or sweep in --out first, unless it is running.")
-def run(
-    job: Path,
-    changes: tuple[str, ...],
-    out: Path | None,
-    resume: bool,
-    max_hours: float | None,
-    point: int | None,
-    progress: str,
-    unchecked: bool,
-    accept_changed: bool,
-    overwrite: bool,
-) -> None:
+def run(job: Path, changes: tuple[str, ...], out: Path | None, point: int | None, **how: Any) -> None:
     """Run a job; under mpirun on all its ranks, else in this process.
 
     SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75. It ends
@@ -104,8 +93,7 @@ def run(
     """
     from mpifed.run.command import How, run_command
 
-    how = How(resume, max_hours, progress, not unchecked, accept_changed, overwrite)
-    sys.exit(run_command(job, changes, out, point, how))
+    sys.exit(run_command(job, changes, out, point, How(**how)))
 
 
 @main.command(short_help="Check a job, and forecast its run.")

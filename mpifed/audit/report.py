@@ -226,15 +226,13 @@ def _indented(label: str, text: str) -> str:
 
 def write(audit: Audit, folder: Path) -> str:
     """Write report.json, report.txt and images of recovered rows; gives why there are no images, or ""."""
-    from mpifed.audit.attacks.images import save_pairs, side
+    from mpifed.audit.attacks.images import save_pairs
 
     mark(folder)
     write_json(folder / "report.json", as_json(audit))
     with aside(folder / "report.txt") as temporary:
         temporary.write_text(as_text(audit) + "\n", encoding="utf-8")
     for number, result in enumerate(result for result in audit.attacks if result.applies and len(result.rows)):
-        if side(result.rows.shape[1]) is None:
-            continue
         path = folder / f"{number:02d}-{result.attack}{_KINDS.get(result.seen, '')}.png"
         try:
             save_pairs(path, result.truth[:PICTURES], result.rows[:PICTURES])
