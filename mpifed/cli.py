@@ -77,7 +77,10 @@ for _command in (audit, compare, data, export, new, plot, scale, status, submit)
     "--accept-changed", is_flag=True, help="With --resume: go on even if own sources or libraries have changed."
 )
 @click.option("--overwrite", is_flag=True, help="Remove the run or sweep in --out first, unless it is running.")
-def run(job: Path, changes: tuple[str, ...], out: Path | None, point: int | None, **how: Any) -> None:
+def run(
+    job: Path, changes: tuple[str, ...], out: Path | None, point: int | None,
+    **how: Any,  # fields of How, in their types
+) -> None:  # fmt: skip
     """Run a job; under mpirun on all its ranks, else in this process.
 
     SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75. It ends

@@ -33,6 +33,7 @@ def audit(
 
     from mpifed.audit.command import PARTIES, audited
     from mpifed.audit.report import as_json, as_text, write
+    from mpifed.results.text import line_of
 
     with threadpool_limits(1):
         found = audited(what, changes, rounds, parties or PARTIES)
@@ -40,7 +41,7 @@ def audit(
     folder = out or (what / "audit" if what.is_dir() else None)
     if folder is not None:
         missing = write(found, folder)
-        click.echo(f"{'report':30} {folder}/{missing and f' without images: {missing}'}", err=json_)
+        click.echo(line_of("report", f"{folder}/{missing and f' without images: {missing}'}"), err=json_)
     if found.leaks:
         names = ", ".join(finding.name for finding in found.leaks)
         raise LeakFound(f"{what}: not declared by [audit] accept: {names}")
