@@ -71,7 +71,6 @@ def job_of(case: str, rounds: int, data: Path, numbers: str) -> list[str]:
 
 
 def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> dict[str, Any]:
-    """One repetition of `mpifed run`."""
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "run")
         launched(ranks, "-m", "mpifed", "run", *job_of(case, rounds, data, numbers), "--out", str(out))
@@ -93,7 +92,6 @@ def data_of(case: str, variant: str) -> Path:
 
 
 def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, Any]:
-    """One repetition of one variant."""
     data = data_of(case, variant)
     if variant in NEIGHBOURS:
         result = json.loads(launched(ranks, str(HERE / "streams.py"), str(NEIGHBOURS[variant]), str(rounds)))

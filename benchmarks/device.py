@@ -33,7 +33,6 @@ from rich.table import Table
 from mpifed.comm.transport import Alone
 from mpifed.core.device import Device
 from mpifed.core.exchange import play
-from mpifed.core.round import Round
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.maths.device import open_device
@@ -98,7 +97,6 @@ class Machine:
         return median(found)
 
     def random(self, *shape: int) -> Any:
-        """float32."""
         return self.device.record(np.random.default_rng(0).random(shape, dtype=np.float32))
 
     def products(self, size: int) -> float:
@@ -167,8 +165,7 @@ def rounds(case: Case, folder: Path, device: str, block: int, count: int) -> tup
     } | ({"client_optimizer": case.optimizer} if case.optimizer else {}))  # fmt: skip
     at = prepare(job, Alone())
     machine, found = Machine(at.aggregator.device), []
-    everybody = Round(-1, job.seed, np.ones(at.aggregator.clients, dtype=bool))
-    server, clients = play(at.algorithm.setup, at.server, at.clients, everybody, at.aggregator)
+    server, clients = play(at.algorithm.setup, at.server, at.clients, at.everybody, at.aggregator)
     for index in range(count + 3):
         start = time.perf_counter()
         now = round_of(job, at.aggregator.clients, index)
@@ -193,7 +190,6 @@ def measured(name: str, options: argparse.Namespace, machine: Machine) -> dict[s
 
 
 def main() -> None:
-    """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--clients", type=int, default=1000)

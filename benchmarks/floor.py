@@ -158,6 +158,15 @@ class Exact:
         out *= 2.0**-40
 
 
+def own_shards(folder: Path, comm: MPI.Comm) -> tuple[list[Path], int, int]:
+    """(files of this rank's clients, an even share of neighbours; number of the first of them; clients in all)."""
+    paths = sorted(folder.glob("shard-*.npz"))
+    if len(paths) < comm.size:
+        raise SystemExit(f"{folder}: {len(paths)} shards for {comm.size} ranks; let benchmarks/bench.py prepare them")
+    first, end = (len(paths) * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    return paths[first:end], first, len(paths)
+
+
 def descend(w: Array, change: Array, step: float) -> None:
     """A gradient step; `change` is -step times the gradient of the data term."""
     w *= 1 - 2 * PENALTY * step

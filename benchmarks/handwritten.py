@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from floor import Array, Exact, Network, Server, descend, glorot, layers, mean_loss, timed
+from floor import Array, Exact, Network, Server, descend, glorot, layers, mean_loss, own_shards, timed
 from mpi4py import MPI
 from numpy.typing import NDArray
 
@@ -70,20 +70,16 @@ def networks(rows: int, most: int, features: int) -> dict[int, Network]:
 
 
 def load(folder: Path, comm: MPI.Comm) -> Shards:
-    """The shards of this rank's clients: an even share of neighbours."""
-    paths = sorted(folder.glob("shard-*.npz"))
-    if len(paths) < comm.size:
-        raise SystemExit(f"{folder}: {len(paths)} shards for {comm.size} ranks; let benchmarks/bench.py prepare them")
-    first, end = (len(paths) * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    paths, first, all_clients = own_shards(folder, comm)
     with np.load(paths[0]) as shard:
         samples, features = shard["x"].shape
-    X = np.empty(((end - first) * samples, features), np.float32)
+    X = np.empty((len(paths) * samples, features), np.float32)
     y = np.empty(len(X), np.int64)
-    for client, path in enumerate(paths[first:end]):
+    for client, path in enumerate(paths):
         rows = slice(client * samples, (client + 1) * samples)
         with np.load(path) as shard:
             X[rows], y[rows] = shard["x"], shard["y"]
-    return Shards(X, y, first, end - first, samples, len(paths))
+    return Shards(X, y, first, len(paths), samples, all_clients)
 
 
 def minibatch(rng: np.random.Generator, here: Shards, batch: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from floor import CLASSES, HIDDEN, Array, Network, Server, glorot, layers, mean_loss, timed
+from floor import CLASSES, HIDDEN, Array, Network, Server, glorot, layers, mean_loss, own_shards, timed
 from mpi4py import MPI
 from numpy.typing import NDArray
 
@@ -46,12 +46,8 @@ class SharedNetwork(Network):
 
 
 def load(folder: Path, comm: MPI.Comm) -> Columns:
-    """The shards of this rank's clients: an even share of neighbours."""
-    paths = sorted(folder.glob("shard-*.npz"))
-    if len(paths) < comm.size:
-        raise SystemExit(f"{folder}: {len(paths)} shards for {comm.size} ranks; let benchmarks/bench.py prepare them")
     parts = []
-    for path in paths[len(paths) * comm.rank // comm.size : len(paths) * (comm.rank + 1) // comm.size]:
+    for path in own_shards(folder, comm)[0]:
         with np.load(path) as shard:
             parts.append(shard["x"])
             y = shard["y"]

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from floor import CLASSES, Array, timed
+from floor import CLASSES, Array, own_shards, timed
 from mpi4py import MPI
 from numpy.typing import NDArray
 
@@ -24,16 +24,14 @@ PER_ROUND, STEPS, BATCH, RHO = 50, 5, 10, 10.0
 
 
 def load(folder: Path, comm: MPI.Comm) -> tuple[Array, NDArray[np.int64], int, int]:
-    """(X [n, s, p], y [n, s], number of the first client here, N): an even share of neighbours."""
-    paths = sorted(folder.glob("shard-*.npz"))
-    first, end = (len(paths) * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-    shards = [np.load(path) for path in paths[first:end]]
+    """(X [n, s, p], y [n, s], number of the first client here, N)."""
+    paths, first, clients = own_shards(folder, comm)
+    shards = [np.load(path) for path in paths]
     X, y = (np.stack([shard[name] for shard in shards]) for name in ("x", "y"))
-    return X.astype(np.float32), y, first, len(paths)
+    return X.astype(np.float32), y, first, clients
 
 
 def rounds_of(X: Array, y: NDArray[np.int64], first: int, clients: int, comm: MPI.Comm) -> Callable[[int], None]:
-    """Rounds of FedPDM."""
     here, samples, features = X.shape
     shape = (features, CLASSES)
     shared, rng = np.random.default_rng(3), np.random.default_rng([2, comm.rank])

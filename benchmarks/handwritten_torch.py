@@ -18,7 +18,7 @@ from pathlib import Path
 import networks
 import numpy as np
 import torch
-from floor import timed
+from floor import own_shards, timed
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
@@ -26,10 +26,9 @@ STEPS, BATCH, RATE, WARM_UP = 5, 20, 0.05, 3
 
 
 def rounds_of(name: str, folder: Path, comm: MPI.Comm) -> Callable[[int], None]:
-    """Rounds of FedAvg of this rank's clients, an even share of neighbours."""
-    paths = sorted(folder.glob("shard-*.npz"))
-    first, end = (len(paths) * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-    shards = [np.load(path) for path in paths[first:end]]
+    """Rounds of FedAvg of this rank's clients."""
+    paths, _, clients = own_shards(folder, comm)
+    shards = [np.load(path) for path in paths]
     data = [(torch.from_numpy(shard["x"]), torch.from_numpy(shard["y"].astype(np.int64))) for shard in shards]
     torch.manual_seed(1)
     net: torch.nn.Module = getattr(networks, name)()
@@ -55,7 +54,7 @@ def rounds_of(name: str, folder: Path, comm: MPI.Comm) -> Callable[[int], None]:
                 for summed, tensor in zip(total, parameters, strict=True):
                     summed += tensor
         comm.Allreduce(MPI.IN_PLACE, flat.numpy())
-        flat.div_(len(paths))
+        flat.div_(clients)
         for common, summed in zip(model, total, strict=True):
             common.copy_(summed)
 

@@ -21,7 +21,6 @@ from mpifed.shards.store import ShardFolder, open_federation
 
 
 def block(federation: ShardFolder, client: int) -> object:
-    """All rows of a client."""
     shard = federation.shard(client, in_memory=True)
     at = np.arange(shard.samples)
     if shard.sparse:

@@ -34,7 +34,6 @@ COMM = MPI.COMM_WORLD
 
 
 def slowest(act: Callable[[], object]) -> float:
-    """Seconds of the slowest rank."""
     COMM.Barrier()
     start = time.perf_counter()
     act()
@@ -42,7 +41,6 @@ def slowest(act: Callable[[], object]) -> float:
 
 
 def contenders(nodes: int) -> dict[str, Reduction]:
-    """The algorithms, by name."""
     algorithms: dict[str, Reduction] = {
         "direct": Direct(COMM), "everywhere": Everywhere(COMM),
         "shared memory": ByNode(COMM, NodeMap.even(COMM.size, COMM.size)),

@@ -19,7 +19,7 @@ from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import MLP
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import Loss
-from mpifed.run.memory import keep_freed_memory
+from mpifed.run.environment import keep_freed_memory
 
 PARAMETERS, CONSTRAINTS = 100_000, (0, 1, 3, 8)
 HIDDEN, OUTPUTS = 125, 10

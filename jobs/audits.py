@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -17,10 +16,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from mpifed.job.loading import read_table, shard_command
 
 JOBS = Path(__file__).parent
 MARK = "# Audit: "
@@ -36,10 +32,10 @@ def jobs(names: list[str]) -> Iterator[Path]:
 
 def command_of(text: str) -> list[str] | None:
     """How a header says that the shards are made, with the files of `$MPIFED_DATA`."""
-    found = re.search(r"^# Make the shards: +mpifed (data .*(?:\n# {2,}\S.*)*)", text, flags=re.MULTILINE)
-    if found is None:
+    command = shard_command(text)
+    if not command:
         return None
-    real, parts = Path(os.environ.get("MPIFED_DATA", "data")), shlex.split(re.sub(r" *\\?\n# +", " ", found[1]))
+    real, parts = Path(os.environ.get("MPIFED_DATA", "data")), shlex.split(command)[1:]
     if parts[1] == "mnist":
         parts.insert(2, str(real / "mnist"))
     return [str(real / "libsvm" / part) if part.endswith(".bz2") else part for part in parts]
@@ -58,8 +54,7 @@ def audited(path: Path, channel: str = "") -> str:
 
 def line_of(path: Path) -> str | None:
     """What a header should say; None where the shards are missing, and no command in it makes them."""
-    text = path.read_text(encoding="utf-8")
-    job = tomllib.loads(text)
+    text, job = path.read_text(encoding="utf-8"), read_table(path)
     folder, command = Path(job["data"]["path"]), command_of(text)
     if command is not None and not (folder / "federation.h5").exists():
         subprocess.run([*MPIFED, *command], check=True, stdout=subprocess.DEVNULL)

@@ -78,17 +78,9 @@ for _command in (audit, compare, data, export, new, plot, scale, status, submit)
 )
 @click.option("--overwrite", is_flag=True, help="Remove the run or sweep in --out first, unless it is running.")
 def run(
-    job: Path,
-    changes: tuple[str, ...],
-    out: Path | None,
-    resume: bool,
-    max_hours: float | None,
-    point: int | None,
-    progress: str,
-    unchecked: bool,
-    accept_changed: bool,
-    overwrite: bool,
-) -> None:
+    job: Path, changes: tuple[str, ...], out: Path | None, point: int | None,
+    **how: Any,  # fields of How, in their types
+) -> None:  # fmt: skip
     """Run a job; under mpirun on all its ranks, else in this process.
 
     SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75. It ends
@@ -104,8 +96,7 @@ def run(
     """
     from mpifed.run.command import How, run_command
 
-    how = How(resume, max_hours, progress, not unchecked, accept_changed, overwrite)
-    sys.exit(run_command(job, changes, out, point, how))
+    sys.exit(run_command(job, changes, out, point, How(**how)))
 
 
 @main.command(short_help="Check a job, and forecast its run.")
@@ -169,7 +160,7 @@ def show(run: Path, as_json: bool, following: bool) -> None:
 def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
     """List the modules that a job would import; True if nothing else is to be done."""
     from mpifed.job.loading import read_table
-    from mpifed.job.own_modules import lines, own_modules
+    from mpifed.job.own_sources import lines, own_modules
 
     table = read_table(job, changes)
     modules = own_modules(table)

@@ -78,7 +78,6 @@ def server_agent(work: Work, logs: str) -> Server:
 
 
 def client_agent(work: Work, client: int, config: Any, logs: str) -> ClientAgent:
-    """One client."""
     data = {
         "dataset_path": str(HERE / "appfl_parts.py"), "dataset_name": "dataset",
         "dataset_kwargs": {"folder": str(work.data), "client": client, "held_out": 0 if plain(work) else 1000},
@@ -125,7 +124,6 @@ class Clients:
         return found
 
     def load(self, model: Any) -> None:
-        """A new global model."""
         for agent in self.agents:
             agent.load_parameters(model)
 
@@ -136,7 +134,6 @@ class Clients:
 
 
 def serially(work: Work, logs: str) -> None:
-    """All in this process."""
     server = server_agent(work, logs)
     clients = Clients(work, range(server.num_clients), server.get_client_configs(), logs)
     clients.load(server.get_parameters(serial_run=True))
@@ -183,7 +180,6 @@ def by_mpi(work: Work, logs: str) -> None:
 
 
 def report(work: Work, server: Server, counts: list[int]) -> None:
-    """Print the result."""
     versions = {"appfl": version("appfl"), "torch": torch.__version__}
     server.clock.report(weights(server.model), *counts, versions=versions)
 

@@ -121,12 +121,10 @@ class Clock:
         self.cpu_s = 0.0
 
     def start(self) -> None:
-        """The first round starts."""
         if self.startup_s is None:
             self.startup_s = time.time() - float(os.environ.get(LAUNCHED, "nan"))
 
     def tick(self) -> None:
-        """A round has ended."""
         self.marks.append(time.perf_counter())
         if len(self.marks) in (self.work.warm_up, self.work.all_rounds):
             self.cpu_s = cpu_s(family()) - self.cpu_s

@@ -24,7 +24,6 @@ def client_data(folder: Path, client: int) -> Tensors:
 
 @cache
 def kept_network() -> Network:
-    """One network a worker."""
     return Network()
 
 

@@ -37,7 +37,6 @@ def report(work: Work, found: dict[str, Any], startup_s: float | None) -> None:
 
 
 def by_hand(work: Work) -> None:
-    """The hand-written loop."""
     sys.path.insert(0, str(BENCHMARKS))
     import handwritten
     from mpi4py import MPI
@@ -57,7 +56,6 @@ def by_hand(work: Work) -> None:
 
 
 def by_mpifed(work: Work) -> None:
-    """`mpifed run`."""
     from mpi4py import MPI
 
     import mpifed.cli

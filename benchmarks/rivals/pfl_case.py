@@ -23,7 +23,7 @@ from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
 from pfl.callback.central_evaluation import CentralEvaluationCallback
 from pfl.data.dataset import Dataset
-from pfl.data.federated_dataset import ShardFolder
+from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import MinimizeReuseUserSampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
@@ -87,7 +87,7 @@ def main() -> None:
         torch.optim.SGD(model.parameters(), 1.0),
     )  # fmt: skip
     present, batch = case.present or case.clients, case.batch
-    users = ShardFolder(user, sampler())
+    users = FederatedDataset(user, sampler())
     algorithm = NNAlgorithmParams(
         central_num_iterations=work.all_rounds, evaluation_frequency=10, train_cohort_size=present,
         val_cohort_size=0,

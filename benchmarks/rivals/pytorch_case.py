@@ -41,7 +41,6 @@ def local_steps(model: Network, optimizer: torch.optim.Optimizer, batches: Batch
 
 
 def shipped(work: Work, clock: Clock) -> Network:
-    """As tutorials do it."""
     clients = [loader(data, work.case) for data in tensors(work)]
     server = Network()
     clock.start()

@@ -94,17 +94,13 @@ def verified(rivals: list[str]) -> list[dict[str, Any]]:
     for variant in VARIANTS:
         if variant.rival not in rivals or variant.setting not in VERIFIED[variant.rival]:
             continue
-        for case in ("step",) if variant.setting.startswith("joined") else cases_of(variant):
+        compared = ("step", "epoch", "cnn-epoch") if "cnn" in variant.rounds else ("step", "epoch")
+        for case in ("step",) if variant.setting.startswith("joined") else compared:
             result = verify(variant, case)
             results.append(result)
             said = result.get("error") or f"largest difference {result['difference']:.1e}, rows {result['counted']}"
             print(f"{variant.name}, {case}: {'agrees' if result.get('agrees') else 'DIFFERS'}; {said}", flush=True)
     return results
-
-
-def cases_of(variant: Variant) -> tuple[str, ...]:
-    """The cases in which its model is compared."""
-    return ("step", "epoch", "cnn-epoch") if "cnn" in variant.rounds else ("step", "epoch")
 
 
 def counted(case: str, found: dict[str, Any], samples: int) -> bool | None:

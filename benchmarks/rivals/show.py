@@ -38,7 +38,6 @@ def ratio(runs: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> flo
 
 
 def rows(results: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """The cells of the table."""
     found = []
     for case, variants in grouped(results).items():
         for name, runs in variants.items():
@@ -78,7 +77,6 @@ def versions(results: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def text(results: Sequence[dict[str, Any]]) -> str:
-    """The table for a terminal."""
     table = [list(HEADINGS), *rows(results)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
     lines = [

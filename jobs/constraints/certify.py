@@ -113,7 +113,8 @@ def compared(ours: Columns, theirs: Columns, tolerance: float) -> list[tuple[str
     """
     scales = dict.fromkeys(("lower_bound", "duality_gap"), abs(ours["objective"] or 0.0))
     scales |= dict.fromkeys(("kkt_residual", "stationarity", "feasibility", "complementarity"), 1e-3)
-    scales |= {f"margin_{m}": abs(ours[f"constraint_{m}"] or 0.0) for m in range(1, _constraints(ours) + 1)}
+    of_margins = {name.replace("constraint", "margin"): value for name, value in ours.items() if "constraint_" in name}
+    scales |= {name: abs(value or 0.0) for name, value in of_margins.items()}
     found, steps = [], [_step(columns.get("feasible_direction")) for columns in (ours, theirs)]
     for name, here in ours.items():
         there = theirs.get(name, math.nan)
@@ -127,10 +128,6 @@ def compared(ours: Columns, theirs: Columns, tolerance: float) -> list[tuple[str
             same = _agree(here, there, scales.get(name, 0.0), tolerance)
         found.append((name, here, there, same))
     return found
-
-
-def _constraints(columns: Columns) -> int:
-    return sum(name.startswith("constraint_") for name in columns)
 
 
 def _agree(ours: float | None, theirs: float | None, scale: float, tolerance: float) -> bool:

@@ -19,15 +19,12 @@ from scipy.optimize import minimize
 
 from jobs.constraints.certificate import Point, certificate
 from jobs.constraints.functions import OF_LOSS, convex, curvatures, forward
-from jobs.constraints.rows import Floats, Rows, read_rows
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from jobs.constraints.rows import Floats, Rows, read_rows, read_toml
 
 JOBS = Path(__file__).parent
 SHARPNESS = {"digit-groups": 1e4, "neyman-pearson": 100.0}
+SWEEPS = 30  # minimizations at most
+ACCURACY = 1e-9  # of e_m and of nu_m e_m, relative to limits and values; the sweeps end there
 WEIGHTS = (0.1, 0.3, 1.0, 3.0)  # of limited losses, relative to what is minimized, in the starts of other problems
 
 
@@ -60,7 +57,6 @@ class Optimum(NamedTuple):
 
     @property
     def multipliers(self) -> Floats:
-        """[M]"""
         return np.array([self.numbers[f"multiplier_{m}"] for m in range(1, len(self.value))])
 
 
@@ -99,9 +95,7 @@ def values(job: Mapping[str, Any], rows: Rows) -> Callable[[Floats], Values]:
     return at
 
 
-def solve(
-    job: Mapping[str, Any], rows: Rows, start: Floats, sharpness: float, sweeps: int = 30, accuracy: float = 1e-9
-) -> Optimum:
+def solve(job: Mapping[str, Any], rows: Rows, start: Floats, sharpness: float) -> Optimum:
     """A KKT point near `start`, by multipliers nu_m <- (nu_m + sharpness e_m)+ after each minimization over w.
 
     Parameters
@@ -110,12 +104,10 @@ def solve(
     rows : all of them
     start : [d]
     sharpness : the factor of e_m^2 / 2; larger converges in fewer sweeps, each of which takes longer
-    sweeps : minimizations at most
-    accuracy : of e_m and of nu_m e_m, relative to limits and values; the sweeps end there
     """
     at, limit = values(job, rows), np.array([table["limit"] for table in job["constraint"]])
     w, nu = start, np.zeros(len(limit))
-    for _ in range(sweeps):
+    for _ in range(SWEEPS):
 
         def augmented(w: Floats, nu: Floats = nu) -> tuple[float, Floats]:
             value, gradient = at(w)
@@ -127,7 +119,7 @@ def solve(
         value, _ = at(w)
         excess, old = value[1:] - limit, nu
         nu = np.maximum(nu + sharpness * excess, 0)
-        if (abs(nu - old) <= accuracy * sharpness * abs(limit)).all():
+        if (abs(nu - old) <= ACCURACY * sharpness * abs(limit)).all():
             break
     return certified_optimum(job, at, w, start)
 
@@ -178,8 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder of the shards, if it is not where the job says")
     parser.add_argument("--margins", action="store_true", help="with the limits less their margins, at which jobs aim")
     asked = parser.parse_args(arguments)
-    with (JOBS / f"{asked.job}.toml").open("rb") as file:
-        job = tomllib.load(file)
+    job = read_toml(JOBS / f"{asked.job}.toml")
     if asked.margins:
         job["constraint"] = [table | {"limit": table["limit"] - table["margin"]} for table in job["constraint"]]
     rows = read_rows(asked.data or Path(job["data"]["path"]))

@@ -50,9 +50,12 @@ class Rows:
 
 def read_job(run: Path) -> dict[str, Any]:
     """The job of a run folder, with all defaults written out."""
-    with (run / "job.toml").open("rb") as file:
-        job: dict[str, Any] = tomllib.load(file)
-    return job
+    return read_toml(run / "job.toml")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    tables: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return tables
 
 
 def read_model(path: Path) -> Model:

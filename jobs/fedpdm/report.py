@@ -10,8 +10,7 @@ import numpy as np
 from jobs.fedpdm.claims import AT, Curves, claims
 from jobs.fedpdm.truth import Truth
 from jobs.reproduction.results import place, spread
-from jobs.reproduction.tables import LEGEND, claims_table, number, percent, row, rule, seeds_text
-from mpifed.results.text import toml_text
+from jobs.reproduction.tables import LEGEND, claims_table, head, number, percent, row, seeds_text, settings_text
 
 
 class Search(NamedTuple):
@@ -58,18 +57,16 @@ def text(
 
 
 def _truths(truths: Sequence[Truth]) -> Iterator[str]:
-    yield row(("claimed", "epsilon of one upload", "noise / (19)", "lambda public", "lambda hidden", "q^2, public",
-               "q^2, hidden"))  # fmt: skip
-    yield rule(7)
+    yield from head("claimed", "epsilon of one upload", "noise / (19)", "lambda public", "lambda hidden", "q^2, public",
+                    "q^2, hidden")  # fmt: skip
     for one in truths:
         proved = [f"{epsilon:,.0f}" for epsilon in one[3:]]
         yield row((f"{one.claimed:g}", f"{one.one_round:.1f}", f"{one.multiplier:.3f}", *proved))
 
 
 def _measured(curves: Curves) -> Iterator[str]:
-    yield row(("curve", "seeds", "training loss", "F, (24)", "accuracy", f"accuracy at {AT[0]}", "zeros",
-               "epsilon, if secret", "by (20)"))  # fmt: skip
-    yield rule(9)
+    yield from head("curve", "seeds", "training loss", "F, (24)", "accuracy", f"accuracy at {AT[0]}", "zeros",
+                    "epsilon, if secret", "by (20)")  # fmt: skip
     for name, curve in curves.items():
         early = place(curve.rounds, AT[0])
         loss, objective, accuracy = (spread(one[:, -1]) for one in (curve.loss, curve.objective, curve.accuracy))
@@ -87,16 +84,13 @@ def _most(epsilon: Any) -> str:
 
 def _clips(clips: Sequence[Clip]) -> Iterator[str]:
     """The mean over the methods comes last: it chooses."""
-    yield row(("job", "clip", "training loss", "F, (24)", "accuracy"))
-    yield rule(5)
+    yield from head("job", "clip", "training loss", "F, (24)", "accuracy")
     for one in clips:
         yield row((one.name, f"{one.clip:g}", f"{one.loss:.4f}", f"{one.objective:.3f}", f"{100 * one.accuracy:.1f} %"))
 
 
 def _searches(searches: Sequence[Search]) -> Iterator[str]:
-    yield row(("job", "tried", "settings", "training loss", "at the edge of the grid"))
-    yield rule(5)
+    yield from head("job", "tried", "settings", "training loss", "at the edge of the grid")
     for one in searches:
-        parts = ((key.rpartition(".")[2], toml_text(value)) for key, value in one.settings.items())
-        settings = ", ".join(f"{key} = {value}" for key, value in parts)
-        yield row((one.name, str(one.tried), settings, f"{one.loss:.4f}", "; ".join(one.edges) or "no"))
+        cells = (settings_text(one.settings), f"{one.loss:.4f}", "; ".join(one.edges) or "no")
+        yield row((one.name, str(one.tried), *cells))

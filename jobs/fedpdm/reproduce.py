@@ -22,7 +22,6 @@ from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.results.best import select
 from mpifed.results.points import read_points
-from mpifed.results.text import toml_text
 
 EVERY = 30  # rounds between measurements
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -77,16 +76,12 @@ def play(plan: Plan) -> tuple[dict[str, Curve | None], list[report.Search], list
         if (grid / "sweep.csv").exists():
             best = select(grid, by="train_loss", maximize=False)
             settings = {key: value for key, value in best["settings"].items() if key != "seed"}
-            folders[f"{name}-tuned"] = plan.curve(name, "tuned", _assigned(settings))
-            tried = len(list(grid.glob("point-*")))
+            folders[f"{name}-tuned"] = plan.curve(name, "tuned", runs.assigned(settings))
+            tried = len(runs.points_of(grid))
             searches.append(report.Search(name, settings, tried, best["mean"]["train_loss"], best["edges"]))
-    some = {name: points for name, folder in folders.items() if (points := sorted(folder.glob("point-*")))}
+    some = {name: points for name, folder in folders.items() if (points := runs.points_of(folder))}
     curves = {name: read_curve(name, points, plan.rounds) for name, points in some.items()}
     return curves, searches, clips + _means(clips)
-
-
-def _assigned(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={toml_text(value)}" for key, value in settings.items()]
 
 
 def _clips(plan: Plan, name: str) -> list[report.Clip]:
@@ -127,13 +122,10 @@ def finish(plan: Plan) -> tuple[str, list[Path]]:
     curves = {name: curve for name, curve in found.items() if curve is not None}
     failed = [name for name in found if name not in curves]
     text = report.text(curves, failed, searches, clips, truths(plan), plan.rounds)
-    plan.out.mkdir(parents=True, exist_ok=True)
-    (plan.out / "table.md").write_text(text, encoding="utf-8")
-    return text, list(figures.draw(plan.out, curves))
+    return plan.written(text, figures.draw(plan.out, curves))
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
-    """From the command line."""
     default = "runs/reproduce-fedpdm"
     parser = runs.options(__doc__, "10 seeds, the large grids", "300", f"{default}, or {default}-ROUNDS")
     given = parser.parse_args(arguments)
@@ -146,8 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = plan_of(arguments)
     if not plan.dry:
         runs.prepare_mnist(Path("data/mnist-rows-100"), "rows", 100)
-    text, pictures = finish(plan)
-    print("\n".join([text, *(f"figure: {path}" for path in pictures)]))
+    runs.show(*finish(plan))
 
 
 if __name__ == "__main__":

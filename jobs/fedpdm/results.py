@@ -33,7 +33,6 @@ class Curve(NamedTuple):
 
     @property
     def seeds(self) -> int:
-        """How many."""
         return len(self.loss)
 
     def by(self, measure: str) -> Line:

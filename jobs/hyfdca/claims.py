@@ -33,6 +33,11 @@ class Count(NamedTuple):
     lost: tuple[str, ...]  # settings in which its loss is not the lower
 
 
+def data_of(curves: Curves) -> list[str]:
+    """The data sets of which anything was run."""
+    return [data for data in DATA_TITLES if any(curve.setting.data == data for curve in curves.values())]
+
+
 def pairs(curves: Curves, own: str, rival: str) -> Iterator[tuple[Curve, Curve]]:
     """The curves of both in every setting that has both."""
     for curve in curves.values():

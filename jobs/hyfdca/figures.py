@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jobs.hyfdca.claims import Curves
+from jobs.hyfdca.claims import Curves, data_of
 from jobs.hyfdca.names import DATA_TITLES, FRACTIONS, GRIDS, METHODS, OWN, TITLES, Setting, label
 from jobs.hyfdca.results import AXES, Curve
 from jobs.reproduction.pictures import save
@@ -30,11 +30,10 @@ LEAST = 1e-10  # of what is drawn, whatever it is
 def draw(out: Path, curves: Curves) -> Iterator[Path]:
     """Writes the figures of all data sets that were run as PNG and PDF; the files."""
     pictures: dict[str, Callable[[], Figure]] = {}
-    for data in DATA_TITLES:
-        if any(curve.setting.data == data for curve in curves.values()):
-            for axis in AXES:
-                pictures[f"fig3-{data}-{axis}"] = partial(_convergence, data, axis, curves)
-            pictures[f"fig4-{data}"] = partial(_costs, data, curves)
+    for data in data_of(curves):
+        for axis in AXES:
+            pictures[f"fig3-{data}-{axis}"] = partial(_convergence, data, axis, curves)
+        pictures[f"fig4-{data}"] = partial(_costs, data, curves)
     return save(out, pictures)
 
 

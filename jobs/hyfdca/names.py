@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,12 +42,10 @@ class Setting(NamedTuple):
 
     @property
     def clients(self) -> int:
-        """K."""
         return GRIDS[self.grid]
 
     @property
     def present(self) -> int:
-        """Clients of a round."""
         return max(1, round(self.fraction * self.clients))
 
     @property
@@ -56,7 +55,6 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in names of curves."""
         return f"{self.data}-{self.grid}-{self.fraction:g}"
 
     @property
@@ -69,11 +67,7 @@ QUICK = (Setting("digits", "2x2", 0.5), Setting("digits", "4x4", 1.0))  # no set
 
 
 def settings() -> Iterator[Setting]:
-    """All 36."""
-    for data in DATA:
-        for grid in GRIDS:
-            for fraction in FRACTIONS:
-                yield Setting(data, grid, fraction)
+    return (Setting(*each) for each in product(DATA, GRIDS, FRACTIONS))
 
 
 def job_of(data: str, method: str) -> str:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from jobs.hyfdca.claims import BY, COMPARED, GOALS, Curves, claims, count, nearest
+from jobs.hyfdca.claims import BY, COMPARED, GOALS, Curves, claims, count, data_of, nearest
 from jobs.hyfdca.names import DATA_TITLES, METHODS, OWN, QUICK, RIVALS, ROUNDS, TITLES, Setting, label, settings
 from jobs.hyfdca.results import Curve
-from jobs.reproduction.tables import claims_table, row, rule, seeds_text
+from jobs.reproduction.tables import claims_table, head, row, seeds_text, settings_text
 from mpifed.job.time_model import KINDS
-from mpifed.results.text import toml_text
 
 COUNTED = ("hyfdca", "hyfdca-accelerated", "bundle")
 STEADY = 0.01  # how far P of the model that is returned may be above the least that was measured
@@ -59,8 +58,7 @@ def text(
 
 def _counts(curves: Curves) -> Iterator[str]:
     """Methods of ours that need all clients are counted where all take part, and in two ways alone."""
-    yield row(("method", "against", "compared", "loss", "accuracy", "both", "loss not lower in"))
-    yield rule(7)
+    yield from head("method", "against", "compared", "loss", "accuracy", "both", "loss not lower in")
     for own in COUNTED:
         for rival in RIVALS:
             for axis, how in BY.items():
@@ -71,8 +69,7 @@ def _counts(curves: Curves) -> Iterator[str]:
 
 
 def _goals(curves: Curves) -> Iterator[str]:
-    yield row(("data", "present", "rounds", "wanted", "reached", "by"))
-    yield rule(6)
+    yield from head("data", "present", "rounds", "wanted", "reached", "by")
     for goal in GOALS:
         found = nearest(curves, goal)
         reached = ("not run", "") if found is None else (f"{found[1]:.2g}", TITLES[found[0]])
@@ -81,8 +78,7 @@ def _goals(curves: Curves) -> Iterator[str]:
 
 def _excess(curves: Curves) -> Iterator[str]:
     """By method, over all settings: of rivals the last w, of ours the model that they return."""
-    yield row(("method", "settings", "median", "largest", "in", "within 1 % in"))
-    yield rule(6)
+    yield from head("method", "settings", "median", "largest", "in", "within 1 % in")
     for method in (*OWN, *RIVALS):
         found = {curve.setting.name: float(curve.excess.max()) for curve in curves.values() if curve.method == method}
         if found:
@@ -91,16 +87,10 @@ def _excess(curves: Curves) -> Iterator[str]:
             yield row((TITLES[method], str(len(found)), *numbers, worst, f"{sum(e <= STEADY for e in found.values())}"))
 
 
-def _data(curves: Curves) -> list[str]:
-    """The data sets of which anything was run."""
-    return [data for data in DATA_TITLES if any(curve.setting.data == data for curve in curves.values())]
-
-
 def _everybody(curves: Curves) -> Iterator[str]:
     """At a third of the rounds and at the end."""
-    here = _data(curves)
-    yield row(("method", *(DATA_TITLES[data] for data in here)))
-    yield rule(1 + len(here))
+    here = data_of(curves)
+    yield from head("method", *(DATA_TITLES[data] for data in here))
     for method in (*OWN, *RIVALS):
         found = [curves.get(label(Setting(data, "4x4", 1.0), method)) for data in here]
         if any(found):
@@ -118,8 +108,7 @@ def _both(curve: Curve | None) -> str:
 
 
 def _measured(curves: Curves) -> Iterator[str]:
-    yield row(("data", "clients", "a round", *(TITLES[method] for method in METHODS)))
-    yield rule(3 + len(METHODS))
+    yield from head("data", "clients", "a round", *(TITLES[method] for method in METHODS))
     for setting in (*settings(), *QUICK):
         found = [curves.get(label(setting, method)) for method in METHODS]
         if any(found):
@@ -136,8 +125,7 @@ def _end(curve: Curve | None) -> str:
 
 def _costs(curves: Curves) -> Iterator[str]:
     """Of 4 x 4 clients, all present."""
-    yield row(("data", "method", *KINDS, "together", "with published times", "here, s"))
-    yield rule(len(KINDS) + 5)
+    yield from head("data", "method", *KINDS, "together", "with published times", "here, s")
     for data in DATA_TITLES:
         for method in ("hyfdca", *COMPARED):
             curve = curves.get(label(Setting(data, "4x4", 1.0), method))
@@ -149,11 +137,8 @@ def _costs(curves: Curves) -> Iterator[str]:
 
 
 def _searches(searches: Sequence[Search]) -> Iterator[str]:
-    yield row(("setting and method", "tried", "not beaten", "chosen", "grade", "at the edge of the grid"))
-    yield rule(6)
+    yield from head("setting and method", "tried", "not beaten", "chosen", "grade", "at the edge of the grid")
     for one in searches:
-        parts = ((key.rpartition(".")[2], toml_text(value)) for key, value in one.settings.items())
-        chosen = ", ".join(f"{key} = {value}" for key, value in parts)
-        edges = (edge.partition(" = ")[0].removeprefix("algorithm.") for edge in one.edges)
-        cells = (str(one.tried), str(one.front), chosen, f"{one.grade:.3f}", ", ".join(edges) or "no")
+        edges = ", ".join(edge.partition(" = ")[0].removeprefix("algorithm.") for edge in one.edges)
+        cells = (str(one.tried), str(one.front), settings_text(one.settings), f"{one.grade:.3f}", edges or "no")
         yield row((one.name, *cells))

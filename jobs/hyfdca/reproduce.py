@@ -8,7 +8,6 @@ paper, and written into `tuned.json`.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
 from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.results import pareto
-from mpifed.results.text import toml_text
 
 SEEDS = (1, 3)  # of a curve, without --full and with
 MEASURED = 30  # times in a run
@@ -52,7 +50,6 @@ class Plan(runs.Plan):
     settings: tuple[Setting, ...] = field(default_factory=lambda: tuple(settings()))
     tuned: Path = JOBS / "tuned.json"
     searched: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=lambda: SEARCHED)
-    deadline: float = float("inf")  # of time.monotonic(): no run begins after it
 
     def setting_changes(self, setting: Setting, method: str) -> list[str]:
         """What a setting makes of a method's job, but for what was tuned."""
@@ -65,24 +62,18 @@ class Plan(runs.Plan):
 
     def curve(self, setting: Setting, method: str) -> Path:
         """The folder of a method's runs in a setting."""
-        folder, tuned = (
-            self.out / label(setting, method),
-            self.known().get(label(tuned_in(setting, method), method), {}),
-        )
-        if time.monotonic() < self.deadline:
-            job, every = job_of(setting.data, method), max(1, self.rounds // MEASURED)
-            changes = [*self.setting_changes(setting, method), *_assigned(tuned)]
-            self.run(job, folder, self.rounds, every, changes, self.seeds)
+        folder, job = self.out / label(setting, method), job_of(setting.data, method)
+        tuned = self.known().get(label(tuned_in(setting, method), method), {})
+        changes = [*self.setting_changes(setting, method), *runs.assigned(tuned)]
+        self.run(job, folder, self.rounds, max(1, self.rounds // MEASURED), changes, self.seeds)
         return folder
 
     def tune(self, setting: Setting, method: str) -> Path:
         """The folder of a sweep over a method's hyper-parameters in a setting, one seed that is not reported."""
         folder = self.out / "tune" / label(setting, method)
-        if time.monotonic() < self.deadline:
-            grid = [f'sweep."{key}"={toml_text(list(values))}' for key, values in self.searched[method].items()]
-            rounds = min(self.rounds, TUNE_ROUNDS)
-            changes = [*self.setting_changes(setting, method), f"seed={runs.GRID_SEED}", *grid]
-            self.run(job_of(setting.data, method), folder, rounds, rounds, changes, 1)
+        rounds = min(self.rounds, TUNE_ROUNDS)
+        changes = [*self.setting_changes(setting, method), *runs.searched(self.searched[method])]
+        self.run(job_of(setting.data, method), folder, rounds, rounds, changes, 1)
         return folder
 
     def asked(self) -> list[tuple[Setting, str]]:
@@ -90,10 +81,6 @@ class Plan(runs.Plan):
         first = sorted(self.settings, key=lambda one: one.grid != "4x4")
         both = [(setting, method) for setting in first for method in setting.methods]
         return [one for one in both if self.some([label(*one)])]
-
-
-def _assigned(changes: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={toml_text(value)}" for key, value in changes.items()]
 
 
 def tuned_in(setting: Setting, method: str) -> Setting:
@@ -126,7 +113,7 @@ def searches(plan: Plan) -> list[report.Search]:
         if (folder / "sweep.csv").exists():
             best = pareto.select(folder, CRITERIA)
             chosen = {key: value for key, value in best["settings"].items() if key != "seed"}
-            tried, front = len(list(folder.glob("point-*"))), len(best["front"])
+            tried, front = len(runs.points_of(folder)), len(best["front"])
             found.append(report.Search(name, tried, front, chosen, best["grade"], best["edges"]))
     return found
 
@@ -140,16 +127,13 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
     curves, missing, optima = dict[str, Curve](), list[str](), dict[str, float]()
     for setting, method in plan.asked():
         name = label(setting, method)
-        points = sorted((plan.out / name).glob("point-*"))
-        curve = None
+        points, curve = runs.points_of(plan.out / name), None
         if points:
+            job = read_table(plan.jobs / f"{job_of(setting.data, method)}.toml")
             if setting.data not in optima:
-                job = read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())
                 folder, kept = data.folder_of(setting.data, setting.grid), plan.out / f"optimum-{setting.data}.json"
                 optima[setting.data] = best_of(folder, job["model"]["l2"], kept)
-            network = SimulatedNetworkTable(
-                **read_table(plan.jobs / f"{job_of(setting.data, method)}.toml", ())["simulated_network"]
-            )
+            network = SimulatedNetworkTable(**job["simulated_network"])
             curve = read_curve(setting, method, points, plan.rounds, optima[setting.data], network)
         if curve is None:
             missing.append(name)
@@ -162,26 +146,22 @@ def finish(plan: Plan) -> tuple[str, list[Path]]:
     """Runs what is left to run, and writes the table and the figures; both."""
     curves, missing, optima = play(plan)
     text = report.text(curves, missing, optima, searches(plan), plan.rounds)
-    plan.out.mkdir(parents=True, exist_ok=True)
-    (plan.out / "table.md").write_text(text, encoding="utf-8")
-    return text, list(figures.draw(plan.out, curves))
+    return plan.written(text, figures.draw(plan.out, curves))
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> tuple[Plan, bool]:
     """From the command line; and whether to search hyper-parameters first."""
     default = "runs/reproduce-hyfdca"
     where = f"{default}, or {default}-ROUNDS"
-    parser = runs.options(__doc__, f"{SEEDS[1]} seeds", str(ROUNDS), where, SEEDS, grid=False)
+    parser = runs.options(__doc__, f"{SEEDS[1]} seeds", str(ROUNDS), where, SEEDS, hours=True)
     parser.add_argument("--quick", action="store_true", help="20 rounds on the digits: seconds")
     parser.add_argument("--tune", action="store_true", help="search hyper-parameters first")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many, and report on what is there")
     given = parser.parse_args(arguments)
     rounds = given.rounds or (20 if given.quick else ROUNDS)
     kind = "-quick" if given.quick else "" if rounds == ROUNDS else f"-{rounds}"
     out = given.out or Path(default + kind)
     chosen = QUICK if given.quick else tuple(settings())
-    deadline = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
-    return Plan(out, rounds, **runs.common(given, SEEDS), settings=chosen, deadline=deadline), given.tune
+    return Plan(out, rounds, **runs.common(given, SEEDS), settings=chosen), given.tune
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -190,8 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for setting, _ in plan.asked():
             data.prepare(setting.data, setting.grid)
         search(plan)
-    text, pictures = finish(plan)
-    print("\n".join([text, *(f"figure: {path}" for path in pictures)]))
+    runs.show(*finish(plan))
 
 
 if __name__ == "__main__":

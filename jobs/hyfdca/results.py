@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jobs.constraints.rows import read_rows
 from jobs.hyfdca.names import RIVALS, Setting
 from jobs.hyfdca.optimum import optimum
 from jobs.reproduction.results import Floats, Rounds, read_runs
@@ -16,7 +17,6 @@ from mpifed.files.atomic import aside
 from mpifed.files.json_file import read_json
 from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.job.time_model import KINDS, PER_VALUE, simulate
-from mpifed.shards.store import open_federation
 
 COLUMNS = ("objective", "test_accuracy", "elapsed_s", "simulated_s")
 AXES = ("rounds", "simulated", "real")  # of the figures
@@ -45,7 +45,6 @@ class Curve(NamedTuple):
 
     @property
     def seeds(self) -> int:
-        """How many."""
         return len(self.relative)
 
     def time(self, axis: str) -> Floats:
@@ -126,28 +125,7 @@ def best_of(data: Path, penalty: float, kept: Path) -> float:
 
 
 def whole(folder: Path) -> tuple[Any, Any]:
-    """X [N, p] and y [N] of all training rows, put together from the clients' cells."""
-    data = open_federation(folder)
-    y = np.zeros(data.samples, dtype=np.int64)
-    shards = [data.shard(client, in_memory=False) for client in range(data.clients)]
-    if shards[0].sparse:
-        return _sparse(shards, y, (data.samples, data.features)), y
-    X = np.zeros((data.samples, data.features))
-    for shard in shards:
-        own = np.empty((shard.samples, shard.features))
-        shard.take(np.arange(shard.samples), own)
-        X[np.ix_(shard.rows, shard.columns)] = own
-        y[shard.rows] = shard.y
-    return X, y
-
-
-def _sparse(shards: Sequence[Any], y: Any, shape: tuple[int, int]) -> Any:
-    from scipy.sparse import coo_matrix
-
-    parts = []
-    for shard in shards:
-        own = shard.take_sparse(np.arange(shard.samples), np.float64).tocoo()
-        parts.append((own.data, shard.rows[own.row], shard.columns[own.col]))
-        y[shard.rows] = shard.y
-    values, rows, columns = map(np.concatenate, zip(*parts, strict=True))
-    return coo_matrix((values, (rows, columns)), shape=shape).tocsr()
+    """X [N, p] and y [N] of all training rows."""
+    rows = read_rows(folder)
+    (both,) = rows.pieces(len(rows.y))
+    return both

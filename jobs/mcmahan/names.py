@@ -28,22 +28,18 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """That of its job."""
         return f"{self.model}-e{self.epochs}-b{self.batch or 'inf'}-{self.split}"
 
     @property
     def title(self) -> str:
-        """For tables and figures."""
         return f"{self.model.upper()}, E = {self.epochs}, B = {self.batch or 'all'}, {SPLITS[self.split][0]}"
 
     @property
     def target(self) -> float:
-        """Test accuracy."""
         return TARGETS[self.model]
 
     @property
     def job(self) -> dict[str, Any]:
-        """Its tables."""
         return read_table(JOBS / f"{self.name}.toml", ())
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jobs.mcmahan.names import ROWS, SPLITS, Row
 from jobs.mcmahan.results import Curve
-from jobs.reproduction.tables import Claim, claims_table, row, rule
+from jobs.reproduction.tables import Claim, claims_table, head, row
 
 APART = 1.1  # times the rounds of another row, above which it needs more
 SAME, NEAR = 1.25, 2.0  # times the paper's rounds, within which a row reproduces, and reproduces in part
@@ -99,7 +99,7 @@ def _shared(one: Row, other: Row) -> str:
 
 
 def _costs(curves: Mapping[str, Curve]) -> list[str]:
-    lines = [row(("job", "rate", "seeds", "rounds", "best accuracy", "seconds a round", "MiB, largest rank")), rule(7)]
+    lines = [*head("job", "rate", "seeds", "rounds", "best accuracy", "seconds a round", "MiB, largest rank")]
     for name, curve in curves.items():
         seconds = sum(run.seconds for run in curve.runs) / len(curve.runs)
         memory = max(run.memory for run in curve.runs) / 2**20
@@ -109,7 +109,7 @@ def _costs(curves: Mapping[str, Curve]) -> list[str]:
 
 
 def _searches(tried: Sequence[Tried]) -> list[str]:
-    lines = [row(("job", "rate", "rounds played", "rounds to the target", "best accuracy")), rule(5)]
+    lines = [*head("job", "rate", "rounds played", "rounds to the target", "best accuracy")]
     for one in tried:
         best = "failed numerically" if one.best != one.best else f"{100 * one.best:.2f} %"
         reached = "" if one.reached is None else f"{one.reached:.0f}"

@@ -8,7 +8,6 @@ that is not reported, and the report has what was tried; the rates of the jobs s
 from __future__ import annotations
 
 import csv
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from jobs.mcmahan.results import Curve, read_curve, read_run
 from jobs.reproduction import runs
 from mpifed.files.atomic import aside
 from mpifed.job.job import read_table
-from mpifed.results.text import toml_text
 
 SEEDS = (1, 3)  # of a row, without --full and with
 RATES = (0.046, 0.1, 0.22, 0.46)  # multiples of the cubic root of ten
@@ -36,7 +34,6 @@ class Plan(runs.Plan):
     rates: Mapping[int | None, Sequence[float]] = field(
         default_factory=lambda: {10: RATES[:3], 50: RATES[:3], None: RATES[1:]}
     )
-    deadline: float = float("inf")  # of time.monotonic(): no run begins after it
 
     def asked(self) -> list[Row]:
         """The rows that are to be run."""
@@ -46,17 +43,16 @@ class Plan(runs.Plan):
     def curve(self, row: Row) -> Path:
         """The folder of a row's runs."""
         folder, job = self.out / row.name, row.job
-        if time.monotonic() < self.deadline:
-            self.run(row.name, folder, self.rounds or job["rounds"], job["record"]["evaluate_every"], [], self.seeds)
+        self.run(row.name, folder, self.rounds or job["rounds"], job["record"]["evaluate_every"], [], self.seeds)
         return folder
 
     def searched(self, row: Row) -> Path:
         """The folder of the search of a row's rate, one seed."""
         folder, job = self.out / "rates" / row.name, row.job
-        if self.tune and time.monotonic() < self.deadline:
+        if self.tune:
             share, least = SEARCH_ROUNDS
             rounds = self.rounds or min(job["rounds"], max(least, int(share * job["rounds"])))
-            grid = [f"seed={runs.GRID_SEED}", f'sweep."{RATE}"={toml_text(list(self.rates[row.batch]))}']
+            grid = runs.searched({RATE: self.rates[row.batch]})
             self.run(row.name, folder, rounds, job["record"]["evaluate_every"], grid, 1)
         return folder
 
@@ -75,8 +71,8 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[report.Tried]]:
 def read_search(row: Row, folder: Path) -> list[report.Tried]:
     """Each rate, in the order of the rates."""
     found = []
-    for point in sorted(folder.glob("point-*")):
-        rate, run = float(read_table(point / "job.toml", ())["client_optimizer"]["learning_rate"]), read_run(point)
+    for point in runs.points_of(folder):
+        rate, run = float(read_table(point / "job.toml")["client_optimizer"]["learning_rate"]), read_run(point)
         if run is not None:
             best = float(run.accuracy.max())
             found.append(report.Tried(row.name, rate, int(run.rounds[-1]), run.reached(row.target), best))
@@ -97,31 +93,20 @@ def write_curves(path: Path, curves: Mapping[str, Curve]) -> None:
 def finish(plan: Plan) -> tuple[str, list[Path]]:
     """Runs what is left to run, and writes the tables, the curves and the figure; tables and figure."""
     curves, tried = play(plan)
-    text = report.text(curves, tried)
     plan.out.mkdir(parents=True, exist_ok=True)
-    (plan.out / "table.md").write_text(text, encoding="utf-8")
     write_curves(plan.out / "accuracy.csv", curves)
-    return text, list(figures.draw(plan.out, curves))
+    return plan.written(report.text(curves, tried), figures.draw(plan.out, curves))
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
-    """From the command line."""
     default = "runs/reproduce-mcmahan"
-    parser = runs.options(
-        __doc__,
-        f"the CNN too, {SEEDS[1]} seeds: days",
-        "what the jobs say",
-        f"{default}, or {default}-ROUNDS",
-        SEEDS,
-        grid=False,
-    )
+    full, where = f"the CNN too, {SEEDS[1]} seeds: days", f"{default}, or {default}-ROUNDS"
+    parser = runs.options(__doc__, full, "what the jobs say", where, SEEDS, hours=True)
     parser.add_argument("--tune", action="store_true", help="search the learning rate of each row first")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many, and report on what is there")
     given = parser.parse_args(arguments)
     out = given.out or Path(f"{default}-{given.rounds}" if given.rounds else default)
     rows = ROWS if given.full or given.only != [""] else tuple(row for row in ROWS if row.model == "2nn")
-    deadline = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
-    return Plan(out, given.rounds or 0, **runs.common(given, SEEDS), rows=rows, tune=given.tune, deadline=deadline)
+    return Plan(out, given.rounds or 0, **runs.common(given, SEEDS), rows=rows, tune=given.tune)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -129,8 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not plan.dry:
         for _, partition, folder in SPLITS.values():
             runs.prepare_mnist(folder, "rows", 100, partition)
-    text, pictures = finish(plan)
-    print("\n".join([text, *(f"figure: {path}" for path in pictures)]))
+    runs.show(*finish(plan))
 
 
 if __name__ == "__main__":

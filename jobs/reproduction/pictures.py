@@ -38,6 +38,5 @@ def line(axes: Axes, rounds: Rounds, values: Floats, **style: Any) -> None:
 
 
 def legend(axes: Axes) -> None:
-    """One that can be read over lines, where there are any."""
     if axes.lines:
         axes.legend(fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -57,16 +57,15 @@ class Measured(Protocol):
 
 
 def spread(values: Floats) -> Spread:
-    """Of [seeds] values."""
     return Spread(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, len(values))
 
 
 def read_runs(run_dirs: Sequence[Path], rounds: int, names: Sequence[str]) -> Runs | None:
     """Some columns of the runs that have come to round `rounds`; None without any."""
-    ended = [run for run in run_dirs if _ended(run, rounds)]
-    if not ended:
+    folders = [run for run in run_dirs if ended(run, rounds)]
+    if not folders:
         return None
-    found = [read_history(run) for run in ended]
+    found = [read_history(run) for run in folders]
     common = found[0]["round"]
     for history in found:
         common = np.intersect1d(common, history["round"])
@@ -77,14 +76,15 @@ def read_runs(run_dirs: Sequence[Path], rounds: int, names: Sequence[str]) -> Ru
         return np.full(len(common), np.nan) if values is None else values[np.isin(history["round"], common)]
 
     columns = {name: np.stack([column(history, name) for history in found]) for name in names}
-    return Runs(job_of(ended[0]), ended, common, columns)
+    return Runs(job_of(folders[0]), folders, common, columns)
 
 
-def _ended(run: Path, rounds: int) -> bool:
+def ended(run: Path, rounds: int, other_ends: Collection[int] = ()) -> bool:
+    """Whether a run has come to round `rounds`, or ended with one of some other exit codes."""
     if not (run / "run.json").exists():
         return False
     found = read_json(run / "run.json")
-    return found["exit"] in FINISHED and found["rounds"] >= rounds
+    return found["exit"] in other_ends or (found["exit"] in FINISHED and found["rounds"] >= rounds)
 
 
 def place(rounds: Rounds, round: int) -> int | None:
@@ -114,7 +114,7 @@ def race(a: Measured, b: Measured, rounds: Sequence[int]) -> tuple[str, str]:
     signs = {t: sign for t in rounds if (sign := compare(a, b, t)) is not None}
     ahead, level, behind = ([t for t, sign in signs.items() if sign == kind] for kind in (-1, 0, 1))
     words = (("ahead", ahead), ("level", level), ("behind", behind))
-    parts = [f"{word} at {listed(some)}" for word, some in words if some]
+    parts = [f"{word} at {', '.join(map(str, some))}" for word, some in words if some]
     verdict = "no" if not ahead else "in part" if behind else "yes"
     return "; ".join(parts), verdict
 
@@ -122,8 +122,3 @@ def race(a: Measured, b: Measured, rounds: Sequence[int]) -> tuple[str, str]:
 def overall(verdicts: Sequence[str]) -> str:
     """Of several parts of one statement."""
     return verdicts[0] if len(set(verdicts)) == 1 else "in part"
-
-
-def listed(rounds: Sequence[int]) -> str:
-    """With commas."""
-    return ", ".join(map(str, rounds))

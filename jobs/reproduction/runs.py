@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from jobs.reproduction.results import ended
 from mpifed.core.errors import FINISHED
-from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
 from mpifed.results.points import FAILED
 from mpifed.results.text import toml_text
@@ -35,6 +37,7 @@ class Plan:
     launcher: tuple[str, ...] = ()  # before `python -m mpifed`
     dry: bool = False  # run nothing
     only: tuple[str, ...] = ("",)  # how the names of the jobs begin that are run; $ is the end of a name
+    deadline: float = math.inf  # of time.monotonic(): no run begins after it
 
     def some(self, names: Iterable[str]) -> list[str]:
         """Those of the jobs that are asked for."""
@@ -42,7 +45,7 @@ class Plan:
 
     def run(self, name: str, folder: Path, rounds: int, every: int, changes: Sequence[str], seeds: int) -> None:
         """A job's sweep over seeds, to `rounds`; what has finished is left as it is."""
-        if self.dry or done(folder, self.points(name, changes, seeds), rounds):
+        if self.dry or time.monotonic() >= self.deadline or done(folder, self.points(name, changes, seeds), rounds):
             return
         settings = [
             f"rounds={rounds}",
@@ -81,16 +84,38 @@ class Plan:
     def search(self, name: str, axes: Mapping[str, Sequence[Any]], kind: str = "grid") -> Path:
         """The folder of a grid over some settings of a job, one seed."""
         folder = self.out / kind / name
-        grid = [f'sweep."{key}"={toml_text(list(values))}' for key, values in axes.items()]
-        self.run(name, folder, self.rounds, self.rounds, [f"seed={GRID_SEED}", *grid], 1)
+        self.run(name, folder, self.rounds, self.rounds, searched(axes), 1)
         return folder
+
+    def written(self, text: str, pictures: Iterable[Path]) -> tuple[str, list[Path]]:
+        """A table and figures, the former written and the latter drawn into the folder."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "table.md").write_text(text, encoding="utf-8")
+        return text, list(pictures)
+
+
+def searched(axes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The changes that make a job a grid over some of its settings."""
+    return [f"seed={GRID_SEED}", *(f'sweep."{key}"={toml_text(list(values))}' for key, values in axes.items())]
+
+
+def assigned(settings: Mapping[str, Any]) -> list[str]:
+    """The changes that give a job these settings."""
+    return [f"{key}={toml_text(value)}" for key, value in settings.items()]
+
+
+def points_of(folder: Path) -> list[Path]:
+    """The runs of a sweep, as far as they have begun."""
+    return sorted(folder.glob("point-*"))
 
 
 def done(folder: Path, points: int, rounds: int) -> bool:
     """Whether so many runs of a sweep have come so far, or have failed numerically."""
-    runs = [read_json(one) for one in folder.glob("point-*/run.json")]
-    ended = [run for run in runs if run["exit"] == FAILED or (run["exit"] in FINISHED and run["rounds"] >= rounds)]
-    return len(ended) >= points
+    return sum(ended(run, rounds, (FAILED,)) for run in points_of(folder)) >= points
+
+
+def show(table: str, pictures: Iterable[Path]) -> None:
+    print("\n".join([table, *(f"figure: {path}" for path in pictures)]))
 
 
 def prepare_mnist(folder: Path, split: str, clients: int, partition: str = "iid") -> None:
@@ -104,15 +129,20 @@ def prepare_mnist(folder: Path, split: str, clients: int, partition: str = "iid"
 
 
 def options(
-    about: str | None, full: str, rounds: str, out: str, seeds: tuple[int, int] = (3, 10), grid: bool = True
+    about: str | None, full: str, rounds: str, out: str, seeds: tuple[int, int] = (3, 10), hours: bool = False
 ) -> argparse.ArgumentParser:
-    """The command line of a reproduction; the texts tell of its defaults, `seeds` are those without --full and with."""
+    """The command line of a reproduction; the texts tell of its defaults, `seeds` are those without --full and with.
+
+    One that takes `hours` has --minutes, and no --grid.
+    """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--full", action="store_true", help=full)
     parser.add_argument("--rounds", type=int, help=f"of every run  [default: {rounds}]")
     default = "{}, with --full {}".format(*seeds)
     parser.add_argument("--seeds", type=int, help=f"of every curve  [default: {default}]")
-    if grid:
+    if hours:
+        parser.add_argument("--minutes", type=float, help="begin no run after so many, and report on what is there")
+    else:
         sizes = ["small", "large"]
         parser.add_argument("--grid", choices=sizes, help="of the steps  [default: small, with --full large]")
     parser.add_argument("--out", type=Path, help=f"[default: {out}]")
@@ -125,7 +155,9 @@ def options(
 def common(given: argparse.Namespace, seeds: tuple[int, int] = (3, 10)) -> dict[str, Any]:
     """What every plan takes from its command line, and from the environment: MPIEXEC and RANKS."""
     mpiexec, ranks = os.environ.get("MPIEXEC", ""), os.environ.get("RANKS", "2")
+    minutes = getattr(given, "minutes", None)
     return {
+        "deadline": math.inf if minutes is None else time.monotonic() + 60 * minutes,
         "seeds": given.seeds or seeds[given.full],
         "changes": tuple(given.changes),
         "only": tuple(given.only),
@@ -135,5 +167,4 @@ def common(given: argparse.Namespace, seeds: tuple[int, int] = (3, 10)) -> dict[
 
 
 def wants_large(given: argparse.Namespace) -> bool:
-    """Whether the command line asks for the large grid."""
     return (given.grid or ("large" if given.full else "small")) == "large"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jobs.reproduction.results import Spread
+from mpifed.results.text import toml_text
 
 LEGEND = "`ahead`, `behind`: the means differ by more than two standard errors of their difference."
 
@@ -20,21 +21,24 @@ class Claim(NamedTuple):
 
 
 def claims_table(found: Sequence[Claim]) -> Iterator[str]:
-    """A line each, numbered."""
-    yield row(("", "where", "paper says", "we measure", "reproduces?"))
-    yield rule(5)
+    yield from head("", "where", "paper says", "we measure", "reproduces?")
     for i, claim in enumerate(found, 1):
         yield row((str(i), *claim[:3], f"**{claim.verdict}**"))
 
 
 def row(cells: Sequence[str]) -> str:
-    """A line of a table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def rule(columns: int) -> str:
-    """What stands under the head of a table."""
-    return row(["---"] * columns)
+def head(*cells: str) -> Iterator[str]:
+    """The first row of a table, and the rule under it."""
+    yield row(cells)
+    yield row(["---"] * len(cells))
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Keys without their tables, and their values."""
+    return ", ".join(f"{key.rpartition('.')[2]} = {toml_text(value)}" for key, value in settings.items())
 
 
 def number(one: Spread, digits: str) -> str:

@@ -57,7 +57,6 @@ def _convergence(name: str, curves: Mapping[str, Curve]) -> Figure:
 
 
 def _line(axes: Axes, curve: Curve, values: np.ndarray, sizes: Sequence[int]) -> None:
-    """The mean over seeds, and a band from the least to the largest."""
     batch = int(curve.name.partition("-b")[2].partition("-")[0])
     kind = next(kind for kind in DASHES if curve.name.startswith(kind))
     colour = COLOURS[-1] if kind == "momentum" else COLOURS[sizes.index(batch)]

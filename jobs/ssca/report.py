@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobs.reproduction.results import Spread, listed, overall, race, spread
-from jobs.reproduction.tables import LEGEND, Claim, claims_table, number, percent, rounds_upto, row, rule, seeds_text
+from jobs.reproduction.results import overall, race, spread
+from jobs.reproduction.tables import LEGEND, Claim, claims_table, head, number, percent, rounds_upto, row, seeds_text
 from jobs.ssca.results import Curve
 
 AT = (10, 30, 100, 300, 1000)  # rounds of the table
@@ -30,17 +30,7 @@ class Search(NamedTuple):
 
 
 def held_name(name: str) -> str:
-    """The label of a baseline whose step's decay is held."""
     return f"{name}-held"
-
-
-def table_rounds(rounds: int) -> list[int]:
-    """Those of `AT` that were played, and the last."""
-    return rounds_upto(AT, rounds)
-
-
-def _last(curve: Curve) -> Spread:
-    return spread(curve.cost[:, -1])
 
 
 # --- Section VI --------------------------------------------------------------------------------------------------
@@ -48,7 +38,7 @@ def _last(curve: Curve) -> Spread:
 
 def claims(curves: Curves, points: Mapping[str, Sequence[Curve]], rounds: int) -> list[Claim]:
     """Every statement of Section VI that the runs there are can judge."""
-    at = table_rounds(rounds)
+    at = rounds_upto(AT, rounds)
 
     def against(where: str, says: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Claim]:
         here = [(curves[a], curves[b]) for a, b in pairs if a in curves and b in curves]
@@ -56,7 +46,8 @@ def claims(curves: Curves, points: Mapping[str, Sequence[Curve]], rounds: int) -
             return
         told, verdicts = zip(*(race(a, b, at) for a, b in here), strict=True)
         lines = [
-            f"{a.name} against {b.name}: {text} (at the end {_last(a).mean:.3f} against {_last(b).mean:.3f})"
+            f"{a.name} against {b.name}: {text} (at the end {a.cost[:, -1].mean():.3f} against "
+            f"{b.cost[:, -1].mean():.3f})"
             for (a, b), text in zip(here, told, strict=True)
         ]
         yield Claim(where, says, "; ".join(lines) if len(lines) == 1 else "<br>".join(lines), overall(verdicts))
@@ -103,7 +94,7 @@ def _alike(curves: Curves, at: Sequence[int]) -> Iterator[Claim]:
         largest.append(max(max(ratios), 1 / min(ratios)) - 1)
     if lines:
         verdicts = ["yes" if one <= SIMILAR else "no" for one in largest]
-        told = "<br>".join([f"ratio of costs over rounds {listed(at)}:", *lines])
+        told = "<br>".join([f"ratio of costs over rounds {', '.join(map(str, at))}:", *lines])
         yield Claim("Fig. 2, 3", says, told, overall(verdicts))
 
 
@@ -165,22 +156,18 @@ def text(curves: Curves, points: Mapping[str, Sequence[Curve]], searches: Sequen
         lines.append("**Reduced**: `make reproduce-ssca FULL=1` plays 1000 rounds with 10 seeds.")
     lines += ["", "## Claims of Section VI", "", *claims_table(claims(curves, points, rounds)), "", LEGEND]
     lines += ["", "## Measured", "", "Mean +- standard deviation over seeds.", ""]
-    lines += _measured(curves, table_rounds(rounds))
+    lines += _measured(curves, rounds_upto(AT, rounds))
     lines += ["", "## Steps of the SGD baselines, a / t^alpha, by the least training cost", ""]
-    lines += [row(("job", "tried", "a, alpha", "cost", "at the edge of the grid", "alpha held at 0.5"))]
-    lines += [rule(6)]
-    lines += [
-        row((one.name, str(one.tried), *cells, _step(one.held)))
-        for one in searches
-        for cells in [(_step(one.step), f"{one.cost:.4f}", "; ".join(one.edges) or "no")]
-    ]
+    lines += head("job", "tried", "a, alpha", "cost", "at the edge of the grid", "alpha held at 0.5")
+    for one in searches:
+        cells = (_step(one.step), f"{one.cost:.4f}", "; ".join(one.edges) or "no", _step(one.held))
+        lines.append(row((one.name, str(one.tried), *cells)))
     lines += ["", "A decay of 0 is the least there is: that edge cannot be widened."]
     return "\n".join(lines) + "\n"
 
 
 def _measured(curves: Curves, rounds: Sequence[int]) -> Iterator[str]:
-    yield row(("curve", "seeds", "round", "cost F", "accuracy", "F - U", "||w||^2"))
-    yield rule(7)
+    yield from head("curve", "seeds", "round", "cost F", "accuracy", "F - U", "||w||^2")
     for name, curve in curves.items():
         for t in rounds:
             if (i := curve.at(t)) is None:

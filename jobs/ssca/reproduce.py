@@ -6,8 +6,9 @@ of the SGD baselines is searched on a grid, with a seed that is not reported. Wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from jobs.reproduction import runs
@@ -35,13 +36,8 @@ TRADEOFFS = ("alg1-lambda", "alg2-limit", "alg3-lambda", "alg4-limit")
 Step = tuple[float, float]  # [a, alpha]: a / t^alpha
 
 
-def grid_of(scales: Iterable[float], decays: Sequence[float]) -> tuple[Step, ...]:
-    """All pairs."""
-    return tuple((a, alpha) for a in scales for alpha in decays)
-
-
-SMALL = grid_of((0.3, 1.0, 3.0), (0.0, 0.2, HELD))
-LARGE = grid_of((0.1, 0.2, 0.5, 1.0, 1.5, 3.0), (0.0, 0.1, 0.2, 0.3, HELD))
+SMALL = tuple(product((0.3, 1.0, 3.0), (0.0, 0.2, HELD)))
+LARGE = tuple(product((0.1, 0.2, 0.5, 1.0, 1.5, 3.0), (0.0, 0.1, 0.2, 0.3, HELD)))
 
 
 def rate_key(name: str) -> str:
@@ -88,11 +84,11 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]], list[rep
         held = tuned(grid, HELD) if name in ALSO_HELD else None
         if held is not None:
             folders[report.held_name(name)] = plan.curve(name, held)
-        tried = len(list(grid.glob("point-*")))
+        tried = len(runs.points_of(grid))
         searches.append(report.Search(name, step, tried, best["mean"]["train_loss"], best["edges"], held))
-    found = {name: read_curve(name, sorted(folder.glob("point-*")), plan.rounds) for name, folder in folders.items()}
+    found = {name: read_curve(name, runs.points_of(folder), plan.rounds) for name, folder in folders.items()}
     points = {
-        name: [read_curve(name, [point], plan.rounds) for point in sorted(plan.tradeoff(name).glob("point-*"))]
+        name: [read_curve(name, [point], plan.rounds) for point in runs.points_of(plan.tradeoff(name))]
         for name in plan.some(TRADEOFFS)
     }
     curves = {name: curve for name, curve in found.items() if curve is not None}
@@ -102,14 +98,10 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]], list[rep
 def finish(plan: Plan) -> tuple[str, list[Path]]:
     """Runs what is left to run, and writes the table and the figures; both."""
     curves, points, searches = play(plan)
-    text = report.text(curves, points, searches, plan.rounds)
-    plan.out.mkdir(parents=True, exist_ok=True)
-    (plan.out / "table.md").write_text(text, encoding="utf-8")
-    return text, list(figures.draw(plan.out, curves, points))
+    return plan.written(report.text(curves, points, searches, plan.rounds), figures.draw(plan.out, curves, points))
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
-    """From the command line."""
     full, default = "1,000 rounds, 10 seeds, the large grid", "runs/reproduce-ssca"
     parser = runs.options(__doc__, full, "200, with --full 1000", f"{default}, or {default}-ROUNDS")
     given = parser.parse_args(arguments)
@@ -123,8 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not plan.dry:
         for split in ("rows", "columns"):
             runs.prepare_mnist(Path(f"data/mnist-{split}-10"), split, 10)
-    text, pictures = finish(plan)
-    print("\n".join([text, *(f"figure: {path}" for path in pictures)]))
+    runs.show(*finish(plan))
 
 
 if __name__ == "__main__":

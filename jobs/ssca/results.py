@@ -27,7 +27,6 @@ class Curve(NamedTuple):
 
     @property
     def seeds(self) -> int:
-        """How many."""
         return len(self.cost)
 
     def at(self, round: int) -> int | None:

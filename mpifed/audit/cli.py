@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from mpifed.arguments import FOLDER
+from mpifed.core.errors import LeakFound
+from mpifed.core.text import on_screen
 
 
 @click.command(short_help="What each party of a run could learn.")
@@ -17,15 +20,28 @@ from mpifed.arguments import FOLDER
 )
 @click.option("--out", type=FOLDER, help="Folder of the report and its images.  [default: of a run, RUN/audit]")
 @click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "json_", is_flag=True, help="One JSON object.")
 def audit(
-    what: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, parties: tuple[str, ...], as_json: bool
+    what: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, parties: tuple[str, ...], json_: bool
 ) -> None:
     """What each party of a run could learn: counted, attacked and tested, against what the job declares.
 
     The transcript of a run is used if it has one ([record] transcript); otherwise a short run is recorded, with all
     parties in this process. The exit code is 7 if there are findings that [audit] accept does not list.
     """
-    from mpifed.audit.command import audit_command
+    from threadpoolctl import threadpool_limits
 
-    audit_command(what, changes, rounds, out, as_json, parties)
+    from mpifed.audit.command import PARTIES, audited
+    from mpifed.audit.report import as_json, as_text, write
+    from mpifed.results.text import line_of
+
+    with threadpool_limits(1):
+        found = audited(what, changes, rounds, parties or PARTIES)
+    click.echo(json.dumps(as_json(found), indent=2) if json_ else on_screen(as_text(found)))
+    folder = out or (what / "audit" if what.is_dir() else None)
+    if folder is not None:
+        missing = write(found, folder)
+        click.echo(line_of("report", f"{folder}/{missing and f' without images: {missing}'}"), err=json_)
+    if found.leaks:
+        names = ", ".join(finding.name for finding in found.leaks)
+        raise LeakFound(f"{what}: not declared by [audit] accept: {names}")

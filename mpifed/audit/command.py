@@ -1,14 +1,12 @@
-"""`mpifed audit`: analyse a short recorded run of a job, or the transcript of a finished run."""
+"""The audit of a job, by a short recorded run, or of a finished run, by its transcript."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from mpifed.audit.attack_result import AttackResult
 from mpifed.audit.conditions import Condition, conditions
@@ -21,16 +19,15 @@ from mpifed.audit.noise_attack import noise_attack
 from mpifed.audit.outside_uploads import classify
 from mpifed.audit.reader import Reader
 from mpifed.audit.replay import Replay, replay_job
-from mpifed.audit.report import Audit, as_json, as_text, write
+from mpifed.audit.report import Audit
 from mpifed.audit.sealed import sealed
 from mpifed.audit.sent_rows import sent_rows
 from mpifed.audit.single_client import single_client_fields
 from mpifed.audit.transcript_check import check_transcript
 from mpifed.audit.undeclared_uploads import remarks
 from mpifed.audit.uniformity import examine
-from mpifed.core.errors import BrokenProtocol, DataError, LeakFound, UsageError
+from mpifed.core.errors import BrokenProtocol, DataError, UsageError
 from mpifed.core.record import map_leaves
-from mpifed.core.text import on_screen
 from mpifed.files.model_file import model_arrays, read_model
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
@@ -39,28 +36,6 @@ from mpifed.run.transcript import Recorded, is_recorded, read, together
 
 PARTIES = ("server", "client:0")
 ROUNDS = 12  # recorded for an audit, if as many fit into a transcript
-
-
-def audit_command(
-    target: Path, changes: tuple[str, ...], rounds: int | None, out: Path | None, json_: bool, parties: tuple[str, ...]
-) -> None:
-    """Audit a job or a run and print the report.
-
-    Raises LeakFound when a party learns more than the job declares; UsageError or DataError when the job or the run
-    cannot be audited.
-    """
-    import click
-
-    with threadpool_limits(1):
-        audit = audited(target, changes, rounds, parties or PARTIES)
-    click.echo(json.dumps(as_json(audit), indent=2) if json_ else on_screen(as_text(audit)))
-    folder = out or (target / "audit" if target.is_dir() else None)
-    if folder is not None:
-        missing = write(audit, folder)
-        click.echo(f"{'report':30} {folder}/{missing and f' without images: {missing}'}", err=json_)
-    if audit.leaks:
-        names = ", ".join(finding.name for finding in audit.leaks)
-        raise LeakFound(f"{target}: not declared by [audit] accept: {names}")
 
 
 def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties: Sequence[str] = PARTIES) -> Audit:

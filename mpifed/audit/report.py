@@ -21,7 +21,7 @@ from mpifed.core.text import counted
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import write_json
 from mpifed.privacy.disclosure import mark
-from mpifed.results.text import human_bytes
+from mpifed.results.text import human_bytes, line_of
 
 PICTURES = 8  # most pairs in an image
 _KINDS = {EACH: "-each", SUM: "-sum", SEALED: "-sealed"}
@@ -117,19 +117,19 @@ def as_text(audit: Audit) -> str:
 
 
 def _lines(audit: Audit) -> Iterator[str]:
-    yield _line("job", audit.job)
-    yield _line("security", audit.security)
+    yield line_of("job", audit.job)
+    yield line_of("security", audit.security)
     transcript = (
         f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {counted(audit.rounds, 'round')}, {audit.source}"
     )
-    yield _line("transcript", transcript)
+    yield line_of("transcript", transcript)
     if audit.left_out:
-        yield _line(
+        yield line_of(
             "NOT in it",
             f"{audit.left_out} messages, {human_bytes(audit.left_out_bytes)}: beyond the size limit of a transcript",
         )
     for remark in audit.remarks:
-        yield _line("remark", remark)
+        yield line_of("remark", remark)
     yield ""
     yield f"Security condition of the papers ({NOTE})"
     for condition in audit.conditions:
@@ -156,7 +156,7 @@ def _lines(audit: Audit) -> Iterator[str]:
         yield f"  {mark:9} {finding.name:16} {NAMES[finding.name]}: {finding.text}"
     if not audit.findings:
         yield "  none"
-    yield _line("verdict", _verdict_text(audit))
+    yield line_of("verdict", _verdict_text(audit))
 
 
 def _verdict_text(audit: Audit) -> str:
@@ -216,25 +216,19 @@ def _tests(verdict: Uniformity, text: str) -> str:
     return f"{text} ({len(verdict.rejected)} of {len(verdict.results)} tests, {verdict.samples} uploads{short}{least})"
 
 
-def _line(label: str, text: str) -> str:
-    return f"{label:30} {text}"
-
-
 def _indented(label: str, text: str) -> str:
     return f"    {label:26} {text}"
 
 
 def write(audit: Audit, folder: Path) -> str:
     """Write report.json, report.txt and images of recovered rows; gives why there are no images, or ""."""
-    from mpifed.audit.attacks.images import save_pairs, side
+    from mpifed.audit.attacks.images import save_pairs
 
     mark(folder)
     write_json(folder / "report.json", as_json(audit))
     with aside(folder / "report.txt") as temporary:
         temporary.write_text(as_text(audit) + "\n", encoding="utf-8")
     for number, result in enumerate(result for result in audit.attacks if result.applies and len(result.rows)):
-        if side(result.rows.shape[1]) is None:
-            continue
         path = folder / f"{number:02d}-{result.attack}{_KINDS.get(result.seen, '')}.png"
         try:
             save_pairs(path, result.truth[:PICTURES], result.rows[:PICTURES])

@@ -6,21 +6,12 @@ from typing import cast
 
 import numpy as np
 
+from mpifed.core import reveals
 from mpifed.core.record import Array, Record, bare_leaves, leaves
-from mpifed.core.reveals import (
-    AddedNoise,
-    DualSum,
-    DualVariables,
-    InnerProducts,
-    MeanGradient,
-    Received,
-    Revealed,
-    ScoreDerivatives,
-)
 from mpifed.maths.objectives import Parameters
 
 
-def wrong_revealed(item: Revealed, received: Received) -> str:
+def wrong_revealed(item: reveals.Revealed, received: reveals.Received) -> str:
     """Why a declared item is malformed, in words; "" if it is not."""
     wrong = _wrong_shapes(item, len(received.columns))
     if not wrong and not received.sealed and not finite(item):
@@ -28,8 +19,8 @@ def wrong_revealed(item: Revealed, received: Received) -> str:
     return wrong
 
 
-def _wrong_shapes(item: Revealed, columns: int) -> str:
-    if isinstance(item, MeanGradient):
+def _wrong_shapes(item: reveals.Revealed, columns: int) -> str:
+    if isinstance(item, reveals.MeanGradient):
         if not isinstance(item.model, Parameters):
             return f"MeanGradient with `model` {_form(item.model)}; Parameters(first, head) is expected"
         model_form, gradient_form = _form(item.model), _form(item.gradient)
@@ -38,18 +29,18 @@ def _wrong_shapes(item: Revealed, columns: int) -> str:
         if not bare_leaves(item.model.first):  # of a network, whose parameters belong to no feature
             return ""
         return _unlike("MeanGradient", "model.first", item.model.first, (columns, None))
-    if isinstance(item, InnerProducts):
+    if isinstance(item, reveals.InnerProducts):
         scores = np.shape(item.weights)[-1] if np.ndim(item.weights) else None
         return _unlike("InnerProducts", "weights", item.weights, (columns, None)) or _unlike(
             "InnerProducts", "products", item.products, (np.size(item.rows), scores)
         )
-    if isinstance(item, ScoreDerivatives):
+    if isinstance(item, reveals.ScoreDerivatives):
         return _unlike("ScoreDerivatives", "derivatives", item.derivatives, (np.size(item.rows), None))
-    if isinstance(item, DualVariables):
+    if isinstance(item, reveals.DualVariables):
         return _unlike("DualVariables", "values", item.values, (np.size(item.rows),))
-    if isinstance(item, DualSum):
+    if isinstance(item, reveals.DualSum):
         return _unlike("DualSum", "values", item.values, (columns,))
-    known = isinstance(item, AddedNoise)
+    known = isinstance(item, reveals.AddedNoise)
     return "" if known else f"gives a {type(item).__name__}, which is no kind of `mpifed.core.reveals`"
 
 
@@ -62,7 +53,7 @@ def _form(record: Record) -> str:
     return f"{type(record).__name__}({', '.join(f'{name} {np.shape(leaf)}' for name, leaf in leaves(record))})"
 
 
-def finite(item: Revealed) -> bool:
+def finite(item: reveals.Revealed) -> bool:
     """Whether all arrays of an item are finite."""
     # the others are plain numbers
     parts = cast("list[Record]", [part for part in item if hasattr(part, "_fields") or hasattr(part, "dtype")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,7 +34,7 @@ class _Submit(click.Command):
     "--ntasks-per-node", "tasks", type=click.IntRange(min=1),
     help="Ranks on each node.  [default: as many as --gpus-per-node, else 1]",
 )  # fmt: skip
-@click.option("--time", "limit", metavar="T", help="In a format of sbatch: 12:00:00.  [default: from the forecast]")
+@click.option("--time", metavar="T", help="In a format of sbatch: 12:00:00.  [default: from the forecast]")
 @click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Partition.  [default: the cluster's]")
 @click.option("--account", metavar="NAME", help="Account to charge.  [default: yours]")
 @click.option("--gpus-per-node", "gpus", type=click.IntRange(min=1), help="One rank runs on each GPU.")
@@ -48,23 +49,9 @@ class _Submit(click.Command):
     help="Print what is found, and to standard output the batch script alone; needs no Slurm.",
 )
 def submit(
-    job: Path,
-    options: tuple[str, ...],
-    changes: tuple[str, ...],
-    out: Path | None,
-    nodes: int,
-    tasks: int | None,
-    limit: str | None,
-    partition: str | None,
-    account: str | None,
-    gpus: int | None,
-    array: bool,
-    throttle: int | None,
-    more: tuple[str, ...],
-    forecast: bool,
-    unchecked: bool,
-    dry_run: bool,
-) -> None:
+    tasks: int | None, gpus: int | None, dry_run: bool, more: tuple[str, ...], options: tuple[str, ...],
+    **given: Any,  # fields of SubmitRequest, in their types
+) -> None:  # fmt: skip
     """Submit a job to Slurm; it checkpoints before its time limit, is requeued and resumes, until it is done.
 
     Time and memory come from the forecast of `mpifed check` and are checked against the cluster. A run that is queued,
@@ -75,8 +62,8 @@ def submit(
     from mpifed.batch.submit import submit as submitted
 
     request = SubmitRequest(
-        job, changes, out, nodes, tasks or gpus or 1, limit, partition, account, gpus or 0, array, throttle, forecast,
-        dry_run, (*more, *options), tuple(sys.argv[1:]), unchecked,
+        tasks=tasks or gpus or 1, gpus=gpus or 0, dry_run=dry_run, options=(*more, *options),
+        command=tuple(sys.argv[1:]), **given,
     )  # fmt: skip
     if dry_run:
         notes, script = tried(request)

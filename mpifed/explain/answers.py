@@ -50,7 +50,9 @@ def explained(name: str, more: Sequence[Explanation] = ()) -> str:
         if not table and (wanted in (entry.name, entry.python) if entry.kind != "column" else entry.name == column)
     ]
     holders = [
-        entry for entry in known_entries if any(key.name == wanted for key in entry.keys) and _is_in(entry, table)
+        entry
+        for entry in known_entries
+        if any(key.name == wanted for key in entry.keys) and table in ("", entry.name, *TABLES.get(entry.kind, ()))
     ]
     choices = [entry for entry in known_entries if not table and entry.kind == CHOICES.get(wanted)]
     if not whole and not holders and not choices:
@@ -74,11 +76,6 @@ def explained(name: str, more: Sequence[Explanation] = ()) -> str:
 def _is_index(part: str, name: str) -> bool:
     """Whether a part of a name is the number of an element of a list, as in constraint.1.limit."""
     return part.isdecimal() and part != name.strip("[] ")
-
-
-def _is_in(entry: Explanation, table: str) -> bool:
-    """Whether an entry's keys belong to a table of a job."""
-    return table in ("", entry.name, *TABLES.get(entry.kind, ()))
 
 
 def _table_of(entry: Explanation) -> str:

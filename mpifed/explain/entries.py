@@ -152,14 +152,10 @@ def _tables(job: type[BaseModel]) -> dict[str, type]:
     """The tables of a job that are classes, by name."""
     tables: dict[str, type] = {}
     for name, field in job.model_fields.items():
-        types = [field.annotation, *get_args(field.annotation)]
-        classes = [kind for kind in types if isinstance(kind, type) and _is_table(kind)]
-        tables |= {name: classes[0]} if classes else {}
+        classes = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        of_keys = [kind for kind in classes if issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)]
+        tables |= {name: of_keys[0]} if of_keys else {}
     return tables
-
-
-def _is_table(kind: type) -> bool:
-    return issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)
 
 
 def _keys(kind: type, skip: ReadOnlyTable | tuple[()] = ()) -> tuple[Key, ...]:

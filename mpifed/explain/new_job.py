@@ -65,7 +65,7 @@ def new_job(name: str, algorithm: str, data: str, model: str | None = None) -> s
     """
     known = {(entry.kind, entry.name): entry for entry in entries()}
     facts = _facts(data)
-    model = model or _model_for(algorithm, facts)
+    model = model or ("least-squares" if facts.classes == 0 else _FIRST_MODEL.get(algorithm, "softmax"))
     method = _named(ALGORITHM, algorithm, known)
     text = "\n".join(_lines(name, method, _named(MODEL, model, known), facts, known)) + "\n"
     Job.check(tomllib.loads(text), "new job")
@@ -77,10 +77,6 @@ def _facts(path: str) -> _Data:
         return _Data(path, _BATCH, None)
     data = store.open_federation(path)
     return _Data(path, int(data.counts.min()), int(data.classes or 0))
-
-
-def _model_for(algorithm: str, data: _Data) -> str:
-    return "least-squares" if data.classes == 0 else _FIRST_MODEL.get(algorithm, "softmax")
 
 
 def _named(kind: Kind[Any], name: str, known: dict[tuple[str, str], Explanation]) -> Explanation:  # of any kind

@@ -38,7 +38,7 @@ from mpifed.forecast.text import forecast_text as forecast_text
 from mpifed.job import goals
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
-from mpifed.job.own_modules import own_modules
+from mpifed.job.own_sources import own_modules
 from mpifed.job.participation import most_summed
 from mpifed.job.sweep import points
 from mpifed.job.time_model import described, played_once, simulate
@@ -48,8 +48,7 @@ from mpifed.privacy.calibration import settle
 from mpifed.privacy.protection import warnings_of
 from mpifed.privacy.spending import without_epsilon
 from mpifed.results.costs import KEYS
-from mpifed.run.environment import peak_rss_bytes
-from mpifed.run.memory import keep_freed_memory
+from mpifed.run.environment import keep_freed_memory, peak_rss_bytes
 from mpifed.run.observation import checked_observers
 from mpifed.run.setup import cells_of, measures_of, problem_of, tests_clients
 from mpifed.shards import store

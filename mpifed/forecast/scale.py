@@ -31,7 +31,7 @@ from mpifed.job.job import read_table
 from mpifed.job.participation import most_summed
 from mpifed.job.sweep import points
 from mpifed.results.text import human_bytes, human_seconds
-from mpifed.run.memory import keep_freed_memory
+from mpifed.run.environment import keep_freed_memory
 from mpifed.shards import store
 
 _TRIES = 3  # rehearsals, of which the fastest counts: other processes only slow them down

@@ -48,14 +48,19 @@ def check_data(path: Path, folder: Path) -> None:
         return
     with open_regular(path) as file:
         header = file.read(_HEADER).decode("utf-8", "replace")
-    made = re.search(r"^# Make the shards: +(mpifed data .*(?:\n# {2,}\S.*)*)", header, flags=re.MULTILINE)
-    command = re.sub(r" *\\?\n# +", " ", made[1]) if made else ""
+    command = shard_command(header)
     if not command.endswith(command_line("--out", folder)):
         raise DataError(
             f"{folder}: no such folder; make it with `mpifed data SOURCE ... {command_line('--out', folder)}` (`mpifed "
             "data --help` lists the sources), or name another by --set data.path=FOLDER"
         )
     raise DataError(f"{folder}: no such folder; as {path} says, make it with `{shown(command)}`")
+
+
+def shard_command(header: str) -> str:
+    """The command `mpifed data ...` with which a job's header says that its shards are made; empty where none does."""
+    made = re.search(r"^# Make the shards: +(mpifed data .*(?:\n# {2,}\S.*)*)", header, flags=re.MULTILINE)
+    return re.sub(r" *\\?\n# +", " ", made[1]) if made else ""
 
 
 def listed_errors(source: str, wrong: list[str]) -> str:

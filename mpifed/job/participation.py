@@ -76,12 +76,12 @@ def next_attempt(job: Settings, now: Round, exchanges: Sequence[Exchange], attem
     return attempt + 1 if now.at(0).void else job.participation.attempts
 
 
-def first_rounds(job: Settings, clients: int, exchanges: Sequence[Exchange], most: int = 200) -> Iterator[Round]:
-    """The first rounds without dropouts, where not all clients participate; empty where participation is secret."""
+def first_rounds(job: Settings, clients: int, exchanges: Sequence[Exchange]) -> Iterator[Round]:
+    """The first 200 rounds without dropouts, where not all clients participate; empty where participation is secret."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
     if per_round is None or per_round >= clients or (privacy is not None and (privacy.by_coins or is_secure(job))):
         return
-    for index in range(min(job.rounds, most)):
+    for index in range(min(job.rounds, 200)):
         yield next_round(job, clients, exchanges, index)._replace(leaving=None)
 
 

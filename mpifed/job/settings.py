@@ -13,6 +13,7 @@ from mpifed.core.exchange import Problem
 from mpifed.core.privacy import Privacy
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
+from mpifed.job import schema
 from mpifed.job.components import (
     ALGORITHM,
     MINIMIZE,
@@ -23,21 +24,6 @@ from mpifed.job.components import (
     observer,
     of_class,
     with_intercepts,
-)
-from mpifed.job.schema import (
-    AggregationTable,
-    AuditTable,
-    ComputeTable,
-    DataTable,
-    EncryptionTable,
-    JobTable,
-    LimitKeys,
-    MaskingTable,
-    ParticipationTable,
-    RecordTable,
-    ServerTable,
-    SimulatedNetworkTable,
-    StopTable,
 )
 from mpifed.maths.objectives import Objective
 from mpifed.maths.regularizers import Regularizer
@@ -52,14 +38,14 @@ def _name(text: str) -> str:
     return text
 
 
-class Settings(JobTable):
+class Settings(schema.JobTable):
     """The tables of a job; their combination is checked by `mpifed.job.job.Job`."""
 
     name: Annotated[str, AfterValidator(_name)]
     """Name of the run; its folder is runs/NAME unless another is given."""
     rounds: Annotated[int, Field(gt=0, lt=10**8)]  # a checkpoint's folder has eight digits for them
     """Rounds of communication, unless `[stop]` ends the run earlier."""
-    data: DataTable
+    data: schema.DataTable
     model: Table
     """Which model is trained, with its loss and penalties: `name`, and the keys of that model."""
     algorithm: Table
@@ -76,17 +62,17 @@ class Settings(JobTable):
     """A non-smooth penalty or a set, by its proximal operator: `name`, and the keys of that regularizer."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
-    participation: ParticipationTable = ParticipationTable()
-    aggregation: AggregationTable = AggregationTable()
-    masking: MaskingTable = MaskingTable()
-    encryption: EncryptionTable = EncryptionTable()
-    record: RecordTable = RecordTable()
-    server: ServerTable = ServerTable()
-    compute: ComputeTable = ComputeTable()
-    stop: StopTable = StopTable()
+    participation: schema.ParticipationTable = schema.ParticipationTable()
+    aggregation: schema.AggregationTable = schema.AggregationTable()
+    masking: schema.MaskingTable = schema.MaskingTable()
+    encryption: schema.EncryptionTable = schema.EncryptionTable()
+    record: schema.RecordTable = schema.RecordTable()
+    server: schema.ServerTable = schema.ServerTable()
+    compute: schema.ComputeTable = schema.ComputeTable()
+    stop: schema.StopTable = schema.StopTable()
     privacy: Privacy | None = None
-    audit: AuditTable = AuditTable()
-    simulated_network: SimulatedNetworkTable | None = None
+    audit: schema.AuditTable = schema.AuditTable()
+    simulated_network: schema.SimulatedNetworkTable | None = None
     observe: list[Table] = Field([])
     """Who gets what is measured, when it is measured; a table for each. It changes no bit of the run."""
 
@@ -161,7 +147,7 @@ class Settings(JobTable):
         return None if self.regularizer is None else make(REGULARIZER, self.regularizer)
 
 
-def split_constraint(table: ReadOnlyTable) -> tuple[Table, LimitKeys]:
+def split_constraint(table: ReadOnlyTable) -> tuple[Table, schema.LimitKeys]:
     """(table of the term, limit and margin) of a valid `[[constraint]]`."""
-    term = {key: value for key, value in table.items() if key not in LimitKeys.model_fields}
-    return term, LimitKeys(**{key: float(value) for key, value in table.items() if key not in term})
+    term = {key: value for key, value in table.items() if key not in schema.LimitKeys.model_fields}
+    return term, schema.LimitKeys(**{key: float(value) for key, value in table.items() if key not in term})

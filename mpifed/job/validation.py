@@ -115,9 +115,10 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
     privacy = problem.privacy
     private = privacy is not None
     if private and not algorithm.accounts():
+        others = ", ".join(known for known, kind in ALGORITHMS.items() if kind.accounts())
         return [
             f'[algorithm] name = "{name}": does not say what it releases, so nobody could account for it; [privacy] '
-            f"goes with {', '.join(_private_algorithms()) or 'an algorithm of your own that has `released`'}"
+            f"goes with {others or 'an algorithm of your own that has `released`'}"
         ]
     settled = algorithm
     if privacy is not None and privacy.noise_multiplier is None:
@@ -214,10 +215,6 @@ def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
     assert isinstance(problem.privacy, Privacy)  # as the job has it
     privacy = dataclasses.replace(problem.privacy, noise_multiplier=multiplier)
     return dataclasses.replace(algorithm, problem=dataclasses.replace(problem, privacy=privacy))
-
-
-def _private_algorithms() -> list[str]:
-    return [name for name, algorithm in ALGORITHMS.items() if algorithm.accounts()]
 
 
 def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:

@@ -95,9 +95,9 @@ def plot(
         _draw_data(folders[0], out, size)
         return
     from mpifed.plots.convergence import draw
+    from mpifed.plots.convergence import terminal as as_text
     from mpifed.plots.lines import read_lines
     from mpifed.plots.style import save
-    from mpifed.plots.terminal import terminal as as_text
 
     if out is None and of_figures:
         raise click.UsageError("--x, --y, --band, --log and --relative-to go with --out FIGURE")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.plots.lines import Band, Curve, Folder, Line, PlottedLines, band_text, curve, read_lines
-from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, plain, size_of
+from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, log_helps, plain, size_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,33 +39,7 @@ def figure(
     size: SizeName = "screen",
     relative_to: float | None = None,
 ) -> Figure:
-    """Columns of histories against others, as a grid of panels, with one line for runs that differ in their seed.
-
-    Parameters
-    ----------
-    folders, joined
-        As `mpifed.plots.lines.read_lines` takes them.
-    x
-        Columns for horizontal axes, from left to right; by default rounds, seconds, bytes and epsilon where measured.
-    y
-        Columns for vertical axes, from top to bottom; by default losses, accuracy and certificates where measured.
-    band
-        What is drawn around the mean of several runs: their "range", standard "deviation", Student's 95 % "interval" of
-        the mean, or "none".
-    log
-        Which axes are logarithmic: "x", "y", "both" or "none"; by default vertical ones where values spread.
-    size
-        "screen", "column" (3.4 inches wide, text of 8 points) or "page" (7 inches).
-    relative_to
-        The least objective P*, positive: then (P - P*) / P* is drawn in the place of the loss, where it is positive.
-
-    Raises
-    ------
-    DataError
-        No run has measured anything, or a folder is not that of a run.
-    UsageError
-        No run has such a column, or there are more than 30 lines.
-    """
+    """`draw` of what `read_lines` reads, with notes as warnings of the caller's caller."""
     read = read_lines(folders, joined, relative_to)
     for note in read.notes:
         warnings.warn(note, stacklevel=3)
@@ -81,7 +55,20 @@ def draw(
     log: Log | None = None,
     size: SizeName = "screen",
 ) -> Figure:
-    """The figure of lines that were read; `figure` says what the options are."""
+    """Columns of histories against others, in a panel for each pair.
+
+    Parameters
+    ----------
+    x, y, band, log, size
+        As `mpifed.python.plots.plot` takes them; without `x`, rounds, seconds, bytes and epsilon where measured.
+
+    Raises
+    ------
+    DataError
+        No run has measured what is asked for.
+    UsageError
+        No run has such a column, or there are more than 30 lines.
+    """
     from matplotlib import rc_context
 
     if log not in (None, *LOGS):
@@ -219,3 +206,22 @@ def _legend_shape(labels: Sequence[str], width: float, size: Size) -> tuple[int,
         if sum(max(widths[i] for i in part) + 1.4 for part in parts) * size.points <= 72 * width:
             return across, max(sum(heights[i] for i in part) for part in parts)
     return 1, sum(heights)
+
+
+def terminal(read: PlottedLines) -> Iterator[str]:
+    """The training loss against rounds, in 80 columns, of each line."""
+    import plotext
+
+    for line in read.lines:
+        shown = curve(line.runs, "round", "train_loss")
+        if not len(shown.x):
+            where = line.runs[0].folder
+            raise DataError(f"{where}: no training loss was measured; run with [record] evaluate_every = 1 or more")
+        plotext.clear_figure()
+        plotext.theme("clear")
+        plotext.plot_size(80, 18)
+        plotext.plot(shown.x.tolist(), shown.y.tolist(), marker="braille")
+        plotext.yscale("log" if log_helps(shown.y) else "linear")
+        plotext.title(f"{line.label}: {PANELS['train_loss']}")
+        plotext.xlabel("round")
+        yield "\n".join(text.rstrip() for text in plotext.uncolorize(plotext.build()).splitlines())

@@ -40,7 +40,8 @@ def labels_of(settings: Sequence[ReadOnlyTable]) -> list[str]:
 def _tell_apart(lines: Sequence[int], settings: Sequence[ReadOnlyTable], parts: Parts) -> None:
     """Append to `parts` what sets these lines apart."""
     keys = dict.fromkeys(key for line in lines for key in settings[line])
-    varying = [key for key in keys if len({_canonical(settings[line].get(key)) for line in lines}) > 1]
+    values = {key: {json.dumps(settings[line].get(key), sort_keys=True, default=str) for line in lines} for key in keys}
+    varying = [key for key, different in values.items() if len(different) > 1]
     for key in [*_NAMING, *(key for key in varying if key.endswith(".name") and key not in _NAMING)]:
         if key in varying:
             _by_name(key, lines, settings, parts)
@@ -108,10 +109,6 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return value if isinstance(value, str) else toml_text(value)
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _shortened(labels: list[str]) -> list[str]:

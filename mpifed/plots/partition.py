@@ -51,7 +51,7 @@ def partition(data: ShardFolder, size: SizeName = "screen") -> Figure:
     data
         A folder that `mpifed data` made.
     size
-        As of `mpifed.plots.convergence.figure`.
+        As of `mpifed.python.plots.plot`.
 
     Raises
     ------

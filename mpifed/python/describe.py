@@ -17,7 +17,7 @@ from mpifed.core.contract import NO_DATACLASS, SESSION, breaches, fields_of, rem
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, REGULARIZER, Kind, key_of, wrong_with
+from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, Kind, key_of, wrong_with
 from mpifed.job.components import observer as observer_kind
 from mpifed.maths.objectives import TorchNetwork
 from mpifed.maths.optimizers import OPTIMIZERS
@@ -83,16 +83,6 @@ def method(algorithm: Algorithm | Mapping[str, object]) -> Table:
     return tables
 
 
-def model(objective: object) -> Table:
-    """[model] of an objective."""
-    return part(MODEL, objective)
-
-
-def minimized(term: object) -> Table:
-    """[minimize] of a term."""
-    return part(MINIMIZE, term)
-
-
 def observers(listed: object) -> list[Table]:
     """[[observe]] of those observers that another process could make: tables, and objects of importable dataclasses.
 
@@ -121,11 +111,6 @@ def observers(listed: object) -> list[Table]:
         if not own or not wrong_with(kind, table):
             tables.append(table)
     return tables
-
-
-def regularizer(penalty: object) -> Table:
-    """[regularizer] of a regularizer."""
-    return part(REGULARIZER, penalty)
 
 
 def part(kind: AnyKind, value: object) -> Table:

@@ -12,6 +12,7 @@ from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, NotCertified, UsageError
 from mpifed.core.tables import Table
+from mpifed.job.components import MINIMIZE, MODEL, REGULARIZER
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
 from mpifed.maths.objectives import Objective
@@ -83,17 +84,17 @@ def job(
     path = data.path if isinstance(data, FederatedDataset) else Path(data)
     table: Table = {"name": name, "rounds": describe.plain(rounds), "seed": describe.plain(seed)}
     table |= {"data": {"path": str(path.absolute())}}
-    table |= {"model": describe.model(model)}
+    table |= {"model": describe.part(MODEL, model)}
     table |= describe.method(algorithm)
     if minimize is not None:
-        table["minimize"] = describe.minimized(minimize)
+        table["minimize"] = describe.part(MINIMIZE, minimize)
     if constraints:
         listed = () if isinstance(constraints, Mapping) else tuple(constraints)
         if not listed or not all(isinstance(one, Mapping) for one in listed):
             raise UsageError("constraints: expected a list, as in constraints=[mpifed.constraint(mpifed.Loss(), 0.5)]")
         table["constraint"] = [dict(one) for one in listed]
     if regularizer is not None:
-        table["regularizer"] = describe.regularizer(regularizer)
+        table["regularizer"] = describe.part(REGULARIZER, regularizer)
     table |= {key: describe.plain(value) for key, value in tables.items() if value is not None}
     if evaluate_every is not None:
         table.setdefault("record", {})["evaluate_every"] = describe.plain(evaluate_every)
@@ -164,7 +165,8 @@ def run(
         transport, checked, folder, observers, overwrite=overwrite, resume=resume, max_hours=max_hours,
         progress=progress,
     )  # fmt: skip
-    return _shared(transport, folder)
+    trained: Run = transport.share(read_run(folder) if transport.rank == 0 else None)
+    return trained
 
 
 def _progress_name(progress: Progress) -> str:
@@ -191,7 +193,8 @@ def _read_or_described(
         return Job.check(table, str(algorithm))
     if data is None or model is None:
         raise UsageError(f"{caller}: needs algorithm, data and model, or the path of a job file alone")
-    return checked_job(job(algorithm, data, model, **settings))  # type: ignore[arg-type]  # job says what is wrong
+    table = job(algorithm, data, model, **settings)  # type: ignore[arg-type]  # job says what is wrong
+    return points(table, "job")[0].job
 
 
 def train(
@@ -254,16 +257,6 @@ def check(
     return alike(connect(), forecasted)
 
 
-def checked_job(table: Table) -> Job:
-    return points(table, "job")[0].job
-
-
 def run_folder(transport: Transport, out: str | Path | None, prefix: str) -> Path:
     """The folder of a run, on every rank: a temporary one where none is given. Collective."""
     return Path(out) if out is not None else temporary(transport, prefix) / "run"
-
-
-def _shared(transport: Transport, folder: Path) -> Run:
-    """The run that rank 0 has in a folder, on every rank."""
-    found: Run = transport.share(read_run(folder) if transport.rank == 0 else None)
-    return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,21 +12,25 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
+from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
+from mpifed.core.errors import Interrupted
 from mpifed.job.job import Job
 from mpifed.observers.base import Observer
 from mpifed.privacy.ledger_file import LEDGER
 from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
+from mpifed.run.environment import keep_freed_memory
 from mpifed.run.folder import open_folder
 from mpifed.run.lock import locked
 from mpifed.run.loop import RunLoop
-from mpifed.run.memory import keep_freed_memory
 from mpifed.run.observation import Observation, checked_observers
 from mpifed.run.outcome import Result
 from mpifed.run.overwrite import remove
-from mpifed.run.progress import Reporter, Silent
-from mpifed.run.signals import stop_on_signals
+from mpifed.run.progress import Reporter
+
+# from the user, a scheduler before a time limit, or a preemption
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 def run(
@@ -59,7 +66,7 @@ def run(
         where it occurred: `mpifed.run.launch` then ends all of them.
     """
     keep_freed_memory()
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     with stop_on_signals() as request, threadpool_limits(1), _quiet(), ExitStack() as held:  # bits depend on threads
         opened, watched = None, Observation([], out, reporter)
         with agreed(transport):
@@ -93,3 +100,36 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"(mpifed|numpy|scipy)\.")
         yield
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Request]:
+    """Within the context, the first of the signals requests the end at the next round.
+
+    When that end comes, SIGTERM and SIGUSR1 stay ignored: a scheduler signals its nodes a moment apart, and a rank that
+    is already ending must not be killed by its own copy.
+    """
+    request = Request()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    process = os.getpid()
+
+    def ask(number: int, frame: object) -> None:
+        if os.getpid() != process:  # forked by a class of the user's, such as a process of a pool
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        request.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends it at once
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield request
+    except Interrupted:
+        before |= {signal.SIGTERM: signal.SIG_IGN, signal.SIGUSR1: signal.SIG_IGN}
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -109,7 +109,9 @@ class Checkpoints:
         with _whole_or_removed(aside, transport):
             with agreed(transport):
                 if transport.rank == 0:
-                    _make_anew(aside)
+                    for stale in final.parent.glob("round-*.new"):
+                        shutil.rmtree(stale)
+                    aside.mkdir(parents=True)
             linked, numbers = self._plan(clients.changed)
             checksums = {name: self._checksums[name] for name in linked}
             others: dict[str, str] = {}
@@ -259,12 +261,6 @@ def _whole_or_removed(folder: Path, transport: Transport) -> Iterator[None]:
         if transport.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _make_anew(folder: Path) -> None:
-    for stale in folder.parent.glob("round-*.new"):
-        shutil.rmtree(stale)
-    folder.mkdir(parents=True)
 
 
 def _write(path: Path, server: Record) -> str:

@@ -36,7 +36,7 @@ class How(NamedTuple):
     resume: bool = False
     max_hours: float | None = None
     progress: str = "auto"
-    check: bool = True
+    unchecked: bool = False
     accept_changed: bool = False
     overwrite: bool = False
 
@@ -165,7 +165,7 @@ def _run_point(point: SweepPoint, transport: Transport, folder: Path, how: How, 
     try:
         run(
             point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, cache=cache,
-            check=how.check, accept_changed=how.accept_changed, overwrite=how.overwrite,
+            check=not how.unchecked, accept_changed=how.accept_changed, overwrite=how.overwrite,
         )  # fmt: skip
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:

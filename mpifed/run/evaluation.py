@@ -21,8 +21,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.clients import ClientScores
 from mpifed.job import goals
 from mpifed.job.job import Job
-from mpifed.run.client_evaluation import ClientEvaluation
-from mpifed.run.scoring import test_scores
+from mpifed.run.scoring import ClientEvaluation, test_scores
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows
 
 

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import platform
 import threading
 import time
 from collections.abc import Iterator
@@ -23,8 +24,7 @@ from typing import IO
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.core.tables import Table
-from mpifed.run.process import is_alive, this_process
+from mpifed.core.tables import ReadOnlyTable, Table
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"
 BEAT_S, STALE_S = 20.0, 180.0  # NFS may show a touch a minute late
@@ -161,3 +161,27 @@ def _in_use(path: Path, more: str) -> UsageError:
     if "since" in holder:
         who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
     return UsageError(f"{path.parent}: in use by {who}{more}; let it end, or choose another --out")
+
+
+# --- the identity of a process, by which others on its machine can check whether it is alive ---
+
+
+def this_process() -> Table:
+    """Host, PID and start time of this process; the start time distinguishes it from a later one with its PID."""
+    return {"host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def is_alive(process: ReadOnlyTable) -> bool | None:
+    """Whether a process of this machine is still running; None where it ran elsewhere, or that is unknown."""
+    if process.get("host") != platform.node() or process.get("started") is None:
+        return None
+    started: int = process["started"]
+    return _started(int(process["pid"])) == started
+
+
+def _started(pid: int) -> int | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])  # a zombie has ended

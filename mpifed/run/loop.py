@@ -10,7 +10,7 @@ from pathlib import Path
 from mpifed.algorithms.private import settings
 from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import NotCertified
+from mpifed.core.errors import NotCertified, TooFewClients
 from mpifed.core.exchange import ServerRecord, play
 from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
@@ -152,7 +152,9 @@ class RunLoop:
     def _rounds(self, max_hours: float | None) -> None:
         aggregator, record = self.ready.aggregator, self.job.record
         if self.progress.round == 0 and not self.evaluation.row:
-            self._measure_the_start()
+            self.evaluation.begin(self._trained())
+            if record.evaluate_every:
+                self._measure(certify=True)
         self.evaluation.check_whether_reached(self._trained())
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
@@ -248,12 +250,6 @@ class RunLoop:
         if self.results is not None:
             self.results.row(row, self.evaluation.clients)
 
-    def _measure_the_start(self) -> None:
-        """The first row, and the numbers of the first iterate that certificates need: over all rows, as at the end."""
-        self.evaluation.begin(self._trained())
-        if self.job.record.evaluate_every:
-            self._measure(certify=True)
-
     def _measure_the_end(self) -> None:
         """The last row, and what it lacks."""
         measured = self.evaluation.row.get("round") == self.progress.round
@@ -278,13 +274,10 @@ class RunLoop:
             self.progress = self.progress._replace(ledger=self.ledger.sync()._asdict())
         if self.results is not None and self.results.history is not None:
             self.progress = self.progress._replace(rows=self.results.history.sync())
+        run: Table = {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
         self.checkpoints.save(
-            self.progress, self._same(), self.server, self.clients.settled(), self.ready.aggregator.last_answers()
+            self.progress, run, self.server, self.clients.settled(), self.ready.aggregator.last_answers()
         )
-
-    def _same(self) -> Table:
-        """The job and identity that a checkpoint holds."""
-        return {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
 
     def _load(self) -> None:
         aggregator = self.ready.aggregator
@@ -324,4 +317,5 @@ class RunLoop:
             self.results.close(self.server, {**last, **evaluation.late}, evaluation.late)
             seconds, peaks = zip(*gathered, strict=True)
             self.results.about["reductions"] = self.transport.ways()
-            self.results.write(self.progress, outcome.exit_code(code), self.round_s, sum(seconds), peaks)
+            exit_code = TooFewClients.exit_code if code == TOO_FEW else code
+            self.results.write(self.progress, exit_code, self.round_s, sum(seconds), peaks)

@@ -29,7 +29,7 @@ from mpifed.observers import observer_name
 from mpifed.observers.base import ObservedRun, Observer, RunOutcome, lacking
 from mpifed.run.outcome import code_of
 from mpifed.run.own_classes import restored_generators
-from mpifed.run.progress import Reporter, Silent
+from mpifed.run.progress import Reporter
 
 OBSERVED = "observed"  # in run.json: by observer, the last round that it was given before the run went on
 
@@ -147,7 +147,7 @@ class Observation:
 
     def _warn(self, text: str) -> None:
         self.failures.append(text)
-        if isinstance(self._reporter, Silent) and type(self._reporter) is Silent:
+        if type(self._reporter) is Reporter:
             say(f"mpifed: warning: {text}", file=sys.stderr)  # nobody would learn of it otherwise
         else:
             self._reporter.warn(text)

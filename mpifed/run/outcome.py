@@ -28,11 +28,6 @@ class Result(NamedTuple):
     model: Any  # of the algorithm's own class
 
 
-def exit_code(end: int) -> int:
-    """The exit code of an end, which is given as an order or as an exit code."""
-    return TooFewClients.exit_code if end == TOO_FEW else end
-
-
 def code_of(error: BaseException) -> int:
     """The exit code of a run that ends by an error."""
     if isinstance(error, MpifedError):

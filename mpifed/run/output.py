@@ -34,8 +34,8 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.run import environment
 from mpifed.run.checkpoint import Progress
 from mpifed.run.identity import Identity
+from mpifed.run.lock import this_process
 from mpifed.run.observation import Observation
-from mpifed.run.process import this_process
 from mpifed.run.progress import Reporter
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
 

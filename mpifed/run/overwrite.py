@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
@@ -71,14 +72,9 @@ def remove(folder: Path) -> None:
 
 def _left_by_killed(folder: Path) -> Iterator[Path]:
     """What a process that was killed while it removed a run of this folder has left of it."""
-    for path in folder.parent.glob(f".{_escaped(folder.name)}.overwritten-*"):
+    for path in folder.parent.glob(f".{escape(folder.name)}.overwritten-*"):
         if path.is_dir() and not path.is_symlink() and not list(_others(path)):
             yield path
-
-
-def _escaped(name: str) -> str:
-    """A name as a pattern that matches it alone."""
-    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 def _points(folder: Path) -> list[Path]:

@@ -79,7 +79,8 @@ def check_own_classes(job: Job, problem: Problem, transport: Transport, blocks: 
     if not own:
         return []
     with agreed(transport):
-        task = _task(job, problem, blocks) if _tries(blocks) else None
+        hosts_first = len(blocks) > 0 and int(blocks.first[0]) == 0
+        task = _task(job, problem, blocks) if hosts_first else None
         notes = _tried(own, problem.objective, task, device) if task is not None else []
     gathered = transport.gather(notes)
     all_notes: list[str] = transport.share(None if gathered is None else [note for part in gathered for note in part])
@@ -90,11 +91,6 @@ def not_checked(job: Job, problem: Problem) -> list[str]:
     """The warning in run.json of a run without these tests."""
     places = [own.place for own in own_parts(job, problem)]
     return [NOT_CHECKED.format(f"{' and '.join(places)} {'was' if len(places) == 1 else 'were'} not")] if places else []
-
-
-def _tries(blocks: Roster) -> bool:
-    """Whether this rank hosts the first client."""
-    return len(blocks) > 0 and int(blocks.first[0]) == 0
 
 
 def _tried(parts: list[Own], objective: Model, task: Task, device: Device) -> list[str]:

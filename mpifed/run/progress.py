@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mpifed.core.io_errors import say
 from mpifed.core.tables import Table
@@ -18,8 +18,8 @@ _NOTEBOOK_REFRESH_S = 0.5
 _CELLS = 40  # of a bar
 
 
-class Reporter(Protocol):
-    """Receives the progress of a run; on rank 0."""
+class Reporter:
+    """Receives the progress of a run, on rank 0; this one prints nothing."""
 
     def start(self, done: int, rounds: int, title: str) -> None:
         """The run begins or is resumed, with `done` of `rounds` completed."""
@@ -40,29 +40,17 @@ class Reporter(Protocol):
         """The run has ended."""
 
 
-class Silent:
-    """A reporter that prints nothing."""
-
-    def start(self, done: int, rounds: int, title: str) -> None:
-        pass
-
-    def advance(self, done: int) -> None:
-        pass
-
-    def row(self, columns: Table) -> None:
-        pass
+class Printing(Reporter):
+    """A reporter that prints warnings and notes as lines of the standard error."""
 
     def warn(self, text: str) -> None:
-        pass
+        say(f"mpifed: warning: {text}", file=sys.stderr)
 
     def note(self, text: str) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
+        say(f"mpifed: note: {text}", file=sys.stderr)
 
 
-class Lines(Silent):
+class Lines(Printing):
     """A reporter that prints a line for every measured round."""
 
     def start(self, done: int, rounds: int, title: str) -> None:
@@ -71,14 +59,8 @@ class Lines(Silent):
     def row(self, columns: Table) -> None:
         say(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}")
 
-    def warn(self, text: str) -> None:
-        say(f"mpifed: warning: {text}", file=sys.stderr)
 
-    def note(self, text: str) -> None:
-        print(f"mpifed: note: {text}", file=sys.stderr, flush=True)
-
-
-class Bar:
+class Bar(Reporter):
     """A reporter with a progress bar: rounds, loss, accuracy, time left."""
 
     def __init__(self) -> None:
@@ -119,7 +101,7 @@ class Bar:
         self._progress.stop()
 
 
-class NotebookBar(Silent):
+class NotebookBar(Printing):
     """A reporter with a bar in a notebook: a single output, which is replaced, and needs no widgets."""
 
     def start(self, done: int, rounds: int, title: str) -> None:
@@ -137,12 +119,6 @@ class NotebookBar(Silent):
 
     def row(self, columns: Table) -> None:
         self._row = _numbers(columns)
-
-    def warn(self, text: str) -> None:
-        say(f"mpifed: warning: {text}", file=sys.stderr)
-
-    def note(self, text: str) -> None:
-        say(f"mpifed: note: {text}", file=sys.stderr)
 
     def end(self) -> None:
         if hasattr(self, "_handle"):  # it has started
@@ -178,7 +154,7 @@ def _cut_text(form: str) -> TextColumn:
 def reporter(rank: int, progress: str = "auto") -> Reporter:
     """The reporter of this process; `progress`: bar, lines, none, or auto, a bar at a terminal and in a notebook."""
     if rank or progress == "none":
-        return Silent()
+        return Reporter()
     if progress == "auto":
         progress = "bar" if sys.stdout.isatty() or in_notebook() else "lines"
     if progress == "bar":

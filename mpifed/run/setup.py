@@ -155,13 +155,16 @@ def prepare(
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, transport, header)
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
-    data = cache.get("staged", lambda: staged(job.data, data, placement, transport))
+    if (stage := job.data.stage) is not None:
+        data = cache.get("staged", lambda: staged(stage, job.data.verify, data, placement, transport))
     with agreed(transport):
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank)))
         device = cache.get("device", lambda: Device() if data.targets > 1 else device_of(job, transport))
     notes = check_own_classes(job, algorithm.problem, transport, blocks, device) if check else []
     with agreed(transport):
-        aggregator = _aggregator(job, algorithm, transport, blocks, device)
+        drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None
+        settings = aggregation_settings(job, algorithm)
+        aggregator = Aggregator(transport, blocks, data.clients, device=device, drawn=drawn, **settings)
         aggregator.make_ready(all_exchanges(algorithm))
         aggregator.check_rounds(algorithm.exchanges, first_rounds(job, data.clients, algorithm.exchanges))
         aggregator.record(recorder)
@@ -201,14 +204,6 @@ def device_of(job: Job, transport: Transport) -> Device:
             )
         device.aware = transport.size > 1
     return device
-
-
-def _aggregator(job: Job, algorithm: Algorithm, transport: Transport, blocks: Roster, device: Device) -> Aggregator:
-    problem = algorithm.problem
-    drawn = problem.clients_per_round if is_secret(job, algorithm) else None
-    return Aggregator(
-        transport, blocks, problem.clients, device=device, drawn=drawn, **aggregation_settings(job, algorithm)
-    )
 
 
 def aggregation_settings(job: Job, algorithm: Algorithm) -> Table:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Transport
-from mpifed.job.schema import DataTable
 from mpifed.run.agreement import agreed
 from mpifed.shards import layout, staging
 from mpifed.shards.store import ShardFolder
 
 
-def staged(table: DataTable, data: ShardFolder, placement: Placement, transport: Transport) -> ShardFolder:
-    """The data as this rank reads them: from their folder, or from the copy on its node. Collective.
+def staged(stage: str, verify: bool, data: ShardFolder, placement: Placement, transport: Transport) -> ShardFolder:
+    """The data as this rank reads them, from the copy on its node. Collective.
 
     Each file is copied by a single rank of the node: a shard file by the first that hosts one of its clients,
     `federation.h5` by the node's first rank. The bits are the same.
@@ -21,9 +20,6 @@ def staged(table: DataTable, data: ShardFolder, placement: Placement, transport:
     UsageError, DataError
         on every rank, when a node has no such folder, no room in it, or a file is damaged.
     """
-    stage = table.stage
-    if stage is None:
-        return data
     with agreed(transport):
         checksum = staging.checksum_of(data) if transport.rank == 0 else ""
     checksum = transport.share(checksum)
@@ -41,7 +37,7 @@ def staged(table: DataTable, data: ShardFolder, placement: Placement, transport:
     with agreed(transport):
         for name, (rank, expected) in files.items():
             if rank == transport.rank:
-                staging.copy(data.path / name, folder / name, expected, table.verify)
+                staging.copy(data.path / name, folder / name, expected, verify)
     with agreed(transport):
         copied = staging.opened(data, folder, hosted[transport.rank])
     return copied

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,11 +13,15 @@ from mpifed.core.tables import Table
 from mpifed.core.text import on_screen, screen_width
 
 
-def numbers(text: str, option: str) -> list[int]:
+def numbers(context: click.Context, option: click.Parameter, text: str | None) -> list[int]:
     """'1,2,4' -> [1, 2, 4]."""
+    if not text and option.name != "ranks":
+        return []
+    text = text or ""
     counts = [int(part) for part in text.split(",") if part.strip().isdecimal()]
     if len(counts) != len(text.split(",")) or min(counts) < 1:
-        raise click.UsageError(f"{option} {text}: expected positive numbers with commas between them, as in 1,2,4")
+        expected = "expected positive numbers with commas between them, as in 1,2,4"
+        raise click.UsageError(f"{option.opts[0]} {text}: {expected}")
     return counts
 
 
@@ -24,15 +29,17 @@ def numbers(text: str, option: str) -> list[int]:
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
 @click.option(
-    "--ranks", default="1,2,4", show_default=True, metavar="P[,P...]", help="Numbers of ranks, separated by commas."
-)
+    "--ranks", callback=numbers, default="1,2,4", show_default=True, metavar="P[,P...]",
+    help="Numbers of ranks, separated by commas.",
+)  # fmt: skip
 @click.option(
-    "--clients", metavar="N[,N...]",
+    "--clients", callback=numbers, metavar="N[,N...]",
     help="Use synthetic data with N clients, in all (strong) or per rank (weak), each like a client of the job.",
 )  # fmt: skip
 @click.option(
-    "--model-size", "sizes", metavar="H[,H...]", help="Widths of an mlp, [model] hidden.  [default: the job's]"
-)
+    "--model-size", "sizes", callback=numbers, metavar="H[,H...]",
+    help="Widths of an mlp, [model] hidden.  [default: the job's]",
+)  # fmt: skip
 @click.option("--strong", "kinds", flag_value="strong", help="The same problem on more ranks.  [default: both]")
 @click.option("--weak", "kinds", flag_value="weak", help="A problem that grows with the ranks, on synthetic data.")
 @click.option("--both", "kinds", flag_value="strong,weak", default=True, hidden=True, help="Both, the default.")
@@ -64,24 +71,10 @@ def numbers(text: str, option: str) -> list[int]:
 @click.option("--ranks-per-node", type=click.IntRange(min=1), help="For the prediction.  [default: the cores here]")
 @click.option("--json", "as_json", is_flag=True, help="With --predict: print a JSON object.")
 def scale(
-    job: Path,
-    changes: tuple[str, ...],
-    ranks: str,
-    clients: str | None,
-    sizes: str | None,
-    kinds: str,
-    rounds: int | None,
-    repeat: int,
-    out: Path | None,
-    launcher: str | None,
-    oversubscribe: bool,
-    unchecked: bool,
-    predict: bool | None,
-    latency: float | None,
-    bandwidth: float | None,
-    ranks_per_node: int | None,
-    as_json: bool,
-) -> None:
+    job: Path, changes: tuple[str, ...], ranks: list[int], kinds: str, out: Path | None, unchecked: bool,
+    predict: bool | None, latency: float | None, bandwidth: float | None, ranks_per_node: int | None, as_json: bool,
+    **given: Any,  # further fields of StudyOptions, in their types
+) -> None:  # fmt: skip
     """Measure the strong and weak scaling of a job, with figures and a report for a proposal.
 
     Every point is run several times through the launcher, interleaved with the others; finished runs are not repeated.
@@ -94,7 +87,7 @@ def scale(
         from mpifed.forecast.scale import scale as predicted
         from mpifed.forecast.scale import scale_text
 
-        prediction = predicted(job, changes, numbers(ranks, "--ranks"), weak=kinds == "weak", **machine)
+        prediction = predicted(job, changes, ranks, weak=kinds == "weak", **machine)
         click.echo(json.dumps(prediction, indent=2) if as_json else on_screen(scale_text(prediction, screen_width())))
         return
     if as_json:
@@ -102,12 +95,8 @@ def scale(
     from mpifed.scaling.command import StudyOptions, study_command
 
     options = StudyOptions(
-        numbers(ranks, "--ranks"),
-        numbers(clients, "--clients") if clients else [],
-        numbers(sizes, "--model-size") if sizes else [],
-        kinds.split(","), rounds, repeat, launcher, oversubscribe, predict is None,
-        check=not unchecked, **machine,
-    )  # fmt: skip
+        ranks, kinds=kinds.split(","), predict=predict is None, check=not unchecked, **machine, **given
+    )
     path = study_command(job, changes, out or Path("scaling") / job.stem, options, click.echo)
     click.echo(path.read_text(encoding="utf-8"))
     click.echo(f"report: {path}")

@@ -18,11 +18,10 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.files.history import History
 from mpifed.files.json_file import write_json
 from mpifed.files.run_folder import SUMMARY
-from mpifed.plots.convergence import MOST_LINES, draw, figure
+from mpifed.plots.convergence import MOST_LINES, draw, figure, terminal
 from mpifed.plots.labels import labels_of
 from mpifed.plots.lines import PlottedLines, curve, read_lines
 from mpifed.plots.style import COLOURS, DASHES, MARKERS, save
-from mpifed.plots.terminal import terminal
 
 ROUNDS = (0, 10, 20, 30)
 

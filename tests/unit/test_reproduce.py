@@ -87,10 +87,11 @@ def test_tradeoffs() -> None:
 
 
 def test_the_rounds_of_the_table() -> None:
-    from jobs.ssca.report import table_rounds
+    from jobs.reproduction.tables import rounds_upto
+    from jobs.ssca.report import AT
 
-    assert table_rounds(1000) == [10, 30, 100, 300, 1000]
-    assert table_rounds(200) == [10, 30, 100, 200]
+    assert rounds_upto(AT, 1000) == [10, 30, 100, 300, 1000]
+    assert rounds_upto(AT, 200) == [10, 30, 100, 200]
 
 
 def test_every_curve_of_the_figures_is_a_job() -> None:

@@ -112,7 +112,8 @@ def test_the_nearest_of_our_rules() -> None:
 
 def test_every_setting_is_a_change_of_a_job() -> None:
     from jobs.hyfdca.names import JOBS, job_of, label, settings
-    from jobs.hyfdca.reproduce import Plan, _assigned, tuned_in
+    from jobs.hyfdca.reproduce import Plan, tuned_in
+    from jobs.reproduction.runs import assigned
 
     every, plan, tuned = list(settings()), Plan(Path("out"), 300, 1), read_json(JOBS / "tuned.json")
     assert len(every) == 36 and {one.clients for one in every} == {4, 16, 64}
@@ -124,7 +125,7 @@ def test_every_setting_is_a_change_of_a_job() -> None:
         for method in setting.methods:
             changes = [
                 *plan.setting_changes(setting, method),
-                *_assigned(tuned.get(label(tuned_in(setting, method), method), {})),
+                *assigned(tuned.get(label(tuned_in(setting, method), method), {})),
             ]
             job = checked(read_table(JOBS / f"{job_of(setting.data, method)}.toml", changes))
             assert (job.seed, job.rounds, job.aggregation.security, job.simulated_network.name) == (

@@ -63,7 +63,6 @@ def invert(
     *,
     nonnegative: bool = True,
     starts: int = 12,
-    seed: int = 0,
 ) -> Inversion:
     """Recover the samples of a minibatch from its gradient.
 
@@ -92,7 +91,7 @@ def invert(
     if rank < 2 or (rank < batch and rank >= seen.first.shape[1] - 1):  # too few scores: the span lacks the samples
         return nothing
     problem = _Mixing(objective, parameters, seen, min(rank, batch), 1 / batch, nonnegative)
-    return problem.solve(starts, np.random.default_rng(seed), nothing)
+    return problem.solve(starts, np.random.default_rng(0), nothing)
 
 
 def _class_sums(

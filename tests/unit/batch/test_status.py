@@ -22,7 +22,7 @@ from mpifed.files.json_file import write_json
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
 from mpifed.results.points import write_sweep
-from mpifed.run.process import is_alive, this_process
+from mpifed.run.lock import is_alive, this_process
 
 Write = Callable[..., Path]
 HEADER = "round,elapsed_s,train_loss,test_accuracy,objective,up_bytes,down_bytes,epsilon\n"

@@ -20,7 +20,7 @@ from mpifed.cli import main
 from mpifed.files.json_file import write_json
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
-from mpifed.run.process import this_process
+from mpifed.run.lock import this_process
 
 pytestmark = pytest.mark.usefixtures("scripts")
 Write = Callable[..., Path]

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import main
-from mpifed.job.own_modules import own_modules
+from mpifed.job.own_sources import own_modules
 
 
 @pytest.fixture

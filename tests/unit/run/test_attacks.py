@@ -18,8 +18,8 @@ from mpifed.core.io_errors import explaining
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.job.loading import read_table
+from mpifed.run.api import stop_on_signals
 from mpifed.run.launch import guarded
-from mpifed.run.signals import stop_on_signals
 
 
 class Untold(Exception):

@@ -21,12 +21,12 @@ from mpifed.files.run_folder import read_run, summary
 from mpifed.files.schemas import Digest, FileName, JobTables, RunJson, conforming
 from mpifed.job.job import Job
 from mpifed.run.api import run
-from mpifed.run.progress import Silent
+from mpifed.run.progress import Reporter
 
 PRIVATE = {"privacy": {"noise_multiplier": 2.0, "noise": "test", "delta": 1e-5, "clip": 0.3}}
 
 
-class Heard(Silent):
+class Heard(Reporter):
     """What was warned of."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from mpifed.cli import main
 from mpifed.core.errors import DataError
 from mpifed.files.json_file import write_json
 from mpifed.run import follow
-from mpifed.run.process import this_process
+from mpifed.run.lock import this_process
 
 HEADER = "round,elapsed_s,train_loss,test_accuracy,constraint_1,up_bytes,down_bytes,epsilon\n"
 

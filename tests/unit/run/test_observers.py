@@ -26,11 +26,11 @@ from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
 from mpifed.job.job import Job
-from mpifed.job.own_modules import own_modules
+from mpifed.job.own_sources import own_modules
 from mpifed.observers.base import ObservedRun, RunOutcome
 from mpifed.run.api import run
 from mpifed.run.observation import Observation
-from mpifed.run.progress import Silent
+from mpifed.run.progress import Reporter
 
 
 @dataclasses.dataclass
@@ -351,5 +351,5 @@ def test_objects_and_tables_from_python(classes: Path, tmp_path: Path, monkeypat
 
 
 def test_without_observers_nothing_is_written(classes: Path, tmp_path: Path) -> None:
-    Observation([], tmp_path, Silent()).resume()
+    Observation([], tmp_path, Reporter()).resume()
     assert not list(tmp_path.iterdir())
