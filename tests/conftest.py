@@ -100,6 +100,13 @@ def pytest_configure(config: pytest.Config) -> None:
             _guard = _Guard(MPI.COMM_WORLD, config)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Folders of which `-m` takes nothing, as it is by default: for the others nobody imports PyTorch and JAX."""
+    marker, chosen = collection_path.name, config.getoption("markexpr")
+    of_its_own = marker in ("models", "kill", "slurm") and collection_path.parent == Path(__file__).parent
+    return True if of_its_own and chosen.startswith("not (") and marker in chosen else None
+
+
 def pytest_collection_finish() -> None:
     """What 10,000 collected tests hold is not looked through again by the garbage collector."""
     gc.freeze()

@@ -281,12 +281,12 @@ def test_the_same_bits_on_any_number_of_ranks(
             job["compute"]["mpi"] = "device"
             paths.append(write_job(tmp_path / f"{name}-by-mpi.toml", job))
     hashes = []
-    for ranks in (0, 3):
+    for ranks in (0, 2):
         can = {"MPICH_GPU_SUPPORT_ENABLED": "1"}
         ended = launch(ranks, tmp_path / f"on-{ranks}", *paths, program=(str(PROGRAM),), env=can)
         assert ended.code == 0, ended.text
         hashes.append([summary(tmp_path / f"on-{ranks}" / path.stem)["model_sha256"] for path in paths])
     assert hashes[0] == hashes[1] and len(set(hashes[0])) == len(ON_RANKS)
     assert hashes[0][-1] == hashes[0][-2]
-    told = read_json(tmp_path / "on-3" / paths[0].stem / "run.json")
+    told = read_json(tmp_path / "on-2" / paths[0].stem / "run.json")
     assert told["device"] == "Make-believe" and told["versions"]["cuda"] == "12.9"

@@ -158,113 +158,99 @@ def _all(slope: Slope, function: Any) -> Slope:
     return slope._replace(head=map_leaves(function, slope.head), scores=function(slope.scores))
 
 
-class ZeroSlope(Wrong):
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        return _all(slope, np.zeros_like)
+def _mean(record: Any, y: Any) -> Any:
+    return map_leaves(lambda leaf: leaf / leaf.dtype.type(y.shape[-1]), record)
 
 
-class WrongSign(Wrong):
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        return _all(slope, np.negative)
+def _without(bias: Any, output: int) -> Any:
+    return np.where(np.arange(bias.shape[-1]) == output, bias.dtype.type(0), bias)
 
 
-class Doubled(Wrong):
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        return _all(slope, lambda leaf: 2 * leaf)
+def _first(head: Any) -> Any:
+    return map_leaves(lambda leaf: leaf[0], head) if head.second.ndim == 3 else head
 
 
-class OnePercent(Wrong):
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        return slope._replace(scores=slope.scores * slope.scores.dtype.type(1.01))
+def _centered(scores: Any) -> Any:
+    return scores - scores.mean(axis=-2, keepdims=True)
 
 
-class NoWeights(Wrong):
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return super().slope(head, scores, y, np.ones_like(weights))
+def _summed(record: Any, y: Any) -> Any:
+    return map_leaves(lambda leaf: np.broadcast_to(leaf.sum(axis=0), leaf.shape) if y.ndim == 2 else leaf, record)
 
 
-class PositiveWeights(Wrong):
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return super().slope(head, scores, y, np.abs(weights))
+def _in_place(self: Any, head: Any, scores: Any, y: Any) -> Any:
+    scores -= scores.max(axis=-1, keepdims=True)
+    return Wrong.loss(self, head, scores, y)
 
 
-class MeanOfSamples(Wrong):
-    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return _all(slope, lambda leaf: leaf / leaf.dtype.type(y.shape[-1]))
+def _named(base: type, classes: dict[str, dict[str, Any]]) -> None:
+    """Classes of these names, which differ from `base` by these methods and values."""
+    for name, changed in classes.items():
+        globals()[name] = type(name, (base,), {"__module__": __name__} | changed)
 
 
-class MeanOfLosses(Wrong):
-    """Consistent, but a mean where each sample's loss was asked for."""
-
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return super().loss(head, scores, y) / y.shape[-1]
-
-    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return map_leaves(lambda leaf: leaf / leaf.dtype.type(y.shape[-1]), slope)
-
-
-class WrongAxis(Wrong):
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        return slope._replace(scores=slope.scores[..., ::-1])
-
-
-class NoHiddenBias(Wrong):
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        return slope._replace(head=slope.head._replace(hidden_bias=np.zeros_like(slope.head.hidden_bias)))
-
-
-class OneBiasMissing(Wrong):
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        bias = slope.head.output_bias.copy()
-        bias[..., 7] = 0
-        return slope._replace(head=slope.head._replace(output_bias=bias))
-
-
-class NextClass(Wrong):
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        found = super().slope(head, scores, (y + 1) % 10, weights)
-        return found._replace(loss=self.loss(head, scores, y))
-
-
-class OtherLoss(Wrong):
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        return slope._replace(loss=slope.loss + 1)
-
-
-class WeightedLoss(Wrong):
-    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return slope._replace(loss=slope.loss * weights)
-
-
-class InPlace(Wrong):
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        scores -= scores.max(axis=-1, keepdims=True)
-        return super().loss(head, scores, y)
-
-
-class Random(Wrong):
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return super().loss(head, scores, y) * np.random.uniform(0.9, 1.1)  # noqa: NPY002
-
-
-class RandomStart(Wrong):
-    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
-        return super().start(features, outputs, np.random.default_rng(), dtype)
-
-
-class WideStart(Wrong):
-    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
-        return super().start(features, outputs, rng, "float64")
-
-
-class TooManyFeatures(Softmax):
-    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
-        return Parameters(np.zeros((outputs, features), dtype), ())
-
-
-class WrongHeadSquares(Wrong):
-    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
-        return super().head_squares(head, scores, y, slopes) / 2
+_named(Wrong, {
+    "ZeroSlope": {"spoiled": lambda self, slope, *_: _all(slope, np.zeros_like)},
+    "WrongSign": {"spoiled": lambda self, slope, *_: _all(slope, np.negative)},
+    "Doubled": {"spoiled": lambda self, slope, *_: _all(slope, lambda leaf: 2 * leaf)},
+    "OnePercent": {
+        "spoiled": lambda self, slope, *_: slope._replace(scores=slope.scores * slope.scores.dtype.type(1.01))
+    },
+    "NoWeights": {"slope": lambda self, *given: Wrong.slope(self, *given[:3], np.ones_like(given[3]))},
+    "PositiveWeights": {"slope": lambda self, *given: Wrong.slope(self, *given[:3], np.abs(given[3]))},
+    "MeanOfSamples": {
+        "spoiled": lambda self, slope, head, scores, y, weights: _mean(slope, y)._replace(loss=slope.loss)
+    },
+    "MeanOfLosses": {  # consistent, but a mean where each sample's loss was asked for
+        "loss": lambda self, head, scores, y: Wrong.loss(self, head, scores, y) / y.shape[-1],
+        "spoiled": lambda self, slope, head, scores, y, weights: _mean(slope, y),
+    },
+    "WrongAxis": {"spoiled": lambda self, slope, *_: slope._replace(scores=slope.scores[..., ::-1])},
+    "NoHiddenBias": {"spoiled": lambda self, slope, *_: slope._replace(
+        head=slope.head._replace(hidden_bias=np.zeros_like(slope.head.hidden_bias)))},
+    "OneBiasMissing": {"spoiled": lambda self, slope, *_: slope._replace(
+        head=slope.head._replace(output_bias=_without(slope.head.output_bias, 7)))},
+    "NextClass": {"slope": lambda self, head, scores, y, weights: Wrong.slope(
+        self, head, scores, (y + 1) % 10, weights)._replace(loss=self.loss(head, scores, y))},
+    "OtherLoss": {"spoiled": lambda self, slope, *_: slope._replace(loss=slope.loss + 1)},
+    "WeightedLoss": {
+        "spoiled": lambda self, slope, head, scores, y, weights: slope._replace(loss=slope.loss * weights)
+    },
+    "InPlace": {"loss": _in_place},
+    "Random": {"loss": lambda self, *given: Wrong.loss(self, *given) * np.random.uniform(0.9, 1.1)},  # noqa: NPY002
+    "RandomStart": {"start": lambda self, features, outputs, rng, dtype: Wrong.start(
+        self, features, outputs, np.random.default_rng(), dtype)},
+    "WideStart": {"start": lambda self, *given: Wrong.start(self, *given[:3], "float64")},
+    "WrongHeadSquares": {"head_squares": lambda self, *given: Wrong.head_squares(self, *given) / 2},
+    "FromOne": {"predict": lambda self, head, scores: Wrong.predict(self, head, scores) + 1},
+    "FalselyConvex": {"convex": True},
+    "FalselyPositive": {
+        "nonnegative": True,
+        "loss": lambda self, *given: Wrong.loss(self, *given) - 2,
+        "spoiled": lambda self, slope, *_: slope._replace(loss=slope.loss - 2),
+    },
+    "OneHeadForAll": {  # right for one client; of several, all get the head of the first
+        "loss": lambda self, head, *given: Wrong.loss(self, _first(head), *given),
+        "slope": lambda self, head, *given: Wrong.slope(self, _first(head), *given),
+    },
+    "SumOverClients": {
+        "spoiled": lambda self, slope, head, scores, y, weights: slope._replace(head=_summed(slope.head, y))
+    },
+})  # fmt: skip
+_named(Softmax, {
+    "TooManyFeatures": {"start": lambda self, features, outputs, rng, dtype: Parameters(
+        np.zeros((outputs, features), dtype), ())},
+    "BatchNormalized": {  # scores are centered over the samples, as normalization of batches does
+        "loss": lambda self, head, scores, y: Softmax.loss(self, head, _centered(scores), y),
+        "slope": lambda self, head, scores, *given: Softmax.slope(self, head, _centered(scores), *given),
+    },
+    "Widened": {"slope": lambda self, *given: map_leaves(lambda leaf: leaf.astype("f8"), Softmax.slope(self, *given))},
+    "WrongShape": {"loss": lambda self, *given: Softmax.loss(self, *given)[..., None]},
+    "PlainTuple": {"slope": lambda self, *given: tuple(Softmax.slope(self, *given))},
+    "NeverFinite": {"loss": lambda self, *given: Softmax.loss(self, *given) * np.nan},
+    "NotAdjoint": {"pull": lambda self, X, slopes: Softmax.pull(self, X, slopes) / X.shape[-2]},
+    "NotLinear": {"scores": lambda self, first, X: Softmax.scores(self, first, X) + 1},
+})  # fmt: skip
 
 
 class WrongHeadSum(Softmax):
@@ -277,87 +263,6 @@ class WrongHeadSum(Softmax):
 
     def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
         return np.sum(slopes**2, axis=-1, dtype="f8")
-
-
-class FromOne(Wrong):
-    def predict(self, head: Any, scores: Any) -> Any:
-        return super().predict(head, scores) + 1
-
-
-class FalselyConvex(Wrong):
-    convex: ClassVar[bool] = True
-
-
-class FalselyPositive(Wrong):
-    nonnegative: ClassVar[bool] = True
-
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return super().loss(head, scores, y) - 2
-
-    def spoiled(self, slope: Slope, *given: Any) -> Slope:
-        return slope._replace(loss=slope.loss - 2)
-
-
-class BatchNormalized(Softmax):
-    """Scores are centered over the samples, as normalization of batches does."""
-
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return super().loss(head, scores - scores.mean(axis=-2, keepdims=True), y)
-
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return super().slope(head, scores - scores.mean(axis=-2, keepdims=True), y, weights)
-
-
-class OneHeadForAll(Wrong):
-    """Right for one client; of several, all get the head of the first."""
-
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return super().loss(_first(head), scores, y)
-
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return super().slope(_first(head), scores, y, weights)
-
-
-def _first(head: Any) -> Any:
-    return map_leaves(lambda leaf: leaf[0], head) if head.second.ndim == 3 else head
-
-
-class SumOverClients(Wrong):
-    def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        def summed(leaf: Any) -> Any:
-            return np.broadcast_to(leaf.sum(axis=0), leaf.shape) if y.ndim == 2 else leaf
-
-        return slope._replace(head=map_leaves(summed, slope.head))
-
-
-class Widened(Softmax):
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return map_leaves(lambda leaf: leaf.astype("f8"), super().slope(head, scores, y, weights))
-
-
-class WrongShape(Softmax):
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return super().loss(head, scores, y)[..., None]
-
-
-class PlainTuple(Softmax):
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-        return tuple(super().slope(head, scores, y, weights))
-
-
-class NeverFinite(Softmax):
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return super().loss(head, scores, y) * np.nan
-
-
-class NotAdjoint(Softmax):
-    def pull(self, X: Any, slopes: Any) -> Any:
-        return super().pull(X, slopes) / X.shape[-2]
-
-
-class NotLinear(Softmax):
-    def scores(self, first: Any, X: Any) -> Any:
-        return super().scores(first, X) + 1
 
 
 class KinkDoubled(Absolute):
@@ -396,47 +301,24 @@ def _probabilities(scores: Any) -> Any:
     return power / power.sum(axis=-1, keepdims=True)
 
 
-class RateWithoutWeights(Rate):
-    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return super().slope(objective, head, scores, y, np.ones_like(weights))
+_named(Rate, {
+    "RateWithoutWeights": {"slope": lambda self, *given: Rate.slope(self, *given[:4], np.ones_like(given[4]))},
+    "FalselyConvexRate": {"convex": True},
+    "NegativeRate": {
+        "loss": lambda self, *given: -Rate.loss(self, *given),
+        "slope": lambda self, *given: map_leaves(np.negative, Rate.slope(self, *given)),
+    },
+    "CountedAsNumbers": {"counted": lambda self, y: (y == 0).astype("f4")},
+    "CountedAtOnce": {"counted": lambda self, y: np.isin(0, y)},
+    "CountedByOthers": {"counted": lambda self, y: y == y.max(axis=-1, keepdims=True)},
+    "WrongServer": {"server": lambda self, model: (objectives.squares(model), map_leaves(np.copy, model))},
+})  # fmt: skip
 
 
 class RateOfAnother(Rate):
     def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
         found = super().slope(objective, head, scores, y, weights)
         return found._replace(scores=np.roll(found.scores, 1, axis=-1))
-
-
-class FalselyConvexRate(Rate):
-    convex: ClassVar[bool] = True
-
-
-class NegativeRate(Rate):
-    def loss(self, objective: Any, head: Any, scores: Any, y: Any) -> Any:
-        return -super().loss(objective, head, scores, y)
-
-    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        return map_leaves(np.negative, super().slope(objective, head, scores, y, weights))
-
-
-class CountedAsNumbers(Rate):
-    def counted(self, y: Any) -> Any:
-        return (y == 0).astype("f4")
-
-
-class CountedAtOnce(Rate):
-    def counted(self, y: Any) -> Any:
-        return np.isin(0, y)
-
-
-class CountedByOthers(Rate):
-    def counted(self, y: Any) -> Any:
-        return y == y.max(axis=-1, keepdims=True)
-
-
-class WrongServer(Rate):
-    def server(self, model: Parameters) -> Any:
-        return objectives.squares(model), map_leaves(np.copy, model)
 
 
 class HollowServer(Loss):
@@ -457,55 +339,25 @@ class L1(regularizers.L1):
         return regularizers.L1(threshold, self.biases).prox(model, 1.0)
 
 
-class InverseStep(L1):
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return self.at(model, self.weight / step)
-
-
-class NoStep(L1):
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return self.at(model, self.weight)
-
-
-class HalfStep(L1):
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return self.at(model, self.weight * step / 2)
-
-
-class BiasesToo(L1):
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return regularizers.L1(self.weight, biases=True).prox(model, step)
-
-
-class OfSquares(L1):
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return map_leaves(lambda leaf: leaf / leaf.dtype.type(1 + 2 * step * self.weight), model)
-
-
-class NoProx(L1):
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return model
-
-
-class WideProx(L1):
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return map_leaves(lambda leaf: leaf.astype("f8"), super().prox(model, step))
+_named(L1, {
+    "InverseStep": {"prox": lambda self, model, step: self.at(model, self.weight / step)},
+    "NoStep": {"prox": lambda self, model, step: self.at(model, self.weight)},
+    "HalfStep": {"prox": lambda self, model, step: self.at(model, self.weight * step / 2)},
+    "BiasesToo": {"prox": lambda self, model, step: regularizers.L1(self.weight, biases=True).prox(model, step)},
+    "OfSquares": {"prox": lambda self, model, step: map_leaves(
+        lambda leaf: leaf / leaf.dtype.type(1 + 2 * step * self.weight), model)},
+    "NoProx": {"prox": lambda self, model, step: model},
+    "WideProx": {"prox": lambda self, *given: map_leaves(lambda leaf: leaf.astype("f8"), L1.prox(self, *given))},
+    "RandomProx": {"prox": lambda self, model, step: self.at(
+        model, self.weight * step * np.random.uniform(0.5, 1.5))},  # noqa: NPY002
+    "ValueIsNone": {"value": lambda self, model: None},
+})  # fmt: skip
 
 
 class ProxInPlace(L1):
     def prox(self, model: Parameters, step: float) -> Parameters:
         np.copyto(model.first, super().prox(model, step).first)
         return model
-
-
-class RandomProx(L1):
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return self.at(model, self.weight * step * np.random.uniform(0.5, 1.5))  # noqa: NPY002
-
-
-class ValueIsNone(L1):
-    def value(self, model: Parameters) -> Any:
-        return None
 
 
 class OutOfTheBox(regularizers.Box):

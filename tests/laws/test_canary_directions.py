@@ -134,6 +134,7 @@ def test_noise_that_is_not_its_own_is_noticed(
     wrong: str, name: str, array_shard: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same in two rounds, or of two clients, or none on the biases. The canary pulls in the first round alone."""
+    monkeypatch.setattr(f"{__name__}.RUNS", 1000)  # in which the bound is seven times what is printed
     case = CASES[name]
     one, nows = made(case, 1.0, "test"), [at(index, secure=False) for index in range(ROUNDS)]
     quiet, words = made(case, 1e9, "test") if wrong == "leaves" else None, Round.words

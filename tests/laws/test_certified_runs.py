@@ -207,7 +207,7 @@ def test_many_turns_over_many_rows(by_columns: Path, tmp_path: Path, monkeypatch
     check(tmp_path)
 
 
-@pytest.mark.parametrize("ranks", [None, 3])
+@pytest.mark.parametrize("ranks", [None, 2])
 def test_from_the_command_line(
     ranks: int | None, classes: Path, tmp_path: Path, launch: Any, write_job: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

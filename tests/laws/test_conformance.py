@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,37 +206,20 @@ def test_starts_are_functions_of_the_seed(case: Case, even: Path) -> None:
 
 
 @one_of_every_algorithm
-def test_resumable(case: Case, uneven: Path) -> None:
-    job, at = ready(uneven, case)
-    whole = rounds(job, at, 0, 5)
-    job, at = ready(uneven, case)
-    server, clients = rounds(job, at, 0, 2)
-    stored = pickle.dumps(
-        [at.aggregator.last_answers(), *(map_leaves(np.array, state) for state in (server, *clients))]
-    )
-    job, at = ready(uneven, case)
-    kept, server, *clients = pickle.loads(stored)
-    at.aggregator.restore(kept)
-    again = rounds(job, at._replace(server=server, clients=clients), 2, 5)
-    assert bits(again[0]) == bits(whole[0])
-    assert [bits(c) for c in again[1]] == [bits(c) for c in whole[1]]
-
-
-@one_of_every_algorithm
 def test_runs_are_resumable(case: Case, uneven: Path, tmp_path: Path) -> None:
     """Through files, in two parts; the end of the first part is certified besides."""
     some = {} if case.everybody else {"clients_per_round": 5}
     job = table(uneven, case.algorithm, record={"evaluate_every": 1}, participation=some, **case.tables)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(checked(job | {"rounds": 5}), Alone(), whole)
-    run(checked(job | {"rounds": 3}), Alone(), parts)
-    run(checked(job | {"rounds": 5}), Alone(), parts, resume=True)
+    run(checked(job | {"rounds": 4}), Alone(), whole)
+    run(checked(job | {"rounds": 2}), Alone(), parts)
+    run(checked(job | {"rounds": 4}), Alone(), parts, resume=True)
     names = ("model_sha256", "rounds", "exit", "objective", "kkt_residual", "constraint_values", "up_bytes")
     assert [summary(parts)[name] for name in names] == [summary(whole)[name] for name in names]
     one, other = read_history(whole), read_history(parts)
     assert list(one) == list(other)
     for name in one.keys() - {"elapsed_s"}:
-        at = [0, 1, 2, 4, 5] if of_certificate(name) else slice(None)
+        at = [0, 1, 3, 4] if of_certificate(name) else slice(None)
         np.testing.assert_array_equal(one[name][at], other[name][at], err_msg=name)
 
 

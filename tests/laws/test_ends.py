@@ -243,7 +243,7 @@ def test_every_rank_ends_alike(
     certified: dict[str, Any], launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     job, out = write_job(tmp_path / "job.toml", certified), tmp_path / "run"
-    ended = launch(3, "run", job, "--out", out, "--set", "rounds=7")
+    ended = launch(2, "run", job, "--out", out, "--set", "rounds=7")
     assert ended.code == 5, ended.text  # of each rank, which is left standing
     assert ended.text.count("[stop] kkt_residual = 0.0001") == 1, ended.text
     assert "Traceback" not in ended.text
@@ -373,7 +373,7 @@ def test_warnings_are_told_once(classes: Path, launch: Callable[..., Any], write
     algorithm = {"name": "ssca", **SIZES, "slack_cost": 1e-3}
     tables = {"minimize": {"name": "norm"}, "model": {"name": "softmax", "bias": False}}
     job = table(classes, algorithm, rounds=3, constraint=[{"name": "loss", "limit": 0.2}], **tables)
-    ended = launch(3, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "run")
+    ended = launch(2, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "run")
     assert ended.code == 5, ended.text  # a limit is not met
     steps, remark = read_json(tmp_path / "run" / "run.json")["warnings"]
     assert ended.err.count(f"mpifed: warning: {steps}") == ended.err.count("convergence is proven") == 1, ended.text

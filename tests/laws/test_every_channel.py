@@ -98,9 +98,8 @@ PROTECTED = ["masked", "encrypted"]
 REST = [name for name in NAMES if name not in FEW]
 PLAN: dict[int, list[One]] = {
     1: some(LESS, ONCE, PROTECTED),
-    2: some(FEW, ONCE, ["encrypted"]) + some(LESS, ONCE, ["masked"]) + some(LESS[1:] + PARTS, OTHERS, ["masked"]),
-    3: some(FEW, ONCE, ["masked"]) + some(LESS, ONCE, ["encrypted"]),
-    4: some(LESS, ONCE, ["plain", *PROTECTED]),
+    2: some(FEW, ONCE, ["encrypted"]) + some(LESS[1:] + PARTS, OTHERS, ["masked"]),
+    3: some(FEW, ONCE, ["masked"]) + some(LESS[1:2], ONCE, ["encrypted"]),
     5: some(LESS + REST, ONCE, PROTECTED),
     7: some(FEW, [*ONCE, *OTHERS], ["masked"]) + some(LESS, ONCE, ["encrypted"]),
 }
@@ -174,7 +173,7 @@ def test_the_plan_holds_every_algorithm_and_every_case() -> None:
             assert {one.name for one in several if one.channel == channel} == set(names)
     assert {name for name, case in BY_NAME.items() if case.split == "columns"} == set(SINGLE)
     assert {one.way for one in PLAN[2]} == set(WAYS)
-    assert set(PLAN) == {1, 2, 3, 4, 5, 7}
+    assert set(PLAN) == {1, 2, 3, 5, 7}
     assert all({one.channel for one in runs} >= set(PROTECTED) for runs in PLAN.values())
 
 

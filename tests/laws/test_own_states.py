@@ -37,7 +37,7 @@ def test_a_state_that_no_checkpoint_can_hold(
 
 def test_the_same_on_every_rank(skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path) -> None:
     for name in ("BecomesPython", "ClientsBecomeWide"):
-        ended = launch(3, "run", job_of(name, skewed, write_job, tmp_path), "--out", tmp_path / name)
+        ended = launch(2, "run", job_of(name, skewed, write_job, tmp_path), "--out", tmp_path / name)
         assert ended.code == 2, ended.text
         assert ended.text.count(WRONG[name]) == 1
 

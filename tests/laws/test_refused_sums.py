@@ -64,7 +64,7 @@ def nothing_tampered_after() -> Iterator[None]:
     ("name", "ranks"),
     [
         *((name, None) for name in TROUBLES),
-        *((name, 3) for name in AMONG_RANKS),
+        *((name, 2) for name in AMONG_RANKS),
         *(pytest.param(name, 2, marks=pytest.mark.long) for name in TROUBLES if name not in AMONG_RANKS),
     ],
 )
@@ -251,7 +251,7 @@ def test_a_job_that_cannot_be_on_several_ranks(
 ) -> None:
     tables, _, said = WRONG[name]
     job = write_job(tmp_path / "job.toml", table(digits, AVG, rounds=1) | tables)
-    ended = launch(3, "run", job, "--out", tmp_path / "run", limit_s=LIMIT_S)
+    ended = launch(2, "run", job, "--out", tmp_path / "run", limit_s=LIMIT_S)
     assert ended.code == 2, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
     assert re.search(said, ended.text), ended.text

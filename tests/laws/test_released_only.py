@@ -138,7 +138,7 @@ def test_everything_is_of_a_known_kind_on_several_ranks(
     digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     path = write_job(tmp_path / "job.toml", private(digits, **JOBS["coins, transcript"]))
-    assert launch(3, "run", path, "--out", tmp_path / "run").code == 0
+    assert launch(2, "run", path, "--out", tmp_path / "run").code == 0
     check(tmp_path / "run")
 
 

@@ -15,8 +15,8 @@ from registry import CASES, FEW, NAMES, SIZES, Case, table
 
 from mpifed.files.history import read_history
 
-# The long tests have all points. Else every other case, and one of every algorithm, has uneven data; where there are no
-# tables besides [algorithm], with a dedicated server.
+# The long tests have all points. Else one case of every algorithm has uneven data; where there are no tables besides
+# [algorithm], with a dedicated server.
 ALL_POINTS = [False, pytest.param(True, marks=pytest.mark.long)]
 RANKS = [(3, False), *(pytest.param(ranks, True, marks=pytest.mark.long) for ranks in (2, 4, 7))]
 DUAL = ("hyfdca", "bundle", "cocoa")
@@ -35,10 +35,7 @@ ALL = [  # and sums of blocks, which are rounded whole, and networks with severa
     Case("scaffold", {"batch_size": 7, "client_optimizer": {"learning_rate": 0.3}, "local_steps": 3}, DEEP),
     Case("ssca-vertical", SIZES, DEEP),
 ]
-SOME = [
-    case for number, case in enumerate(ALL)
-    if number >= len(CASES) or number % 2 == 0 or NAMES[number] in FEW
-]  # fmt: skip
+SOME = [case for number, case in enumerate(ALL) if number >= len(CASES) or NAMES[number] in FEW]
 UNPROMISED = ("elapsed_s", "seconds_per_round", "peak_rss_bytes")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from custom import Custom, of_one
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
@@ -16,22 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 torch.set_default_dtype(torch.float64)  # as scripts begin; for nobody else
 torch.set_num_threads(2)
-
-
-class Custom(nn.Module):
-    """Layers by name, and a function of the module and the samples [s, 64]."""
-
-    def __init__(self, function: Callable[[Any, Tensor], Any], **layers: nn.Module | nn.Parameter | Tensor) -> None:
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            if isinstance(layer, Tensor) and not isinstance(layer, nn.Parameter):
-                self.register_buffer(name, layer)
-            else:
-                setattr(self, name, layer)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(self, x)
 
 
 def on_images(*layers: nn.Module) -> nn.Module:
@@ -129,12 +114,7 @@ RIGHT: dict[str, Callable[[], nn.Module]] = {
 
 def counted(net: Any, x: Tensor) -> Tensor:
     torch.set_num_threads(2)
-    result: Tensor = net.layer(x)
-    return result
-
-
-def of_one(function: Callable[[Any, Tensor], Any], **more: Any) -> Callable[[], nn.Module]:
-    return lambda: Custom(function, layer=nn.Linear(64, 10), **more)
+    return net.layer(x)
 
 
 def with_attribute(name: str, value: Any) -> nn.Module:
@@ -178,18 +158,15 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {  # by name: what is built
     "floats_as_indices": (lambda: embedded(lambda x: x), r"samples come as floats: an embedding takes x.long\(\)"),
     "numpy": (lambda: two_layers().apply(drawn_by_numpy), "begins otherwise when it is built again after the same"),
     "architecture": (lambda: nn.Linear(64, random.choice([10, 11, 12, 13, 14])), "begins otherwise|is expected"),
-    "slash": (lambda: nn.Sequential(nn.ModuleDict({"a/b": nn.Linear(64, 10)})["a/b"]).append(Slashed()), "has a / in"),
+    "slash": (lambda: nn.Sequential(nn.ModuleDict({"a/b": nn.Linear(64, 10)})["a/b"]).append(slashed()), "has a / in"),
     "argument": (lambda classes: nn.Linear(64, classes), "missing 1 required .*it is given shape = .64,. and outputs"),
 }  # fmt: skip
 
 
-class Slashed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_module("c/d", nn.Linear(10, 10))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x
+def slashed() -> nn.Module:
+    net = Custom(lambda net, x: x)
+    net.add_module("c/d", nn.Linear(10, 10))
+    return net
 
 
 def drawn_by_numpy(layer: nn.Module) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from custom import Custom, of_one
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -26,27 +27,18 @@ def convolution(outputs: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.SiLU(), nn.Flatten(), nn.Linear(128, outputs))
 
 
-class Tied(nn.Module):
+def tied(outputs: int) -> nn.Module:
     """A matrix that is used twice, a constant, a parameter that does not train, and one that nobody uses."""
 
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.inward = nn.Linear(64, 64)
-        self.again = nn.Linear(64, 64, bias=False)
-        self.again.weight = self.inward.weight
-        self.scale = nn.Parameter(torch.full((64,), 0.5), requires_grad=False)
-        self.register_buffer("shift", torch.linspace(-0.1, 0.1, 64))
-        self.unused = nn.Parameter(torch.ones(3))
-        self.out = nn.Linear(64, outputs)
+    def used(net: Any, x: Tensor) -> Any:
+        return net.out(functional.gelu(net.again(torch.tanh(net.inward(x / 16) * net.scale + net.shift))))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.inward(x / 16) * self.scale + self.shift)
-        result: Tensor = self.out(functional.gelu(self.again(x)))
-        return result
-
-
-def tied(outputs: int) -> nn.Module:
-    return Tied(outputs)
+    inward, again = nn.Linear(64, 64), nn.Linear(64, 64, bias=False)
+    again.weight = inward.weight
+    return Custom(
+        used, inward=inward, again=again, scale=nn.Parameter(torch.full((64,), 0.5), requires_grad=False),
+        shift=torch.linspace(-0.1, 0.1, 64), unused=nn.Parameter(torch.ones(3)), out=nn.Linear(64, outputs),
+    )  # fmt: skip
 
 
 START: list[np.ndarray[Any, Any]] = []  # of `perceptron`: weights [outputs, inputs] and biases, which a test sets
@@ -96,94 +88,54 @@ def patches(outputs: int) -> nn.Module:
     return net
 
 
-class Tokens(nn.Module):
-    """Linear layers and a norm on 4 tokens of a sample, wide and narrow."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.inward, self.norm, self.narrow = nn.Linear(16, 5), nn.LayerNorm((4, 5)), nn.Linear(5, 2)
-        self.out = nn.Linear(8, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(torch.tanh(self.inward(x.reshape(-1, 4, 16))))
-        result: Tensor = self.out(self.narrow(x).flatten(1))
-        return result
-
-
 def tokens(outputs: int) -> nn.Module:
-    return Tokens(outputs)
-
-
-class Summed(nn.Module):
-    """A matrix that is the sum of two."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Parameter(torch.randn(outputs, 64) / 8) for _ in range(2))
-        self.out = nn.Linear(outputs, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.out(functional.linear(x, self.first + self.second))
-        return result
+    """Linear layers and a norm on 4 tokens of a sample, wide and narrow."""
+    return Custom(
+        lambda net, x: net.out(net.narrow(net.norm(torch.tanh(net.inward(x.reshape(-1, 4, 16))))).flatten(1)),
+        inward=nn.Linear(16, 5), norm=nn.LayerNorm((4, 5)), narrow=nn.Linear(5, 2), out=nn.Linear(8, outputs),
+    )  # fmt: skip
 
 
 def summed(outputs: int) -> nn.Module:
-    return Summed(outputs)
-
-
-class UsedAgain(nn.Module):
-    """A layer whose weight is taken once more, without the layer, and faintly."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.inward, self.out = nn.Linear(64, 64), nn.Linear(64, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.inward(x))
-        result: Tensor = self.out(x + functional.linear(functional.relu(x - 0.9), self.inward.weight))
-        return result
+    """A matrix that is the sum of two."""
+    first, second = (nn.Parameter(torch.randn(outputs, 64) / 8) for _ in range(2))
+    return Custom(
+        lambda net, x: net.out(functional.linear(x, net.first + net.second)), first=first, second=second,
+        out=nn.Linear(outputs, outputs),
+    )  # fmt: skip
 
 
 def used_again(outputs: int) -> nn.Module:
-    return UsedAgain(outputs)
+    """A layer whose weight is taken once more, without the layer, and faintly."""
 
+    def used(net: Any, x: Tensor) -> Any:
+        x = torch.tanh(net.inward(x))
+        return net.out(x + functional.linear(functional.relu(x - 0.9), net.inward.weight))
 
-class RowsAsSamples(nn.Module):
-    """The first axis of what its layer meets is not that of the samples."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.inward, self.out = nn.Linear(16, 3), nn.Linear(12, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inward(x.reshape(-1, 4, 16).transpose(0, 1)).transpose(0, 1)
-        result: Tensor = self.out(x.flatten(1))
-        return result
+    return Custom(used, inward=nn.Linear(64, 64), out=nn.Linear(64, outputs))
 
 
 def rows_as_samples(outputs: int) -> nn.Module:
-    return RowsAsSamples(outputs)
-
-
-class InPlace(nn.Module):
-    """Writes to what a layer met; the layer's weight does not train, so that PyTorch lets it."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.inward, self.norm, self.out = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
-        nn.init.eye_(self.norm.weight)
-        self.norm.weight.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.inward(x) / 8) * 1.0
-        y = self.norm(x)
-        x.mul_(2.0)
-        result: Tensor = self.out(x + y)
-        return result
+    """The first axis of what its layer meets is not that of the samples."""
+    return Custom(
+        lambda net, x: net.out(net.inward(x.reshape(-1, 4, 16).transpose(0, 1)).transpose(0, 1).flatten(1)),
+        inward=nn.Linear(16, 3), out=nn.Linear(12, outputs),
+    )  # fmt: skip
 
 
 def in_place(outputs: int) -> nn.Module:
-    return InPlace(outputs)
+    """Writes to what a layer met; the layer's weight does not train, so that PyTorch lets it."""
+
+    def written(net: Any, x: Tensor) -> Any:
+        x = torch.tanh(net.inward(x) / 8) * 1.0
+        y = net.norm(x)
+        x.mul_(2.0)
+        return net.out(x + y)
+
+    net = Custom(written, inward=nn.Linear(64, 64), norm=nn.Linear(64, 64), out=nn.Linear(64, outputs))
+    nn.init.eye_(net.norm.weight)
+    net.norm.weight.requires_grad_(False)
+    return net
 
 
 def dropped(outputs: int) -> nn.Module:
@@ -194,40 +146,21 @@ def dropped(outputs: int) -> nn.Module:
     )  # fmt: skip
 
 
-class DroppedTwice(nn.Module):
-    """One layer of dropout that is used twice, and a matrix of its own, whose norms are those of gradients."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.first, self.drop = nn.Parameter(torch.randn(64, 16) / 8), nn.Dropout(0.3)
-        self.middle, self.out = nn.Linear(16, 16), nn.Linear(16, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.drop(torch.tanh(x @ self.first))
-        result: Tensor = self.out(self.drop(torch.tanh(self.middle(x))))
-        return result
-
-
 def dropped_twice(outputs: int) -> nn.Module:
-    return DroppedTwice(outputs)
-
-
-class DroppedSequences(nn.Module):
-    """Recurrent, whose gradients PyTorch cannot give of many samples at once; dropout of all steps' channels."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.cells, self.drop = nn.GRU(8, 6, batch_first=True), nn.Dropout1d(0.4)
-        self.out = nn.Linear(6, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        steps = self.drop(self.cells(x.reshape(-1, 8, 8))[0].mT)
-        result: Tensor = self.out(steps[..., -1])
-        return result
+    """One layer of dropout that is used twice, and a matrix of its own, whose norms are those of gradients."""
+    return Custom(
+        lambda net, x: net.out(net.drop(torch.tanh(net.middle(net.drop(torch.tanh(x @ net.first)))))),
+        first=nn.Parameter(torch.randn(64, 16) / 8), drop=nn.Dropout(0.3), middle=nn.Linear(16, 16),
+        out=nn.Linear(16, outputs),
+    )  # fmt: skip
 
 
 def dropped_sequences(outputs: int) -> nn.Module:
-    return DroppedSequences(outputs)
+    """Recurrent, whose gradients PyTorch cannot give of many samples at once; dropout of all steps' channels."""
+    return Custom(
+        lambda net, x: net.out(net.drop(net.cells(x.reshape(-1, 8, 8))[0].mT)[..., -1]),
+        cells=nn.GRU(8, 6, batch_first=True), drop=nn.Dropout1d(0.4), out=nn.Linear(6, outputs),
+    )  # fmt: skip
 
 
 def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -270,42 +203,17 @@ squares.targets = "real"  # type: ignore[attr-defined]
 # --- refused ------------------------------------------------------------------------------------------------------
 
 
-class Counting(nn.Module):
+def counting(net: Any, x: Tensor) -> Any:
     """Remembers in an attribute how often it was called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.calls = nn.Linear(64, 10), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        result: Tensor = self.layer(x) * (1 + 0.1 * self.calls)
-        return result
+    net.calls = getattr(net, "calls", 0) + 1
+    return net.layer(x) * (1 + 0.1 * net.calls)
 
 
-class Remembering(nn.Module):
+def remembering(net: Any, x: Tensor) -> Any:
     """Remembers in a buffer the mean that it has seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
-        self.register_buffer("seen", torch.zeros(64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.seen += x.mean(0)
-        result: Tensor = self.layer(x)
-        return result
-
-
-class Noisy(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x + torch.randn_like(x))
-        return result
+    with torch.no_grad():
+        net.seen += x.mean(0)
+    return net.layer(x)
 
 
 class OwnDropout(nn.Dropout):
@@ -313,26 +221,9 @@ class OwnDropout(nn.Dropout):
         return functional.dropout(input, self.p, self.training) + 0.0
 
 
-class Centred(nn.Module):
-    """Subtracts the mean of the batch, without a state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x - x.mean(0))
-        return result
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells, self.out = nn.LSTM(8, 4, num_layers=2, dropout=0.5, batch_first=True), nn.Linear(4, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.out(self.cells(x.reshape(-1, 8, 8))[0][:, -1])
-        return result
+def recurrent() -> nn.Module:
+    cells = nn.LSTM(8, 4, num_layers=2, dropout=0.5, batch_first=True)
+    return Custom(lambda net, x: net.out(net.cells(x.reshape(-1, 8, 8))[0][:, -1]), cells=cells, out=nn.Linear(4, 10))
 
 
 def frozen(weights: Tensor) -> nn.Module:
@@ -355,11 +246,13 @@ REFUSED: dict[str, tuple[Any, str]] = {  # by name: what is built, what the mess
                 r'layer "1" \(InstanceNorm1d\): keeps running statistics; set track_running_stats=False'),
     "dropout": (lambda: nn.Sequential(nn.Linear(64, 10), OwnDropout(0.2)),
                 r'layer "1" \(OwnDropout\): has a forward of its own; take torch.nn.Dropout itself'),
-    "recurrent": (Recurrent, r'layer "cells" \(LSTM\): has dropout=0.5'),
-    "counting": (Counting, "gives other outputs for the same samples"),
-    "remembering": (Remembering, '"seen" changes when samples pass'),
-    "noisy": (Noisy, "draws from PyTorch's own generator when samples pass"),
-    "centred": (Centred, "a sample's output depends on the other samples"),
+    "recurrent": (recurrent, r'layer "cells" \(LSTM\): has dropout=0.5'),
+    "counting": (of_one(counting), "gives other outputs for the same samples"),
+    "remembering": (lambda: of_one(remembering, seen=torch.zeros(64))(), '"seen" changes when samples pass'),
+    "noisy": (of_one(lambda net, x: net.layer(x + torch.randn_like(x))),
+              "draws from PyTorch's own generator when samples pass"),
+    "centred": (of_one(lambda net, x: net.layer(x - x.mean(0))),  # without a state
+                "a sample's output depends on the other samples"),
     "half": (lambda: nn.Linear(64, 10).half(), 'parameter "weight" has dtype float16 .and 1 more.; float32 is exp'),
     "complex_": (lambda: nn.Sequential(nn.Linear(64, 10, dtype=torch.complex64)), "has dtype complex64"),
     "frozen_all": (lambda: nn.Linear(64, 10).requires_grad_(False), "has no parameter that needs a gradient"),

@@ -294,41 +294,43 @@ class Secretive(CoCoA):
 # --- what is said, and is not so -------------------------------------------------------------------------------------
 
 
-class Silent(Raw):
-    def reveals(self, received: Received) -> tuple[()]:
-        return ()
+def _gradient(received: Received, value: Any, question: Any = None) -> list[MeanGradient]:
+    return [MeanGradient(received.question if question is None else question, value, 1)]
 
 
-class OtherKind(Raw):
-    def reveals(self, received: Received) -> Iterator[DualSum]:
-        yield DualSum(np.zeros(len(received.columns)), change=True)
+def _alike(received: Received, function: Any) -> Any:
+    return map_leaves(function, received.question)
 
 
-class OtherGradient(Raw):
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:
-        yield MeanGradient(received.question, map_leaves(np.ones_like, received.question), 1)
+def _overwrites(self: Any, received: Received) -> tuple[()]:
+    received.answer.value.first[...] = 0
+    return ()
 
 
-class PartsOfWhole(Said):
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:
-        yield from (one._replace(parts=True) for one in super().reveals(received))
+def _divided(record: Any) -> Any:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return map_leaves(lambda leaf: leaf / 0.0, record)
 
 
-class OnlyNoise(Raw):
-    def reveals(self, received: Received) -> Iterator[AddedNoise]:
-        yield AddedNoise(received.answer, 1.0)
+def _telling(base: type, what: dict[str, Any]) -> None:
+    """Classes of these names, which say this instead."""
+    for name, reveals in what.items():
+        globals()[name] = type(name, (base,), {"__module__": __name__, "reveals": reveals})
 
 
-class OfSumsOnly(Raw):
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:
-        if len(received.clients) > 1:
-            yield MeanGradient(received.question, map_leaves(np.zeros_like, received.question), 1)
-
-
-class Overwrites(Raw):
-    def reveals(self, received: Received) -> tuple[()]:
-        received.answer.value.first[...] = 0
-        return ()
+_telling(Raw, {
+    "Silent": lambda self, received: (),
+    "OtherKind": lambda self, received: [DualSum(np.zeros(len(received.columns)), change=True)],
+    "OtherGradient": lambda self, received: _gradient(received, _alike(received, np.ones_like)),
+    "OnlyNoise": lambda self, received: [AddedNoise(received.answer, 1.0)],
+    "OfSumsOnly": lambda self, received: (
+        _gradient(received, _alike(received, np.zeros_like)) if len(received.clients) > 1 else []
+    ),
+    "Overwrites": _overwrites,
+})  # fmt: skip
+_telling(Said, {
+    "PartsOfWhole": lambda self, received: [one._replace(parts=True) for one in Said.reveals(self, received)]
+})  # fmt: skip
 
 
 class Beside(Raw):
@@ -346,44 +348,19 @@ class Beside(Raw):
 
 # --- what is said wrong ----------------------------------------------------------------------------------------------
 
-
-class Raises(Raw):
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:
-        yield MeanGradient(received.question.modell, received.answer.value, 1)
-
-
-class WrongShape(Raw):
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:
-        value = received.answer.value
-        yield MeanGradient(received.question, value._replace(first=value.first.T), 1)
-
-
-class NoParameters(Raw):
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:
-        yield MeanGradient(received.question.first, received.answer.value.first, 1)
-
-
-class NoGradient(Raw):
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:
-        yield MeanGradient(received.question, np.zeros(3), 1)
-
-
-class WrongProducts(Raw):
-    def reveals(self, received: Received) -> Iterator[InnerProducts]:
-        yield InnerProducts(received.rows, received.question.first, received.answer.value.first)
-
-
-class WrongSum(Raw):
-    def reveals(self, received: Received) -> Iterator[DualSum]:
-        yield DualSum(received.answer.value.first, change=True)
-
-
-class DividesByZero(Raw):
-    def reveals(self, received: Received) -> Iterator[MeanGradient]:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            yield MeanGradient(received.question, map_leaves(lambda leaf: leaf / 0.0, received.answer.value), 1)
-
-
-class NoKind(Raw):
-    def reveals(self, received: Received) -> Iterator[Any]:
-        yield received.answer.value
+_telling(Raw, {
+    "Raises": lambda self, received: _gradient(received, received.answer.value, received.question.modell),
+    "WrongShape": lambda self, received: _gradient(
+        received, received.answer.value._replace(first=received.answer.value.first.T)
+    ),
+    "NoParameters": lambda self, received: _gradient(
+        received, received.answer.value.first, received.question.first
+    ),
+    "NoGradient": lambda self, received: _gradient(received, np.zeros(3)),
+    "WrongProducts": lambda self, received: [
+        InnerProducts(received.rows, received.question.first, received.answer.value.first)
+    ],
+    "WrongSum": lambda self, received: [DualSum(received.answer.value.first, change=True)],
+    "DividesByZero": lambda self, received: _gradient(received, _divided(received.answer.value)),
+    "NoKind": lambda self, received: [received.answer.value],
+})  # fmt: skip

@@ -192,10 +192,10 @@ def test_secret_draws(digits: Path, audit: Callable[..., Audit], tmp_path: Path)
     """Who looks at a run of secret numbers cannot play it again, and compares with all rows that could have entered."""
     private = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure"}}
     algorithm = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
-    found = audit(digits, algorithm=algorithm, **private)
+    found = audit(digits, 1, algorithm=algorithm, **private)
     one = next(one for one in found.conditions if one.exchange == "changes" and one.party == "server")
     assert (one.unknowns, one.equations) == (64, 64)  # of the answer without its noise
-    job = checked(table(digits, algorithm=algorithm, record={"evaluate_every": 0, "transcript": 2}, **private))
+    job = checked(table(digits, algorithm=algorithm, record={"evaluate_every": 0, "transcript": 1}, **private))
     run(job, Alone(), tmp_path / "run")
     again = audited(tmp_path / "run", (), None)
     assert names(found) == names(again) == ["answers"]

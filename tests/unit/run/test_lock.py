@@ -163,7 +163,7 @@ def tiny(data: Path) -> Job:
 def test_all_ranks_end_alike(digits: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
     (tmp_path / "job.toml").write_text(tiny(digits).text())
     with holding(tmp_path / "run", "flock") as other:
-        ended = launch(3, "run", tmp_path / "job.toml", "--out", tmp_path / "run", "--resume")
+        ended = launch(2, "run", tmp_path / "job.toml", "--out", tmp_path / "run", "--resume")
     assert ended.code == 2 and ended.text.count(f"in use by process {other.pid} ") == 1, ended.text
     ended = launch(None, "run", tmp_path / "job.toml", "--out", tmp_path / "run", "--resume")
     assert ended.code == 0 and not (tmp_path / "run" / LOCK).exists(), ended.text
