@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import UsageError
-from mpifed.core.text import wrong_name
+from mpifed.core.nearest import nearest
+from mpifed.core.text import shown, wrong_name
 from mpifed.explain.answers import plain_text
 from mpifed.explain.entries import Explanation, Key, entries, entry_of, own_entry
 from mpifed.explain.step_sizes import curvature, learning_rate, tau
@@ -92,7 +93,8 @@ def _named(kind: Kind[Any], name: str, known: dict[tuple[str, str], Explanation]
         own_class(name, kind.base, f'[{kind.table}] name = "{name}"')
         return own_entry(name)
     if (kind.table, name) not in known:
-        raise UsageError(f"--{kind.table} {name}: is not known; give one of {', '.join(kind.known)}")
+        meant = nearest(name, kind.known)
+        raise UsageError(f"--{kind.table} {shown(name)}: is not known{meant}; give one of {', '.join(kind.known)}")
     return known[kind.table, name]
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
+from mpifed.core.nearest import MadeByKeywords
 from mpifed.maths.ranges import Weight
 from mpifed.maths.schedules import LearningRate, rate_at
 
@@ -18,7 +19,7 @@ Momentum = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(MadeByKeywords):
     """Stochastic gradient descent: w <- w - learning_rate (g + weight_decay w), optionally with momentum.
 
     Each client's velocity is zero at the beginning of a round. `learning_rate` is a number or a schedule over rounds.
@@ -47,7 +48,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class ServerSGD:
+class ServerSGD(MadeByKeywords):
     """The server's step along the clients' mean change D: v = momentum v + D, w <- w + learning_rate v.
 
     With learning_rate = 1 and no momentum the model is the mean of the clients' models.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, NotCertified, UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
@@ -70,9 +70,10 @@ def job(
     """
     unknown = [key for key in tables if key not in TABLES]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known := [*ARGUMENTS, *TABLES], n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{unknown[0]}: no argument of that name{meant}; known are {', '.join(known)}")
+        known = [*ARGUMENTS, *TABLES]
+        raise UsageError(
+            f"{unknown[0]}: no argument of that name{nearest(unknown[0], known)}; known are {', '.join(known)}"
+        )
     if rounds is None:
         raise UsageError("rounds: missing; say how many, such as rounds=100")
     if not isinstance(data, (FederatedDataset, str, Path)):

@@ -46,7 +46,7 @@ def sweep(
     data: FederatedDataset | str | Path,
     model: Objective | Mapping[str, object],
     *,
-    rounds: int,
+    rounds: int | None = None,
     seeds: int | Sequence[int] = 1,
     out: str | Path | None = None,
     overwrite: bool = False,

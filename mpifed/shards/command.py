@@ -14,6 +14,7 @@ from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.expected import expected
+from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.core.text import on_screen
 
@@ -39,7 +40,8 @@ def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     for kind in [] if value is None else value.split(","):
         if kind not in SCALES:
             raise UsageError(
-                f"--scale {str(value)[:80]}: {kind[:40]!r} is not a scaling; expected one of {', '.join(SCALES)}, "
+                f"--scale {str(value)[:80]}: {kind[:40]!r} is not a scaling{nearest(kind, SCALES)}; expected one of "
+                f"{', '.join(SCALES)}, "
                 "or several of them, separated by commas"
             )
     return value
@@ -142,7 +144,8 @@ class _Sources(click.Group):
             return _command(cmd_name, SOURCES[cmd_name])
         if own_module(cmd_name) is None:
             raise UsageError(
-                f"{cmd_name[:80]!r}: is not a source; give one of {', '.join(SOURCES)}, or a class as my_module:MyClass"
+                f"{cmd_name[:80]!r}: is not a source{nearest(cmd_name, SOURCES)}; give one of {', '.join(SOURCES)}, "
+                "or a class as my_module:MyClass"
             )
         return _command(cmd_name, own_class(cmd_name, Source, cmd_name))
 

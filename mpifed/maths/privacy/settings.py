@@ -7,12 +7,13 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Lt
 
+from mpifed.core.nearest import MadeByKeywords
 from mpifed.maths.privacy.sensitivity import reach
 from mpifed.maths.ranges import Size, Weight
 
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(MadeByKeywords):
     """Differential privacy: what is protected, from whom, and with how much noise."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "strict": True}
