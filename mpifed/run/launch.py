@@ -26,6 +26,7 @@ from mpifed.run.api import run
 from mpifed.run.folder import FAILURE
 from mpifed.run.outcome import Result, code_of
 from mpifed.run.progress import reporter
+from mpifed.run.signals import process_ends_with_run
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2
@@ -114,7 +115,8 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
     process = os.getpid()
     with _no_other_ends(lambda error: transport.abort(end(error))):
         try:
-            return function()
+            with process_ends_with_run():
+                return function()
         except BaseException as error:  # whatever it is, the other ranks must not be left waiting
             if os.getpid() != process:  # forked by a class of the user's: not a rank
                 _end_forked(error)

@@ -12,15 +12,26 @@ from mpifed.comm.aggregator import Request
 from mpifed.core.errors import Interrupted
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_process_ends = False  # whether an interruption ends the process, and not only a call in it
+
+
+@contextmanager
+def process_ends_with_run() -> Iterator[None]:
+    """Within the context, an interrupted run leaves SIGTERM and SIGUSR1 ignored.
+
+    A scheduler signals its nodes a moment apart, and a rank that is already ending must not be killed by its own copy.
+    """
+    global _process_ends
+    before, _process_ends = _process_ends, True
+    try:
+        yield
+    finally:
+        _process_ends = before
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[Request]:
-    """Within the context, the first of the signals requests the end at the next round.
-
-    When that end comes, SIGTERM and SIGUSR1 stay ignored: a scheduler signals its nodes a moment apart, and a rank that
-    is already ending must not be killed by its own copy.
-    """
+    """Within the context, the first of the signals requests the end at the next round; then handlers are as before."""
     request = Request()
     if threading.current_thread() is not threading.main_thread():
         yield request
@@ -40,8 +51,9 @@ def stop_on_signals() -> Iterator[Request]:
     try:
         yield request
     except Interrupted:
-        before |= {signal.SIGTERM: signal.SIG_IGN, signal.SIGUSR1: signal.SIG_IGN}
+        if _process_ends:
+            before |= {signal.SIGTERM: signal.SIG_IGN, signal.SIGUSR1: signal.SIG_IGN}
         raise
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: of a library in C
