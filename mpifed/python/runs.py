@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,11 +198,11 @@ def _read_or_described(
 def train(
     transport: Transport, checked: Job, folder: Path, observers: Sequence[Observer], *, overwrite: bool = False,
     resume: bool = False, max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
-    who: str = "",
+    who: str = "", replace: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
     """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary.
 
-    `who`: which of several runs it is, for the message of an error that ends all ranks.
+    `who`: which of several runs it is, for the message of an error that ends all ranks. `replace`: as `api.run` has it.
     """
     from mpifed.run import api
 
@@ -211,7 +211,7 @@ def train(
         try:
             api.run(
                 checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
-                observers=observers, overwrite=overwrite,
+                observers=observers, overwrite=overwrite, replace=replace,
             )  # fmt: skip
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if transport.rank == 0:
