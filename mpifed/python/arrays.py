@@ -15,7 +15,7 @@ from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.python.frames import identifiers, in_client_order, items, of_frame, of_partition
-from mpifed.python.ranks import alike, temporary
+from mpifed.python.ranks import alike, spoken, temporary
 from mpifed.python.values import (
     Pair,
     Values,
@@ -81,6 +81,7 @@ class FederatedDataset:
         kind = f"{len(self.classes)} classes" if self.classes else "real targets"
         return f"FederatedDataset({self.samples} samples, {self.features} features, {self.clients} clients, {kind})"
 
+    @spoken()
     def plot(self, size: SizeName = "screen") -> Figure:
         """How the data are divided: rows of each client, by class or with the range of targets.
 

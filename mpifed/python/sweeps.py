@@ -21,7 +21,7 @@ from mpifed.job.sweep import SweepPoint, points
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike
+from mpifed.python.ranks import alike, spoken
 from mpifed.python.results import Run, frame, read_run
 from mpifed.python.runs import Progress, all_observers, job, run_folder, train
 from mpifed.python.values import integer
@@ -219,6 +219,7 @@ class Sweep:
         ]
         return frame({name: [row[name] for row in rows] for name in rows[0]})
 
+    @spoken()
     def plot(
         self,
         y: str | Sequence[str] | None = None,
