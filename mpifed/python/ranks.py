@@ -49,9 +49,10 @@ _NAMES = {
 }  # of arguments, where they are not the option's
 _FLAGS = ("resume", "overwrite")
 # an option at the head of a message, with what came; with one of its values; or by itself
+_VALUES = "one-hot|ordinal|zero|mean|median|drop|rows|columns|iid|unit-rows|unit|classes:K|class:K"
 _OPTION = re.compile(
     r"--(?P<name>[a-z]+(?:-[a-z]+)*)\b(?: (?P<came>(?<=--to )[^;]*?|(?<=--out )[^;]*?|[^ ;]+?)"
-    r"(?=:(?: |$)| --[a-z]+ \S+: )| (?P<value>one-hot|ordinal|zero|mean|median|drop|rows|columns|iid|unit-rows|unit|classes:K|class:K)\b)?"
+    rf"(?=:(?: |$)| --[a-z]+ \S+: )| (?P<value>{_VALUES})\b)?"
 )
 
 

@@ -148,8 +148,8 @@ class WrittenJob:
         table = self.job.model_dump(mode="json", exclude_defaults=True)
         if unknown := describe.of_this_process(table):
             raise UsageError(
-                f"to_toml: {', '.join(name.partition(':')[2] for name in unknown)}: no class or function that another "
-                "process could import; put it into a module, and import it from there"
+                f"to_toml: {', '.join(map(describe.as_written, unknown))}: cannot be imported by another process; "
+                'define it at the top of a module, say mine.py, and import it from there: a job names it "mine:NAME"'
             )
         Path(path).write_text(self.job.text(), encoding="utf-8")
         return Path(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import mpifed as mf
 from mpifed.core.errors import UsageError
+from mpifed.python.describe import as_written
 from mpifed.python.ranks import in_python
 
 RNG = np.random.default_rng(8)
@@ -80,3 +82,21 @@ def test_no_option_is_left(tmp_path: Path) -> None:
         UsageError, match=r"give another out, continue it with resume=True, or replace it with overwrite"
     ):
         again()
+
+
+def test_own_classes_are_called_as_they_were_written(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class SignServer(mf.FedAvg):
+        """As FedAvg."""
+
+    data = mf.FederatedDataset.from_arrays(X, Y, clients=4)
+    method = SignServer(batch_size=4, client_optimizer=mf.SGD(0.1))
+    run = mf.run(method, data, mf.Softmax(), rounds=1, progress=False)
+    inside = test_own_classes_are_called_as_they_were_written.__name__
+    with pytest.raises(UsageError) as raised:
+        run.job.to_toml(tmp_path / "job.toml")
+    assert str(raised.value).startswith(
+        f"to_toml: SignServer (of {inside}, in the module {__name__}): cannot be imported by another process; define it"
+    )
+    assert not (tmp_path / "job.toml").exists()
+    assert as_written("session:Gone_77") == "Gone (of a process that has ended)"
