@@ -48,7 +48,8 @@ def __getattr__(name: str) -> object:
     if name == "run":  # the package of that name is a function too
         return import_module("mpifed.run")
     if name not in _WHERE:
-        raise AttributeError(f"module 'mpifed' has no attribute {name!r}")
+        meant = import_module("mpifed.core.nearest").nearest(name, __all__)
+        raise AttributeError(f"module 'mpifed' has no attribute {name!r}{meant}")
     module, _, there = _WHERE[name].partition(":")
     value: object = getattr(import_module(module), there or name)
     globals()[name] = value

@@ -141,8 +141,8 @@ def show(run: Path, as_json: bool, following: bool) -> None:
     if of_data and (as_json or following):
         raise click.UsageError(f"{run} is a data folder: --json and --follow are for runs; leave them out")
     if of_data:
-        from mpifed.shards.command import summary
         from mpifed.shards.store import open_federation
+        from mpifed.shards.summary import summary
 
         click.echo(on_screen(summary(open_federation(run))))
         return

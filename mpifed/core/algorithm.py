@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from mpifed.core.block import Block
-from mpifed.core.contract import nearest_name
 from mpifed.core.exchange import Exchange, Measure, Problem, ToClients, ToServer
+from mpifed.core.nearest import MadeByKeywords, nearest
 from mpifed.core.record import Record
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
+class Algorithm(MadeByKeywords, ABC):
     """A frozen dataclass of hyper-parameters with pure methods; `problem` is set by the run.
 
     The other fields are the keys of the table `[algorithm]`. A subclass must give `exchanges`, `measures` and
@@ -177,7 +177,7 @@ def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
             given = getattr(algorithm, where)
         except AttributeError as error:
             if error.obj is algorithm:
-                near = nearest_name(str(error.name), dir(algorithm))
+                near = nearest(str(error.name), dir(algorithm))
                 yield f"{where}: {type(algorithm).__name__} has no {error.name}{near}"
             continue
         except Exception:  # as of data that do not fit, which `check` may say; else it comes again in the run

@@ -7,15 +7,15 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 
 SESSION = "session"  # in the place of a module: what only this process knows
 NO_DATACLASS = "must be a dataclass; its fields are the keys of the table"
 _NEAR = 0.85  # how alike two names are, of 1, for the first to count as a misspelling of the second
-_ALIKE = 0.6  # the same where the first is wrong for certain
 _DERIVED = {  # base classes that give more, by the name of what they derive from
     "Algorithm": "mpifed.algorithms.horizontal.Rows (data split by rows), mpifed.algorithms.vertical.Columns, "
     "mpifed.algorithms.hybrid_measures.Grid, or "
@@ -36,7 +36,7 @@ def breaches(part: type, base: type) -> Iterator[str]:
         yield NO_DATACLASS
         return
     for name in sorted(getattr(part, "__abstractmethods__", ())):
-        suggestion = nearest_name(name, [own for own in vars(part) if own not in dir(base)])
+        suggestion = nearest(name, [own for own in vars(part) if own not in dir(base)])
         yield f"has no {name}, which every {base.__name__} must have{suggestion}"
     contract = [name for name in dir(base) if not name.startswith("_")]
     known = {field.name for field in dataclasses.fields(part)}
@@ -124,11 +124,11 @@ def own_object(name: str, place: str, base: type = object) -> Any:  # a class, o
         if base is object:
             functions = [value.__name__ for value in own if callable(value)]
             known = f"its functions are {', '.join(functions)}" if functions else "it has no functions"
-            raise UsageError(f"{place}: {module} has no {attribute}{nearest_name(attribute, functions)}; {known}")
+            raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, functions)}; {known}")
         kinds = [kind for kind in own if isinstance(kind, type)]
         classes = [kind.__name__ for kind in kinds if issubclass(kind, base)] or [kind.__name__ for kind in kinds]
         known = f"its classes are {', '.join(classes)}" if classes else "it has no classes"
-        raise UsageError(f"{place}: {module} has no {attribute}{nearest_name(attribute, classes)}; {known}")
+        raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, classes)}; {known}")
     return getattr(imported, attribute)
 
 
@@ -148,13 +148,6 @@ def remember(value: object) -> str:
 def remembered() -> dict[str, object]:
     """The classes and functions that `remember` has named, by name."""
     return dict(_remembered)
-
-
-def nearest_name(name: str, known: Iterable[str]) -> str:
-    """'; did you mean "absorb"?', or nothing where no known public name is near one that is wrong for certain."""
-    public = [candidate for candidate in known if candidate[0] != "_"]
-    near = difflib.get_close_matches(name, public, n=1, cutoff=_ALIKE)
-    return f'; did you mean "{near[0]}"?' if near else ""
 
 
 def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:

@@ -7,9 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from mpifed.core.nearest import MadeByKeywords
+
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(MadeByKeywords):
     """Differential privacy: what is protected, from whom, and with how much noise."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "strict": True}

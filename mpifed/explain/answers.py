@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.text import shown
 from mpifed.explain.entries import Explanation, Key, entries, own_entry
 from mpifed.files.columns import column_of
-from mpifed.job.renamed import RENAMED, VALUES, nearest
+from mpifed.job.renamed import RENAMED, VALUES
 
 # names for which all entries of a kind are listed, with their first lines
 CHOICES = {

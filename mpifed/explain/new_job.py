@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import UsageError
-from mpifed.core.text import wrong_name
+from mpifed.core.nearest import nearest
+from mpifed.core.text import shown, wrong_name
 from mpifed.explain.answers import plain_text
 from mpifed.explain.entries import Explanation, Key, entries, entry_of, own_entry
+from mpifed.explain.step_sizes import curvature, learning_rate, tau
 from mpifed.job.components import ALGORITHM, MODEL, Kind, optimizers
 from mpifed.job.job import Job
 from mpifed.shards import layout, store
@@ -31,9 +33,7 @@ _FIRST_MODEL = {"hyfdca": "hinge", "cocoa": "hinge", "bundle": "hinge"}  # two c
 _L2 = {"hyfdca": "0.001", "cocoa": "0.001", "bundle": "0.001"}  # their duals need it
 # values of keys that have no default, by table and key
 _VALUES = {
-    "algorithm.mu": "0.01", "algorithm.rho": "1.0", "client_optimizer.learning_rate": "0.1",
-    "server_optimizer.learning_rate": "0.1",
-    "model.build": '"my_module:build"',
+    "algorithm.mu": "0.01", "algorithm.rho": "1.0", "model.build": '"my_module:build"',
 }  # fmt: skip
 _AFTER = (
     "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop", "audit",
@@ -47,6 +47,8 @@ class _Data(NamedTuple):
     path: str
     smallest: int  # rows of the smallest shard
     classes: int | None  # 0 of a regression; None where there are no data yet
+    rate: str = "0.1"  # a learning rate
+    tau: str = ""  # SSCA's; empty where its default does
 
 
 def new_job(name: str, algorithm: str, data: str, model: str | None = None) -> str:
@@ -76,7 +78,9 @@ def _facts(path: str) -> _Data:
     if not (Path(path) / layout.FEDERATION).exists():
         return _Data(path, _BATCH, None)
     data = store.open_federation(path)
-    return _Data(path, int(data.counts.min()), int(data.classes or 0))
+    smallest, classes = int(data.counts.min()), int(data.classes or 0)
+    curved = curvature(data, min(_BATCH, smallest))
+    return _Data(path, smallest, classes, learning_rate(curved), tau(curved, classes))
 
 
 def _named(kind: Kind[Any], name: str, known: dict[tuple[str, str], Explanation]) -> Explanation:  # of any kind
@@ -85,7 +89,8 @@ def _named(kind: Kind[Any], name: str, known: dict[tuple[str, str], Explanation]
         own_class(name, kind.base, f'[{kind.table}] name = "{name}"')
         return own_entry(name)
     if (kind.table, name) not in known:
-        raise UsageError(f"--{kind.table} {name}: is not known; give one of {', '.join(kind.known)}")
+        meant = nearest(name, kind.known)
+        raise UsageError(f"--{kind.table} {shown(name)}: is not known{meant}; give one of {', '.join(kind.known)}")
     return known[kind.table, name]
 
 
@@ -99,7 +104,8 @@ def _lines(
     yield from _keys([key for key in known["job", "job"].keys if "table" not in key.type], values)
     yield from _table(known["table", "data"], {"path": json.dumps(data.path, ensure_ascii=False)})
     yield from _part("model", model, _given("model", model, data, {"l2": _L2.get(method.name, "")}))
-    yield from _part("algorithm", method, _given("algorithm", method, data, {}))
+    tau_of = {"tau": data.tau} if method.name == "ssca" else {}
+    yield from _part("algorithm", method, _given("algorithm", method, data, tau_of))
     for table, optimizer in optimizers({"name": method.name}).items():
         entry = entry_of("table", table, optimizer.known["sgd"])
         yield from _table(entry, _given(table, entry, data, {}))
@@ -119,7 +125,7 @@ def _lines(
 
 def _given(table: str, entry: Explanation, data: _Data, more: dict[str, str]) -> dict[str, str]:
     """The values of an entry's keys that a job has to give, and `more` of those that it has."""
-    values = {"batch_size": str(min(_BATCH, data.smallest))}
+    values = {"batch_size": str(min(_BATCH, data.smallest)), "learning_rate": data.rate}
     required = [key for key in entry.keys if not key.default]
     given = {key.name: values.get(key.name) or _VALUES.get(f"{table}.{key.name}") or _example(key) for key in required}
     return given | {key.name: more[key.name] for key in entry.keys if more.get(key.name)}

@@ -18,10 +18,10 @@ from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.expected import expected, value_of_list
+from mpifed.core.nearest import nearest
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import shown
 from mpifed.job.loading import where_is
-from mpifed.job.renamed import nearest
 from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.ranges import Size

@@ -1,12 +1,11 @@
-"""Names of earlier versions and misspelt names: what each is called now.
+"""Names of earlier versions: what each is called now.
 
 Old keys are refused with the new ones, so that no job silently changes its meaning; docs/changelog.md lists them.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from mpifed.core.tables import ReadOnlyTable
@@ -52,15 +51,6 @@ VALUES = {
     ("compute", "device", "cuda"): "gpu",
 }
 TABLES = {entry.table: entry.now.strip("[]") for entry in RENAMED if entry.key is None}
-# what other libraries call a key
-SYNONYMS = {
-    "lr": "learning_rate", "eta": "learning_rate", "step_size": "learning_rate", "epochs": "local_epochs",
-    "local_ep": "local_epochs", "steps": "local_steps", "num_steps": "local_steps", "local_bs": "batch_size",
-    "n_rounds": "rounds", "num_rounds": "rounds", "global_rounds": "rounds", "penalty": "l2", "reg": "l2",
-    "frac": "clients_per_round", "num_clients": "clients_per_round", "intercept": "bias", "fit_intercept": "bias",
-    "hidden_size": "hidden", "hidden_layer_sizes": "hidden", "random_state": "seed",
-    "optimizer": "client_optimizer", "weight-decay": "weight_decay",
-}  # fmt: skip
 
 
 def old_words(table: ReadOnlyTable) -> Iterator[str]:
@@ -79,18 +69,3 @@ def old_words(table: ReadOnlyTable) -> Iterator[str]:
                     yield f"{where_is((place, key))}: is now {entry.now}"
             if isinstance(value, str) and (new := VALUES.get((here, key, value))):
                 yield f'{where_is((place, key))} = "{shown(value)}": is now "{new}"'
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean "batch_size"?', or empty where no known word is similar."""
-    words = list(known)
-    plain = {_plain(other): other for other in reversed(words)}
-    synonym = SYNONYMS.get(word.lower())
-    if synonym in words:
-        return f'; did you mean "{synonym}"?'
-    near = difflib.get_close_matches(_plain(word), list(plain), n=1, cutoff=0.7)
-    return f'; did you mean "{plain[near[0]]}"?' if near else ""
-
-
-def _plain(word: str) -> str:
-    return "".join(letter for letter in word.lower() if letter.isalnum())

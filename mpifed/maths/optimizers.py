@@ -11,13 +11,14 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
+from mpifed.core.nearest import MadeByKeywords
 from mpifed.maths.ranges import Weight
 from mpifed.maths.schedules import LearningRate, rate_at
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 
 
-class Steps:
+class Steps(MadeByKeywords):
     """What the settings of all optimizers give."""
 
     learning_rate: LearningRate

@@ -15,13 +15,14 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Gt, Le
 
+from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.record import Array, bare_leaves, map_leaves, unflat
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Weight
 
 
-class Regularizer(ABC):
+class Regularizer(MadeByKeywords, ABC):
     """A function h of the model: a frozen dataclass with `value` and `prox`; its fields are keys of `[regularizer]`."""
 
     of_features: ClassVar[bool] = False  # whether it needs the weights of features, which not all models have

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from annotated_types import Gt, Le
 
+from mpifed.core.nearest import MadeByKeywords
 from mpifed.maths.ranges import Count, Decay, Size, Weight
 
 _STRICT: dict[str, object] = {"extra": "forbid", "strict": True}
@@ -27,7 +28,7 @@ class StepSize(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PowerDecay:
+class PowerDecay(MadeByKeywords):
     """initial / (offset + t^exponent)."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
@@ -45,7 +46,7 @@ class PowerDecay:
 
 
 @dataclass(frozen=True)
-class StepDecay:
+class StepDecay(MadeByKeywords):
     """initial, multiplied by `factor` after every `every` rounds."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
@@ -63,7 +64,7 @@ class StepDecay:
 
 
 @dataclass(frozen=True)
-class CosineDecay:
+class CosineDecay(MadeByKeywords):
     """From initial to final along half a cosine in `rounds` rounds (SGDR without restarts, arXiv:1608.03983)."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = _STRICT

@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.maths.arrays import namespace
 from mpifed.maths.objectives import Objective, Parameters, Slope, squares
 
 
-class Term(ABC):
+class Term(MadeByKeywords, ABC):
     """F is the mean of `loss` over the counted samples, plus the value of `server` where there is one.
 
     A subclass is a frozen dataclass whose fields are keys of `[minimize]` or `[[constraint]]`. It must define `loss`

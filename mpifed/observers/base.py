@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.tables import Table
 
 
@@ -34,7 +35,7 @@ class RunOutcome(NamedTuple):
     """What `mpifed show RUN --json` prints; None where a value is not known."""
 
 
-class Observer:
+class Observer(MadeByKeywords):
     """Gets what a run measures, when it is measured. Derive your own from it, as a dataclass if jobs are to name it.
 
     The calls are made on rank 0 alone, off the clock. An exception in one is a warning, after which the run goes on

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.nearest import nearest
 from mpifed.plots.lines import Band, Curve, Folder, Line, PlottedLines, band_text, curve, read_lines
 from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, log_helps, plain, size_of
 
@@ -91,7 +92,8 @@ def draw(
 def _check_columns(read: PlottedLines, names: Sequence[str]) -> None:
     known = read.columns()
     if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"no run has measured {unknown[0]!r:.40}; columns are {', '.join(known)}")
+        meant = nearest(unknown[0], known)
+        raise UsageError(f"no run has measured {unknown[0]!r:.40}{meant}; columns are {', '.join(known)}")
 
 
 def _panels(

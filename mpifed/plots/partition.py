@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
+from mpifed.core.text import shown
 from mpifed.plots.style import COLOURS, Floats, Size, plain, size_of
 from mpifed.shards.progress import progress
 from mpifed.shards.store import ShardFolder
@@ -147,7 +148,9 @@ def _draw_classes(axes: Axes, data: ShardFolder, binned: Binned, width: float) -
         )  # fmt: skip
         axes.figure.colorbar(image, ax=axes, label="rows of a class", pad=0.01)
     if len(names) == classes <= _FEW // 2:
-        axes.set_yticks(range(classes), [plain(textwrap.shorten(str(name), 16, placeholder="…")) for name in names])
+        axes.set_yticks(
+            range(classes), [plain(textwrap.shorten(shown(str(name)), 16, placeholder="…")) for name in names]
+        )
     else:
         axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.xaxis.set_major_locator(MaxNLocator(min(10, max(1, data.clients)), integer=True))

@@ -11,10 +11,11 @@ import numpy as np
 
 from mpifed.comm.transport import connect
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.python.frames import identifiers, in_client_order, items, of_frame, of_partition
-from mpifed.python.ranks import alike, temporary
+from mpifed.python.ranks import alike, spoken, temporary
 from mpifed.python.values import (
     Pair,
     Values,
@@ -80,6 +81,7 @@ class FederatedDataset:
         kind = f"{len(self.classes)} classes" if self.classes else "real targets"
         return f"FederatedDataset({self.samples} samples, {self.features} features, {self.clients} clients, {kind})"
 
+    @spoken()
     def plot(self, size: SizeName = "screen") -> Figure:
         """How the data are divided: rows of each client, by class or with the range of targets.
 
@@ -316,7 +318,10 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
         whole_numbers: Table = {name: integer(chosen[name], name) for name in numbers}
         scale, split = str(chosen.get("scale", "none")), chosen.get("split", "rows")
         if wrong := [kind for kind in scale.split(",") if kind not in SCALES]:
-            raise UsageError(f"scale = {wrong[0]!r}: expected one of {', '.join(SCALES)}, or several with commas")
+            raise UsageError(
+                f"scale = {wrong[0]!r}: no scaling{nearest(wrong[0], SCALES)}; expected one of {', '.join(SCALES)}, or "
+                "several with commas"
+            )
         if split not in ("rows", "columns"):
             raise UsageError(f"split = {split!r}: expected 'rows' or 'columns'; for cells of both, `mpifed data`")
         force = overwrite or out is None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.python.ranks import spoken
 from mpifed.python.results import Run, frame
 from mpifed.python.sweeps import Sweep
 from mpifed.results.comparison import compared, rows
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _TEXTS = ("label", "column", "against")
 
 
+@spoken()
 def compare(
     *results: Sweep | Run | str | Path,
     by: str | Sequence[str] = (),

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import mpifed
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import NO_DATACLASS, SESSION, breaches, fields_of, remember
+from mpifed.core.contract import NO_DATACLASS, SESSION, breaches, fields_of, remember, remembered
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
@@ -183,6 +183,21 @@ def _importable(value: Any) -> bool:  # a class or a function
         except ImportError:
             pass
     return False
+
+
+def as_written(name: str) -> str:
+    """The class or function that only this process knows by a name, as its author calls it."""
+    known, name = remembered(), name.partition(":")[2]
+    if name not in known:
+        return f"{name.rpartition('_')[0]} (of a process that has ended)"
+    value: Any = known[name]  # a class or a function
+    module, written = getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__name__)
+    place = "the program itself" if module == "__main__" else f"the module {module}"
+    if written.startswith(_copies.__name__):
+        return "a module of PyTorch, given as an object"
+    inside, _, own = written.replace(".<locals>", "").rpartition(".")
+    what = "a lambda" if own == "<lambda>" else own
+    return f"{what} (of {inside}, in {place})" if inside else f"{what} (of {place})"
 
 
 def of_this_process(table: object) -> list[str]:

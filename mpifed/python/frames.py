@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.python.values import Pair, Values, array, dataset, held_apart
@@ -70,7 +71,9 @@ def of_frame(
     of_all = ("scale", "shape", "seed", "feature_noise", "client_test")
     known = ("partition", "skew", "min_samples", "split", *of_all) if by is None else (*of_all, "group", "min_rows")
     if unknown := [name for name in options if name not in known]:
-        raise UsageError(f"from_dataframe: {unknown[0]}: no argument here; known are {', '.join(known)}")
+        raise UsageError(
+            f"from_dataframe: {unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"
+        )
     targets: list[Values] = list(label) if isinstance(label, (list, tuple)) else [label]  # whatever columns are called
     features = [name for name in frame.columns if name not in targets and name != by]
     used = [*features, *targets, *([] if by is None else [by])]
@@ -158,9 +161,9 @@ def _texts(column: Series) -> list[str | None]:
 
 def _check_columns(frame: DataFrame, names: Sequence[str], what: str) -> None:
     if missing := [name for name in names if name not in frame.columns]:
-        raise DataError(
-            f"from_dataframe: {what}: no column {missing[0]!r}; there are {', '.join(map(str, frame.columns))}"
-        )
+        there = [str(name) for name in frame.columns]
+        meant = nearest(str(missing[0]), there)
+        raise DataError(f"from_dataframe: {what}: no column {missing[0]!r}{meant}; there are {', '.join(there)}")
 
 
 def items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, as PyTorch has them

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from mpifed.core.errors import UsageError
+from mpifed.python.ranks import spoken
 from mpifed.python.results import Run
 from mpifed.python.sweeps import Sweep
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Drawn: TypeAlias = Union[Run, Sweep, str, "PathLike[str]"]
 
 
+@spoken()
 def plot(
     what: Drawn | Sequence[Drawn] | Mapping[str, Drawn | Sequence[Drawn]],
     y: str | Sequence[str] | None = None,

@@ -23,30 +23,61 @@ from mpifed.run.launch import guarded, note_failure
 
 T = TypeVar("T")
 _WAIT_S = 10.0  # for the other ranks, before a temporary folder vanishes
-# words of the command line, outside of whole commands, as arguments of Python
-_SPOKEN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+# words of the command line as those of Python; first whole phrases
+_PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"`mpifed data \.\.\. --split (\w+)`", r"FederatedDataset.from_arrays(..., split='\1')"),
+    (r"`mpifed data \.\.\. --client-test-fraction 0.2`", "FederatedDataset.from_arrays(..., client_test=0.2)"),
+    (r"`mpifed data \.\.\. --test-fraction 0.2`", "FederatedDataset.from_arrays(..., test=0.2)"),
     (r"`mpifed data \.\.\.[^`]*`", "FederatedDataset.from_arrays"),
     (r", as by --set .*", ""),
     (r"make the data with --task classification", "give integer labels, as by y.astype(int)"),
-    (r"go on with --resume --out (.+)$", lambda match: f"go on with resume=True, out={shlex.split(match[1])[0]!r}"),
-    (r"--client-test-fraction", "client_test ="),
-    (r"--test-fraction", "test ="),
+    (r"make the data with --task regression", "give real targets, as by y.astype(float)"),
+    (r"; add --task classification", "; give integers, as by y.astype(int)"),
+    (r"give --task classification or --task regression", "give integers as texts, or floats"),
+    (r"--set (\w+)\.(\w+)=\.\.\. --resume", r"\1={'\2': ...}, resume=True"),
+    (r"--set (\w+)=\.\.\. --resume", r"\1=..., resume=True"),
+    (r"--resume --out (.+)$", lambda match: f"resume=True, out={shlex.split(match[1])[0]!r}"),
+    (r", or run with --no-check", ""),
+    (r"by --ignore NAME, or of a frame by", "by"),
+    (r"with --accept-changed", "by `mpifed run JOB --resume --accept-changed`"),
     (r"or --force to", "or overwrite=True to"),
     (r"choose another --out", "give another out"),
-    (r"--(resume|overwrite)\b", r"\1=True"),
-    (r"--(out|split|clients|partition|skew|scale|seed|labels)\b", r"\1 ="),
 )  # fmt: skip
+_NAMES = {
+    "client_test_fraction": "client_test",
+    "test_fraction": "test",
+}  # of arguments, where they are not the option's
+_FLAGS = ("resume", "overwrite")
+# an option at the head of a message, with what came; with one of its values; or by itself
+_VALUES = "one-hot|ordinal|zero|mean|median|drop|rows|columns|iid|unit-rows|unit|classes:K|class:K"
+_OPTION = re.compile(
+    r"--(?P<name>[a-z]+(?:-[a-z]+)*)\b(?: (?P<came>(?<=--to )[^;]*?|(?<=--out )[^;]*?|[^ ;]+?)"
+    rf"(?=:(?: |$)| --[a-z]+ \S+: )| (?P<value>{_VALUES})\b)?"
+)
 
 
 def in_python(text: str) -> str:
-    """A message of the command line, for those who called a function."""
-    for pattern, words in _SPOKEN:
+    """A message of the command line, for those who called a function; whole commands, in backquotes, stay."""
+    for pattern, words in _PHRASES:
         text = re.sub(pattern, words, text)
-    return text
+    parts = text.split("`")
+    parts[::2] = [_OPTION.sub(_argument, part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _argument(option: re.Match[str]) -> str:
+    name = option["name"].replace("-", "_")
+    name = _NAMES.get(name, name)
+    if option["name"] in _FLAGS:
+        return f"{name}=True{option[0].removeprefix('--' + option['name'])}"
+    if option["came"] is not None:
+        return f"{name} = {option['came']}"
+    return f"{name}={option['value']!r}" if option["value"] else name
 
 
 @contextmanager
-def _spoken() -> Iterator[None]:
+def spoken() -> Iterator[None]:
+    """Let errors speak of arguments, not of options; also a decorator of functions without collective calls."""
     try:
         yield
     except UnexpectedError:
@@ -59,15 +90,15 @@ def _spoken() -> Iterator[None]:
 def together(transport: Transport, folder: Path | None, work: Callable[[], T], brief: bool = False) -> T:
     """Run `work` on every rank; errors are raised in a single process, and end all ranks under MPI."""
 
-    def spoken() -> T:
-        with _spoken():
+    def called() -> T:
+        with spoken():
             return work()
 
     if transport.size > 1:
-        return guarded(transport, folder, spoken, brief)
+        return guarded(transport, folder, called, brief)
     with explaining():
         try:
-            return spoken()
+            return called()
         except Exception as error:
             if folder is not None:
                 note_failure(folder, error, transport, brief)

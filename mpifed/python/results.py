@@ -22,6 +22,7 @@ from mpifed.files.model_file import model_arrays, read_model
 from mpifed.files.run_folder import JOB, RUN, summary
 from mpifed.job.job import Job
 from mpifed.python import describe
+from mpifed.python.ranks import spoken
 from mpifed.python.values import Values, rows_of
 from mpifed.results.run_warnings import run_warnings
 from mpifed.shards.store import open_federation
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from mpifed.plots.style import SizeName
 
 
+@spoken()
 def load(folder: str | Path) -> Run:
     """A run that is in a folder, finished or not. On every rank that calls it."""
     return read_run(Path(folder))
@@ -91,6 +93,7 @@ class Run:
         """The parameters of the last model, by name."""
         return self.arrays
 
+    @spoken()
     def predict(self, X: Values) -> Array:
         """The labels [s] of samples X [s, ...], or the values of real targets; scaled as the training rows were."""
         rows, _ = rows_of(X, "predict: X")
@@ -111,6 +114,7 @@ class Run:
         named = bool(data.provenance.get("named"))
         return _labelled(found, meaning, named) if objective.classifies and meaning else found
 
+    @spoken()
     def plot(
         self,
         y: str | Sequence[str] | None = None,
@@ -144,8 +148,8 @@ class WrittenJob:
         table = self.job.model_dump(mode="json", exclude_defaults=True)
         if unknown := describe.of_this_process(table):
             raise UsageError(
-                f"to_toml: {', '.join(name.partition(':')[2] for name in unknown)}: no class or function that another "
-                "process could import; put it into a module, and import it from there"
+                f"to_toml: {', '.join(map(describe.as_written, unknown))}: cannot be imported by another process; "
+                'define it at the top of a module, say mine.py, and import it from there: a job names it "mine:NAME"'
             )
         Path(path).write_text(self.job.text(), encoding="utf-8")
         return Path(path)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, NotCertified, UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.job.components import MINIMIZE, MODEL, REGULARIZER
 from mpifed.job.job import Job, read_table
@@ -71,9 +71,10 @@ def job(
     """
     unknown = [key for key in tables if key not in TABLES]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known := [*ARGUMENTS, *TABLES], n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{unknown[0]}: no argument of that name{meant}; known are {', '.join(known)}")
+        known = [*ARGUMENTS, *TABLES]
+        raise UsageError(
+            f"{unknown[0]}: no argument of that name{nearest(unknown[0], known)}; known are {', '.join(known)}"
+        )
     if rounds is None:
         raise UsageError("rounds: missing; say how many, such as rounds=100")
     if not isinstance(data, (FederatedDataset, str, Path)):
@@ -200,11 +201,11 @@ def _read_or_described(
 def train(
     transport: Transport, checked: Job, folder: Path, observers: Sequence[Observer], *, overwrite: bool = False,
     resume: bool = False, max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
-    who: str = "",
+    who: str = "", replace: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
     """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary.
 
-    `who`: which of several runs it is, for the message of an error that ends all ranks.
+    `who`: which of several runs it is, for the message of an error that ends all ranks. `replace`: as `api.run` has it.
     """
     from mpifed.run import api
 
@@ -213,7 +214,7 @@ def train(
         try:
             api.run(
                 checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
-                observers=observers, overwrite=overwrite,
+                observers=observers, overwrite=overwrite, replace=replace,
             )  # fmt: skip
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if transport.rank == 0:

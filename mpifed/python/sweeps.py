@@ -21,14 +21,14 @@ from mpifed.job.sweep import SweepPoint, points
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike
+from mpifed.python.ranks import alike, spoken
 from mpifed.python.results import Run, frame, read_run
 from mpifed.python.runs import Progress, all_observers, job, run_folder, train
 from mpifed.python.values import integer
 from mpifed.results.points import write_sweep
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import ended_before
-from mpifed.run.overwrite import remove
+from mpifed.run.overwrite import remove, to_remove
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 
@@ -46,7 +46,7 @@ def sweep(
     data: FederatedDataset | str | Path,
     model: Objective | Mapping[str, object],
     *,
-    rounds: int,
+    rounds: int | None = None,
     seeds: int | Sequence[int] = 1,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -98,7 +98,19 @@ def sweep(
     all_points = alike(transport, described)
     observers = alike(transport, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
     folder = run_folder(transport, out, "mpifed-sweep-")
-    alike(transport, lambda: None if transport.rank else _prepare(folder, all_points, overwrite, resume))
+    replaces = overwrite  # on rank 0: until the first run is ready to write
+
+    def replace() -> None:
+        nonlocal replaces
+        if replaces:
+            remove(folder)
+            replaces = False
+            _prepare(folder, all_points, resume)
+
+    alike(
+        transport,
+        lambda: None if transport.rank else to_remove(folder) if overwrite else _prepare(folder, all_points, resume),
+    )
     cache = DataCache()
     failed: dict[str, MpifedError] = {}  # by name of the point
     for point in all_points:
@@ -107,7 +119,10 @@ def sweep(
             if resume and alike(transport, lambda: _diverged(transport, point, run_dir)):  # noqa: B023  # called here
                 raise NumericalError(f"diverged before, and would again; remove {run_dir} to run it anew")
             who = _named(point) if transport.size > 1 else ""
-            train(transport, point.job, run_dir, observers, progress=progress, cache=cache, resume=resume, who=who)
+            train(
+                transport, point.job, run_dir, observers, progress=progress, cache=cache, resume=resume, who=who,
+                overwrite=overwrite, replace=replace,
+            )  # fmt: skip
         except _ENDS_OF_A_RUN as error:
             failed[point.name] = error
         except SystemExit as end:  # of all ranks, under MPI
@@ -119,7 +134,7 @@ def sweep(
             raise Interrupted(
                 f"sweep: interrupted in {point.name} of {len(all_points)} runs; again with {remedy}"
             ) from error
-    alike(transport, lambda: None if transport.rank else write_sweep(folder, all_points))
+    alike(transport, lambda: None if transport.rank or replaces else write_sweep(folder, all_points))
     alike(transport, lambda: _report(transport, all_points, failed))
     found: Sweep = transport.share(_of(folder, all_points, failed) if transport.rank == 0 else None)
     return found
@@ -204,6 +219,7 @@ class Sweep:
         ]
         return frame({name: [row[name] for row in rows] for name in rows[0]})
 
+    @spoken()
     def plot(
         self,
         y: str | Sequence[str] | None = None,
@@ -248,10 +264,8 @@ def _rows(columns: Mapping[str, Array]) -> int:
     return len(next(iter(columns.values()), ()))
 
 
-def _prepare(folder: Path, all_points: list[SweepPoint], overwrite: bool, resume: bool) -> None:
+def _prepare(folder: Path, all_points: list[SweepPoint], resume: bool) -> None:
     """Make the folder of a sweep; that of another sweep or run is not changed."""
-    if overwrite:
-        remove(folder)
     others = [name for name in ("sweep.csv", "job.toml") if (folder / name).exists()]
     if others and not resume:
         raise UsageError(

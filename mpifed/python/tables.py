@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 from mpifed.job import schema
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ else:
     def _said(name: str, table: type[BaseModel], one: Any) -> str:  # as pydantic has it
         key = ".".join(map(str, one["loc"]))
         if one["type"] == "extra_forbidden":
-            return f"mpifed.{name}: {key}: no argument of that name; known are {', '.join(table.model_fields)}"
+            known = list(table.model_fields)
+            return f"mpifed.{name}: {key}: no argument of that name{nearest(key, known)}; known are {', '.join(known)}"
         message = one["msg"][0].lower() + one["msg"][1:]
         return f"mpifed.{name}: {key + ' = ' if key else ''}{one['input']!r}: {message}"
 

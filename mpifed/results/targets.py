@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.text import shown
 from mpifed.files.columns import column_of
@@ -76,7 +77,8 @@ def reached(settings: Sequence[Setting], target: HistoryTarget, named: str) -> l
     there = list(dict.fromkeys(name for of_setting in histories for columns in of_setting for name in columns))
     if target.column not in there:
         names = ", ".join(there) or "none, as nothing was measured"
-        raise UsageError(f"{named}: --to {target}: no history has a column {target.column}; there are {names}")
+        meant = nearest(target.column, there)
+        raise UsageError(f"{named}: --to {target}: no history has a column {target.column}{meant}; there are {names}")
     return [_reached([_first(columns, target) for columns in of_setting]) for of_setting in histories]
 
 

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import Interrupted
 from mpifed.job.job import Job
 from mpifed.observers.base import Observer
 from mpifed.privacy.ledger_file import LEDGER
 from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.environment import keep_freed_memory
-from mpifed.run.folder import open_folder
+from mpifed.run.folder import Opened, open_folder
 from mpifed.run.lock import locked
 from mpifed.run.loop import RunLoop
 from mpifed.run.observation import Observation, checked_observers
 from mpifed.run.outcome import Result
-from mpifed.run.overwrite import remove
+from mpifed.run.overwrite import STANDING, remove, to_remove
 from mpifed.run.progress import Reporter
-
-# from the user, a scheduler before a time limit, or a preemption
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+from mpifed.run.signals import stop_on_signals
 
 
 def run(
@@ -46,6 +40,7 @@ def run(
     accept_changed: bool = False,
     observers: Sequence[Observer] | None = None,
     overwrite: bool = False,
+    replace: Callable[[], None] | None = None,
 ) -> Result | None:
     """Run a job to its end, or on from its checkpoint. Collective.
 
@@ -55,7 +50,8 @@ def run(
     max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
     cache : data that an earlier run in this process has opened, and that this run shares with the next
     check : test the user's own model, terms and regularizer first; without, run.json has a warning
-    overwrite : remove the run or sweep that is in `out`
+    overwrite : remove the run or sweep that is in `out`, once data and job are known to be right
+    replace : on rank 0, what removes it; by default `mpifed.run.overwrite.remove`
     accept_changed : go on even if the user's sources or the libraries have changed since the checkpoint
     observers : on rank 0, all that the run has; None: those that the job names
 
@@ -69,26 +65,39 @@ def run(
     reporter = reporter or Reporter()
     with stop_on_signals() as request, threadpool_limits(1), _quiet(), ExitStack() as held:  # bits depend on threads
         opened, watched = None, Observation([], out, reporter)
+
+        def prepared() -> Opened:
+            if overwrite:
+                if (out / LEDGER).exists():
+                    reporter.warn(f"{out}: a private run is replaced; what it has released stays known")
+                (replace or partial(remove, out))()
+            held.enter_context(locked(out))
+            return open_folder(job, out, resume)
+
+        (STANDING.add if overwrite else STANDING.discard)(out)
         with agreed(transport):
             if transport.rank == 0:
                 chosen = checked_observers(job.make_observers() if observers is None else observers)
                 watched = Observation(chosen, out, reporter)
                 if overwrite:
-                    if (out / LEDGER).exists():
-                        reporter.warn(f"{out}: a private run is replaced; what it has released stays known")
-                    remove(out)
-                held.enter_context(locked(out))
-                opened = open_folder(job, out, resume)
+                    to_remove(out)
+                else:
+                    opened = prepared()
         opened = transport.share(opened)
-        if opened.damaged and transport.rank == 0:
-            reporter.warn(opened.damaged)
-        if resume and not opened.saved and transport.rank == 0:
-            reporter.note(f"{out}: new run; no checkpoint to resume")
+        if opened is not None and transport.rank == 0:
+            if opened.damaged:
+                reporter.warn(opened.damaged)
+            if resume and not opened.saved:
+                reporter.note(f"{out}: new run; no checkpoint to resume")
+        header = None if opened is None else opened.header
         try:
             with watched.watching():
-                this = RunLoop(
-                    job, transport, out, reporter, request, cache, opened.header, check, accept_changed, watched
-                )
+                this = RunLoop(job, transport, out, reporter, request, cache, header, check, accept_changed, watched)
+                if opened is None:
+                    with agreed(transport):
+                        opened = prepared() if transport.rank == 0 else None
+                    opened = transport.share(opened)
+                    STANDING.discard(out)
                 return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
         finally:
             reporter.end()
@@ -100,36 +109,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"(mpifed|numpy|scipy)\.")
         yield
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[Request]:
-    """Within the context, the first of the signals requests the end at the next round.
-
-    When that end comes, SIGTERM and SIGUSR1 stay ignored: a scheduler signals its nodes a moment apart, and a rank that
-    is already ending must not be killed by its own copy.
-    """
-    request = Request()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-
-    process = os.getpid()
-
-    def ask(number: int, frame: object) -> None:
-        if os.getpid() != process:  # forked by a class of the user's, such as a process of a pool
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
-        request.asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends it at once
-
-    before = {number: signal.signal(number, ask) for number in _SIGNALS}
-    try:
-        yield request
-    except Interrupted:
-        before |= {signal.SIGTERM: signal.SIG_IGN, signal.SIGUSR1: signal.SIG_IGN}
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -24,7 +24,7 @@ from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import check_kind, ended_before
 from mpifed.run.launch import guarded
-from mpifed.run.overwrite import remove
+from mpifed.run.overwrite import remove, to_remove
 from mpifed.run.progress import reporter
 
 Value = TypeVar("Value")
@@ -77,12 +77,23 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
 def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Transport, folder: Path, how: How) -> int:
     """Run the chosen points, except those that need not be run again, on shared data; their worst exit code."""
     codes, cache = [], DataCache()
-    _on_server(transport, partial(_begin, folder, all_points, how.overwrite and chosen == all_points))
+    replaces = how.overwrite and chosen == all_points  # on rank 0: until the first point is ready to write
+
+    def replace(run_dir: Path) -> None:
+        nonlocal replaces
+        if not replaces:
+            remove(run_dir)
+            return
+        remove(folder)
+        replaces = False
+        _begin(folder, all_points)
+
+    _on_server(transport, partial(to_remove, folder) if replaces else partial(_begin, folder, all_points))
     if transport.rank == 0 and any(point.job.privacy is not None for point in all_points):
         say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
     for point in chosen:
         run_dir = folder / point.name
-        code, begun = _on_server(transport, partial(_before, point, run_dir))
+        code, begun = (None, False) if how.overwrite else _on_server(transport, partial(_before, point, run_dir))
         if how.resume and code is not None:
             codes.append(code)
             continue
@@ -91,16 +102,15 @@ def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Tr
             guarded(
                 transport,
                 run_dir,
-                partial(_run_point, point, transport, run_dir, again, cache),
+                partial(_run_point, point, transport, run_dir, again, cache, partial(replace, run_dir)),
                 point.job.released_only,
             )
         except SystemExit as end:
             codes.append(int(end.code or 0))
             if end.code == Interrupted.exit_code:
                 break
-    _on_server(
-        transport, partial(_end, folder, all_points, worst(codes) != Interrupted.exit_code and chosen == all_points)
-    )
+    whole = worst(codes) != Interrupted.exit_code and chosen == all_points
+    _on_server(transport, lambda: None if replaces else _end(folder, all_points, whole))
     return worst(codes)
 
 
@@ -124,10 +134,8 @@ def _finished(job: Job, folder: Path) -> int | None:
     return code
 
 
-def _begin(folder: Path, points: list[SweepPoint], overwrite: bool) -> None:
+def _begin(folder: Path, points: list[SweepPoint]) -> None:
     """Write sweep.csv at the start: it marks the folder as that of a sweep."""
-    if overwrite:
-        remove(folder)
     folder.mkdir(parents=True, exist_ok=True)
     check_kind(folder / "sweep.csv")
     if not (folder / "sweep.csv").exists():
@@ -160,12 +168,15 @@ def _end(folder: Path, points: list[SweepPoint], print_table: bool) -> None:
         say(compare_text(folder, sys.stdout.isatty()))
 
 
-def _run_point(point: SweepPoint, transport: Transport, folder: Path, how: How, cache: DataCache | None = None) -> None:
+def _run_point(
+    point: SweepPoint, transport: Transport, folder: Path, how: How, cache: DataCache | None = None,
+    replace: Callable[[], None] | None = None,
+) -> None:  # fmt: skip
     shown = reporter(transport.rank, how.progress)
     try:
         run(
             point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, cache=cache,
-            check=not how.unchecked, accept_changed=how.accept_changed, overwrite=how.overwrite,
+            check=not how.unchecked, accept_changed=how.accept_changed, overwrite=how.overwrite, replace=replace,
         )  # fmt: skip
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:

@@ -25,7 +25,9 @@ from mpifed.run.agreement import agreed
 from mpifed.run.api import run
 from mpifed.run.folder import FAILURE
 from mpifed.run.outcome import Result, code_of
+from mpifed.run.overwrite import STANDING
 from mpifed.run.progress import reporter
+from mpifed.run.signals import process_ends_with_run
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2
@@ -98,7 +100,7 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
         error = explained(error) or error
         agreed = isinstance(error, MpifedError) and error.agreed
         code, text, folder = code_of(error), message(error, transport), run_dir
-        if (agreed or transport.size == 1) and _leaves(folder, error):
+        if folder in STANDING or ((agreed or transport.size == 1) and _leaves(folder, error)):
             folder = None
         if transport.rank == 0 if agreed else _first(folder, _brief(error) if brief else text) or transport.size == 1:
             _print(text)
@@ -114,7 +116,8 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
     process = os.getpid()
     with _no_other_ends(lambda error: transport.abort(end(error))):
         try:
-            return function()
+            with process_ends_with_run():
+                return function()
         except BaseException as error:  # whatever it is, the other ranks must not be left waiting
             if os.getpid() != process:  # forked by a class of the user's: not a rank
                 _end_forked(error)
@@ -130,7 +133,7 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
 def note_failure(run_dir: Path, error: Exception, transport: Transport, brief: bool) -> None:
     """Write the error of a run in a single process into its folder, as `guarded` does."""
     known = explained(error) or error
-    if not _leaves(run_dir, known):
+    if run_dir not in STANDING and not _leaves(run_dir, known):
         _first(run_dir, _brief(known) if brief else message(known, transport))
         _note_exit(run_dir, code_of(known))
 

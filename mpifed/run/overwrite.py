@@ -23,6 +23,7 @@ _OWN = re.compile(rf"(?:{_FILES})(?:\.new)?|\.sweep-.+|{HEARTBEAT}\..+|\.nfs[0-9
 _POINT = re.compile(r"point-\d{4,9}")
 _REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
 _REMEDY = "--overwrite removes runs alone"
+STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
 
 
 def remove(folder: Path) -> None:
@@ -32,31 +33,13 @@ def remove(folder: Path) -> None:
 
     Raises
     ------
-    UsageError
-        when the folder has anything else in it, is a link, or holds a run that is going on: then it stays.
-    DataError
-        when it cannot be renamed.
+    UsageError, DataError
+        as of `to_remove`; DataError also when it cannot be renamed.
     """
     for left in _left_by_killed(folder):
         shutil.rmtree(left, ignore_errors=True)
-    if not folder.exists() and not folder.is_symlink():
+    if not (runs := to_remove(folder)):
         return
-    if not folder.is_dir() or folder.is_symlink():
-        raise UsageError(f"{folder}: is no folder of a run; {_REMEDY}; choose another --out")
-    if Path.cwd().is_relative_to(folder.resolve()):
-        raise UsageError(
-            f"{folder}: is the folder in which you are, or one above it; leave it, or choose another --out"
-        )
-    if not any(folder.iterdir()):
-        return
-    others = list(_others(folder))
-    if others or not _is_ours(folder):
-        named = f" ({', '.join(others[:3])})" if others else ""
-        raise UsageError(
-            f"{folder}: holds something else than a run{named}; {_REMEDY}: move it away, or choose another --out"
-        )
-    runs = [Path(path.name) for path in _points(folder)] or [Path()]
-    _check_idle(folder, runs)
     aside = folder.with_name(f".{folder.name}.overwritten-{os.uname().nodename}-{os.getpid()}")
     try:
         os.rename(folder, aside)
@@ -68,6 +51,35 @@ def remove(folder: Path) -> None:
         os.rename(aside, folder)
         raise
     shutil.rmtree(aside)
+
+
+def to_remove(folder: Path) -> list[Path]:
+    """The runs, by paths in the folder, that `remove` would remove; on rank 0 alone.
+
+    Raises
+    ------
+    UsageError
+        when the folder has anything else in it, is a link, or holds a run that is going on.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return []
+    if not folder.is_dir() or folder.is_symlink():
+        raise UsageError(f"{folder}: is no folder of a run; {_REMEDY}; choose another --out")
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{folder}: is the folder in which you are, or one above it; leave it, or choose another --out"
+        )
+    if not any(folder.iterdir()):
+        return []
+    others = list(_others(folder))
+    if others or not _is_ours(folder):
+        named = f" ({', '.join(others[:3])})" if others else ""
+        raise UsageError(
+            f"{folder}: holds something else than a run{named}; {_REMEDY}: move it away, or choose another --out"
+        )
+    runs = [Path(path.name) for path in _points(folder)] or [Path()]
+    _check_idle(folder, runs)
+    return runs
 
 
 def _left_by_killed(folder: Path) -> Iterator[Path]:

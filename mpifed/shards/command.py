@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import MISSING, Field
 from pathlib import Path
-from statistics import median
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,14 +14,13 @@ from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.expected import expected
+from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.core.text import on_screen
 
 if TYPE_CHECKING:
     from mpifed.shards.sources import Source
-    from mpifed.shards.store import ShardFolder
 
-MOST_SHOWN = 20  # clients whose counts of labels are printed, and classes
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 PIXELS = ("digits", "mnist", "idx", "cifar", "svhn")  # by default scaled by `unit`: raw pixels diverge
 
@@ -42,7 +40,8 @@ def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     for kind in [] if value is None else value.split(","):
         if kind not in SCALES:
             raise UsageError(
-                f"--scale {str(value)[:80]}: {kind[:40]!r} is not a scaling; expected one of {', '.join(SCALES)}, "
+                f"--scale {str(value)[:80]}: {kind[:40]!r} is not a scaling{nearest(kind, SCALES)}; expected one of "
+                f"{', '.join(SCALES)}, "
                 "or several of them, separated by commas"
             )
     return value
@@ -145,7 +144,8 @@ class _Sources(click.Group):
             return _command(cmd_name, SOURCES[cmd_name])
         if own_module(cmd_name) is None:
             raise UsageError(
-                f"{cmd_name[:80]!r}: is not a source; give one of {', '.join(SOURCES)}, or a class as my_module:MyClass"
+                f"{cmd_name[:80]!r}: is not a source{nearest(cmd_name, SOURCES)}; give one of {', '.join(SOURCES)}, "
+                "or a class as my_module:MyClass"
             )
         return _command(cmd_name, own_class(cmd_name, Source, cmd_name))
 
@@ -238,6 +238,7 @@ def _spelled(option: str) -> str:
 def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:  # as click gives them
     """Make the data folder, and print a summary."""
     from mpifed.shards.prepare import Options, prepare
+    from mpifed.shards.summary import summary
 
     scale = scale or ("unit" if name in PIXELS else "none")
     try:
@@ -248,59 +249,3 @@ def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:
         why = str(error) or "none left"
         raise DataError(f"{name}: not enough memory ({why}); use less data") from error
     click.echo(on_screen(summary(federation)))
-
-
-def summary(federation: ShardFolder) -> str:
-    """A few lines on the data of a folder."""
-    counts, widths = federation.counts, federation.widths
-    tests = federation.tests.counts
-    own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
-    lines = {
-        "rows": f"{federation.samples} to train on, {federation.test_samples} to test with{own}",
-        "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
-        "classes": f"{federation.classes}" if federation.classes else "none (real targets)",
-        "clients": f"{federation.clients}, split by {federation.split}{_of_whom(federation)}",
-        "shards": f"{counts.min()} to {counts.max()} rows (median {median(counts.tolist()):g}), {widths.min()} to "
-        f"{widths.max()} features",
-        "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
-        "folder": f"{federation.path}",
-    }
-    lines |= {
-        name: str(federation.provenance[name])
-        for name in ("tests", "licence", "origin")
-        if name in federation.provenance
-    }
-    missing = federation.provenance.get("missing_cells")
-    if missing:
-        lines["missing"] = f"{missing} cells that no client holds, which count as zero"
-    if federation.optimum:
-        with_b = federation.statistics.get("least_squares_loss")
-        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2" + (
-            "" if with_b is None else f"; with an intercept {with_b:.6g}"
-        )
-    text = [f"{name:9}{value}" for name, value in lines.items()]
-    labels = federation.provenance.get("label_counts")
-    if labels and len(labels) <= MOST_SHOWN and len(labels[0]) <= MOST_SHOWN // 2:
-        text += ["", *_label_table(labels, federation.provenance["classes"])]
-    return "\n".join(text)
-
-
-def _of_whom(federation: ShardFolder) -> str:
-    """The first and last identifiers of natural clients."""
-    natural = federation.natural()
-    if natural is None:
-        return ""
-    ids, clients = natural[0], federation.clients
-    joined = "" if len(ids) == clients else f", of {len(ids)} identifiers"
-    return f", natural{joined}: {', '.join(ids if len(ids) < 4 else [ids[0], ids[1], '...', ids[-1]])}"
-
-
-def _label_table(counts: list[list[int]], classes: list[str]) -> list[str]:
-    """A line for each client: its rows of each class."""
-    width = max(4, min(max(map(len, classes)), 80 // len(classes)), *(len(str(most)) for most in map(max, counts))) + 1
-
-    def line(name: str, cells: list[str]) -> str:
-        return f"{name:8}" + "".join(f"{cell[: width - 1]:>{width}}" for cell in cells)
-
-    rows = (line(str(client), [str(count or ".") for count in row]) for client, row in enumerate(counts))
-    return [line("client", classes), *rows]

@@ -11,6 +11,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
 
@@ -183,9 +184,12 @@ def _parse(how: str) -> tuple[str, float]:
             return name, int(text)
     except ValueError:
         pass
+    known = ("iid", "dirichlet", "classes", "random-classes", "shards", *ALIASES, "iid-diff-quantity")
+    meant = "" if name in known else nearest(name, known)
     raise UsageError(
-        f"--partition {how[:40]}: expected iid, dirichlet:A with A > 0, classes:K, random-classes:K or shards:K with "
-        "K = 1, 2, ..., or a name of NIID-Bench: homo, noniid-labeldir:A, noniid-#labelK, iid-diff-quantity:A"
+        f"--partition {how[:40]}: no partition{meant}; expected iid, dirichlet:A with A > 0, classes:K, "
+        "random-classes:K or shards:K with K = 1, 2, ..., or a name of NIID-Bench: homo, noniid-labeldir:A, "
+        "noniid-#labelK, iid-diff-quantity:A"
     )
 
 

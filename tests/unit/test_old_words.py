@@ -10,8 +10,9 @@ import pytest
 from pages import DOCUMENTS, PAGES, ROOT
 
 from mpifed.cli import main
+from mpifed.core.nearest import SYNONYMS
 from mpifed.explain.entries import entries
-from mpifed.job.renamed import RENAMED, SYNONYMS, TABLES, VALUES
+from mpifed.job.renamed import RENAMED, TABLES, VALUES
 
 KEYS = {key.name for entry in entries() for key in entry.keys}
 NO_JOB = {"rows"}  # keys of other files too: maps of clients have rows

@@ -15,6 +15,7 @@ from typing import ClassVar
 from numpy.random import Generator
 
 from mpifed.core.loops import descended
+from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.protocols import Backward, Dual, Features, Head, LocalStep, Model, Parameters, Slope
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, map_leaves
 from mpifed.maths.arrays import namespace, product, transposed_product
@@ -22,7 +23,7 @@ from mpifed.maths.ranges import Weight
 
 
 @dataclass(frozen=True)
-class Objective(ABC):
+class Objective(MadeByKeywords, ABC):
     """A model and the objective it minimizes: mean loss + l2 * (sum of squares of all parameters but intercepts).
 
     A subclass is a frozen dataclass whose fields are keys of `[model]`, beside `l2`. It must define `start`, `forward`,

@@ -102,6 +102,10 @@ class ColumnSource(Source):
         """The same by a whole reading, where `batches` has raised TextsMet."""
         return self.texts(path, layout) or set()
 
+    def class_names(self, path: Path, layout: TableLayout) -> tuple[str, ...]:
+        """Names of the classes 0, 1, ... where the file says them beside labels that are integers; else ()."""
+        return ()
+
     @abstractmethod
     def batches(self, path: Path, layout: TableLayout, texts: set[int] | None) -> Iterator[list[pa.Array]]:
         """The columns of batches of rows: texts in those in `texts` and the client's, else float64; null for gaps.
@@ -129,6 +133,8 @@ class ColumnSource(Source):
             test_names, test_width = self.names(self.test)
             if test_names != names or test_width != width:
                 raise DataError(f"{self.test}: other columns than {self.path}; both need the same, in the same order")
+            if self.class_names(self.test, layout) != self.class_names(self.path, layout):
+                raise DataError(f"{self.test}: other names of classes than {self.path}; both need the same numbering")
             test = self._load(self.test, layout, texts, known)
         return self._dataset(layout, known, rows, test)
 
@@ -221,7 +227,7 @@ class ColumnSource(Source):
                     X[:, place] = np.where(gaps, np.nan, rank[np.where(gaps, 0, X[:, place]).astype(np.int64)])
                 yield X
 
-        labels, test_labels, classes = self._labels(known, rows, test)
+        labels, test_labels, classes = self._labels(layout, known, rows, test)
         natural, order, test_order = None, None, None
         if layout.by is not None:
             owners, test_owners = rows.owners.all_codes(), None if test is None else test.owners.all_codes()
@@ -244,15 +250,20 @@ class ColumnSource(Source):
         )  # fmt: skip
 
     def _labels(
-        self, known: KnownTexts, rows: RowsRead, test: RowsRead | None
+        self, layout: TableLayout, known: KnownTexts, rows: RowsRead, test: RowsRead | None
     ) -> tuple[Array, Array | None, tuple[str, ...] | None]:
-        """(labels, test labels, names of the classes where they are texts)."""
+        """(labels, test labels, names of the classes where they have any)."""
         labels, test_labels = np.concatenate(rows.labels), None if test is None else np.concatenate(test.labels)
         if known.label is not None:
             rank, names = ranks_of(known.label, sorted)
             return rank[labels], None if test_labels is None else rank[test_labels], names
         if labels.ndim > 1:
             return labels, test_labels, None
+        if classes := self.class_names(self.path, layout):
+            for path, numbers in ((self.path, labels), (self.test, test_labels)):
+                if numbers is not None and not numbers.max() < len(classes):
+                    raise DataError(f"{path}: label {numbers.max():g}, of {len(classes)} classes that it names from 0")
+            return labels.astype(np.int64), None if test_labels is None else test_labels.astype(np.int64), classes
         labels = typed_labels(self.path, labels, self.task)
         task = "classification" if labels.dtype == np.int64 else "regression"
         if test_labels is not None and self.test is not None:

@@ -42,6 +42,17 @@ class TypedSource(ColumnSource):
         schema = self.schema(path)
         return {at for at in [*layout.features, *layout.labels] if _is_text(schema.types[at])}
 
+    def class_names(self, path: Path, layout: TableLayout) -> tuple[str, ...]:
+        import pyarrow as pa
+
+        schema, at = self.schema(path), layout.labels[0]
+        if len(layout.labels) > 1 or self.task == "regression" or not pa.types.is_integer(schema.types[at]):
+            return ()
+        names = _names_of_label(schema, schema.names[at])
+        if len(set(names)) < len(names):
+            raise DataError(f"{path}: its ClassLabel names a class twice, of {listed(map(shown, names))}")
+        return () if names == list(map(str, range(len(names)))) else tuple(names)
+
     def batches(self, path: Path, layout: TableLayout, texts: set[int] | None) -> Iterator[list[pa.Array]]:
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -59,20 +70,25 @@ class TypedSource(ColumnSource):
                     f"{path}: column {schema.names[at]!r} is of type {str(schema.types[at])[:80]}; expected "
                     f"{expected}; convert it{nested}, or leave it out, by --ignore NAME"
                 )
+        named = bool(self.class_names(path, layout))
         for batch in self.record_batches(path, used):
             columns: list[pa.Array] = [None] * len(schema)
             for at, column in zip(used, batch.columns, strict=True):
                 if at == layout.by or at in (texts or ()):
                     columns[at] = pc.cast(column, pa.string())
                     continue
-                columns[at] = null_for_nan(pc.cast(column, pa.float64(), safe=False))
+                values = null_for_nan(pc.cast(column, pa.float64(), safe=False))
+                if named and at in layout.labels:  # a ClassLabel below 0 is of a row without a label
+                    values = pc.if_else(pc.less(values, 0), pa.nulls(1, pa.float64())[0], values)
+                columns[at] = values
             for at, column in enumerate(columns):
                 columns[at] = pa.nulls(len(batch)) if column is None else column
             yield columns
 
     def refuse(self, path: Path, layout: TableLayout, row: int, at: int, why: str) -> DataError:
         name = layout.names[at] if layout.names else at
-        remedy = "fill it in, by --missing mean, median or zero, or leave the row out, by --missing drop"
+        fill = "" if at in layout.labels else "fill it in, by --missing mean, median or zero, or "
+        remedy = f"{fill}leave the row out, by --missing drop"
         return DataError(f"{path}: row {row}, column {name!r} {why}; {remedy if 'missing' in why else 'correct it'}")
 
 
@@ -168,6 +184,16 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read ({shown(str(error))[1:-1]}); get the file again") from error
+
+
+def _names_of_label(schema: pa.Schema, label: str) -> list[str]:
+    """The names of a ClassLabel, as `datasets` writes them into the metadata of a table; [] where there are none."""
+    try:
+        table = json.loads((schema.metadata or {})[b"huggingface"])
+        names = table["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):  # not written by `datasets`
+        return []
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
 
 
 def _is_text(kind: pa.DataType) -> bool:

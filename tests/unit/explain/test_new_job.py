@@ -100,8 +100,11 @@ def test_a_job_of_an_own_class(launch: Callable[..., Any], monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--algorithm", "fedavgg"), "--algorithm fedavgg: is not known; give one of ssca, fedavg"),
-        (("--model", "softmaxx"), "--model softmaxx: is not known"),
+        (
+            ("--algorithm", "fedavgg"),
+            '--algorithm fedavgg: is not known; did you mean "fedavg"?; give one of ssca, fedavg',
+        ),
+        (("--model", "softmaxx"), '--model softmaxx: is not known; did you mean "softmax"?'),
         (("--algorithm", "none:Such"), "importing none"),
     ],
 )

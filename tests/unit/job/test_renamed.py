@@ -10,8 +10,9 @@ from test_job import complaints, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import SYNONYMS, nearest
 from mpifed.job.job import Job
-from mpifed.job.renamed import RENAMED, SYNONYMS, TABLES, VALUES, Renamed, nearest, old_words
+from mpifed.job.renamed import RENAMED, TABLES, VALUES, Renamed, old_words
 from mpifed.maths.objectives import OBJECTIVES
 
 KEYS = [entry for entry in RENAMED if entry.key is not None]

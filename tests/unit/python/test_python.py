@@ -120,7 +120,9 @@ def test_methods_are_compared_over_equal_seeds(data: mf.FederatedDataset, here: 
         assert [text.get_text() for text in legend.get_texts()] == ["FedAvg", "SSCA"]
         assert said in legend.get_title().get_text()
         assert len({line.get_marker() for line in figure.axes[0].lines}) == 2  # told apart without colours
-    with pytest.raises(mf.UsageError, match=r"no run has measured 'accuracy'; columns are .*test_accuracy"):
+    with pytest.raises(
+        mf.UsageError, match=r"no run has measured 'accuracy'; did you mean .test_accuracy..; columns are "
+    ):
         sweep.plot(y="accuracy")
     with pytest.raises(mf.UsageError, match="labels: 'Fedavg' is none of this sweep; it has FedAvg, SSCA"):
         sweep.plot(labels=["Fedavg"])

@@ -89,14 +89,18 @@ def test_tensors() -> None:
     (lambda: _arrays(clients=0), "give 1 to 120 clients"),
     (lambda: _arrays(clients=2.5), "clients = 2.5: expected an integer"),
     (lambda: _arrays(seed=None), "seed = None: expected an integer"),
-    (lambda: _arrays(scale="zscore"), "scale = 'zscore': expected one of none, unit"),
+    (lambda: _arrays(scale="zscore"), "scale = 'zscore': no scaling; expected one of none, unit"),
+    (lambda: _arrays(scale="unit,standrd"), "scale = 'standrd': no scaling; did you mean \"standard\""),
     (lambda: _arrays(split="row"), "split = 'row': expected"),
-    (lambda: _arrays(partition="diriclet:1"), "partition = diriclet:1: expected iid"),
+    (lambda: _arrays(partition="diriclet:1"), "partition = diriclet:1: no partition; did you mean \"dirichlet\""),
+    (lambda: _arrays(partition="dirichlet:-1"), "partition = dirichlet:-1: no partition; expected iid"),
     (lambda: _of_frame(X), "a ndarray; expected a DataFrame"),
     (lambda: _of_frame(by=None, clients=0), "columns by are no numbers"),
     (lambda: _of_frame(_frame().drop(columns="by"), by=None, clients=0), "give 1 to 120 clients"),
     (lambda: _of_frame(_frame(by=[None] + ["a"] * 119)), "by: 1 rows have no value"),
     (lambda: _of_frame(tests=0.2), "tests: no argument here; known are scale"),
+    (lambda: _of_frame(group=None, featurenoise=1), "no argument here; did you mean \"feature_noise\""),
+    (lambda: _of_frame(label="lable"), "no column 'lable'; did you mean \"label\""),
     (lambda: _of_frame(test=_frame().drop(columns="label")), "test: no column 'label'"),
     (lambda: _of_frame(test=(X, Y)), "expected a DataFrame, or the fraction"),
     (lambda: mf.FederatedDataset.from_clients([(X, Y, Y)]), "client 0: no pair"),
@@ -111,7 +115,8 @@ def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
     (lambda data: mf.run(data, FEDAVG, mf.Softmax(), rounds=2), "the order is algorithm, data, model"),
     (lambda data: _run((X, Y)), "data: a tuple; expected a mpifed.FederatedDataset"),
     (lambda data: mf.run(FEDAVG, data, mf.Softmax()), "rounds: missing"),
-    (lambda data: _run(data, round=2), "did you mean rounds"),
+    (lambda data: _run(data, round=2), 'did you mean "rounds"'),
+    (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), round=2), 'round: no argument .* did you mean "rounds"'),
     (lambda data: mf.run("fedavg", data, mf.Softmax(), rounds=2), "'fedavg' is taken for the path of a job file"),
     (lambda data: _run(data, progress="tqdm"), "progress = 'tqdm': expected one of 'auto'"),
     (lambda data: _run(data, resume=True), "resume=True without out"),
@@ -119,17 +124,38 @@ def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
     (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=0.1), data, mf.Softmax(), rounds=2),  # type: ignore
      r"a float; expected an optimizer, such as client_optimizer=mpifed.SGD\(0.1\)"),
     (lambda data: mf.Participation(clients=3), "clients: no argument of that name; known are clients_per_round"),  # type: ignore
+    (lambda data: mf.Participation(n_clients_per_round=3), "did you mean \"clients_per_round\""),  # type: ignore
     (lambda data: mf.Aggregation(security="mask"), "Aggregation: security = 'mask'"),  # type: ignore
     (lambda data: mf.sweep([FEDAVG], data, mf.Softmax(), rounds=2), "methods: a list; give algorithms by label"),  # type: ignore
     (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds=[1, 1]), "a list of different ones"),
     (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds="3"), "seeds = '3'"),  # type: ignore
     (lambda data: mf.load("nowhere"), "no such folder"),
-    (lambda data: _run(data).plot(x="rounds"), "no run has measured 'rounds'; columns are .*round"),
+    (lambda data: _run(data).plot(x="rounds"), "no run has measured 'rounds'; did you mean .round..; columns are "),
     (lambda data: _run(data).predict(X[0]), r"one sample x is x\[None\]"),
 ])  # fmt: skip
 def test_wrong_arguments(data: mf.FederatedDataset, wrong: Callable[[Any], object], message: str) -> None:
     with pytest.raises(mf.MpifedError, match=message):
         wrong(data)
+
+
+@pytest.mark.parametrize(("made", "message"), [
+    (lambda: mf.FedAvg(batchsize=4, client_optimizer=mf.SGD(0.1)), "FedAvg: batchsize: .* mean \"batch_size\""),  # type: ignore
+    (lambda: mf.SGD(lr=0.1), "SGD: lr: .* mean \"learning_rate\"\\?; known are learning_rate, momentum"),  # type: ignore
+    (lambda: mf.StepDecay(0.1, factr=0.5, every=2), "StepDecay: factr: .* mean \"factor\""),  # type: ignore
+    (lambda: mf.Softmax(bais=True), "Softmax: bais: .* mean \"bias\""),  # type: ignore
+    (lambda: mf.Norm(limit=1), "Norm: limit: no argument of that name; known are none"),  # type: ignore
+    (lambda: mf.L1(wieght=1.0), "L1: wieght: .* mean \"weight\""),  # type: ignore
+    (lambda: mf.Privacy(clp=1.0, delta=1e-5), "Privacy: clp: .* mean \"clip\""),  # type: ignore
+    (lambda: mf.TensorBoard(foldr="a"), "TensorBoard: foldr: .* mean \"folder\""),  # type: ignore
+])  # fmt: skip
+def test_misspelt_keywords(made: Callable[[], object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        made()
+
+
+def test_misspelt_names() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Fedavg'; did you mean \"FedAvg\""):
+        mf.Fedavg  # noqa: B018  # asked for
 
 
 def test_numbers_of_numpy(data: mf.FederatedDataset) -> None:

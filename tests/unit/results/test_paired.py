@@ -168,7 +168,7 @@ def test_columns_that_are_asked_for(tmp_path: Path) -> None:
     )
     assert [paired["column"] for paired in facts["paired"]] == ["bytes", "test_accuracy", "train_loss"]
     ended = mpifed("compare", folder, "--by", "accuracy")
-    assert ended.exit_code == 2 and "no column accuracy; there are " in ended.output
+    assert ended.exit_code == 2 and 'no column accuracy; did you mean "test_accuracy"?; there are ' in ended.output
 
 
 def test_means_have_their_spread_and_count(tmp_path: Path) -> None:

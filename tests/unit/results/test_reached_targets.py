@@ -101,7 +101,9 @@ def test_how_targets_are_written() -> None:
 def test_a_column_that_nobody_measured(steps: Path) -> None:
     ended = mpifed("compare", steps, "--to", "accuracy>=0.9", "--json")
     assert ended.exit_code == 2
-    assert "no history has a column accuracy; there are round, elapsed_s, train_loss, test_accuracy" in ended.output
+    assert (
+        'no history has a column accuracy; did you mean "test_accuracy"?; there are round, elapsed_s, ' in ended.output
+    )
     assert (
         json.loads(mpifed("compare", steps, "--to", "bytes<=1", "--json").output)["targets"][0]["reached"][0]["runs"]
         == 3

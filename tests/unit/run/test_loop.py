@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import signal
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from click.testing import CliRunner
 from ended import run
 from jobs_in_python import checked
 
+import mpifed as mf
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, MpifedError, UsageError
@@ -25,6 +29,7 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import SUMMARY, summary
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
+from mpifed.observers import Observer
 from mpifed.run.api import _quiet
 from mpifed.run.launch import guarded, launch
 from mpifed.run.outcome import code_of
@@ -206,16 +211,61 @@ def test_interruption_of_a_batch_job(digits: Path, tmp_path: Path, monkeypatch: 
         run(job(digits), Alone(), tmp_path / "run", max_hours=0)
 
 
-def test_signals_are_given_back(digits: Path, tmp_path: Path) -> None:
-    """After an interruption all but those that a scheduler sends to one node a moment after the other."""
-    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-    before = [signal.getsignal(number) for number in numbers]
+NUMBERS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class Sends(Observer):
+    """Sends a signal, or two, to this process when round 1 is measured."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self.numbers = numbers
+
+    def measured(self, row: Mapping[str, float]) -> None:
+        for number in self.numbers if row["round"] == 1 else ():
+            os.kill(os.getpid(), number)
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in NUMBERS]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"),
+    [((number,), Interrupted) for number in NUMBERS]
+    + [((signal.SIGINT, signal.SIGINT), KeyboardInterrupt), ((), None)],
+)
+def test_signals_are_given_back(
+    numbers: tuple[signal.Signals, ...], error: type[BaseException] | None, digits: Path, tmp_path: Path
+) -> None:
+    """To the handlers of whoever called, once a run has ended, however it did."""
+    heard: list[int] = []
+    before = [signal.signal(number, lambda number, frame: heard.append(number)) for number in NUMBERS]
+    own, watching = handlers(), Sends(*numbers)
+    try:
+        with pytest.raises(error) if error is not None else contextlib.nullcontext():
+            mf.run(mf.SSCA(batch_size=8), digits, mf.Softmax(), rounds=3, observers=[watching], evaluate_every=1,
+                   out=tmp_path / "run", progress=False)  # fmt: skip
+        assert handlers() == own and not heard
+        for number in NUMBERS:
+            os.kill(os.getpid(), number)
+        assert heard == list(NUMBERS)
+    finally:
+        for number, handler in zip(NUMBERS, before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_a_process_that_ends_is_not_killed_by_a_second_signal(digits: Path, tmp_path: Path) -> None:
+    """A scheduler sends them to one node a moment after the other; `mpifed run` and all ranks end by `guarded`."""
+    before = handlers()
     assert signal.SIG_IGN not in before[:2]  # of another test
-    run(job(digits), Alone(), tmp_path / "run")
-    assert [signal.getsignal(number) for number in numbers] == before
+    with pytest.raises(SystemExit) as ended:
+        guarded(Alone(), tmp_path / "run", lambda: run(job(digits), Alone(), tmp_path / "run", max_hours=0))
+    assert ended.value.code == 75 and handlers() == [signal.SIG_IGN, signal.SIG_IGN, before[2]]
+    for number, handler in zip(NUMBERS[:2], before, strict=False):
+        signal.signal(number, handler)
     with pytest.raises(Interrupted):
         run(job(digits), Alone(), tmp_path / "other", max_hours=0)
-    assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN, signal.SIG_IGN, before[2]]
+    assert handlers() == before
 
 
 def test_limit_of_time(digits: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,17 @@ import pytest
 import tomli_w
 from jobs_in_python import as_in_a_file
 
+import mpifed as mf
 from mpifed.core.errors import UsageError
 from mpifed.files.json_file import read_json
 from mpifed.run import lock, overwrite
 from mpifed.run.lock import locked
 from mpifed.run.overwrite import remove
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 Launch = Callable[..., Any]
 
@@ -58,6 +65,58 @@ def test_a_run_takes_the_place_of_another(digits: Path, out: Path, launch: Launc
     assert sorted(path.name for path in out.parent.iterdir()) == ["a run", "job.toml"]
     both = launch(None, "run", second, "--out", out, "--overwrite", "--resume")
     assert both.code == 2 and "--resume with --overwrite" in both.err
+
+
+def broken(digits: Path, path: Path, how: str, **changes: Any) -> Path:
+    """A job that fails before its first round."""
+    if how == "no data":
+        return job(path.parent / "none", path, **changes)
+    if how == "damaged data":
+        shutil.copytree(digits, path.parent / "damaged")
+        for shard in (path.parent / "damaged").glob("shard-*.h5"):
+            shard.write_bytes(shard.read_bytes()[:500])
+        return job(path.parent / "damaged", path, **changes)
+    return job(digits, path, model={"name": "least-squares"}, **changes)  # of classes
+
+
+BROKEN = {"no data": 3, "damaged data": 3, "other data": 2}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("before", ["finished", "interrupted", "a sweep"])
+def test_the_old_run_stands_where_the_new_one_fails(
+    how: str, before: str, digits: Path, tmp_path: Path, launch: Launch
+) -> None:
+    """As it was, to the last byte, whatever it was, and for any command that reads it."""
+    sweep = {"sweep": {"seeds": 2}} if before == "a sweep" else {}
+    words = ("--max-hours", 0) if before == "interrupted" else ()
+    out = ("--out", tmp_path / "out", "--progress", "none")
+    ended = launch(None, "run", job(digits, tmp_path / "job.toml", **sweep), *out, *words)
+    assert ended.code == (75 if words else 0), ended.text
+    files = contents(tmp_path / "out")
+    failing = broken(digits, tmp_path / "job.toml", how, **sweep)
+    for _ in range(2):
+        ended = launch(None, "run", failing, *out, "--overwrite")
+        assert ended.code == BROKEN[how] and contents(tmp_path / "out") == files, ended.text
+    with pytest.raises(mf.MpifedError):
+        model = mf.LeastSquares() if how == "other data" else mf.Softmax()
+        data, method = tomllib.loads(failing.read_text())["data"]["path"], mf.SSCA(batch_size=4)
+        if before == "a sweep":
+            mf.sweep({"a": method}, data, model, rounds=1, out=tmp_path / "out", overwrite=True)
+        else:
+            mf.run(method, data, model, rounds=1, out=tmp_path / "out", overwrite=True)
+    assert contents(tmp_path / "out") == files
+    ended = launch(None, "run", job(digits, tmp_path / "job.toml", rounds=2), *out, "--overwrite")
+    assert ended.code == 0 and read_json(tmp_path / "out" / "run.json")["rounds"] == 2, ended.text
+
+
+def test_a_sweep_stands_until_a_point_can_begin(digits: Path, tmp_path: Path, launch: Launch) -> None:
+    """The first point of the new one fails for its data, the second runs."""
+    out = ("--out", tmp_path / "s", "--overwrite", "--progress", "none")
+    assert launch(None, "run", job(digits, tmp_path / "job.toml", sweep={"seeds": 3}), *out).code == 0
+    points = job(digits, tmp_path / "job.toml", sweep={"data.path": [str(tmp_path / "none"), str(digits)]})
+    assert launch(None, "run", points, *out).code == 3
+    assert [path.name for path in sorted((tmp_path / "s").iterdir())] == ["point-0001", "sweep.csv"]
 
 
 def test_a_sweep_takes_the_place_of_another(digits: Path, tmp_path: Path, launch: Launch) -> None:
@@ -197,3 +256,7 @@ def test_all_ranks_agree(digits: Path, tmp_path: Path, launch: Launch) -> None:
     for _ in range(2):
         ended = launch(2, "run", path, "--out", tmp_path / "run", "--overwrite", "--progress", "none")
         assert ended.code == 0, ended.text
+    before = contents(tmp_path / "run")
+    failing = broken(digits, path, "damaged data")
+    ended = launch(2, "run", failing, "--out", tmp_path / "run", "--overwrite", "--progress", "none")
+    assert ended.code == 3 and ended.err.count("mpifed: error") == 1 and contents(tmp_path / "run") == before

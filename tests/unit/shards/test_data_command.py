@@ -250,7 +250,10 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split columns --clients 65", "give 1 to 64"),
         ("digits --split rows --clients 2 --pack 0", "--pack 0"),
         ("digits --split rows --clients 2 --seed -1", "--seed -1"),
-        ("digits --split rows --clients 2 --scale minmax,rows", "'rows' is not a scaling; expected one of none, unit,"),
+        (
+            "digits --split rows --clients 2 --scale minmax,rows",
+            "'rows' is not a scaling; did you mean .unit-rows..; expected one of none, unit,",
+        ),
         ("digits --split rows --clients 2 --scale minmax,", "'' is not a scaling"),
         ("digits --split rows --clients 2 --samples 7", "No such option.*--samples"),
         ("digits somewhere --split rows --clients 2", "unexpected extra argument .*somewhere"),

@@ -21,6 +21,7 @@ from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.command import data
 from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.summary import summary
 
 RNG = np.random.default_rng(5)
 ONE = ("--split", "rows", "--clients", "1")
@@ -236,10 +237,12 @@ def as_csv(table: pd.DataFrame, path: Path) -> None:
     table.assign(smokes=table["smokes"].astype(int)).to_csv(path, index=False)
 
 
-def as_folder(table: pd.DataFrame, path: Path) -> None:
-    """As datasets.save_to_disk lays it out: two Arrow streams and state.json."""
-    path.mkdir()
+def as_folder(table: pd.DataFrame, path: Path, features: object = None) -> None:
+    """As datasets.save_to_disk lays it out: two Arrow streams and state.json; `features` in the streams' metadata."""
+    path.mkdir(parents=True)
     content = pa.Table.from_pandas(table, preserve_index=False)
+    if features is not None:
+        content = content.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     names = []
     for number, part in enumerate((content.slice(0, 20), content.slice(20))):
         names.append({"filename": f"data-{number:05d}-of-00002.arrow"})
@@ -262,6 +265,79 @@ def test_one_table_in_every_format(tmp_path: Path) -> None:
         assert folder.names() == ("age", "dose", "smokes", "sex=f", "sex=m")
         assert (folder.natural() or ())[0] == tuple(map(str, sorted(table["ward"].unique())))
     assert len(checksums) == 1
+
+
+def with_names(path: Path, names: object, labels: list[int]) -> Path:
+    """A folder of `datasets` whose labels are of a ClassLabel."""
+    table = pd.DataFrame({"a": np.arange(len(labels)) / 8, "who": [f"w{n % 2}" for n in range(len(labels))]})
+    features = {"a": {"dtype": "float64", "_type": "Value"}, "label": {"names": names, "_type": "ClassLabel"}}
+    as_folder(table.assign(label=labels), path, features)
+    return path
+
+
+NAMED = ("--label", "label", "--by", "who")
+
+
+def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
+    """In its own order; the numbers, and so the checksum of the data, are those of labels without names."""
+    labels = [n % 3 for n in range(40)]
+    named = make(tmp_path / "out", "arrow", with_names(tmp_path / "a", ["zebra", "ant", "cat"], labels), *NAMED)
+    assert named.provenance["classes"] == ["zebra", "ant", "cat"] and named.provenance["named"]
+    lines = summary(named).splitlines()
+    assert "classes  3: zebra, ant, cat" in lines and lines[-3:] == [
+        "client   zebra   ant   cat", "w0           7     6     7", "w1           7     7     6",
+    ]  # fmt: skip
+    numbers = make(tmp_path / "out", "arrow", with_names(tmp_path / "b", None, labels), *NAMED)
+    assert numbers.provenance["classes"] == ["0", "1", "2"] and not numbers.provenance["named"]
+    assert numbers.sha256 == named.sha256
+    digits = make(tmp_path / "out", "arrow", with_names(tmp_path / "c", ["0", "1", "2"], labels), *NAMED)
+    assert digits.provenance["classes"] == ["0", "1", "2"] and not digits.provenance["named"]  # as of MNIST
+    one = make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--labels", "class:ant")
+    assert one.provenance["classes"] == ["not ant", "ant"]
+    assert make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--task", "regression").classes == 0
+    many = [n for n in range(40)]  # too many different integers to be classes, but for their names
+    assert make(tmp_path / "out", "arrow", with_names(tmp_path / "d", [f"n{n}" for n in many], many), *NAMED).classes
+
+
+def test_rows_without_a_class_label(tmp_path: Path) -> None:
+    """`datasets` has -1 there."""
+    words = ("arrow", with_names(tmp_path / "a", ["x", "y"], [0, 1, -1, 1, -1, 0]), *NAMED)
+    with pytest.raises(DataError, match="row 2, column 'label' is a missing value; leave the row out, by --missing dr"):
+        make(tmp_path / "out", *words)
+    folder = make(tmp_path / "out", *words, "--missing", "drop")
+    assert folder.samples == 4 and folder.provenance["classes"] == ["x", "y"]
+
+
+def test_names_of_train_and_test_differ(tmp_path: Path) -> None:
+    for name, names in (("train", ["x", "y"]), ("test", ["y", "x"])):
+        with_names(tmp_path / "a" / name, names, [0, 1, 1, 0])
+    (tmp_path / "a" / "dataset_dict.json").write_text("{}")
+    with pytest.raises(DataError, match=r"a/test: other names of classes than .*a/train"):
+        make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["x"], "label 1, of 1 classes that it names from 0"),
+        (["x", "x"], "names a class twice"),
+        *((names, None) for names in ({"0": "x"}, "xy", [1, 2], [["x"], ["y"]], [], 7)),  # no names
+    ],
+)
+def test_damaged_class_labels(tmp_path: Path, names: object, said: str | None) -> None:
+    words = ("arrow", with_names(tmp_path / "a", names, [0, 1, 1, 0]), *NAMED)
+    if said is None:
+        assert make(tmp_path / "out", *words).provenance["classes"] == ["0", "1"]
+        return
+    with pytest.raises(DataError, match=said):
+        make(tmp_path / "out", *words)
+
+
+@pytest.mark.parametrize("metadata", [b"\xff", b"[" * 10**5, b"[]", b'{"info": {"features": []}}', b'{"info": null}'])
+def test_damaged_metadata(tmp_path: Path, metadata: bytes) -> None:
+    table = pa.table({"a": [1.0, 2.0], "y": [0, 1]}).replace_schema_metadata({b"huggingface": metadata})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE).provenance["classes"] == ["0", "1"]
 
 
 def test_gaps_of_parquet(tmp_path: Path) -> None:

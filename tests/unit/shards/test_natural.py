@@ -20,6 +20,7 @@ from mpifed.shards.command import data
 from mpifed.shards.natural import NaturalClients, canonical_order, grouped, in_order, natural_clients
 from mpifed.shards.sources.texts import Owners, Texts
 from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.summary import summary
 
 NAMES = ["age", "weight", "hospital", "sex", "ill"]
 RNG = random.Random(3)
@@ -84,6 +85,32 @@ def test_whose_rows_they_are(tmp_path: Path) -> None:
         X, y = client(folder, number)
         expected = [([np.float32(a), np.float32(w), s == "f", s == "m"], int(ill == "yes")) for a, w, _, s, ill in own]
         assert sorted(zip(X, y, strict=True)) == sorted(expected)
+
+
+def test_the_table_of_clients_has_their_identifiers(tmp_path: Path) -> None:
+    """Cut if long, with no character that a terminal obeys; a client of several has the first, and how many more."""
+    ids = ["h1", "h10", "h2" + "x" * 300, "h3\u202e"]
+    rows = [[n, 1.5, ids[n % 4], "f", "no" if n % 3 else "yes"] for n in range(24)]
+    path = write(tmp_path / "a.csv", rows)
+    lines = summary(make(tmp_path / "a", "csv", path, *BY)).splitlines()
+    assert lines[3].endswith("natural: h1, h10, ..., h3\\u202e")
+    assert lines[-5:] == [
+        f"{'client':28}   no  yes", f"{'h1':28}    4    2", f"{'h10':28}    4    2",
+        f"h2{'x' * 22}...     4    2", f"{'h3' + chr(92) + 'u202e':28}    4    2",
+    ]  # fmt: skip
+    lines = summary(make(tmp_path / "a", "csv", path, *BY, "--group", 3)).splitlines()
+    assert lines[-2:] == [f"{'h1 + 2':9}   12    6", f"{'h3' + chr(92) + 'u202e':9}    4    2"]
+    lines = summary(make(tmp_path / "a", "csv", path, "--label", "ill", "--categorical", "ordinal", "--split", "rows",
+                         "--clients", 2)).splitlines()  # fmt: skip
+    assert [line.split()[0] for line in lines[-3:]] == ["client", "0", "1"]
+
+
+def test_labels_that_a_terminal_would_obey(tmp_path: Path) -> None:
+    rows = [[n, 1, "h", "f", "no" if n % 3 else "\x1b[2J\nrows     9"] for n in range(9)]
+    folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", rows), *BY)
+    assert folder.provenance["classes"] == ["\x1b[2J\nrows     9", "no"]
+    lines = summary(folder).splitlines()
+    assert lines[2] == r"classes  2: \x1b[2J\nrows     9, no" and all(map(str.isprintable, lines))
 
 
 def test_test_rows_of_the_same_numbering(tmp_path: Path) -> None:

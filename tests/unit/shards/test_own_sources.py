@@ -106,6 +106,7 @@ def test_a_source_of_ones_own(tmp_path: Path) -> None:
         (["waves:Shadows"], "waves:Shadows: split: every source has that option; rename the field"),
         (["no_such_module:A"], "no_such_module:A: importing no_such_module: ModuleNotFoundError: "),
         (["wave"], "'wave': is not a source; give one of digits, mnist, "),
+        (["parqet"], "'parqet': is not a source; did you mean \"parquet\"?; give one of digits"),
         (["digits", "--rows", "3"], "No such option '--rows'"),
     ],
 )

@@ -197,7 +197,7 @@ def test_seed_settles_the_partition() -> None:
         (5, "dirichlet:x", None, "dirichlet:A with A > 0"),
         (5, "classes:1", None, "give K from 2 to 10"),
         (5, "classes:11", None, "give K from 2 to 10"),
-        (5, "sorted", None, "expected iid"),
+        (5, "sorted", None, "no partition; expected iid"),
         (5, "shards:0", None, "shards:K with K = 1"),
         (5, "shards:201", None, "give K from 1 to 200"),
         (5, "shards:2", 1.0, "leave out --skew"),
