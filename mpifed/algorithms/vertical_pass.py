@@ -27,7 +27,7 @@ from mpifed.algorithms.horizontal import model_template, tally_fields
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Placed, Problem, ToClients, ToServer, fields_like, fields_of
 from mpifed.core.protocols import Features
-from mpifed.core.record import ABSENT, AnyRecord, Array, Record, in_memory, index, map_leaves, namespace
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, in_memory, index, map_leaves, repeated
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -173,12 +173,13 @@ class Pass:
         features = block.take_alike(broadcast.rows, together)
         columns = block.columns if len(features) == len(block.clients) else [block.all_columns]
         scores_of_each = xp.empty((len(features), self.points, self.size, width), models[0].first.dtype)
+        linear = self.problem.linear
         for X, at, out in zip(features, columns, scores_of_each, strict=True):
             weights = [model.first[index(model.first, at)] for model in models]
             if self.points == 1:
-                self.problem.linear.put_scores(weights[0], X, out)
+                linear.put_scores(weights[0], X, out)
                 continue
-            scores = self.problem.linear.scores(xp.concatenate(weights, axis=1), X)[0]
+            scores = linear.scores(xp.concatenate(weights, axis=1), X)[0]
             out[:] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
         return self._memory(broadcast, block), PartialScores(scores_of_each)
 
@@ -286,4 +287,4 @@ def _for_each(record: AnyRecord, clients: int) -> AnyRecord:
     """`record` broadcast to a leading axis of clients, without copies."""
     if clients == 1:
         return map_leaves(lambda leaf: leaf[None], record)
-    return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf, (clients, *leaf.shape)), record)
+    return map_leaves(lambda leaf: repeated(leaf, clients), record)

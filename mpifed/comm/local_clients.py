@@ -14,7 +14,7 @@ from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.block import Block
 from mpifed.core.device import Device, host_record
 from mpifed.core.exchange import Exchange, SomeAnswers, States
-from mpifed.core.record import Record, map_leaves, namespace, put, take
+from mpifed.core.record import Record, map_leaves, put, repeated, take
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
 from mpifed.core.states import writable
@@ -138,4 +138,4 @@ class LocalClients:
 
 def _repeated(state: Record, clients: int) -> Record:
     """The state [1, ...] of a client, repeated for `clients` clients without copies."""
-    return map_leaves(lambda leaf: namespace(leaf).broadcast_to(leaf[0], (clients, *leaf.shape[1:])), state)
+    return map_leaves(lambda leaf: repeated(leaf[0, ...], clients), state)

@@ -230,10 +230,10 @@ class Block:
         With `together` dense rows in memory are a single X [1, b, sum of p_i] of all clients. Few rows of many stay in
         memory until others are taken, since gradients need those of the scores again.
         """
-        if self._alike and self._alike[0][0] == together and np.array_equal(rows, self._alike[0][1]):
-            return self._alike[0][2]
+        for is_together, same_rows, taken in self._alike:
+            if is_together == together and len(rows) == len(same_rows) and (rows == same_rows).all():
+                return taken
         check_rows(rows[None], self.counts.min(keepdims=True))
-        taken: Sequence[Features]
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
