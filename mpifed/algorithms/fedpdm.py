@@ -41,6 +41,7 @@ from mpifed.algorithms.private import (
 from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, noise_of_uploads, unweighted
 from mpifed.core.block import Block
 from mpifed.core.exchange import Measure, ToServer
+from mpifed.core.loops import combination
 from mpifed.core.record import Array, bare_leaves, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -105,7 +106,8 @@ class FedPDM(Rows):
     def exchanges(self) -> tuple[ToServer, ...]:
         """One exchange: the server receives the weighted sum of the clients' y_i - x_0."""
         fields = upload_fields(self.problem, self._share(0))
-        return (ToServer("uploads", fields, self.ask, self.answer, self.absorb),)
+        unread = ("model",) if self.start == "server" else ()
+        return (ToServer("uploads", fields, self.ask, self.answer, self.absorb, unread=unread),)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -257,6 +259,8 @@ class FedPDM(Rows):
 
 def _uploaded(rho: float, moved: Array, dual: Array) -> Array:
     """y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, lambda_i being that before the round."""
+    if moved.dtype == dual.dtype:
+        return combination((2.0, -1 / rho), (moved, dual))
     upload = moved * moved.dtype.type(2)
     upload -= dual * dual.dtype.type(1 / rho)
     return upload  # type: ignore[no-any-return]
@@ -264,7 +268,10 @@ def _uploaded(rho: float, moved: Array, dual: Array) -> Array:
 
 def _ascended(rho: float, dual: Array, upload: Array) -> Array:
     """lambda_i + rho (x_0 - x_i), from y_i - x_0: (lambda_i - rho (y_i - x_0)) / 2."""
-    ascended = upload * upload.dtype.type(-rho)
-    ascended += dual
+    if upload.dtype == dual.dtype:
+        ascended = combination((-rho, 1.0), (upload, dual))
+    else:
+        ascended = upload * upload.dtype.type(-rho)
+        ascended += dual
     ascended *= ascended.dtype.type(0.5)
     return ascended.astype(dual.dtype, copy=False)  # type: ignore[no-any-return]

@@ -193,6 +193,7 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     # (broadcast, block, now) -> the answers of all its clients, a few at a time, where they keep nothing: for exact
     # sums of large answers, which then are rounded and added while they are in the cache
     in_turn: Callable[[Broadcast, Block, Round], Iterator[SomeAnswers]] | None = None
+    unread: tuple[str, ...] = ()  # fields of the clients' states that `answer` does not read, and which it may lack
     told_by_columns: tuple[str, ...] = ()  # leaves of the broadcast of which a client is sent its own columns, axis 0
     off_clock: bool = False  # run to measure: in float64, and in no account of bytes
     one_by_one: bool = False  # `answer` is called with one client after the other, since uploads are large
@@ -229,6 +230,7 @@ class ToClients(Generic[Server, Clients, Broadcast, Upload]):
     silent: bool = False  # nobody answers: the sum is that of the memory
     fused: ClassVar[None] = None  # as in `ToServer`
     in_turn: ClassVar[None] = None  # as in `ToServer`
+    unread: ClassVar[tuple[str, ...]] = ()  # as in `ToServer`
 
 
 Exchange: TypeAlias = ToServer | ToClients

@@ -16,7 +16,7 @@ from paper import make_data, model_flat, step_size
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.core.record import map_leaves
+from mpifed.core.record import flat, map_leaves
 from mpifed.core.round import Round
 from mpifed.job.job import Job
 from mpifed.run.api import run
@@ -158,6 +158,18 @@ def test_exact_sums(skewed: Path) -> None:
 def test_least_squares(regression: Path) -> None:
     objective = {"name": "least-squares", "bias": False, "l2": 1e-2}
     same(local_job(regression, fedpdm(local_steps=4, batch_size=3), model=objective, regularizer=L1), outputs=1)
+
+
+@pytest.mark.parametrize("start", ["server", "own"])
+def test_old_models_are_read_where_steps_start_there(skewed: Path, start: str) -> None:
+    """Otherwise nobody copies them."""
+    at = prepare(local_job(skewed, fedpdm(start=start, local_steps=2)), Alone())
+    (exchange,), now = at.algorithm.exchanges, Round(0, 1, np.ones(11, dtype=bool))
+    assert exchange.unread == (("model",) if start == "server" else ())
+    question, block, clients = exchange.ask(at.server, now), at.aggregator.blocks[0], at.clients[0]
+    lacking = clients._replace(**dict.fromkeys(exchange.unread, ()))
+    outcomes = [exchange.answer(given, question, block, now) for given in (clients, lacking)]
+    assert len({b"".join(flat(record).tobytes() for record in outcome) for outcome in outcomes}) == 1
 
 
 @pytest.mark.parametrize("rule", RULES)
