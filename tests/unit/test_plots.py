@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -390,6 +391,20 @@ def test_figures_for_print(sweep: Path, size: Any, inches: float, panels: int) -
     (legend,) = picture.legends
     texts = [*legend.get_texts(), legend.get_title(), *picture.axes[0].get_xticklabels()]
     assert {text.get_fontsize() for text in [*texts, *(axes.xaxis.label for axes in picture.axes)]} == {8}
+
+
+@pytest.mark.parametrize("size", ["screen", "column", "page"])
+@pytest.mark.parametrize("title", ["of one line", "of\ntwo lines"])
+def test_a_title_stands_above_the_legend_and_this_above_the_panels(sweep: Path, size: Any, title: str) -> None:
+    read = read_lines([sweep])
+    named = [line._replace(label=f"{line.label} " * (1 + 3 * title.count("\n"))) for line in read.lines]
+    picture = draw(PlottedLines(named, []), x="round", y="train_loss", size=size)
+    text = picture.suptitle(title)
+    picture.draw_without_rendering()
+    boxes = [text.get_window_extent(), picture.legends[0].get_window_extent(), picture.axes[0].get_window_extent()]
+    for upper, lower in itertools.pairwise(boxes):
+        assert upper.y0 >= lower.y1
+    assert boxes[0].y1 <= picture.bbox.y1 and boxes[2].height > 0.3 * picture.bbox.height
 
 
 def test_the_legend_is_outside_of_the_axes(sweep: Path) -> None:
