@@ -25,7 +25,8 @@ from mpifed.algorithms.horizontal import Weighted, mean, model_template, power_o
 from mpifed.core.block import Block
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Problem
-from mpifed.core.protocols import Parameters, PrivacySettings
+from mpifed.core.privacy import Privacy
+from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.arrays import column
@@ -54,12 +55,12 @@ class Share(NamedTuple):
 NO_SHARE = Share(np.nan, np.nan, None)  # without `[privacy]`
 
 
-def privacy_of(problem: Problem) -> PrivacySettings | None:
+def privacy_of(problem: Problem) -> Privacy | None:
     """The job's `[privacy]` settings; None without."""
     return problem.privacy
 
 
-def settings(problem: Problem) -> PrivacySettings:
+def settings(problem: Problem) -> Privacy:
     """The `[privacy]` settings of a job that has some."""
     assert problem.privacy is not None
     return problem.privacy

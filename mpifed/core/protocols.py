@@ -11,10 +11,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.privacy import Privacy
 from mpifed.core.record import AnyRecord, Array, Record
 
-PrivacySettings: TypeAlias = Privacy  # what mpifed.algorithms.private calls it
 # a record of each model's own class, which who holds a model of any class cannot know
 Head: TypeAlias = Any
 
