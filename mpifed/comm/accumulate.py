@@ -205,8 +205,7 @@ class FloatSum(Sum):
                 if self._becomes(place, row):
                     self._own[place.name] = row
                 else:
-                    part = self._part(place)
-                    part += row
+                    np.add(part := self._part(place), row, out=part)
 
     def _becomes(self, place: Place, row: NDArray[np.floating]) -> bool:
         """Whether an array of the algorithm is the sum from here on."""
@@ -236,12 +235,11 @@ class FloatSum(Sum):
 
     def _part(self, place: Place) -> NDArray[np.floating]:
         """[size] the sum of a field on this rank."""
-        own = self._own.get(place.name)
-        if own is not None:
-            return own
-        if not self._adds or place not in self._long:
-            return self.message[place.start : place.stop]
-        return self._own.setdefault(place.name, np.zeros(place.stop - place.start, self.message.dtype))
+        if place.name not in self._own:
+            if not self._adds or place not in self._long:
+                return self.message[place.start : place.stop]
+            self._own[place.name] = np.zeros(place.stop - place.start, self.message.dtype)
+        return self._own[place.name]
 
     def check(self, clients: NDArray[np.int64]) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -305,6 +303,6 @@ def make_sum(
     """
     dtype = "float64" if exchange.off_clock else dtype
     places = places_of(exchange, clients, dtype, exact, bounds, scales, target_scale)
-    return (
-        ExactSum(exchange.fields, places) if exact else FloatSum(exchange.fields, places, exchange.summed is not None)
-    )
+    if exact:
+        return ExactSum(exchange.fields, places)
+    return FloatSum(exchange.fields, places, exchange.summed is not None)

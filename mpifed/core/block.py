@@ -34,9 +34,7 @@ class JointRows(Protocol):
 class JointColumns(Protocol):
     """The columns of clients in memory, side by side, so that one call takes rows of all of them."""
 
-    @property
-    def clients(self) -> int:
-        """How many have their columns here."""
+    clients: int  # how many have their columns here
 
     def take(self, at: Array, outs: Sequence[Array]) -> None:
         """Put the rows `at` [b] into `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""

@@ -56,6 +56,7 @@ class ColumnJoint:
 
     def __init__(self, columns: int) -> None:
         """`columns` are those of all shards to come; memory is taken when the first is added."""
+        self.clients = 0  # how many have their columns here
         self._columns, self._shards = columns, list[Shard]()
         self._factors: dict[object, tuple[Array | None, Array | None]] = {}
 
@@ -76,11 +77,7 @@ class ColumnJoint:
             rows.move(self._values[:, start : start + shard.features])
             shard.joint_columns = self
             self._shards.append(shard)
-
-    @property
-    def clients(self) -> int:
-        """How many have their columns here."""
-        return len(self._shards)
+            self.clients += 1
 
     def take(self, at: Array, outs: Sequence[Array]) -> None:
         """Write the scaled rows `at` [b] to `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""

@@ -17,6 +17,7 @@ from mpifed.core.record import (
     map_leaves,
     nbytes,
     put,
+    repeated,
     take,
     unflat,
     zeros,
@@ -179,3 +180,14 @@ def test_a_leaf_of_another_form_is_an_error_that_names_it(other: Any) -> None:
     layout = Layout(Inner(np.zeros((2, 3), "f4"), np.int64(0)))
     with pytest.raises(ValueError, match=r"^a: shape .* \(2, 3\) and <f4 in the first round"):
         layout.pack(Inner(other, np.int64(0)), np.zeros(layout.nbytes, dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    "leaf", [np.arange(6.0).reshape(2, 3), np.arange(6).reshape(2, 3).T, np.array(7), np.float64(2)]
+)
+def test_a_leaf_so_many_times(leaf: Any) -> None:
+    view = repeated(leaf, 3)
+    np.testing.assert_array_equal(view, np.stack([leaf] * 3))
+    assert view.dtype == leaf.dtype and not view.flags.writeable
+    assert np.shares_memory(view, leaf) or not isinstance(leaf, np.ndarray)
+    assert repeated(np.zeros((0, 2)), 4).shape == (4, 0, 2)
