@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.hybrid import check_cells
-from mpifed.algorithms.local import Descent, LocalSteps
+from mpifed.algorithms.local import LocalSteps
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
 from mpifed.core.holdings import Holdings
