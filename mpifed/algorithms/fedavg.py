@@ -18,6 +18,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
@@ -25,7 +26,7 @@ from mpifed.algorithms.horizontal import (
     minibatches,
     start_model,
 )
-from mpifed.algorithms.local import Descent, LocalSteps, contraction
+from mpifed.algorithms.local import LocalSteps, contraction
 from mpifed.algorithms.private import (
     NO_SHARE,
     Share,

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
@@ -21,7 +22,7 @@ from mpifed.algorithms.horizontal import (
     model_template,
     start_model,
 )
-from mpifed.algorithms.local import Descent, LocalSteps, contraction
+from mpifed.algorithms.local import LocalSteps, contraction
 from mpifed.algorithms.optimality import FedPDMClients, FedPDMServer, measure_of_optimality
 from mpifed.algorithms.private import (
     NO_SHARE,

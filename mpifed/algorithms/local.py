@@ -15,54 +15,21 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
 from mpifed.core.loops import begun, descended
-from mpifed.core.record import Array, added, bare_leaves, beside, map_leaves, namespace
+from mpifed.core.record import Array, added, bare_leaves, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import SGD
-
-
-class Descent(NamedTuple):
-    """A round's local steps x <- keep x + push - step (gradient + concave), and where they begin and end."""
-
-    model: Parameters  # common to all, leaves without the leading axis
-    step: float
-    keep: Parameters  # a number for each leaf, see `LocalSteps.keeps`
-    push: Parameters | None = None  # leaves [n, ...], or common to all like those of a model
-    starts: Parameters | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
-    tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
-
-    def of(self, dtype: str) -> Descent:
-        """The same, computed in `dtype`; for a single step only the gradient matters, whose dtype is wide anyway."""
-        if bare_leaves(self.model)[0].dtype == dtype:
-            return self
-
-        def wide(record: Parameters) -> Parameters:
-            return map_leaves(lambda leaf: leaf.astype(dtype, copy=False), record)
-
-        push, starts = (None if record is None else wide(record) for record in (self.push, self.starts))
-        return self._replace(model=wide(self.model), push=push, starts=starts)
-
-    def only(self, who: Array) -> Descent:
-        """The same for the clients at positions `who` of the block."""
-
-        def of_each(leaf: Array, common: Array) -> Array:
-            return leaf if leaf.ndim == common.ndim or len(who) == len(leaf) else leaf[beside(leaf, who)]
-
-        push, starts = (
-            None if record is None else map_leaves(of_each, record, self.model) for record in (self.push, self.starts)
-        )
-        return self._replace(push=push, starts=starts)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
@@ -20,7 +21,7 @@ from mpifed.algorithms.horizontal import (
     model_template,
     start_model,
 )
-from mpifed.algorithms.local import Descent, LocalSteps, contraction
+from mpifed.algorithms.local import LocalSteps, contraction
 from mpifed.algorithms.private import (
     NO_SHARE,
     Share,
