@@ -33,7 +33,7 @@ def peak_mib(path: Path, out: Path) -> float:
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
 def test_many_clients_of_few_rows(tmp_path: Path) -> None:
-    """Measured: 20 MiB of CSV take 148 MiB more than 200 rows, 7.4 times the file: identifiers and orders of rows."""
+    """Measured: 20 MiB of CSV take 148 MiB more than 200 rows do, 7.4 times the file: identifiers and orders."""
     rng = np.random.default_rng(0)
     values = rng.normal(size=(2 * CLIENTS, FEATURES)).round(6).tolist()
     rows = [f"u{n // 2:07d},{','.join(map(str, row))},{n % 3 % 2}\n" for n, row in enumerate(values)]
