@@ -7,6 +7,19 @@ from typing import Any
 
 from mpifed.job.job import Job
 
+SOFTMAX = {"name": "softmax", "bias": False}
+
+
+def fedavg(batch_size: int = 4, learning_rate: Any = 0.1, **more: Any) -> dict[str, Any]:
+    """[algorithm] of FedAvg."""
+    return {"name": "fedavg", "batch_size": batch_size, "client_optimizer": {"learning_rate": learning_rate}, **more}
+
+
+def job_table(folder: Any = "somewhere", /, **changes: Any) -> dict[str, Any]:
+    """A short job of FedAvg on a softmax regression, but for these keys and tables."""
+    base = {"name": "job", "rounds": 3, "data": {"path": str(folder)}, "model": dict(SOFTMAX), "algorithm": fedavg()}
+    return base | changes
+
 
 def as_in_a_file(table: Mapping[str, Any]) -> dict[str, Any]:
     """The same with [client_optimizer] and [server_optimizer] as tables of their own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs_in_python import checked
+from jobs_in_python import checked, job_table
 
 from mpifed.comm.node_map import NodeMap
 from mpifed.comm.placement import place
@@ -21,12 +21,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 
 def job(folder: Path, **data: object) -> Job:
-    return checked({
-        "name": "staged", "rounds": 2, "data": {"path": str(folder), **data},
-        "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 1},
-    })  # fmt: skip
+    return checked(job_table(rounds=2, data={"path": str(folder), **data}, record={"evaluate_every": 1}))
 
 
 def world() -> MPITransport:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli_w
 from click.testing import CliRunner
-from jobs_in_python import as_in_a_file
+from jobs_in_python import as_in_a_file, job_table
 
 from mpifed.cli import main
 from mpifed.core.text import fitted, prose, table_lines
@@ -21,10 +21,7 @@ PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "trust": "distri
 
 
 def table(data: Path, **changes: Any) -> dict[str, Any]:
-    return as_in_a_file({
-        "name": "shown", "rounds": 2, "data": {"path": str(data)}, "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
-    } | changes)  # fmt: skip
+    return as_in_a_file(job_table(data, **{"name": "shown", "rounds": 2, "model": {"name": "softmax"}} | changes))
 
 
 @pytest.fixture(scope="module")

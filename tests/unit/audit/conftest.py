@@ -14,3 +14,10 @@ def hundred(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., P
     out = tmp_path_factory.mktemp("hundred") / "data"
     asked = ("--samples", "100", "--features", "64", "--task", "classification", "--classes", "10", "--clients", "5")
     return make_data(out, "synthetic", *asked, "--split", "columns")
+
+
+@pytest.fixture(scope="session")
+def six(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
+    """Six clients with 20 rows each of two classes."""
+    asked = ("--samples", "120", "--features", "6", "--task", "classification", "--classes", "2", "--clients", "6")
+    return make_data(tmp_path_factory.mktemp("six") / "data", "synthetic", *asked, "--split", "rows")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 from lengths import long_unless
 
 from mpifed.audit import secret_keys
@@ -54,11 +54,6 @@ def twenty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("six") / "data", "rows", "--clients", "6")
-
-
-@pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("two") / "data", "rows", "--clients", "2")
 
@@ -70,12 +65,8 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
-        "name": "mutated", "rounds": 12, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 0}, "aggregation": {"security": channel},
-    }  # fmt: skip
-    return base | changes
+    base = {"rounds": 12, "record": {"evaluate_every": 0}, "aggregation": {"security": channel}}
+    return job_table(folder, **{"algorithm": fedavg(5)} | base | changes)
 
 
 @pytest.fixture

@@ -10,12 +10,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.audit.command import audited
 from mpifed.audit.replay import replay_job
-from mpifed.cli import main
 from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
@@ -24,23 +22,8 @@ from mpifed.run.transcript import Transcript
 
 
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
-        "name": "damaged", "rounds": 3, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 0, "transcript": 3},
-        "aggregation": {"security": channel},
-    }  # fmt: skip
-    return base | changes
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six clients with rows of their own."""
-    folder = tmp_path_factory.mktemp("six") / "data"
-    asked = ["--samples", "120", "--features", "6", "--task", "classification", "--classes", "2", "--split", "rows"]
-    done = CliRunner().invoke(main, ["data", "synthetic", *asked, "--clients", "6", "--out", str(folder)])
-    assert done.exit_code == 0, done.output
-    return folder
+    base = {"record": {"evaluate_every": 0, "transcript": 3}, "aggregation": {"security": channel}}
+    return job_table(folder, **{"algorithm": fedavg(5)} | base | changes)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import fedavg, job_table
 
 from mpifed.cli import main
 from mpifed.comm.masking import dropout_recovery, share_deposits
@@ -19,26 +20,14 @@ from mpifed.comm.masking.share_deposits import Deposit, TurnSecrets
 Found = Callable[[], dict[str, str]]
 
 
-@pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("six") / "data"
-    asked = ["--samples", "60", "--features", "6", "--task", "classification", "--classes", "2", "--split", "rows"]
-    done = CliRunner().invoke(main, ["data", "synthetic", *asked, "--clients", "6", "--out", str(folder)])
-    assert done.exit_code == 0, done.output
-    return folder
-
-
 @pytest.fixture
 def found(six: Path, write_job: Callable[..., Path], tmp_path: Path) -> Found:
     """What an audit of a job from which one client may leave has found, by name."""
 
     def found() -> dict[str, str]:
-        job = {
-            "name": "mutated", "rounds": 3, "data": {"path": str(six)}, "model": {"name": "softmax", "bias": False},
-            "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
-            "record": {"evaluate_every": 0},
-            "aggregation": {"security": "masked"}, "participation": {"dropout_rate": 0.1, "max_dropouts": 1},
-        }  # fmt: skip
+        leaving = {"dropout_rate": 0.1, "max_dropouts": 1}
+        tables = {"record": {"evaluate_every": 0}, "aggregation": {"security": "masked"}, "participation": leaving}
+        job = job_table(six, algorithm=fedavg(5), **tables)
         ended = CliRunner().invoke(main, ["audit", str(write_job(tmp_path / "job.toml", job))])
         assert ended.exit_code in (0, 7), ended.output
         clean = "all bits uniform, no shares of both secrets of a client, no key in a message"

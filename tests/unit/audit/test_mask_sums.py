@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import fedavg, job_table
 
 from mpifed.cli import main
 from mpifed.comm import key_streams
@@ -40,11 +41,6 @@ def made(folder: Path, *split: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("six") / "data", "rows", "--clients", "6")
-
-
-@pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each row has three holders."""
     return made(tmp_path_factory.mktemp("cells") / "data", "grid", "--grid", "2x3")
@@ -55,13 +51,8 @@ def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., tuple
     """audit(folder, **tables): what was found, by name, and the verdict on masks."""
 
     def audit(folder: Path, *arguments: str, **changes: Any) -> tuple[dict[str, str], str]:
-        base: dict[str, Any] = {
-            "name": "mutated", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
-            "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
-            "record": {"evaluate_every": 0},
-            "aggregation": {"security": "masked"},
-        }  # fmt: skip
-        job = write_job(tmp_path / "job.toml", base | changes)
+        base = {"rounds": 4, "record": {"evaluate_every": 0}, "aggregation": {"security": "masked"}}
+        job = write_job(tmp_path / "job.toml", job_table(folder, **{"algorithm": fedavg(5)} | base | changes))
         ended = CliRunner().invoke(main, ["audit", str(job), *arguments])
         assert ended.exit_code in (0, 7), ended.output
         lines = [line.split(maxsplit=2) for line in ended.stdout.splitlines() if line.startswith("  LEAK")]

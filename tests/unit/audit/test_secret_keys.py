@@ -9,25 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from jobs_in_python import fedavg, job_table
 
 from mpifed.audit.command import audited
 from mpifed.audit.secret_keys import contained, pieces
-from mpifed.cli import main
 from mpifed.comm.masking.channel import Masked
 from mpifed.run.transcript import Transcript
 
 KEY = bytes(range(100, 132))
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six clients with rows of their own."""
-    folder = tmp_path_factory.mktemp("six") / "data"
-    asked = ["--samples", "120", "--features", "6", "--task", "classification", "--classes", "2", "--split", "rows"]
-    done = CliRunner().invoke(main, ["data", "synthetic", *asked, "--clients", "6", "--out", str(folder)])
-    assert done.exit_code == 0, done.output
-    return folder
 
 
 @pytest.fixture
@@ -35,12 +24,8 @@ def leaks(six: Path, write_job: Callable[..., Path], tmp_path: Path) -> Callable
     """leaks(channel): by name, what an audit of a short job finds."""
 
     def leaks(channel: str = "masked") -> dict[str, str]:
-        job = {
-            "name": "keys", "rounds": 1, "data": {"path": str(six)}, "model": {"name": "softmax", "bias": False},
-            "algorithm": {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}},
-            "record": {"evaluate_every": 0},
-            "aggregation": {"security": channel},
-        }  # fmt: skip
+        tables = {"record": {"evaluate_every": 0}, "aggregation": {"security": channel}}
+        job = job_table(six, rounds=1, algorithm=fedavg(5), **tables)
         return {one.name: one.text for one in audited(write_job(tmp_path / "job.toml", job), (), 1).leaks}
 
     return leaks

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.audit.messages import complete, decoded, filled, plan_of, plays
 from mpifed.audit.replay import replay_job
@@ -145,12 +145,8 @@ def test_ranks_are_put_together(tmp_path: Path) -> None:
 
 
 def job(folder: Path, **changes: Any) -> Job:
-    table: dict[str, Any] = {
-        "name": "transcript", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
-        "record": {"evaluate_every": 2, "transcript": 2},
-    }  # fmt: skip
-    return checked(table | changes)
+    base = {"rounds": 4, "algorithm": fedavg(4, 0.2), "record": {"evaluate_every": 2, "transcript": 2}}
+    return checked(job_table(folder, **base | changes))
 
 
 def test_a_run_writes_what_its_sums_are_made_of(digits: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs_in_python import job_table
 from pretended import NO_JOB, SCRIPT, SINFO, Slurm
 
 
@@ -38,10 +39,7 @@ def job(nowhere: Path, write_job: Callable[..., Path]) -> Callable[..., Path]:
     """job(**tables): a job file, whose data are not there."""
 
     def job(**tables: Any) -> Path:
-        return write_job(nowhere / "job.toml", {
-            "name": "tried", "rounds": 100, "data": {"path": "data"}, "model": {"name": "softmax", "bias": False},
-            "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}, **tables,
-        })  # fmt: skip
+        return write_job(nowhere / "job.toml", job_table("data", **{"name": "tried", "rounds": 100} | tables))
 
     return job
 

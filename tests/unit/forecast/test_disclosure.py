@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs_in_python import fedavg, job_table
 
 from mpifed.core.errors import UsageError
 from mpifed.forecast.job import forecast, forecast_text
@@ -24,14 +25,7 @@ SHARED = ("rank 0 is shared", "[server] dedicated = true keeps them apart")
 @pytest.fixture
 def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
     """Eight clients."""
-    table = {
-        "name": "t",
-        "rounds": 2,
-        "data": {"path": str(digits)},
-        "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
-    }
-    return write_job(tmp_path / "job.toml", table)
+    return write_job(tmp_path / "job.toml", job_table(digits, name="t", rounds=2, algorithm=fedavg(20)))
 
 
 def told(job: Path, channel: str, *changes: str, ranks: int = 4) -> str:

@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 from click.testing import CliRunner
 from ended import run
-from jobs_in_python import as_in_a_file
+from jobs_in_python import as_in_a_file, fedavg, job_table
 from lengths import long_unless
 
 from mpifed.cli import main
@@ -49,15 +49,8 @@ class Telling(FedAvg):
 
 @pytest.fixture
 def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
-    table = {
-        "name": "t",
-        "rounds": 7,
-        "data": {"path": str(digits)},
-        "model": {"name": "mlp", "bias": False, "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 3},
-    }
-    return write_job(tmp_path / "job.toml", table)
+    tables = {"model": {"name": "mlp", "bias": False, "hidden": 5}, "record": {"evaluate_every": 3}}
+    return write_job(tmp_path / "job.toml", job_table(digits, name="t", rounds=7, algorithm=fedavg(20), **tables))
 
 
 def ran(job: Path, changes: tuple[str, ...], out: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import fedavg, job_table
 
 from mpifed.cli import main
 from mpifed.forecast import scale
@@ -69,12 +70,8 @@ def short_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
-    table = {
-        "name": "t", "rounds": 7, "data": {"path": str(digits)}, "model": {"name": "mlp", "bias": False, "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 0},
-    }  # fmt: skip
-    return write_job(tmp_path / "job.toml", table)
+    tables = {"model": {"name": "mlp", "bias": False, "hidden": 5}, "record": {"evaluate_every": 0}}
+    return write_job(tmp_path / "job.toml", job_table(digits, name="t", rounds=7, algorithm=fedavg(20), **tables))
 
 
 def shown(job: Path, *more: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import tomli_w
-from jobs_in_python import as_in_a_file, checked
+from jobs_in_python import as_in_a_file, checked, job_table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.fedavg import FedAvg
@@ -27,14 +26,7 @@ from mpifed.maths.terms import ErrorRate, Loss, Norm
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
-        "name": "job",
-        "rounds": 3,
-        "data": {"path": "somewhere"},
-        "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
-    }
-    return copy.deepcopy(base) | changes
+    return job_table(**changes)
 
 
 def problem(**changes: Any) -> Problem:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import job_table
 
 from mpifed.cli import main
 from mpifed.job.own_sources import own_modules
@@ -33,10 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    base = {"name": "t", "rounds": 3, "data": {"path": "d"}, "model": {"name": "softmax", "bias": False}}
-    return (
-        base | {"algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}} | changes
-    )
+    return job_table("d", **changes)
 
 
 def test_all_of_a_job_and_its_sweep_are_found_without_import(folder: Path) -> None:
@@ -80,7 +78,7 @@ def test_a_look_without_import(folder: Path, write_job: Callable[..., Path], as_
     if as_json:
         found = json.loads(end.stdout)
         assert [one["module"] for one in found["imports"]] == ["tell_mine", "tell_mine"]
-        assert (found["job"], found["points"]) == ("t", 2)
+        assert (found["job"], found["points"]) == ("job", 2)
     else:
         assert "Nothing was imported, so these tables were not checked; all others are valid." in end.stdout
 

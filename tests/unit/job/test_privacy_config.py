@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -27,15 +27,8 @@ PRIVATE = {"delta": 1e-3, "clip": 1.0, "noise_multiplier": 2.0}
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
-        "name": "job",
-        "rounds": 3,
-        "data": {"path": "somewhere"},
-        "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": f"{__name__}:Told", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
-        "privacy": PRIVATE,
-    }
-    return copy.deepcopy(base) | changes
+    own = fedavg() | {"name": f"{__name__}:Told"}
+    return job_table(**{"algorithm": own, "privacy": copy.deepcopy(PRIVATE)} | changes)
 
 
 def problem(job: Job, **changes: Any) -> Problem:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from jobs_in_python import checked
+from jobs_in_python import SOFTMAX, checked, fedavg, job_table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, UsageError
@@ -173,16 +173,9 @@ ROUND = 0.1 + 641 * 8 / 1000 + (640 * 4 + 8) / 4000
 
 
 def job(folder: Path, rounds: int = 4, **changes: Any) -> Job:
-    table: dict[str, Any] = {
-        "name": "mlp",
-        "rounds": rounds,
-        "data": {"path": str(folder)},
-        "model": {"name": "softmax", "bias": False, "l2": 0.01},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
-        "record": {"evaluate_every": 2, "checkpoint_every": 2},
-        "simulated_network": LINK,
-    }
-    return checked(table | changes)
+    often = {"evaluate_every": 2, "checkpoint_every": 2}
+    base = {"model": SOFTMAX | {"l2": 0.01}, "algorithm": fedavg(4, 0.2), "record": often, "simulated_network": LINK}
+    return checked(job_table(folder, rounds=rounds, **base | changes))
 
 
 def sha256(out: Path) -> str:

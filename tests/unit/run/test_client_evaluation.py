@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import run
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 from sklearn import metrics as sklearn
 
 import mpifed as mf
@@ -60,16 +60,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(folder: Path, model: str = "softmax", keys: dict[str, Any] = {}, **changes: Any) -> Job:  # noqa: B006
-    table = {
-        "name": "clients",
-        "rounds": 4,
-        "data": {"path": str(folder)},
-        "model": {"name": model} | keys,
-        "algorithm": {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 2, "checkpoint_every": 0} | changes.pop("record", {}),
-        "compute": {"device": "cpu", "dtype": "float64"},
-    }
-    return checked(table | changes)
+    record = {"evaluate_every": 2, "checkpoint_every": 0} | changes.pop("record", {})
+    base = {"model": {"name": model} | keys, "algorithm": fedavg(1), "compute": {"device": "cpu", "dtype": "float64"}}
+    return checked(job_table(folder, **{"rounds": 4, "record": record} | base | changes))
 
 
 def scored(folder: Path, model: dict[str, Any]) -> tuple[list[float], list[float]]:

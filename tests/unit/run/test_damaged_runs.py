@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
@@ -37,17 +37,8 @@ class Heard(Reporter):
 
 
 def job(folder: Path, rounds: int, **more: Any) -> Job:
-    return checked(
-        {
-            "name": "small",
-            "rounds": rounds,
-            "data": {"path": str(folder)},
-            "model": {"name": "softmax", "bias": False},
-            "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
-            "record": {"evaluate_every": 1, "checkpoint_every": 1},
-            **more,
-        }
-    )
+    base = {"name": "small", "algorithm": fedavg(4, 0.2), "record": {"evaluate_every": 1, "checkpoint_every": 1}}
+    return checked(job_table(folder, rounds=rounds, **base | more))
 
 
 @pytest.fixture(params=[{}, PRIVATE], ids=["plain", "private"])

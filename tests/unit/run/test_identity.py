@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from ended import run
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 from own_package.helper import FACTOR
 from mpifed.maths.regularizers import L1
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 
 @dataclass(frozen=True)
 class Mine(L1):
@@ -51,12 +51,8 @@ FILES = {
 
 
 def job(folder: Path, **changes: Any) -> Job:
-    table: dict[str, Any] = {
-        "name": "same", "rounds": 4, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
-        "record": {"evaluate_every": 2},
-    }  # fmt: skip
-    return checked(table | changes)
+    base = {"name": "same", "rounds": 4, "algorithm": fedavg(4, 0.2), "record": {"evaluate_every": 2}}
+    return checked(job_table(folder, **base | changes))
 
 
 def interrupted(task: Job, out: Path) -> None:

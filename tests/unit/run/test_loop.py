@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from ended import run
-from jobs_in_python import checked
+from jobs_in_python import SOFTMAX, checked, fedavg, job_table
 
 import mpifed as mf
 from mpifed.cli import main
@@ -36,15 +36,8 @@ from mpifed.run.outcome import code_of
 
 
 def job(folder: Path, **changes: Any) -> Job:
-    table: dict[str, Any] = {
-        "name": "loop",
-        "rounds": 5,
-        "data": {"path": str(folder)},
-        "model": {"name": "softmax", "bias": False, "l2": 0.01},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
-        "record": {"evaluate_every": 2, "checkpoint_every": 0},
-    }
-    return checked(table | changes)
+    base = {"algorithm": fedavg(4, 0.2), "record": {"evaluate_every": 2, "checkpoint_every": 0}}
+    return checked(job_table(folder, **{"name": "loop", "rounds": 5, "model": SOFTMAX | {"l2": 0.01}} | base | changes))
 
 
 def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:

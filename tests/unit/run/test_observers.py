@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from jobs_in_python import checked
+from jobs_in_python import checked, fedavg, job_table
 from tensorboardX.proto.event_pb2 import Event
 
 import mpifed as mf
@@ -73,12 +73,10 @@ class _Silent(Exception):
 
 
 def job(folder: Path, **changes: Any) -> Job:
-    table: dict[str, Any] = {
-        "name": "watched", "rounds": 6, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
-        "record": {"evaluate_every": 2, "checkpoint_every": 2},
-    }  # fmt: skip
-    return checked(table | changes)
+    often = {"evaluate_every": 2, "checkpoint_every": 2}
+    return checked(
+        job_table(folder, **{"name": "watched", "rounds": 6, "algorithm": fedavg(4, 0.2), "record": often} | changes)
+    )
 
 
 def rounds(observer: Recorder) -> list[float]:

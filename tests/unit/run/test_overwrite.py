@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from jobs_in_python import as_in_a_file
+from jobs_in_python import as_in_a_file, job_table
 
 import mpifed as mf
 from mpifed.core.errors import UsageError
@@ -28,15 +28,8 @@ Launch = Callable[..., Any]
 
 
 def job(folder: Path, path: Path, **changes: Any) -> Path:
-    table = {
-        "name": "again",
-        "rounds": 1,
-        "data": {"path": str(folder)},
-        "model": {"name": "softmax"},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 0, "checkpoint_every": 0},
-    }
-    path.write_text(tomli_w.dumps(as_in_a_file(table | changes)))
+    base = {"rounds": 1, "model": {"name": "softmax"}, "record": {"evaluate_every": 0, "checkpoint_every": 0}}
+    path.write_text(tomli_w.dumps(as_in_a_file(job_table(folder, **base | changes))))
     return path
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from jobs_in_python import as_in_a_file
+from jobs_in_python import as_in_a_file, job_table
 
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
@@ -28,15 +28,7 @@ from mpifed.shards import store
 
 
 def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
-    return as_in_a_file({
-        "name": "sweeping",
-        "rounds": 2,
-        "seed": 5,
-        "data": {"path": str(folder)},
-        "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
-        "sweep": sweep,
-    })  # fmt: skip
+    return as_in_a_file(job_table(folder, name="sweeping", rounds=2, seed=5, sweep=sweep))
 
 
 def test_the_grid_with_seeds_fastest() -> None:

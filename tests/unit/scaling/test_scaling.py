@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from jobs_in_python import fedavg, job_table
 
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
@@ -93,12 +94,8 @@ def test_srun_within_an_allocation(tmp_path: Path) -> None:
 
 @pytest.fixture
 def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
-    table = {
-        "name": "t", "rounds": 3, "data": {"path": str(digits)}, "model": {"name": "mlp", "bias": False, "hidden": 5},
-        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
-        "participation": {"clients_per_round": 4},
-    }  # fmt: skip
-    return write_job(tmp_path / "job.toml", table)
+    tables = {"model": {"name": "mlp", "bias": False, "hidden": 5}, "participation": {"clients_per_round": 4}}
+    return write_job(tmp_path / "job.toml", job_table(digits, name="t", algorithm=fedavg(20), **tables))
 
 
 def scaled(job: Path, out: Path, *more: str) -> Any:

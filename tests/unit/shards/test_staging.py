@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from jobs_in_python import checked
+from jobs_in_python import checked, job_table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, MpifedError, UsageError
@@ -164,12 +164,7 @@ def test_what_killed_jobs_leave_behind(data: ShardFolder, tmp_path: Path) -> Non
 
 
 def job(folder: Path, **data: object) -> Job:
-    return checked({
-        "name": "staged", "rounds": 3, "data": {"path": str(folder), **data},
-        "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 1},
-    })  # fmt: skip
+    return checked(job_table(rounds=3, data={"path": str(folder), **data}, record={"evaluate_every": 1}))
 
 
 def test_the_same_bits(data: ShardFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
