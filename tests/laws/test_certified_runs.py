@@ -19,7 +19,7 @@ from own_terms import AFFINE, affine_of_loss
 from registry import table
 
 from jobs.constraints.certify import Columns, certified, compared, last_row, main
-from mpifed.algorithms import vertical
+from mpifed.algorithms import vertical_measures
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified
 from mpifed.run.api import run
@@ -202,7 +202,7 @@ def test_single_precision_is_near(classes: Path, by_columns: Path, tmp_path: Pat
 
 def test_many_turns_over_many_rows(by_columns: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vertical measures go through the rows in turns, the last of them shorter."""
-    monkeypatch.setattr(vertical, "CHUNK", 37)
+    monkeypatch.setattr(vertical_measures, "CHUNK", 37)
     result(table(by_columns, VERTICAL, rounds=3, compute=DOUBLE, **PROBLEMS["groups"]), tmp_path)
     check(tmp_path)
 

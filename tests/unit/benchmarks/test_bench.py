@@ -44,8 +44,8 @@ def test_variants_that_are_compared_follow_each_other() -> None:
     from plan import Planned, planned
 
     assert planned(["2"], [1, 2], 0.2)[:4] == [
-        Planned("2", 1, 32, "hand", 0), Planned("2", 1, 32, "float", 0), Planned("2", 1, 32, "exact", 0),
-        Planned("2", 1, 32, "hand", 1),
+        Planned("2", 1, 24, "hand", 0), Planned("2", 1, 24, "float", 0), Planned("2", 1, 24, "exact", 0),
+        Planned("2", 1, 24, "hand", 1),
     ]  # fmt: skip
     assert {each.ranks for each in planned(["alg3-b100"], [1], 1.0)} == {2}
     assert len(planned(["fedpdm"], [1, 2], 1.0)) == 2 * 4 * 2  # ranks, variants, repetitions
