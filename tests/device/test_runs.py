@@ -101,14 +101,14 @@ def test_only_the_message_crosses(
 ) -> None:
     from mpifed.run import setup
 
-    case, seen, make = CASES[NAMES.index(name)], [], setup._aggregator
+    case, seen, make = CASES[NAMES.index(name)], [], setup.Aggregator
 
-    def watched(*given: Any) -> Any:
-        aggregator = make(*given)
+    def watched(*given: Any, **settings: Any) -> Any:
+        aggregator = make(*given, **settings)
         seen.append(_Counted(aggregator))
         return aggregator
 
-    monkeypatch.setattr(setup, "_aggregator", watched)
+    monkeypatch.setattr(setup, "Aggregator", watched)
     folder = {"rows": skewed, "columns": sides, "cells": patches}[case.split]
     outcome(job_of(folder, case, "gpu"), certify=False)
     # single numbers are looked at where NumPy's memory, and no device, holds them
