@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from mpifed.core.record import map_leaves
+from mpifed.core.record import map_leaves, vectors
 from mpifed.core.row_seeds import seeds_of, words
 from mpifed.maths.checks.examined import Broken, Examined
 from mpifed.maths.checks.networks import examine_network
@@ -58,6 +58,12 @@ class Dropping(Hidden):
         return kept * hidden @ v, back
 
 
+class Values(Hidden):
+    """Real targets."""
+
+    loss_name = "mse"
+
+
 def task(classes: int = 3) -> Task:
     rng = np.random.default_rng(1)
     return Task(
@@ -68,6 +74,18 @@ def task(classes: int = 3) -> Task:
 
 def examine(network: NeuralNetwork) -> int:
     return examine_network(Examined(network, lambda value: value), task())
+
+
+def test_the_loss_of_real_targets_is_the_mean_over_those_of_a_sample() -> None:
+    rng = np.random.default_rng(3)
+    network, scores, y = Values(), rng.standard_normal((2, 7, 3)), rng.standard_normal((2, 7, 3))
+    weights = rng.uniform(size=(2, 7))
+    targets = vectors(y)
+    losses = [[sum((scores[n, s] - y[n, s]) ** 2) / 3 for s in range(7)] for n in range(2)]
+    np.testing.assert_allclose(network.loss((), scores, targets), losses, rtol=1e-14)
+    slope = network.slope((), scores, targets, weights)
+    np.testing.assert_allclose(slope.loss, losses, rtol=1e-14)
+    np.testing.assert_allclose(slope.scores, 2 / 3 * (scores - y) * weights[..., None], rtol=1e-14)
 
 
 def test_a_right_network() -> None:
