@@ -152,9 +152,9 @@ class FedAvg(Rows):
         """The answers after one step, a few at a time; the penalty is left to who adds them where all weights are 1."""
         step, model, local = float(broadcast.step), broadcast.model, self.local
         weight, few = weights(self.problem, block), _few(model)
-        kept = [float(keep) for keep in bare_leaves(self._keep(step))]
+        keeps = [float(keep) for keep in bare_leaves(self._keep(step))]
         alike = bool((weight == 1).all())
-        public = [(w, keep - 1) if keep != 1 else None for w, keep in zip(bare_leaves(model), kept, strict=True)]
+        public = [(w, keep - 1) if keep != 1 else None for w, keep in zip(bare_leaves(model), keeps, strict=True)]
         for who, part, _ in block.by_batch_size(self.batch_size):
             (batch,) = local.minibatches(part, now)
             each = self.problem.objective.gradients(model, batch.X, batch.y, batch.weights * -step, few)

@@ -108,11 +108,10 @@ def upload_share(
 ) -> Share:
     """The share of an upload gain * x + (something public) after `steps` local steps of Lipschitz constant `kappa`.
 
+    Of private jobs: the others have `NO_SHARE`, for which no constant is computed.
     The paper's sensitivity (19) takes a minibatch's gradient to move by 2 G in every step, whatever its size.
     """
-    privacy = privacy_of(problem)
-    if privacy is None:
-        return NO_SHARE
+    privacy = settings(problem)
     how = mechanism_of(problem, steps, batch)
     if privacy.on_gradients:
         return Share(np.nan, np.nan, how)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.core.text import counted
 from mpifed.files.columns import of_kind
@@ -23,6 +22,7 @@ from mpifed.results.criteria import (
     criteria_of,
     criterion_of,
     grouped,
+    no_column,
     objectives_of,
     order_of,
     to_be_maximized,
@@ -72,9 +72,7 @@ def choose(where: Folders, by: Mapping[str, Criterion] | None = None, maximize: 
     criteria = {name: criterion_of(name) for name in _default_columns(there)} if by is None else dict(by)
     lacking = [name for name in criteria or ["objective"] if name not in there]
     if lacking:
-        raise UsageError(
-            f"{named(where)}: no column {lacking[0]}{nearest(lacking[0], there)}; there are {', '.join(there)}"
-        )
+        raise no_column(named(where), lacking[0], there)
     check_objectives(named(where), objectives_of(settings), criteria)
     maximizing = {name: to_be_maximized(name) for name in criteria}
     if maximize is not None:

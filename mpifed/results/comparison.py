@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.files.columns import of_kind
 from mpifed.results.best import cost_of
-from mpifed.results.criteria import columns_of, objectives_of, order_of, to_be_maximized
+from mpifed.results.criteria import columns_of, no_column, objectives_of, order_of, to_be_maximized
 from mpifed.results.names import names_of
 from mpifed.results.objectives import check_objectives, incomparable
 from mpifed.results.paired import LEVEL, Difference, by_seed, differences
@@ -67,9 +66,7 @@ def compared(where: Folders, by: Sequence[str] = (), against: str | None = None,
     check_objectives(named(where), objectives_of(settings), [*by, *(target.column for target in targets)])
     there = columns_of(settings)
     if unknown := [name for name in by if name not in there]:
-        raise UsageError(
-            f"{named(where)}: no column {unknown[0]}{nearest(unknown[0], there)}; there are {', '.join(there)}"
-        )
+        raise no_column(named(where), unknown[0], there)
     baseline = None if against is None else _number_of(against, settings, names)
     default = [] if baseline is None and len(settings) > MOST else _default_column(settings)
     paired = [_paired(settings, column, baseline) for column in by or default]

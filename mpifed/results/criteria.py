@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.text import shown
 from mpifed.files.columns import column_of
 from mpifed.results.points import Setting
@@ -122,6 +123,11 @@ def order_of(setting: Setting) -> tuple[object, ...]:
 def columns_of(settings: Iterable[Setting]) -> list[str]:
     """The columns that can be compared: those that at least one finished point has."""
     return list(dict.fromkeys(name for setting in settings for name in setting.means()))
+
+
+def no_column(named: str, lacking: str, there: Sequence[str]) -> UsageError:
+    """The error for a column that is none of those that are `there`; `named`: the folders, as messages name them."""
+    return UsageError(f"{named}: no column {lacking}{nearest(lacking, there)}; there are {', '.join(there)}")
 
 
 def to_be_maximized(column: str) -> bool:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.files.columns import CRITERIA, of_kind
 from mpifed.results.best import at_edges, described, has_a_grid, warnings_of
@@ -28,6 +27,7 @@ from mpifed.results.criteria import (
     criteria_of,
     criterion_of,
     grouped,
+    no_column,
     objectives_of,
     order_of,
     to_be_maximized,
@@ -168,8 +168,7 @@ def recommend(where: Folders, by: Mapping[str, Criterion] | None = None) -> Reco
     criteria = dict(by) if by else {name: criterion_of(name) for name in _default_criteria(settings)}
     unknown = [name for name in criteria if name not in there]
     if unknown or not criteria:
-        lacking = ", ".join(unknown) or "objective"
-        raise UsageError(f"{named(where)}: no column {lacking}{nearest(lacking, there)}; there are {', '.join(there)}")
+        raise no_column(named(where), ", ".join(unknown) or "objective", there)
     check_objectives(named(where), objectives_of(settings), criteria)
     reasons = [_why_not(setting, criteria) for setting in settings]
     compared = [setting for setting, why in zip(settings, reasons, strict=True) if not why]
