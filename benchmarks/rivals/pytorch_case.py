@@ -142,6 +142,7 @@ def main() -> None:
     elif "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
         play(work, torch.distributed.get_rank(), torch.distributed.get_world_size())
+        torch.distributed.barrier()  # a process whose peer has left aborts
         torch.distributed.destroy_process_group()
     else:
         launcher = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
