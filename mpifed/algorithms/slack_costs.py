@@ -73,7 +73,7 @@ def bounded(cost: Floats, curvatures: Floats) -> Floats:
 
 def next_costs(costs: SlackCosts, curvatures: Floats) -> Floats:
     """[M] c of the convex problem whose surrogates have these curvatures [M + 1], the objective's first."""
-    return bounded(ROOM * typical(costs), curvatures)
+    return bounded(ROOM * typical(costs), curvatures) if len(costs.ratio) else costs.ratio
 
 
 def after_round(

@@ -23,6 +23,7 @@ from mpifed.comm.message_layout import (
     places_of,
     total_out_of_bounds,
 )  # fmt: skip
+from mpifed.comm.rank_parts import Runs
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange, Placed
@@ -35,6 +36,7 @@ class Sum(Protocol):
 
     places: list[Place]
     message: np.ndarray  # what the ranks reduce
+    by_rank: Mapping[str, Runs] | None = None  # fields that rank 0 gathers, of `rank_parts`; None: not known yet
 
     @property
     def nbytes(self) -> int:
@@ -151,7 +153,14 @@ class ExactSum(Sum):
         """Nothing: every value was checked when it was added."""
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.signedinteger] | None:
-        return self.message if reduce_in_place(transport, [self.message], everywhere) else None
+        summed, start, by_rank = [], 0, self.by_rank if self.by_rank and not everywhere else {}
+        for place in self.places:
+            if place.name in by_rank:
+                join(transport, self.message, by_rank[place.name])
+                summed.append(self.message[start : place.start])
+                start = place.stop
+        rest = [part for part in (*summed, self.message[start:]) if len(part)]
+        return self.message if reduce_in_place(transport, rest, everywhere) else None
 
     def numbers(self, answer: Record, client: int) -> NDArray[np.signedinteger]:
         """Integers at the client's own positions; NumericalError where a value is not within its field's bound."""
@@ -248,7 +257,12 @@ class FloatSum(Sum):
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.floating] | None:
         """As `Sum.reduce`; short fields first, then each long field on its own."""
-        parts = [self.message[at] for at in self._short] + [self._part(place) for place in self._long]
+        parts = [self.message[at] for at in self._short]
+        for place in self._long:
+            if self.by_rank and not everywhere and place.name in self.by_rank:
+                join(transport, self._part(place), self.by_rank[place.name], place.start)
+            else:
+                parts.append(self._part(place))
         return self.message if reduce_in_place(transport, parts, everywhere) else None
 
     def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
@@ -268,6 +282,12 @@ class FloatSum(Sum):
         if own is None:
             return message[place.start : place.stop].astype(place.dtype)
         return own.astype(place.dtype, copy=False)
+
+
+def join(transport: Transport, array: Array, runs: Runs, start: int = 0) -> None:
+    """Put each rank's parts of a field into the array of rank 0, which begins at `start` of the message. Collective."""
+    for parts in runs:
+        transport.join(array, [slice(part.start - start, part.stop - start) for part in parts])
 
 
 def reduce_in_place(

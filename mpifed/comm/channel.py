@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mpifed.comm.cost_accounts import CostAccount, Spent
 from mpifed.comm.exchange_plan import ExchangePlan, answer_of
+from mpifed.comm.rank_parts import rank_parts
 from mpifed.comm.transport import Transport
 from mpifed.core.exchange import Exchange, ToClients
 from mpifed.core.holdings import Cells
@@ -136,7 +137,11 @@ class Channel:
         plan.sum.check(self.setting.hosted[answering(plan.exchange, now)[self.setting.hosted]])
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, plan.sum.message[:-1])
-        reduced = plan.sum.reduce(self.transport, isinstance(plan.exchange, ToClients))
+        everywhere = isinstance(plan.exchange, ToClients)
+        if plan.sum.by_rank is None and not everywhere and self.transport.size > 1:
+            setting, itemsize = self.setting, plan.sum.message.itemsize
+            plan.sum.by_rank = rank_parts(plan.sum.places, itemsize, setting.cells, setting.hosted, self.transport)
+        reduced = plan.sum.reduce(self.transport, everywhere)
         if reduced is None:
             return False
         plan.reduced = reduced

@@ -76,15 +76,15 @@ class LocalClients:
         clients = writable(clients, None if exchange.off_clock else now.leaving)
         for i, who, whole in self._visited(exchange, answering(exchange, now)):
             state = device.record(clients[i])
-            block = whole.only(who)
-            for batch in np.arange(len(who))[:, None] if exchange.one_by_one else [np.arange(len(who))]:
-                before = state if len(batch) == len(whole.clients) else _taken(state, who[batch], exchange.unread)
+            for some in who[:, None] if exchange.one_by_one else (who,):
+                block = whole.only(some)
+                before = state if block is whole else _taken(state, some, exchange.unread)
                 start = time.perf_counter()
-                states, answer = answer_of(before, question, block.only(batch), now)
-                slowest = max(slowest, (time.perf_counter() - start) / len(batch))
-                add(plan, answer if stays else host_record(answer), block.clients[batch], now)
+                states, answer = answer_of(before, question, block, now)
+                slowest = max(slowest, (time.perf_counter() - start) / len(some))
+                add(plan, answer if stays else host_record(answer), block.clients, now)
                 if states is not before:  # most clients have no state, or do not change it
-                    state = self._put(whole, state, who[batch], states, exchange, now)
+                    state = self._put(whole, state, some, states, exchange, now)
                     clients[i] = device.states(state)
             if plan.stale is not None and not isinstance(clients, list):
                 clients.touch(i)
@@ -123,7 +123,7 @@ class LocalClients:
                 if alike is None:
                     at = int(who[0])
                     first = map_leaves(lambda leaf, at=at: leaf[at : at + 1], state)
-                    alike = exchange.absorb(first, total, block.only(np.arange(1)), now)
+                    alike = exchange.absorb(first, total, block.first, now)
                     slowest = time.perf_counter() - start
                 states = _repeated(alike, len(who))
             else:

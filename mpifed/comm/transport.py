@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
@@ -50,6 +50,9 @@ class Alone:
 
     def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         np.copyto(total, array)
+
+    def join(self, array: np.ndarray, parts: Sequence[slice]) -> None:
+        """Put each rank's part of `array`, `parts[rank]`, into the array of rank 0, in place."""
 
     def ways(self) -> Timings:
         """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
@@ -113,6 +116,13 @@ class MPITransport:
 
     def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         self.reduction.reduce_all(array, total)
+
+    def join(self, array: np.ndarray, parts: Sequence[slice]) -> None:
+        if self.rank:
+            self._comm.Gatherv(array[parts[self.rank]], None)
+        else:
+            counts, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
+            self._comm.Gatherv(load().IN_PLACE, (array, (counts, starts)))
 
     def ways(self) -> Timings:
         return self.reduction.chosen()

@@ -135,6 +135,16 @@ class Block:
             return self
         return replace(self, shards=tuple(self.shards[i] for i in who))
 
+    @property
+    def first(self) -> Block:
+        """The block of the first client alone."""
+        return self if len(self.shards) == 1 else self._first  # a block that holds itself stays in memory
+
+    @cached_property
+    def _first(self) -> Block:
+        """Cache of `first`."""
+        return self.only(np.arange(1))
+
     def parts(self, rows: int) -> Sequence[Block]:
         """The clients a few at a time, as neighbours: so many that `rows` of each make a good product in the cache.
 

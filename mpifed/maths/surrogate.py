@@ -8,6 +8,7 @@ number of samples.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -104,8 +105,8 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
     """
     curvature = tau if start == "paper" else tau * float(surrogate.weight)
     missing_weight = 1 - float(surrogate.weight) if start == "paper" else 0.0
-    position = np.cumsum(tracked) - 1
-    rows = tuple(int(position[k]) if is_tracked else None for k, is_tracked in enumerate(tracked))
+    numbers = itertools.count()
+    rows = tuple(next(numbers) if is_tracked else None for is_tracked in tracked)
     constants = [
         -aim if row is None else float(surrogate.constant[row]) - aim * missing_weight
         for aim, row in zip(aims[1:], rows[1:], strict=True)
