@@ -21,7 +21,7 @@ import numpy as np
 from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
-from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, working_dtype, wrong_privacy
+from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, sums_narrow, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
 from mpifed.core.loops import begun, descended
@@ -90,7 +90,8 @@ class LocalSteps(Minibatches):
         objective = self.problem.objective
         if privacy.sampling == "fixed":
             at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
-            return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, privacy.bound)
+            narrow = sums_narrow(self.problem, self.batch)
+            return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, privacy.bound, narrow)
         at = map_leaves(lambda leaf: leaf.astype("float64", copy=False), at)
         rows, tile = Batch(batch.X, batch.y), self.tile
 

@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.core.loops import row_squares
 from mpifed.core.protocols import Features, Model, Parameters
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
@@ -25,18 +26,21 @@ from mpifed.maths.sparse import emptied
 
 # of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60
 _LARGEST = 1e200
+# of norms of features and slopes whose products and their sums are made in float32: none is near its limits
+MODERATE = 2.0**40
 # exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
 _HAIR = 1 - 2.0**-20
 
 
 def clipped_gradient(
-    objective: Model, model: Parameters, X: Features, y: Array, weights: Array, clip: float
+    objective: Model, model: Parameters, X: Features, y: Array, weights: Array, clip: float, narrow: bool = False
 ) -> Parameters:
     """Sum over samples of weights times the sample's gradient of the loss, clipped to a norm over all leaves.
 
     The sum is in float64: in float32 the sum of s vectors may have an error of s^2 2^-24 times the bound
     (S. Casacuberta, M. Shoemate, S. Vadhan, C. Wagaman: "Widespread Underestimation of Sensitivity in Differentially
-    Private Libraries and How to Fix It", CCS 2022). Below the bound the factor is exactly 1: if no sample
+    Private Libraries and How to Fix It", CCS 2022). Who counts that error, see `mpifed.maths.privacy.mechanism`, may
+    have the sum by `first` in float32, where model and features in memory are. Below the bound the factor is exactly 1: if no sample
     reaches it and the model is in float64, the result equals `gradient` bit for bit. Scores of a model in float32 are
     computed in float32. A sample whose gradient is not finite, or whose features or slopes have a norm above 1e100,
     counts as zero: an error, or a sum that is not finite, would reveal its presence.
@@ -47,11 +51,12 @@ def clipped_gradient(
     X : [n, s, p], or a tuple of n CSR matrices [s, p]
     y, weights : [n, s]
     clip : the bound, above 0, to whose norm (less a millionth) longer gradients are scaled
+    narrow : whether sums by `first` may be in float32; weights are then at most 1
 
     Returns
     -------
     Parameters
-        leaves [n, ...] in float64
+        leaves [n, ...] in float64, or `first` in float32
 
     Raises
     ------
@@ -64,14 +69,15 @@ def clipped_gradient(
         with np.errstate(over="ignore", invalid="ignore"):
             return _of_network(objective, model, X, y, weights, clip)
     assert isinstance(objective, LinearScores)  # `clippable` says so
-    return _of_linear_scores(objective, model, X, y, weights, clip)
+    return _of_linear_scores(objective, model, X, y, weights, clip, narrow)
 
 
 def _of_linear_scores(
-    objective: LinearScores, model: Parameters, X: Features, y: Array, weights: Array, clip: float
+    objective: LinearScores, model: Parameters, X: Features, y: Array, weights: Array, clip: float, narrow: bool
 ) -> Parameters:
+    narrow = narrow and all(type(part) is np.ndarray and part.dtype == "f4" for part in (model.first, _numbers_of(X)))
     # sparse rows are converted in the product
-    wide: Features = X if isinstance(X, tuple) else X.astype("f8", copy=False)
+    wide: Features = X if narrow or isinstance(X, tuple) else X.astype("f8", copy=False)
     head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
         scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)
@@ -82,7 +88,8 @@ def _of_linear_scores(
             slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
             if headed:
                 of_head = objective.head_squares(head, scores, y, slopes)
-        of_features, of_slopes = square_norms(wide), square_norms(slopes)
+        of_features = row_squares(wide) if narrow and not isinstance(wide, tuple) else square_norms(wide)
+        of_slopes = square_norms(slopes)
         squares = of_features * of_slopes
         if of_head is not None:
             squares += of_head
@@ -93,13 +100,34 @@ def _of_linear_scores(
             squares, weighted = xp.where(known, squares, 0.0), None
     each = weights * _factors(squares, clip) * known
     if weighted is not None:
-        by_head, slopes = weighted(each)
-        return Parameters(objective.pull(wide, slopes), by_head)
-    if headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
-        slope = objective.slope(head, scores, y, each)
-        return Parameters(objective.pull(wide, slope.scores), slope.head)
-    slopes *= each[..., None]
-    return Parameters(objective.pull(wide, slopes), objective.head_sum(slopes) if headed else head)
+        head, slopes = weighted(each)
+    elif headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
+        _, head, slopes = objective.slope(head, scores, y, each)
+    else:
+        slopes *= each[..., None]
+        head = objective.head_sum(slopes) if headed else head
+    if not narrow:
+        return Parameters(objective.pull(wide, slopes), head)
+    moderate = (of_features <= MODERATE**2) & (of_slopes <= MODERATE**2) | ~known
+    return Parameters(_narrow_pull(objective, wide, slopes, moderate.all(axis=-1)), head)
+
+
+def _narrow_pull(objective: LinearScores, X: Features, slopes: Array, moderate: Array) -> Array:
+    """[n, p, h] X' @ slopes in float32; for clients where `moderate` [n] is false rounded from float64.
+
+    Each client's bits depend on its own rows alone: another's release must not move with them.
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        total = objective.pull(X, slopes.astype("f4"))
+        for i in np.flatnonzero(~moderate).tolist():
+            x: Features = X[i : i + 1] if isinstance(X, tuple) else X[i : i + 1].astype("f8")
+            total[i] = objective.pull(x, slopes[i : i + 1])[0]
+    return total
+
+
+def _numbers_of(X: Features) -> Array:
+    """The numbers of the features, of sparse ones those of the first client."""
+    return X[0].data if isinstance(X, tuple) else X
 
 
 def _of_network(
