@@ -24,7 +24,7 @@ from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, sums_narrow, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
-from mpifed.core.loops import begun, descended
+from mpifed.core.loops import begun, descended, moved
 from mpifed.core.record import Array, added, bare_leaves, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
@@ -254,9 +254,7 @@ def _scaled(factor: float, out: Array) -> Array:
 
 
 def _shrunk(down: Array, w: Array, keep: float) -> Array:
-    if keep != 1:
-        down += w * w.dtype.type(keep - 1)
-    return down
+    return down if keep == 1 else moved(down, w, (keep - 1,))
 
 
 def _subtract(out: Array, other: Array) -> Array:

@@ -796,9 +796,37 @@ static PyObject *alias(PyObject *module, PyObject *arguments)
 }
 
 /* out = (x * factor, within +-most, 0 where it is not a number, rounded to the nearest integer or towards zero, plus
- * noise) * scale. All integers, and most, are below 2^51 in absolute value, so that doubles hold them; the constant rounds
- * as rint does, and makes doubles of integers, see DECODE_WIDE. */
-#define NOISY(NAME, T, OUT)                                                                                                CLONED static void NAME(const T *restrict x, Py_ssize_t m, double factor, double most, int truncate,                                           const int64_t *restrict noise, double scale, OUT *restrict out)                                {                                                                                                                          const double constant = 6755399441055744.0; /* 1.5 * 2^52 */                                                           const uint64_t bits = 0x4338000000000000u;                                                                             for (Py_ssize_t j = 0; j < m; ++j) {                                                                                       double steps = (double)x[j] * factor;                                                                                  steps = steps == steps ? steps : 0;                                                                                    steps = steps > most ? most : steps;                                                                                   steps = steps < -most ? -most : steps;                                                                                 double nearest = (steps + constant) - constant;                                                                        const double over = fabs(nearest) - fabs(steps);                                                                       const double back = truncate && over > 0 ? 1 : 0;                                                                      nearest = nearest - (nearest < 0 ? -back : back);                                                                      const double drawn = wide_of((uint64_t)noise[j] + bits) - constant;                                                    out[j] = (OUT)((nearest + drawn) * scale);                                                                         }                                                                                                                  }
+ * noise) * scale. All integers, and most, are below 2^50 in absolute value, so that doubles hold them and their sum; the
+ * constant rounds as rint does, and the sum's bits are those of the integer, see DECODE_WIDE. */
+#define NOISY(NAME, T, OUT)                                                                                            \
+    CLONED static void NAME(const T *restrict x, Py_ssize_t m, double factor, double most, int truncate,               \
+                            const int64_t *restrict noise, double scale, OUT *restrict out)                            \
+    {                                                                                                                  \
+        const double constant = 6755399441055744.0; /* 1.5 * 2^52 */                                                   \
+        const uint64_t bits = 0x4338000000000000u;                                                                     \
+        if (!truncate) {                                                                                               \
+            for (Py_ssize_t j = 0; j < m; ++j) {                                                                       \
+                double steps = (double)x[j] * factor;                                                                  \
+                steps = steps == steps ? steps : 0;                                                                    \
+                steps = steps > most ? most : steps;                                                                   \
+                steps = steps < -most ? -most : steps;                                                                 \
+                const double moved = wide_of(wide_bits(steps + constant) + (uint64_t)noise[j]);                        \
+                out[j] = (OUT)((moved - constant) * scale);                                                            \
+            }                                                                                                          \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
+            double steps = (double)x[j] * factor;                                                                      \
+            steps = steps == steps ? steps : 0;                                                                        \
+            steps = steps > most ? most : steps;                                                                       \
+            steps = steps < -most ? -most : steps;                                                                     \
+            double nearest = (steps + constant) - constant;                                                            \
+            const double back = fabs(nearest) > fabs(steps) ? 1 : 0;                                                   \
+            nearest = nearest - (nearest < 0 ? -back : back);                                                          \
+            const double drawn = wide_of((uint64_t)noise[j] + bits) - constant;                                        \
+            out[j] = (OUT)((nearest + drawn) * scale);                                                                 \
+        }                                                                                                              \
+    }
 
 NOISY(noisy_floats, float, float)
 NOISY(noisy_floats_doubles, float, double)

@@ -217,7 +217,12 @@ def row_squares(X: Array) -> Array:
 
 
 def begun(change: Array, model: Array, keep: float) -> Array:
-    """(change + (keep - 1) model) + model, in the place of `change`, by a single pass where that is compiled.
+    """(change + (keep - 1) model) + model, in the place of `change`, see `moved`."""
+    return moved(change, model, (1.0,) if keep == 1 else (keep - 1, 1.0))
+
+
+def moved(change: Array, model: Array, factors: Sequence[float]) -> Array:
+    """change + factors[0] model + ..., in the place of `change`, by a single pass where that is compiled.
 
     Parameters
     ----------
@@ -225,13 +230,11 @@ def begun(change: Array, model: Array, keep: float) -> Array:
     model : [...] common to all
     """
     if compiled is not None and type(model) is np.ndarray and model.size >= _MANY and change.dtype == model.dtype:
-        factors = (1.0, 1.0) if keep == 1 else (1.0, keep - 1, 1.0)
         for part in change:
-            combination(factors, (part, *[model] * (len(factors) - 1)), out=part)
+            combination((1.0, *factors), (part, *[model] * len(factors)), out=part)
         return change
-    if keep != 1:
-        change += model * model.dtype.type(keep - 1)
-    change += model
+    for factor in factors:
+        change += model if factor == 1 else model * model.dtype.type(factor)
     return change
 
 
