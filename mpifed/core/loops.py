@@ -203,17 +203,18 @@ def row_squares(X: Array) -> Array:
     """Squared norms [...] of rows X [..., p] of float32 in NumPy, added in float64: sixteen sums side by side."""
     rows = X.reshape(-1, X.shape[-1])
     if compiled is not None and rows.flags.c_contiguous:
-        squares = np.empty(len(rows))
+        squares: Array = np.empty(X.shape[:-1])
         compiled.row_squares(rows, squares)
-        return squares.reshape(X.shape[:-1])
-    sums = np.zeros((len(rows), _ABREAST))
+        return squares
+    sums: Array = np.zeros((len(rows), _ABREAST))
     for start in range(0, rows.shape[1], _ABREAST):
         part = rows[:, start : start + _ABREAST].astype(np.float64)
         sums[:, : part.shape[1]] += part * part
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]
-    return sums.reshape(X.shape[:-1])
+    squares = sums.reshape(X.shape[:-1])
+    return squares
 
 
 def begun(change: Array, model: Array, keep: float) -> Array:

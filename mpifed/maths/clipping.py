@@ -22,12 +22,13 @@ from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, le
 from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import MLP, LinearScores, NeuralNetwork
+from mpifed.maths.objectives.mlp import WeightedLater
 from mpifed.maths.sparse import emptied
 
 # of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60
 _LARGEST = 1e200
-# of norms of features and slopes whose products and their sums are made in float32: none is near its limits
-MODERATE = 2.0**40
+# of norms of vectors whose products and their sums are made in float32, far from its limits
+MODERATE = 2.0**64
 # exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
 _HAIR = 1 - 2.0**-20
 
@@ -76,14 +77,17 @@ def _of_linear_scores(
     objective: LinearScores, model: Parameters, X: Features, y: Array, weights: Array, clip: float, narrow: bool
 ) -> Parameters:
     narrow = narrow and all(type(part) is np.ndarray and part.dtype == "f4" for part in (model.first, _numbers_of(X)))
+    network = objective if isinstance(objective, MLP) and objective.weighs_later else None
     # sparse rows are converted in the product
     wide: Features = X if narrow or isinstance(X, tuple) else X.astype("f8", copy=False)
-    head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
+    working = "f4" if narrow and network is not None else "f8"
+    head, headed = map_leaves(lambda leaf: leaf.astype(working, copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
-        scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)
-        xp, weighted, of_head = namespace(scores), None, None
-        if isinstance(objective, MLP) and xp is np and objective.weighs_later:
-            slopes, of_head, weighted = objective.weighted_later(head, scores, y)
+        scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype(working, copy=False)
+        xp, later, of_head = namespace(scores), None, None
+        if network is not None:
+            later = network.weighted_later(head, scores, y, weights)
+            slopes, of_head = later.slopes, later.head_squares
         else:
             slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
             if headed:
@@ -93,36 +97,38 @@ def _of_linear_scores(
         squares = of_features * of_slopes
         if of_head is not None:
             squares += of_head
+        if later is not None and (xp is not np or not (weights == 1).all()):  # the gradients are weighted already
+            squares *= xp.where(weights == 0, np.inf, weights) ** -2.0
         # a larger factor would make the underflow of the other count; the comparisons are false for NaN
         known = xp.isfinite(squares) & (of_features < _LARGEST) & (of_slopes < _LARGEST)
-        if xp is not np or not known.all():  # on a device without the test, which would synchronize
+        all_known = xp is np and bool(known.all())  # on a device without the test, which would synchronize
+        if not all_known:
             scores, slopes, wide = _zeroed(scores, known), _zeroed(slopes, known), _without(wide, known)
-            squares, weighted = xp.where(known, squares, 0.0), None
-    each = weights * _factors(squares, clip) * known
-    if weighted is not None:
-        head, slopes = weighted(each)
-    elif headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
-        _, head, slopes = objective.slope(head, scores, y, each)
-    else:
-        slopes *= each[..., None]
-        head = objective.head_sum(slopes) if headed else head
-    if not narrow:
-        return Parameters(objective.pull(wide, slopes), head)
-    moderate = (of_features <= MODERATE**2) & (of_slopes <= MODERATE**2) | ~known
-    return Parameters(_narrow_pull(objective, wide, slopes, moderate.all(axis=-1)), head)
+            squares = xp.where(known, squares, 0.0)
+        factors = _factors(squares, clip) * known
+        if narrow:
+            factors *= _moderate(of_features, of_slopes, factors, later)
+        if later is not None:
+            head, slopes = later.weighted(factors, None if all_known else known)
+        elif headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
+            slopes = objective.slope(head, scores, y, weights).scores * factors[..., None]  # as `weighted_later` does
+            head = objective.slope(head, scores, y, weights * factors).head
+        else:
+            slopes *= (weights * factors)[..., None]
+            head = objective.head_sum(slopes) if headed else head
+    return Parameters(objective.pull(wide, slopes.astype("f4", copy=False) if narrow else slopes), head)
 
 
-def _narrow_pull(objective: LinearScores, X: Features, slopes: Array, moderate: Array) -> Array:
-    """[n, p, h] X' @ slopes in float32; for clients where `moderate` [n] is false rounded from float64.
+def _moderate(of_features: Array, of_slopes: Array, factors: Array, later: WeightedLater | None) -> Array:
+    """[n, s] whether no number of a sample that float32 cannot hold matters to its clipped gradient.
 
-    Each client's bits depend on its own rows alone: another's release must not move with them.
+    The outer products whose sum is the gradient are of vectors of norms up to 2^64, see `narrow_error`.
     """
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        total = objective.pull(X, slopes.astype("f4"))
-        for i in np.flatnonzero(~moderate).tolist():
-            x: Features = X[i : i + 1] if isinstance(X, tuple) else X[i : i + 1].astype("f8")
-            total[i] = objective.pull(x, slopes[i : i + 1])[0]
-    return total
+    steepest, widest = of_slopes, of_features
+    if later is not None:
+        steepest, widest = np.maximum(steepest, later.steepest), np.maximum(widest, later.widest)
+    moderate: Array = (steepest * factors**2 <= MODERATE**2) & (widest <= MODERATE**2)
+    return moderate
 
 
 def _numbers_of(X: Features) -> Array:

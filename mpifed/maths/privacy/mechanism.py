@@ -86,11 +86,12 @@ class Mechanism:
 def narrow_error(privacy: Privacy, values: int, rows: int) -> float:
     """How far sums of clipped gradients in float32 can move neighbours apart, in sensitivities.
 
-    Added in any order, the products x_ij d_ik of rows x_i and slopes d_i, of sum s_jk over b = `rows` records, have an
-    error of at most g sum_i |x_ij| |d_ik|, g = b u / (1 - b u), u = 2^-24 (N. Higham: "Accuracy and Stability of
-    Numerical Algorithms", 2002, (3.5)). The matrices |x_i| |d_i|' have norms of at most G, so the error has g b G.
-    Numbers too small for float32 are errors of at most 2^-126 each, also where it has no subnormal numbers: x_ij beside
-    d_i of norm at most 2^40, d_ik beside x_i, each product and each sum.
+    A gradient is made of outer products a d' of vectors in float32, a layer's inputs and slopes. Added in any order,
+    the products a_ij d_ik of b = `rows` records have an error of at most g sum_i |a_ij| |d_ik|, g = b u / (1 - b u),
+    u = 2^-24 (N. Higham: "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1). The norm of |a_i| |d_i|'
+    over all layers is that of the record's gradient, at most G, and so the error's at most g b G. Numbers too small for
+    float32 add at most 2^-126 each, also where it has no subnormal numbers: each a_ij beside slopes of a norm of at
+    most 2^64, each d_ik beside such inputs, each product and each sum.
     """
     g = rows * 2.0**-24 / (1 - rows * 2.0**-24)
     tiny = 3 * MODERATE * math.sqrt(values) * 2.0**-126
@@ -100,8 +101,7 @@ def narrow_error(privacy: Privacy, values: int, rows: int) -> float:
 def may_be_narrow(privacy: Privacy, values: int, rows: int) -> bool:
     """Whether clipped gradients, released one by one, may be added in float32: where epsilon hardly grows by it."""
     released = privacy.on_gradients and privacy.on_grid and privacy.sampling == "fixed"
-    held = rows < 2**20 and rows * privacy.bound < 2.0**100
-    return released and held and narrow_error(privacy, values, rows) <= _LITTLE
+    return released and rows < 2**20 and narrow_error(privacy, values, rows) <= _LITTLE
 
 
 def mechanism(privacy: Privacy, values: int, rows: int, clients: int, narrow: bool = False) -> Mechanism:
