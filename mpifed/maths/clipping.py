@@ -29,6 +29,7 @@ from mpifed.maths.sparse import emptied
 _LARGEST = 1e200
 # of norms of vectors whose products and their sums are made in float32, far from its limits
 MODERATE = 2.0**64
+_NORMAL = 2.0**-126  # smaller numbers have fewer digits in float32
 # exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
 _HAIR = 1 - 2.0**-20
 
@@ -120,14 +121,14 @@ def _of_linear_scores(
 
 
 def _moderate(of_features: Array, of_slopes: Array, factors: Array, later: WeightedLater | None) -> Array:
-    """[n, s] whether no number of a sample that float32 cannot hold matters to its clipped gradient.
+    """[n, s] whether nothing that float32 cannot hold matters to a sample's clipped gradient.
 
-    The outer products whose sum is the gradient are of vectors of norms up to 2^64, see `narrow_error`.
+    Its factor has all its digits, and the outer products are of vectors of norms up to 2^64, see `narrow_error`.
     """
     steepest, widest = of_slopes, of_features
     if later is not None:
         steepest, widest = np.maximum(steepest, later.steepest), np.maximum(widest, later.widest)
-    moderate: Array = (steepest * factors**2 <= MODERATE**2) & (widest <= MODERATE**2)
+    moderate: Array = (steepest * factors**2 <= MODERATE**2) & (widest <= MODERATE**2) & (factors >= _NORMAL)
     return moderate
 
 
