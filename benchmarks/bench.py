@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from against import Earlier, compared, comparison, read_results, same_kind, shown_machine, slower_lines
-from cases import BY_ROWS, CASES, FAMILIES, GRIDS, NEIGHBOURS, NUMBERS, QUICK, chosen
+from cases import BY_ROWS, CASES, DRAWS, FAMILIES, GRIDS, NEIGHBOURS, NUMBERS, QUICK, chosen
 from noise import noise_costs
 from plan import Forecast, Planned, planned, shown_left
 from prepared import CACHE, HERE, prepared, prepared_cells, prepared_clients, run
@@ -95,6 +95,8 @@ def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, An
     data = data_of(case, variant)
     if variant in NEIGHBOURS:
         result = json.loads(launched(ranks, str(HERE / "streams.py"), str(NEIGHBOURS[variant]), str(rounds)))
+    elif variant == "draws":
+        result = json.loads(launched(ranks, str(HERE / "draws.py"), str(DRAWS[case]), str(rounds)))
     elif variant in BY_HAND:
         result = by_hand(case, variant, ranks, rounds, data)
     elif variant == "rows":

@@ -79,7 +79,7 @@ def mechanism_of(problem: Problem, steps: int, batch: int) -> Mechanism:
 
 @lru_cache(maxsize=8)
 def sums_narrow(problem: Problem, batch: int) -> bool:
-    """Whether sums of clipped gradients by `first` may be in float32, which the mechanism then counts."""
+    """Whether sums of clipped gradients may be in float32, which the mechanism then counts."""
     known = isinstance(problem.objective, LinearScores) and problem.dtype == "float32"
     return known and may_be_narrow(settings(problem), _values(problem), batch)
 

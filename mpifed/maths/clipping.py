@@ -41,11 +41,13 @@ def clipped_gradient(
 
     The sum is in float64: in float32 the sum of s vectors may have an error of s^2 2^-24 times the bound
     (S. Casacuberta, M. Shoemate, S. Vadhan, C. Wagaman: "Widespread Underestimation of Sensitivity in Differentially
-    Private Libraries and How to Fix It", CCS 2022). Who counts that error, see `mpifed.maths.privacy.mechanism`, may
-    have the sum by `first` in float32, where model and features in memory are. Below the bound the factor is exactly 1: if no sample
-    reaches it and the model is in float64, the result equals `gradient` bit for bit. Scores of a model in float32 are
-    computed in float32. A sample whose gradient is not finite, or whose features or slopes have a norm above 1e100,
-    counts as zero: an error, or a sum that is not finite, would reveal its presence.
+    Private Libraries and How to Fix It", CCS 2022). Who counts that error, see
+    `mpifed.maths.privacy.mechanism.narrow_error`, may have it in float32, where model and features are in memory.
+
+    Below the bound the factor is exactly 1: if no sample reaches it and the model is in float64, the result equals
+    `gradient` bit for bit. Scores of a model in float32 are computed in float32. A sample whose gradient is not finite,
+    or whose features or slopes have a norm above 1e100, for sums in float32 2^64 after clipping, counts as zero: an
+    error, or a sum that is not finite, would reveal its presence.
 
     Parameters
     ----------
@@ -53,12 +55,12 @@ def clipped_gradient(
     X : [n, s, p], or a tuple of n CSR matrices [s, p]
     y, weights : [n, s]
     clip : the bound, above 0, to whose norm (less a millionth) longer gradients are scaled
-    narrow : whether sums by `first` may be in float32; weights are then at most 1
+    narrow : whether sums may be in float32; weights are then at most 1
 
     Returns
     -------
     Parameters
-        leaves [n, ...] in float64, or `first` in float32
+        leaves [n, ...] in float64; in float32 those that are summed so
 
     Raises
     ------

@@ -114,9 +114,7 @@ def test_neighbours_whose_sums_are_rounded_one_way(
 
 
 @every_model
-def test_what_one_client_holds_moves_no_other(
-    model: str, array_shard: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_client_holds_moves_no_other(model: str, array_shard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit: no sum is made in another way because of a record that another client has."""
     one, rng, outputs = made(model, 20), np.random.default_rng(3), MODELS[model][1]
     at_model = model_like(one, rng, 1.0)
