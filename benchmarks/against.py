@@ -14,7 +14,7 @@ from rich.table import Table
 
 # what a case is measured against, the first that it has: loop by hand, bare products, few clients, the plain sum
 FLOORS = ("hand", "products", "few", "exact")
-NO_PRODUCT = {*FLOORS[:3], "hand-exact", "streams", "streams-sparse", "draws"}  # variants that are floors themselves
+NO_PRODUCT = {*FLOORS[:3], "hand-exact", "streams", "streams-sparse"}  # variants that are floors themselves
 
 
 class Earlier(NamedTuple):

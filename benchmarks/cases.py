@@ -40,12 +40,6 @@ def columns(algorithm: str, batch: int, *more: str, ranks: tuple[int, ...] = ())
     return Case(10, 200, "gradients", variants, job, (change,), floor, ranks=ranks, family="columns")
 
 
-def private(*model: str) -> Case:
-    """10 clients, one step of batch 100, and the noise of its gradients alone."""
-    variants = "exact", "draws", "private"
-    return Case(10, 200, "changes", variants, "case1-fedsgd.toml", model, family="private")
-
-
 def torch(network: str, rounds: int) -> Case:
     """8 clients, 5 local steps of batch 20 of a network of PyTorch."""
     change = f"--set=model.build=benchmarks.networks:{network}"
@@ -103,8 +97,6 @@ CASES = {
     ),
     "torch-cnn": torch("cnn", 10),
     "torch-2nn": torch("mlp", 60),
-    "private": private(),
-    "private-softmax": private('--set=model={name="softmax",bias=false,l2=1e-5}'),
     "channels": Case(
         10, 30, "gradients", ("exact", "streams", "masked", "streams-sparse", "sparse", "encrypted"), "case1.toml",
         family="channels",
@@ -116,7 +108,6 @@ CASES = {
     "alg3-b100": columns("alg3", 100, ranks=(2,)),
     "alg4-b100": columns("alg4", 100, ranks=(2,)),
 }  # fmt: skip
-DRAWS = {"private": 101_632, "private-softmax": 7_840}  # numbers of the model
 NEIGHBOURS = {"streams": 9, "streams-sparse": 4}  # of each client of case 1
 BY_ROWS = {"alg3-b1000": "1", "alg4-b1000": "alg2"}
 FAMILIES = tuple(dict.fromkeys(case.family for case in CASES.values()))

@@ -89,7 +89,7 @@ def profiled_variant(case: str, variant: str | None) -> str:
     if variant is None:
         return "exact" if "exact" in runs else runs[0]
     if variant not in runs:
-        why = "is no run of mpifed" if variant in {*BY_HAND, *NEIGHBOURS, "rows", "draws"} else "is not known"
+        why = "is no run of mpifed" if variant in {*BY_HAND, *NEIGHBOURS, "rows"} else "is not known"
         raise ValueError(f"--variant {variant}: {why}; case {case} has {', '.join(runs)}")
     return variant
 

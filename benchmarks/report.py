@@ -34,16 +34,6 @@ def ratio(variants: dict[str, list[dict[str, Any]]], above: str, below: str) -> 
     return median(several) if (several := ratios(variants, above, below)) else None
 
 
-def without_draws(variants: dict[str, list[dict[str, Any]]]) -> float | None:
-    """A private round, less its noise alone, over the same round that is not private; the median of repetitions."""
-    private, draws, plain = (
-        {run["repetition"]: run["seconds_per_round"] for run in variants.get(name, [])}
-        for name in ("private", "draws", "exact")
-    )
-    both = private.keys() & draws.keys() & plain.keys()
-    return median((private[number] - draws[number]) / plain[number] for number in both) if both else None
-
-
 def beyond(variants: dict[str, list[dict[str, Any]]], variant: str, streams: str) -> float | None:
     """What a masked round takes beyond the exact plain one, in key streams; the median within each repetition."""
     if variant not in variants:
@@ -103,11 +93,6 @@ def accepted(groups: Grouped) -> list[str]:
             if (found := ratio(groups[case, ranks], "hand", variant)) is not None:
                 on = "1 rank" if ranks == 1 else f"{ranks} ranks"
                 lines.append(f"{case}, {on}, {variant}: {found:.2f} of the speed of the loop by hand; at least {bound}")
-    for case in ("private", "private-softmax"):
-        for ranks in (1, 2):
-            if (found := without_draws(groups[case, ranks])) is not None:
-                on = "1 rank" if ranks == 1 else f"{ranks} ranks"
-                lines.append(f"{case}, {on}: {found:.2f} times the exact round, and its bare noise; at most 1.5")
     for ranks in (1, 2):
         for variant, streams in {"masked": "streams", "sparse": "streams-sparse"}.items():
             if (found := beyond(groups["channels", ranks], variant, streams)) is not None:

@@ -31,7 +31,7 @@ def runs(variant: str, *seconds: float, **more: Any) -> list[dict[str, Any]]:
 def test_a_family_is_all_its_cases_in_the_order_of_the_table() -> None:
     from cases import CASES, FAMILIES, QUICK, chosen
 
-    assert FAMILIES == ("rows", "local", "columns", "states", "networks", "private", "channels", "cells", "clients")
+    assert FAMILIES == ("rows", "local", "columns", "states", "networks", "channels", "cells", "clients")
     assert chosen(["columns", "2"]) == ["2", "alg3-b1000", "alg4-b1000", "alg3-b100", "alg4-b100"]
     assert chosen(["clients", "clients-states"]) == ["clients", "clients-states"]
     assert chosen(FAMILIES) == list(CASES)
@@ -56,15 +56,6 @@ def test_what_is_asked_of_a_case_stands_behind_what_was_measured() -> None:
 
     lines = accepted(grouped(runs("hand", 0.7) + runs("float", 1.0)))
     assert lines == ["2, 1 rank, float: 0.70 of the speed of the loop by hand; at least 0.9"]
-
-
-def test_of_a_private_round_its_noise_alone_is_taken_off() -> None:
-    from report import accepted, grouped
-
-    results = runs("exact", 1.0, 2.0) + runs("draws", 0.5, 1.0) + runs("private", 1.8, 3.4)
-    lines = accepted(grouped([result | {"case": "private"} for result in results]))
-    assert lines == ["private, 1 rank: 1.25 times the exact round, and its bare noise; at most 1.5"]
-    assert accepted(grouped([result | {"case": "private"} for result in runs("exact", 1.0)])) == []
 
 
 def test_time_left_is_that_of_earlier_rounds_and_launches_at_the_pace_of_today() -> None:
@@ -184,3 +175,12 @@ def test_the_servers_step_is_timed_with_and_without_constraints() -> None:
     seconds = server_step.server_steps(1)
     assert list(seconds) == list(server_step.CONSTRAINTS)
     assert all(taken > 0 for taken in seconds.values())
+
+
+def test_private_rounds_are_said_without_their_noise() -> None:
+    from private_rounds import PrivateRound, shown
+
+    assert shown({("mlp", 1): PrivateRound(0.004, 0.008, 0.002, 1.5)}) == [
+        "private round of mlp, 1 local step: 8.00 ms, exact 4.00, its noise alone 2.00: without it 1.50 times as long; "
+        "at most 1.5"
+    ]
