@@ -9,7 +9,7 @@ The algorithms describe their upload by a `Share`; everything else is here, once
   the server does (central). Of the latter two the integers themselves are summed, see `mpifed.maths.privacy.mechanism`;
   a client with local noise may do with its release what it likes.
 
-Whatever becomes an integer is computed in float64.
+Whatever becomes an integer is computed in float64, or, where the mechanism counts its error, summed in float32.
 """
 
 from __future__ import annotations
