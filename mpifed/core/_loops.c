@@ -795,9 +795,18 @@ static PyObject *alias(PyObject *module, PyObject *arguments)
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(found);
 }
 
-/* out = (x * factor, within +-most, 0 where it is not a number, rounded to the nearest integer or towards zero, plus
- * noise) * scale. All integers, and most, are below 2^50 in absolute value, so that doubles hold them and their sum; the
- * constant rounds as rint does, and the sum's bits are those of the integer, see DECODE_WIDE. */
+/* 0 where it is not a number, and within +-most. */
+ALIKE double within(double steps, double most)
+{
+    steps = steps == steps ? steps : 0;
+    steps = steps > most ? most : steps;
+    steps = steps < -most ? -most : steps;
+    return steps;
+}
+
+/* out = (x * factor, `within` +-most, rounded to the nearest integer or towards zero, plus noise) * scale. All integers,
+ * and most, are below 2^50 in absolute value, so that doubles hold them and their sum; the constant rounds as rint does,
+ * and the sum's bits are those of the integer, see DECODE_WIDE. */
 #define NOISY(NAME, T, OUT)                                                                                            \
     CLONED static void NAME(const T *restrict x, Py_ssize_t m, double factor, double most, int truncate,               \
                             const int64_t *restrict noise, double scale, OUT *restrict out)                            \
@@ -806,20 +815,13 @@ static PyObject *alias(PyObject *module, PyObject *arguments)
         const uint64_t bits = 0x4338000000000000u;                                                                     \
         if (!truncate) {                                                                                               \
             for (Py_ssize_t j = 0; j < m; ++j) {                                                                       \
-                double steps = (double)x[j] * factor;                                                                  \
-                steps = steps == steps ? steps : 0;                                                                    \
-                steps = steps > most ? most : steps;                                                                   \
-                steps = steps < -most ? -most : steps;                                                                 \
-                const double moved = wide_of(wide_bits(steps + constant) + (uint64_t)noise[j]);                        \
-                out[j] = (OUT)((moved - constant) * scale);                                                            \
+                const double nearest = within((double)x[j] * factor, most) + constant;                                 \
+                out[j] = (OUT)((wide_of(wide_bits(nearest) + (uint64_t)noise[j]) - constant) * scale);                 \
             }                                                                                                          \
             return;                                                                                                    \
         }                                                                                                              \
         for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
-            double steps = (double)x[j] * factor;                                                                      \
-            steps = steps == steps ? steps : 0;                                                                        \
-            steps = steps > most ? most : steps;                                                                       \
-            steps = steps < -most ? -most : steps;                                                                     \
+            const double steps = within((double)x[j] * factor, most);                                                  \
             double nearest = (steps + constant) - constant;                                                            \
             const double back = fabs(nearest) > fabs(steps) ? 1 : 0;                                                   \
             nearest = nearest - (nearest < 0 ? -back : back);                                                          \

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 from small import algorithm, answers, block_of
 
 from mpifed.algorithms import private
@@ -190,7 +191,8 @@ def one_gradient(first: Any, head: Any, x: Any, label: int) -> Any:
 @pytest.mark.parametrize("clip", [1e-6, 0.5, 1e6])
 @pytest.mark.parametrize("hidden", [0, 6])
 @pytest.mark.parametrize("rows", [1, 60])
-def test_against_a_loop(clip: float, hidden: int, rows: int) -> None:
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_against_a_loop(clip: float, hidden: int, rows: int, sparse: bool) -> None:
     rng, features, outputs, clients = np.random.default_rng(0), 20, 4, 3
     objective: Any = MLP(hidden, True) if hidden else Softmax(bias=False)
     first = rng.normal(size=(features, hidden or outputs)) / 4
@@ -200,7 +202,9 @@ def test_against_a_loop(clip: float, hidden: int, rows: int) -> None:
         head = BiasedOutput(*(leaf.astype("f4") for leaf in head))
     model, X = Parameters(first.astype("f4"), head), rng.normal(size=(clients, rows, features)).astype("f4")
     y = rng.integers(0, outputs, (clients, rows))
-    found = clipped_gradient(objective, model, X, y, np.ones(y.shape), clip, narrow=True)
+    X[rng.random(X.shape) < 0.5] = 0
+    given = tuple(csr_matrix(x) for x in X) if sparse else X
+    found = clipped_gradient(objective, model, given, y, np.ones(y.shape), clip, narrow=True)
     assert found.first.dtype == np.float32
     for i in range(clients):
         expected = 0
