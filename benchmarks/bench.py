@@ -2,12 +2,13 @@
 
     python benchmarks/bench.py [--quick] [--cases 2 columns] [--against FILE]
 
-Prints the rows of each case as soon as it is done, what remains, then what is accepted, the times of SSCA's server step
-and of private noise (not with --quick or --cases), and what became slower since results.json, if that is of this kind
-of machine, or since other results. Every repetition is written to .cache/results.jsonl when it ends, and at the end to
-results.json beside this file, or, where not all was run in full, to .cache/results.json. The data are MNIST from
-$MPIFED_DATA/mnist, or synthetic of its shape; they are prepared once, in .cache beside this file. Every rank has one
-BLAS thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts, no single times.
+Prints the rows of each case as soon as it is done, what remains, then what is accepted, the times of SSCA's server
+step, of private noise and of private rounds (not with --quick or --cases), and what became slower since results.json,
+if that is of this kind of machine, or since other results. Every repetition is written to .cache/results.jsonl when it
+ends, and at the end to results.json beside this file, or, where not all was run in full, to .cache/results.json. The
+data are MNIST from $MPIFED_DATA/mnist, or synthetic of its shape; they are prepared once, in .cache beside this file.
+Every rank has one BLAS thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts,
+no single times.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from cases import BY_ROWS, CASES, FAMILIES, GRIDS, NEIGHBOURS, NUMBERS, QUICK, c
 from noise import noise_costs
 from plan import Forecast, Planned, planned, shown_left
 from prepared import CACHE, HERE, prepared, prepared_cells, prepared_clients, run
+from private_rounds import private_rounds, shown
 from report import accepted, grouped, table
 from rich.console import Console
 from server_step import PARAMETERS, server_steps
@@ -196,11 +198,14 @@ def main() -> None:
     console.print("hand, exact, floor: time by hand, of exact sums by hand, of the bare products / of this variant")
     CACHE.mkdir(exist_ok=True)
     results = measured(plan, forecast, about, console)
-    parts = {}
+    parts: dict[str, Any] = {}
     if not given.quick and given.cases is None:
         steps, noise = server_steps(REPETITIONS), noise_costs(REPETITIONS)
+        private = private_rounds()
         parts = {"server_step_s": steps, "noise_ns": noise}
+        parts["private_rounds_s"] = {f"{name} {count}": one._asdict() for (name, count), one in private.items()}
         show_parts(steps, noise, console)
+        console.print(*shown(private), sep="\n")
     written = WHOLE if parts and given.ranks == [1, 2] else CACHE / "results.json"
     write_json(written, about | {"results": results} | parts)
     for line in accepted(grouped(results)):

@@ -21,10 +21,10 @@ import numpy as np
 from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
-from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, working_dtype, wrong_privacy
+from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, sums_narrow, working_dtype, wrong_privacy
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Problem
-from mpifed.core.loops import begun, descended
+from mpifed.core.loops import begun, descended, moved
 from mpifed.core.record import Array, added, bare_leaves, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
@@ -90,7 +90,8 @@ class LocalSteps(Minibatches):
         objective = self.problem.objective
         if privacy.sampling == "fixed":
             at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
-            return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, privacy.bound)
+            narrow = sums_narrow(self.problem, self.batch)
+            return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, privacy.bound, narrow)
         at = map_leaves(lambda leaf: leaf.astype("float64", copy=False), at)
         rows, tile = Batch(batch.X, batch.y), self.tile
 
@@ -253,9 +254,7 @@ def _scaled(factor: float, out: Array) -> Array:
 
 
 def _shrunk(down: Array, w: Array, keep: float) -> Array:
-    if keep != 1:
-        down += w * w.dtype.type(keep - 1)
-    return down
+    return down if keep == 1 else moved(down, w, (keep - 1,))
 
 
 def _subtract(out: Array, other: Array) -> Array:

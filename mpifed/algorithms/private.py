@@ -9,7 +9,7 @@ The algorithms describe their upload by a `Share`; everything else is here, once
   the server does (central). Of the latter two the integers themselves are summed, see `mpifed.maths.privacy.mechanism`;
   a client with local noise may do with its release what it likes.
 
-Whatever becomes an integer is computed in float64.
+Whatever becomes an integer is computed in float64, or, where the mechanism counts its error, summed in float32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from mpifed.core.round import Round
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, record_factors
 from mpifed.maths.kernels import with_noise
-from mpifed.maths.privacy.mechanism import Mechanism, Noise, mechanism, release
+from mpifed.maths.objectives import LinearScores
+from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload
 
@@ -73,8 +74,19 @@ def mechanism_of(problem: Problem, steps: int, batch: int) -> Mechanism:
     rows = batch if privacy.on_gradients else steps * batch
     if privacy.sampling == "poisson":
         rows = int(problem.counts.max())  # all of them, by chance
-    values = sum(np.size(leaf) for leaf in bare_leaves(model_template(problem)))
-    return mechanism(privacy, values, rows, problem.clients)
+    return mechanism(privacy, _values(problem), rows, problem.clients, sums_narrow(problem, batch))
+
+
+@lru_cache(maxsize=8)
+def sums_narrow(problem: Problem, batch: int) -> bool:
+    """Whether sums of clipped gradients may be in float32, which the mechanism then counts."""
+    known = isinstance(problem.objective, LinearScores) and problem.dtype == "float32"
+    return known and may_be_narrow(settings(problem), _values(problem), batch)
+
+
+def _values(problem: Problem) -> int:
+    """d, the numbers of the model."""
+    return sum(np.size(leaf) for leaf in bare_leaves(model_template(problem)))
 
 
 def weights(problem: Problem, block: Block) -> Floats:
@@ -135,7 +147,7 @@ def noisy_gradient(
 
     Parameters
     ----------
-    total : leaves [n, ...] float64
+    total : leaves [n, ...] float64, or float32 where `sums_narrow`
     """
     privacy = settings(problem)
     how, reach, purpose = mechanism_of(problem, 1, batch), privacy.reach, f"gradient {r}"

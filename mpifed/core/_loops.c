@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 6 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 7 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -644,6 +644,46 @@ static PyObject *residuals(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+/* --- squares ---------------------------------------------------------------------------------------------------- */
+
+#define ABREAST 16 /* sums of a row's squares */
+
+/* out [m] <- sums of squares of the rows x [m, p], in ABREAST sums, whose halves are then added. A product of two floats is
+ * exact in double. */
+CLONED static void squares_of_rows(const float *restrict x, Py_ssize_t m, Py_ssize_t p, double *restrict out)
+{
+    const Py_ssize_t whole = p - p % ABREAST;
+    for (Py_ssize_t i = 0; i < m; ++i, x += p) {
+        double sums[ABREAST] = {0};
+        for (Py_ssize_t j = 0; j < whole; j += ABREAST)
+            for (int k = 0; k < ABREAST; ++k) sums[k] += (double)x[j + k] * (double)x[j + k];
+        for (Py_ssize_t j = whole; j < p; ++j) sums[j - whole] += (double)x[j] * (double)x[j];
+        for (int half = ABREAST / 2; half; half /= 2)
+            for (int k = 0; k < half; ++k) sums[k] += sums[k + half];
+        out[i] = sums[0];
+    }
+}
+
+PyDoc_STRVAR(row_squares_doc, "row_squares(x [m, p] of floats, out [m] of doubles)");
+
+static PyObject *row_squares(PyObject *module, PyObject *arguments)
+{
+    Py_buffer x, out;
+    if (!PyArg_ParseTuple(arguments, "y*w*", &x, &out)) return NULL;
+    const Py_ssize_t m = out.len / (Py_ssize_t)sizeof(double), p = m ? x.len / (Py_ssize_t)sizeof(float) / m : 0;
+    if (x.len != m * p * (Py_ssize_t)sizeof(float) || out.len != m * (Py_ssize_t)sizeof(double))
+        PyErr_SetString(PyExc_ValueError, "row_squares: sizes do not fit together");
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        squares_of_rows(x.buf, m, p, out.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
 /* Puts the first `count` different numbers among the rows that `words` [width] stand for into `rows`; how many there are.
@@ -755,10 +795,40 @@ static PyObject *alias(PyObject *module, PyObject *arguments)
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(found);
 }
 
-/* out = (x * factor, within +-most, 0 where it is not a number, rounded to the nearest integer or towards zero, plus
- * noise) * scale. All integers, and most, are below 2^51 in absolute value, so that doubles hold them; the constant rounds
- * as rint does, and makes doubles of integers, see DECODE_WIDE. */
-#define NOISY(NAME, T, OUT)                                                                                                CLONED static void NAME(const T *restrict x, Py_ssize_t m, double factor, double most, int truncate,                                           const int64_t *restrict noise, double scale, OUT *restrict out)                                {                                                                                                                          const double constant = 6755399441055744.0; /* 1.5 * 2^52 */                                                           const uint64_t bits = 0x4338000000000000u;                                                                             for (Py_ssize_t j = 0; j < m; ++j) {                                                                                       double steps = (double)x[j] * factor;                                                                                  steps = steps == steps ? steps : 0;                                                                                    steps = steps > most ? most : steps;                                                                                   steps = steps < -most ? -most : steps;                                                                                 double nearest = (steps + constant) - constant;                                                                        const double over = fabs(nearest) - fabs(steps);                                                                       const double back = truncate && over > 0 ? 1 : 0;                                                                      nearest = nearest - (nearest < 0 ? -back : back);                                                                      const double drawn = wide_of((uint64_t)noise[j] + bits) - constant;                                                    out[j] = (OUT)((nearest + drawn) * scale);                                                                         }                                                                                                                  }
+/* 0 where it is not a number, and within +-most. */
+ALIKE double within(double steps, double most)
+{
+    steps = steps == steps ? steps : 0;
+    steps = steps > most ? most : steps;
+    steps = steps < -most ? -most : steps;
+    return steps;
+}
+
+/* out = (x * factor, `within` +-most, rounded to the nearest integer or towards zero, plus noise) * scale. All integers,
+ * and most, are below 2^50 in absolute value, so that doubles hold them and their sum; the constant rounds as rint does,
+ * and the sum's bits are those of the integer, see DECODE_WIDE. */
+#define NOISY(NAME, T, OUT)                                                                                            \
+    CLONED static void NAME(const T *restrict x, Py_ssize_t m, double factor, double most, int truncate,               \
+                            const int64_t *restrict noise, double scale, OUT *restrict out)                            \
+    {                                                                                                                  \
+        const double constant = 6755399441055744.0; /* 1.5 * 2^52 */                                                   \
+        const uint64_t bits = 0x4338000000000000u;                                                                     \
+        if (!truncate) {                                                                                               \
+            for (Py_ssize_t j = 0; j < m; ++j) {                                                                       \
+                const double nearest = within((double)x[j] * factor, most) + constant;                                 \
+                out[j] = (OUT)((wide_of(wide_bits(nearest) + (uint64_t)noise[j]) - constant) * scale);                 \
+            }                                                                                                          \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
+            const double steps = within((double)x[j] * factor, most);                                                  \
+            double nearest = (steps + constant) - constant;                                                            \
+            const double back = fabs(nearest) > fabs(steps) ? 1 : 0;                                                   \
+            nearest = nearest - (nearest < 0 ? -back : back);                                                          \
+            const double drawn = wide_of((uint64_t)noise[j] + bits) - constant;                                        \
+            out[j] = (OUT)((nearest + drawn) * scale);                                                                 \
+        }                                                                                                              \
+    }
 
 NOISY(noisy_floats, float, float)
 NOISY(noisy_floats_doubles, float, double)
@@ -805,6 +875,7 @@ static PyMethodDef functions[] = {
     {"swish_slope", swish_slope, METH_VARARGS, swish_slope_doc},
     {"below_largest", below_largest, METH_VARARGS, below_largest_doc},
     {"residuals", residuals, METH_VARARGS, residuals_doc},
+    {"row_squares", row_squares, METH_VARARGS, row_squares_doc},
     {"add_encoded", add_encoded, METH_VARARGS, add_encoded_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
     {"gather", gather, METH_VARARGS, gather_doc},

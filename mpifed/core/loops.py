@@ -13,8 +13,9 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 6  # of the arguments of what is compiled
+_VERSION = 7  # of the arguments of what is compiled
 _MOST_TERMS = 8
+_ABREAST = 16  # sums of a row's squares
 _MANY = 2**12  # numbers of which a pass takes longer than a call
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
@@ -198,8 +199,31 @@ def softmax_residuals(logits: Array, y: Array, weights: Array) -> tuple[Array, A
     return np.array(power.T, order="C"), largest, total
 
 
+def row_squares(X: Array) -> Array:
+    """Squared norms [...] of rows X [..., p] of float32 in NumPy, added in float64: sixteen sums side by side."""
+    rows = X.reshape(-1, X.shape[-1])
+    if compiled is not None and rows.flags.c_contiguous:
+        squares: Array = np.empty(X.shape[:-1])
+        compiled.row_squares(rows, squares)
+        return squares
+    sums: Array = np.zeros((len(rows), _ABREAST))
+    for start in range(0, rows.shape[1], _ABREAST):
+        part = rows[:, start : start + _ABREAST].astype(np.float64)
+        sums[:, : part.shape[1]] += part * part
+    while sums.shape[1] > 1:
+        half = sums.shape[1] // 2
+        sums = sums[:, :half] + sums[:, half:]
+    squares = sums.reshape(X.shape[:-1])
+    return squares
+
+
 def begun(change: Array, model: Array, keep: float) -> Array:
-    """(change + (keep - 1) model) + model, in the place of `change`, by a single pass where that is compiled.
+    """(change + (keep - 1) model) + model, in the place of `change`, see `moved`."""
+    return moved(change, model, (1.0,) if keep == 1 else (keep - 1, 1.0))
+
+
+def moved(change: Array, model: Array, factors: Sequence[float]) -> Array:
+    """change + factors[0] model + ..., in the place of `change`, by a single pass where that is compiled.
 
     Parameters
     ----------
@@ -207,13 +231,11 @@ def begun(change: Array, model: Array, keep: float) -> Array:
     model : [...] common to all
     """
     if compiled is not None and type(model) is np.ndarray and model.size >= _MANY and change.dtype == model.dtype:
-        factors = (1.0, 1.0) if keep == 1 else (1.0, keep - 1, 1.0)
         for part in change:
-            combination(factors, (part, *[model] * (len(factors) - 1)), out=part)
+            combination((1.0, *factors), (part, *[model] * len(factors)), out=part)
         return change
-    if keep != 1:
-        change += model * model.dtype.type(keep - 1)
-    change += model
+    for factor in factors:
+        change += model if factor == 1 else model * model.dtype.type(factor)
     return change
 
 

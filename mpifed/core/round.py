@@ -262,11 +262,14 @@ class Round(NamedTuple):
         same call gives the same rows again.
         """
         rows = np.empty((len(clients), count), dtype=np.int64)
+        size = int(sizes[0]) if len(sizes) else 0
         if secret and self.secure:
+            if size >= _FEW * count and (sizes == size).all():
+                _choose_few(_own(), size, rows)
+                return rows
             for row, size in zip(rows, sizes.tolist(), strict=True):
                 _choose(_own(), size, row)
             return rows
-        size = int(sizes[0]) if len(sizes) else 0
         if count <= size < _FEW * count and size <= _SMALL and (sizes == size).all():
             # the same as below, by fewer calls
             return np.ascontiguousarray(self._by_sorting(purpose, clients, size, 0)[:, :count])
@@ -337,3 +340,12 @@ def _choose(generator: Generator, size: int, row: NDArray[np.int64]) -> None:
     for start in range(0, len(row), size):
         length = min(size, len(row) - start)
         row[start : start + length] = generator.choice(size, length, replace=False)
+
+
+def _choose_few(generator: Generator, size: int, rows: NDArray[np.int64]) -> None:
+    """As `_choose` for all `rows` [n, count] at once: what is drawn with replacement, without repetitions."""
+    n, count = rows.shape
+    drawn = generator.integers(0, size, (n, count + count // 2 + _SPARE)).view(np.uint64)
+    filled = first_distinct(drawn << np.uint64(11), np.full(n, 2**53), rows)  # 53 bits of a word, of 2^53 rows: itself
+    for i in np.flatnonzero(filled < count).tolist():
+        _choose(generator, size, rows[i])

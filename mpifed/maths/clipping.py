@@ -16,30 +16,38 @@ from typing import cast
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.core.loops import row_squares
 from mpifed.core.protocols import Features, Model, Parameters
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import MLP, LinearScores, NeuralNetwork
+from mpifed.maths.objectives.mlp import WeightedLater
 from mpifed.maths.sparse import emptied
 
 # of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60
 _LARGEST = 1e200
+# of norms of vectors whose products and their sums are made in float32, far from its limits
+MODERATE = 2.0**64
+_NORMAL = 2.0**-126  # smaller numbers have fewer digits in float32
 # exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
 _HAIR = 1 - 2.0**-20
 
 
 def clipped_gradient(
-    objective: Model, model: Parameters, X: Features, y: Array, weights: Array, clip: float
+    objective: Model, model: Parameters, X: Features, y: Array, weights: Array, clip: float, narrow: bool = False
 ) -> Parameters:
     """Sum over samples of weights times the sample's gradient of the loss, clipped to a norm over all leaves.
 
     The sum is in float64: in float32 the sum of s vectors may have an error of s^2 2^-24 times the bound
     (S. Casacuberta, M. Shoemate, S. Vadhan, C. Wagaman: "Widespread Underestimation of Sensitivity in Differentially
-    Private Libraries and How to Fix It", CCS 2022). Below the bound the factor is exactly 1: if no sample
-    reaches it and the model is in float64, the result equals `gradient` bit for bit. Scores of a model in float32 are
-    computed in float32. A sample whose gradient is not finite, or whose features or slopes have a norm above 1e100,
-    counts as zero: an error, or a sum that is not finite, would reveal its presence.
+    Private Libraries and How to Fix It", CCS 2022). Who counts that error, see
+    `mpifed.maths.privacy.mechanism.narrow_error`, may have it in float32, where model and features are in memory.
+
+    Below the bound the factor is exactly 1: if no sample reaches it and the model is in float64, the result equals
+    `gradient` bit for bit. Scores of a model in float32 are computed in float32. A sample whose gradient is not finite,
+    or whose features or slopes have a norm above 1e100, for sums in float32 2^64 after clipping, counts as zero: an
+    error, or a sum that is not finite, would reveal its presence.
 
     Parameters
     ----------
@@ -47,11 +55,12 @@ def clipped_gradient(
     X : [n, s, p], or a tuple of n CSR matrices [s, p]
     y, weights : [n, s]
     clip : the bound, above 0, to whose norm (less a millionth) longer gradients are scaled
+    narrow : whether sums may be in float32; weights are then at most 1
 
     Returns
     -------
     Parameters
-        leaves [n, ...] in float64
+        leaves [n, ...] in float64; in float32 those that are summed so
 
     Raises
     ------
@@ -64,42 +73,70 @@ def clipped_gradient(
         with np.errstate(over="ignore", invalid="ignore"):
             return _of_network(objective, model, X, y, weights, clip)
     assert isinstance(objective, LinearScores)  # `clippable` says so
-    return _of_linear_scores(objective, model, X, y, weights, clip)
+    return _of_linear_scores(objective, model, X, y, weights, clip, narrow)
 
 
 def _of_linear_scores(
-    objective: LinearScores, model: Parameters, X: Features, y: Array, weights: Array, clip: float
+    objective: LinearScores, model: Parameters, X: Features, y: Array, weights: Array, clip: float, narrow: bool
 ) -> Parameters:
+    narrow = narrow and all(type(part) is np.ndarray and part.dtype == "f4" for part in (model.first, _numbers_of(X)))
+    network = objective if isinstance(objective, MLP) and objective.weighs_later else None
     # sparse rows are converted in the product
-    wide: Features = X if isinstance(X, tuple) else X.astype("f8", copy=False)
-    head, headed = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model.head), any(leaves(model.head))
+    wide: Features = X if narrow or isinstance(X, tuple) else X.astype("f8", copy=False)
+    working = "f4" if narrow and network is not None else "f8"
+    head, headed = map_leaves(lambda leaf: leaf.astype(working, copy=False), model.head), any(leaves(model.head))
     with np.errstate(over="ignore", invalid="ignore"):
-        scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype("f8", copy=False)
-        xp, weighted, of_head = namespace(scores), None, None
-        if isinstance(objective, MLP) and xp is np and objective.weighs_later:
-            slopes, of_head, weighted = objective.weighted_later(head, scores, y)
+        scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype(working, copy=False)
+        xp, later, of_head = namespace(scores), None, None
+        if network is not None:
+            later = network.weighted_later(head, scores, y, weights)
+            slopes, of_head = later.slopes, later.head_squares
         else:
             slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
             if headed:
                 of_head = objective.head_squares(head, scores, y, slopes)
-        of_features, of_slopes = square_norms(wide), square_norms(slopes)
+        of_features = row_squares(wide) if narrow and not isinstance(wide, tuple) else square_norms(wide)
+        of_slopes = square_norms(slopes)
         squares = of_features * of_slopes
         if of_head is not None:
             squares += of_head
+        if later is not None and (xp is not np or not (weights == 1).all()):  # the gradients are weighted already
+            squares *= xp.where(weights == 0, np.inf, weights) ** -2.0
         # a larger factor would make the underflow of the other count; the comparisons are false for NaN
         known = xp.isfinite(squares) & (of_features < _LARGEST) & (of_slopes < _LARGEST)
-        if xp is not np or not known.all():  # on a device without the test, which would synchronize
+        all_known = xp is np and bool(known.all())  # on a device without the test, which would synchronize
+        if not all_known:
             scores, slopes, wide = _zeroed(scores, known), _zeroed(slopes, known), _without(wide, known)
-            squares, weighted = xp.where(known, squares, 0.0), None
-    each = weights * _factors(squares, clip) * known
-    if weighted is not None:
-        by_head, slopes = weighted(each)
-        return Parameters(objective.pull(wide, slopes), by_head)
-    if headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
-        slope = objective.slope(head, scores, y, each)
-        return Parameters(objective.pull(wide, slope.scores), slope.head)
-    slopes *= each[..., None]
-    return Parameters(objective.pull(wide, slopes), objective.head_sum(slopes) if headed else head)
+            squares = xp.where(known, squares, 0.0)
+        factors = _factors(squares, clip) * known
+        if narrow:
+            factors *= _moderate(of_features, of_slopes, factors, later)
+        if later is not None:
+            head, slopes = later.weighted(factors, None if all_known else known)
+        elif headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
+            slopes = objective.slope(head, scores, y, weights).scores * factors[..., None]  # as `weighted_later` does
+            head = objective.slope(head, scores, y, weights * factors).head
+        else:
+            slopes *= (weights * factors)[..., None]
+            head = objective.head_sum(slopes) if headed else head
+    return Parameters(objective.pull(wide, slopes.astype("f4", copy=False) if narrow else slopes), head)
+
+
+def _moderate(of_features: Array, of_slopes: Array, factors: Array, later: WeightedLater | None) -> Array:
+    """[n, s] whether nothing that float32 cannot hold matters to a sample's clipped gradient.
+
+    Its factor has all its digits, and the outer products are of vectors of norms up to 2^64, see `narrow_error`.
+    """
+    steepest, widest = of_slopes, of_features
+    if later is not None:
+        steepest, widest = np.maximum(steepest, later.steepest), np.maximum(widest, later.widest)
+    moderate: Array = (steepest * factors**2 <= MODERATE**2) & (widest <= MODERATE**2) & (factors >= _NORMAL)
+    return moderate
+
+
+def _numbers_of(X: Features) -> Array:
+    """The numbers of the features, of sparse ones those of the first client."""
+    return X[0].data if isinstance(X, tuple) else X
 
 
 def _of_network(

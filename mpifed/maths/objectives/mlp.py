@@ -59,11 +59,15 @@ _Hidden: TypeAlias = tuple[Array, Array, Array]
 
 
 class WeightedLater(NamedTuple):
-    """A pass through the head whose samples are not weighted yet."""
+    """A pass through the head whose samples are scaled when the norms of their gradients are known."""
 
-    slopes: Array  # [..., s, h] the derivative of each sample's loss by its scores
-    head_squares: Array  # [..., s] as `MLP.head_squares` gives them
-    weighted: Callable[[Array], tuple[MLPHead, Array]]  # weights -> `Slope.head`, `Slope.scores`; to be called once
+    slopes: Array  # [..., s, h] the derivative of each sample's weighted loss by its scores
+    head_squares: Array  # [..., s] squared norms of the weighted derivatives by the head
+    widest: Array  # [..., s] the largest squared norm of a hidden layer's values
+    steepest: Array  # [..., s] the largest squared norm of a derivative by a layer's outputs, without `slopes`
+    # (factors [..., s], which samples count, others' numbers are not read; None: all) -> `Slope.head`, `Slope.scores`;
+    # to be called once
+    weighted: Callable[[Array, Array | None], tuple[MLPHead, Array]]
 
 
 @dataclass(frozen=True)
@@ -230,41 +234,47 @@ class MLP(LinearScores):
         """Whether `weighted_later` stands for `slope` and `head_squares`."""
         return self._as_here("slope", "head_squares", "head_sum")
 
-    def weighted_later(self, head: MLPHead, scores: Array, y: Array) -> WeightedLater:
-        """`slope` for weights that depend on the norms of the samples' gradients, from a single pass, for clipping.
+    def weighted_later(self, head: MLPHead, scores: Array, y: Array, weights: Array) -> WeightedLater:
+        """`slope` for samples that are scaled by the norms of their gradients, from a single pass, for clipping.
 
-        The same bits as from `slope` and `head_squares`: weights are multiplied before the products, not after them.
+        What is scaled is each derivative by a layer's outputs, whose norm is known, and not the loss: where the terms
+        of a derivative cancel, those of a scaled loss may leave other roundings, which large inputs of the layer would
+        make a gradient of any norm. With factors of 1 the bits are those of `slope`.
         """
         layers, biases = _layers_of(head)
         hidden: list[_Hidden] = []
-        outputs = self._outputs(layers, biases, scores, hidden)
-        residuals = self._slope_of_outputs(outputs, y, namespace(y).ones(y.shape))[1]
-        of_layers, of_biases, kept = [], [], list[tuple[Array, Array]]()  # (values, derivatives of the activation)
-        down, through = residuals, ACTIVATIONS[self.activation].slope
+        down = self._slope_of_outputs(self._outputs(layers, biases, scores, hidden), y, weights)[1]
+        squares, of_biases, widest, kept = [], [], [], list[tuple[Array, Array]]()  # (values, derivative by outputs)
+        through = ACTIVATIONS[self.activation].slope
         for after in reversed(layers):
-            (z, gate, active), square = hidden.pop(), square_norms(down)
-            of_layers.append(square_norms(active) * square)
-            of_biases.append(square)
-            kept.append((active, through(z, gate, active.copy(), namespace(z).ones_like(z))))
-            down = common_product(down, after.swapaxes(-1, -2))
-            down *= kept[-1][1]
-        squares = reduce(operator.add, [*of_layers, square_norms(down), *reversed(of_biases)] if biases else of_layers)
+            z, gate, active = hidden.pop()
+            of_biases.append(square_norms(down))
+            widest.append(square_norms(active))
+            squares.append(widest[-1] * of_biases[-1])
+            kept.append((active, down))
+            down = through(z, gate, active.copy(), common_product(down, after.swapaxes(-1, -2)))
+        total = reduce(operator.add, [*squares, square_norms(down), *reversed(of_biases)] if biases else squares)
+        maximum = namespace(y).maximum
 
-        def weighted(weights: Array) -> tuple[MLPHead, Array]:
-            down = residuals
-            down *= weights[..., None].astype(down.dtype, copy=False)
+        def weighted(factors: Array, known: Array | None) -> tuple[MLPHead, Array]:
+            def scaled(slopes: Array) -> Array:
+                slopes *= factors[..., None].astype(slopes.dtype, copy=False)
+                return slopes if known is None else namespace(slopes).where(known[..., None], slopes, 0)
+
             of_layers, of_biases = [], []
-            for after, (active, slope) in zip(reversed(layers), kept, strict=True):
+            for active, slopes in kept:
+                slopes = scaled(slopes)
+                if known is not None:
+                    active = namespace(active).where(known[..., None], active, 0)
                 if biases:
-                    of_biases.append(down.sum(axis=-2))
-                of_layers.append(transposed_product(active, down))
-                down = common_product(down, after.swapaxes(-1, -2))
-                down *= slope
+                    of_biases.append(slopes.sum(axis=-2))
+                of_layers.append(transposed_product(active, slopes))
+            slopes = scaled(down)
             if biases:
-                of_biases.append(down.sum(axis=-2))
-            return _head_of(type(head), of_layers[::-1], of_biases[::-1]), down
+                of_biases.append(slopes.sum(axis=-2))
+            return _head_of(type(head), of_layers[::-1], of_biases[::-1]), slopes
 
-        return WeightedLater(down, squares, weighted)
+        return WeightedLater(down, total, reduce(maximum, widest), reduce(maximum, of_biases), weighted)
 
     def penalized(self, model: Parameters) -> Parameters:
         counted = super().penalized(model)

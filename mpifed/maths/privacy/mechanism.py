@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mpifed.core import loops
 from mpifed.core.privacy import Privacy
 from mpifed.core.record import Array, beside, namespace
+from mpifed.maths.clipping import MODERATE
 from mpifed.maths.kernels import device_noisy
 from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
 from mpifed.maths.privacy.release import Floats
@@ -28,6 +29,7 @@ SMOOTH = 4.0  # s: the noise is continuous noise, randomly rounded with width s,
 _NARROWEST = 32.0  # least standard deviation of each share of the noise, in steps of the grid
 _ROOM = 16  # an element is clamped at this multiple of its usual bound
 _REACH = 13  # standard deviations of noise for which there must be no integer overflow
+_LITTLE = 1e-3  # the largest error of sums in float32, in sensitivities
 _DOUBLES = 2.0**-20  # upper bound, in sensitivities, of all other rounding errors in float64
 _LARGEST = 2.0**50  # bound of integers that doubles represent, with room for their sum
 _TOGETHER = 2**13  # numbers to which noise is added at a time: intermediate results stay in the cache
@@ -81,7 +83,28 @@ class Mechanism:
         ]
 
 
-def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechanism:
+def narrow_error(privacy: Privacy, values: int, rows: int) -> float:
+    """How far sums of clipped gradients in float32 can move neighbours apart, in sensitivities.
+
+    A gradient is made of outer products a d' of vectors in float32, a layer's inputs and slopes. Added in any order,
+    the products a_ij d_ik of b = `rows` records have an error of at most g sum_i |a_ij| |d_ik|, g = b u / (1 - b u),
+    u = 2^-24 (N. Higham: "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1). The norm of |a_i| |d_i|'
+    over all layers is that of the record's gradient, at most G, and so the error's at most g b G. Numbers too small for
+    float32 add at most 2^-126 each, also where it has no subnormal numbers: each a_ij beside slopes of a norm of at
+    most 2^64, each d_ik beside such inputs, each product and each sum.
+    """
+    g = rows * 2.0**-24 / (1 - rows * 2.0**-24)
+    tiny = 3 * MODERATE * math.sqrt(values) * 2.0**-126
+    return 2 * rows * (g * privacy.bound + tiny) / privacy.reach
+
+
+def may_be_narrow(privacy: Privacy, values: int, rows: int) -> bool:
+    """Whether clipped gradients, released one by one, may be added in float32: where epsilon hardly grows by it."""
+    released = privacy.on_gradients and privacy.on_grid and privacy.sampling == "fixed"
+    return released and rows < 2**20 and narrow_error(privacy, values, rows) <= _LITTLE
+
+
+def mechanism(privacy: Privacy, values: int, rows: int, clients: int, narrow: bool = False) -> Mechanism:
     """The mechanism of a job's releases.
 
     Parameters
@@ -89,6 +112,7 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechani
     values : d, the numbers in a release
     rows : most records of a client in a release
     clients : N
+    narrow : whether clipped gradients are added in float32, see `may_be_narrow`
     """
     z, shares = privacy.multiplier, clients if privacy.trust == "distributed" else 1
     # the sums with either record are each rounded; neighbours are compared through the sum without both
@@ -100,6 +124,7 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int) -> Mechani
         return Mechanism(fine, z, 1.0, True, 0.0, shares)
     # the sum of `rows` vectors of norm G has an error of at most rows^2 2^-53 G, and so has its neighbour's
     summed = parts * rows**2 * 2.0**-52 * privacy.bound / privacy.reach
+    summed += narrow_error(privacy, values, rows) if narrow else 0.0
     # for gradients, and for dual and control variables, which contain the noise of previous rounds
     most = 2.0 ** math.ceil(math.log2(_ROOM * rows + _ROOM**2 * z))
     return Mechanism(fine, z, most, False, parts * math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)

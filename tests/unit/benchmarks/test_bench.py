@@ -175,3 +175,12 @@ def test_the_servers_step_is_timed_with_and_without_constraints() -> None:
     seconds = server_step.server_steps(1)
     assert list(seconds) == list(server_step.CONSTRAINTS)
     assert all(taken > 0 for taken in seconds.values())
+
+
+def test_private_rounds_are_said_without_their_noise() -> None:
+    from private_rounds import PrivateRound, shown
+
+    assert shown({("mlp", 1): PrivateRound(0.004, 0.008, 0.002, 1.5)}) == [
+        "private round of mlp, 1 local step: 8.00 ms, exact 4.00, its noise alone 2.00: without it 1.50 times as long; "
+        "at most 1.5"
+    ]

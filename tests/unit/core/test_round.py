@@ -274,10 +274,23 @@ def test_only_what_is_secret_is_not_keyed() -> None:
         )
 
 
-def test_secure_draws_take_every_row_as_often() -> None:
-    rows = secure().draw("rows", np.arange(3000), np.full(3000, 10), 3, secret=True)
-    assert chisquare(np.bincount(rows.ravel(), minlength=10)).pvalue > SURE
-    assert chisquare(np.bincount(rows[:, 0], minlength=10)).pvalue > SURE
+@pytest.mark.parametrize("size", [10, 12])  # of one client, and of all of them at once
+def test_secure_draws_take_every_row_as_often(size: int) -> None:
+    rows = secure().draw("rows", np.arange(6000), np.full(6000, size), 3, secret=True)
+    assert all(len(set(row)) == 3 for row in rows.tolist())
+    assert chisquare(np.bincount(rows.ravel(), minlength=size)).pvalue > SURE
+    assert chisquare(np.bincount(rows[:, 0], minlength=size)).pvalue > SURE
+    others = (rows[:, 1] - rows[:, 0]) % size  # neither is a row likelier after another
+    assert chisquare(np.bincount(others, minlength=size)[1:]).pvalue > SURE
+
+
+@pytest.mark.parametrize("size", [40, 10**6])
+def test_few_rows_are_drawn_in_secret_though_words_repeat_them(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what is drawn with replacement has too few different rows, a client's are drawn anew."""
+    monkeypatch.setattr(round_module, "_SPARE", -9)  # numbers for 10 rows: fewer, 6
+    rows = secure().draw("rows", np.arange(50), np.full(50, size), 10, secret=True)
+    assert all(len(set(row)) == 10 for row in rows.tolist())
+    assert rows.min() >= 0 and rows.max() < size
 
 
 @pytest.mark.parametrize("now", [at(3), secure(3)], ids=["keyed", "secure"])

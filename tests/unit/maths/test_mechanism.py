@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ import pytest
 
 from mpifed.core import loops
 from mpifed.core.privacy import Privacy
-from mpifed.maths.privacy.mechanism import FINE, SMOOTH, Mechanism, Noise, mechanism, release
+from mpifed.maths.privacy.mechanism import (
+    FINE,
+    SMOOTH,
+    Mechanism,
+    Noise,
+    may_be_narrow,
+    mechanism,
+    narrow_error,
+    release,
+)
 
 COMPILED = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 
@@ -67,6 +77,36 @@ def test_many_rows_are_counted() -> None:
     """rows^2 2^-53 G is the error of a sum of so many vectors of norm G; both neighbours have it."""
     few, many = (mechanism(privacy(), 100, rows, 10).inexact for rows in (1, 10**7))
     assert many - few == pytest.approx((10**14 - 1) * 2.0**-52 / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("rows", [1, 30, 91])
+def test_sums_in_float32_are_counted(rows: int, adjacency: str) -> None:
+    """b gamma_b G is the error of a sum of b vectors of norm G; both neighbours have it."""
+    some = privacy(adjacency=adjacency)
+    u = Fraction(1, 2**24)
+    gamma = rows * u / (1 - rows * u)
+    expected = 2 * rows * gamma / (2 if adjacency == "replace-one" else 1)
+    narrow, wide = (mechanism(some, 7850, rows, 10, narrow) for narrow in (True, False))
+    assert narrow.inexact - wide.inexact == pytest.approx(float(expected), rel=1e-6)
+    assert replace(narrow, inexact=wide.inexact) == wide
+    assert may_be_narrow(some, 7850, rows)
+    less = narrow.equivalent_multiplier(np.ones(1)) / wide.equivalent_multiplier(np.ones(1))
+    assert 1 - 1e-3 <= less[0] < 1
+
+
+def test_sums_in_float32_where_they_cost_a_thousandth_at_most() -> None:
+    for adjacency, most in (("replace-one", 129), ("add-remove", 91)):
+        some = privacy(adjacency=adjacency)
+        assert may_be_narrow(some, 10**6, most) and not may_be_narrow(some, 10**6, most + 1)
+        assert narrow_error(some, 10**6, most) <= 1e-3 < narrow_error(some, 10**6, most + 1)
+    for change in (
+        {"noise_on": "upload"}, {"sampling": "poisson"}, {"distribution": "float"}, {"noise_multiplier": 0.0},
+        {"level": "client"}, {"trust": "central"}, {"clip": 1e-15},
+    ):  # fmt: skip
+        assert not may_be_narrow(privacy(**change), 10**6, 20)
+    assert may_be_narrow(privacy(clip=1e-10), 100, 20)  # 2^64 2^-126 is far below it
+    assert not may_be_narrow(privacy(), 100, 2**25)
 
 
 @pytest.mark.parametrize("z", [0.5, 10.0, 300.0])

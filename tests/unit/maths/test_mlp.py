@@ -190,30 +190,60 @@ def test_head_squares_and_clipping_are_those_of_a_loop(objective: MLP, own: bool
         np.testing.assert_allclose(flat(of_client(came, i)), expected, rtol=1e-9, atol=1e-12)
 
 
+class Doubled(MLP):
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+        return super().slope(head, scores, y, 2 * weights)
+
+    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
+        return 4 * super().head_squares(head, scores, y, slopes)
+
+
 @every_network
 @pytest.mark.parametrize("own", [False, True])
-def test_weights_that_come_after_the_pass_give_the_same_bits(objective: MLP, own: bool, rng: Any) -> None:
+def test_factors_that_come_after_the_pass_give_the_same_bits(objective: MLP, own: bool, rng: Any) -> None:
+    """Factors of 1; and others scale what each sample gives."""
     model, X, y, weights = task(objective, rng, own)
-    scores = objective.scores(model.first, X)
-    later = objective.weighted_later(model.head, scores.copy(), y)
-    alone = objective.slope(model.head, scores.copy(), y, np.ones_like(weights)).scores
-    assert np.array_equal(later.slopes, alone)
-    assert np.array_equal(later.head_squares, objective.head_squares(model.head, scores.copy(), y, alone))
-    expected = objective.slope(model.head, scores.copy(), y, weights)
-    head, slopes = later.weighted(weights)
+    scores, ones, head = objective.scores(model.first, X), np.ones(y.shape), model.head
+    later = objective.weighted_later(head, scores.copy(), y, ones)
+    assert np.array_equal(later.slopes, slopes := objective.slope(head, scores.copy(), y, ones).scores)
+    assert np.array_equal(later.head_squares, objective.head_squares(head, scores.copy(), y, slopes))
+    later = objective.weighted_later(head, scores.copy(), y, weights)
+    expected = objective.slope(head, scores.copy(), y, weights)
+    assert np.array_equal(later.slopes, expected.scores)
+    head_too, slopes = later.weighted(ones, None)
     assert np.array_equal(slopes, expected.scores)
-    for (name, leaf), other in zip(leaves(head), bare_leaves(expected.head), strict=True):
+    for (name, leaf), other in zip(leaves(head_too), bare_leaves(expected.head), strict=True):
         assert np.array_equal(leaf, other), name
+    few = rng.random(y.shape) < 0.5  # the others' numbers are not read
+    only = objective.weighted_later(head, scores.copy(), y, weights).weighted(0.25 * few, None)
+    unread = np.where(few[..., None], scores, np.nan)
+    blind = objective.weighted_later(head, unread, y, weights).weighted(0.25 * few, few)
+    expected = objective.slope(head, scores.copy(), y, weights * 0.25 * few)
+    of_all = [[slopes, *bare_leaves(head)] for head, slopes in (only, blind, (expected.head, expected.scores))]
+    for leaf, same, other in zip(*of_all, strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-12, atol=1e-14)
+        assert np.array_equal(leaf, same)
+
+
+@pytest.mark.parametrize("kind", [MLP, Doubled])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("hidden", [4, (4, 3)])
+def test_terms_that_cancel_leave_no_gradient_above_the_bound(kind: Any, dtype: str, hidden: Any, rng: Any) -> None:
+    """Two equal outputs: the slopes' terms cancel, those of a scaled loss but for roundings, which x makes huge."""
+    for clip in (0.3, 0.01):
+        for _ in range(50):
+            objective = kind(hidden, False)
+            model = map_leaves(lambda leaf: leaf.astype(dtype), objective.start(2, 2, rng, "float64"))
+            last = bare_leaves(model)[-1]
+            last[:, 1] = last[:, 0]
+            model.first[1] = 0
+            X = np.array([[[rng.normal() + 3, 1e30 if dtype == "float64" else 1e18]]], dtype)
+            for narrow in (False, True):
+                found = clipped_gradient(objective, model, X, np.zeros((1, 1), int), np.ones((1, 1)), clip, narrow)
+                assert np.linalg.norm(flat(found).astype("f8")) <= clip
 
 
 def test_a_slope_of_one_s_own_is_what_is_clipped(rng: Any) -> None:
-    class Doubled(MLP):
-        def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-            return super().slope(head, scores, y, 2 * weights)
-
-        def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
-            return 4 * super().head_squares(head, scores, y, slopes)
-
     model, X, y, weights = task(MLP(7, True), rng)
     assert MLP(7, True).weighs_later
     assert not Doubled(7, True).weighs_later

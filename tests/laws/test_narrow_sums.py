@@ -1,0 +1,215 @@
+"""Sums of clipped gradients in float32: neighbours stay within what the mechanism counts, whatever the records are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from small import algorithm, answers, block_of
+
+from mpifed.algorithms import private
+from mpifed.algorithms.private import mechanism_of, sums_narrow
+from mpifed.core.round import Round
+from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths.objectives import MLP, Parameters, Softmax
+from mpifed.maths.objectives.mlp import BiasedOutput
+from mpifed.maths.privacy.mechanism import Noise, release
+
+CLIENTS, P, L = 40, 7, 3
+MODELS: dict[str, tuple[dict[str, Any], int]] = {
+    "softmax": ({"name": "softmax", "bias": False}, L),
+    "softmax, bias": ({"name": "softmax", "bias": True}, L),
+    "least squares": ({"name": "least-squares", "bias": True}, 1),
+    "network": ({"name": "mlp", "hidden": 4, "bias": False}, L),
+    "deep network": ({"name": "mlp", "hidden": (5, 4), "bias": True, "activation": "relu"}, L),
+    "of targets": ({"name": "mlp", "hidden": 4, "bias": True, "loss_name": "squared-error"}, 1),
+}
+every_model = pytest.mark.parametrize("model", MODELS)
+
+
+def at() -> Round:
+    return Round(0, 1, np.ones(CLIENTS, dtype=bool))
+
+
+def made(model: str, rows: int, features: int = P, **privacy: Any) -> Any:
+    """One whose every minibatch has all rows of a client."""
+    objective, outputs = MODELS[model]
+    table = {"name": "fedavg", "batch_size": rows, "client_optimizer": {"learning_rate": 0.3}}
+    settings = {"clip": 1.0, "noise_multiplier": 1.0, **privacy}
+    return algorithm(table, settings, [rows] * CLIENTS, features, outputs, objective, dtype="float32")
+
+
+def integers(one: Any, X: Any, y: Any, model: Any, shard: type, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """[CLIENTS, d] what each client would release without noise, in sensitivities."""
+    found: list[Any] = []
+
+    def silent(how: Any, values: Any, each: float, noise: Any, gain: float, out: Any) -> None:
+        numbers = np.empty(values.shape)
+        release(how, values, each, Noise(0.0, np.random.Philox(1).random_raw, values.size), None, numbers)
+        found.append(numbers.ravel())
+        out[...] = 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(private, "release", silent)
+        answers(one, block_of(list(zip(X, y, strict=True)), shard, "float32"), at(), model)
+    return np.concatenate(found).reshape(CLIENTS, -1) * 2.0 ** -mechanism_of(one.problem, 1, one.batch_size).exponent
+
+
+def model_like(one: Any, rng: Any, size: float) -> Any:
+    d = sum(leaf.size for leaf in private.bare_leaves(private.model_template(one.problem)))
+    return rng.normal(size=d) * size
+
+
+def any_records(rng: Any, outputs: int, shape: tuple[int, ...], features: int = P) -> Any:
+    """Of every size that float32 has, with subnormal numbers; zeros, and what is no number."""
+    X = rng.normal(size=(*shape, features)) * 10 ** rng.uniform(-45, 38, (*shape, 1))
+    X[rng.random(shape) < 0.5] *= 10 ** rng.uniform(-40, 0, features)
+    X[rng.random(shape) < 0.3] = rng.normal(size=features)
+    X[rng.random(shape) < 0.1, 1:] = 0
+    X[rng.random(shape) < 0.05, 0] = rng.choice([np.nan, np.inf, -np.inf, 1e300, -1e300])
+    y = rng.integers(0, outputs, shape) if outputs > 1 else rng.normal(size=shape) * 10 ** rng.uniform(-45, 38, shape)
+    return X, y
+
+
+@every_model
+@pytest.mark.parametrize("rows", [1, 2, 30, 128])
+@pytest.mark.parametrize("clip", [1e-100, 1e-25, 1e-9, 1.0, 1e15, 1e30])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_neighbours_of_any_records(
+    model: str, rows: int, clip: float, array_shard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, rng, outputs, worst = made(model, rows, clip=clip), np.random.default_rng(rows), MODELS[model][1], 0.0
+    assert sums_narrow(one.problem, rows) == (clip > 1e-10)
+    how = mechanism_of(one.problem, 1, rows)
+    for size in (0.0, 1e-3, 1.0, 1e3, 1e15):
+        at_model = model_like(one, rng, size)
+        X, y = any_records(rng, outputs, (CLIENTS, rows))
+        X_, y_, which = X.copy(), y.copy(), rng.integers(0, rows, CLIENTS)
+        X_[np.arange(CLIENTS), which], y_[np.arange(CLIENTS), which] = any_records(rng, outputs, (CLIENTS,))
+        here, there = (integers(one, *data, at_model, array_shard, monkeypatch) for data in ((X, y), (X_, y_)))
+        worst = max(worst, np.linalg.norm(here - there, axis=1).max())
+    assert worst <= 1 + how.inexact
+
+
+@pytest.mark.parametrize("features", [1, 16, 257])
+@pytest.mark.parametrize("rows", [64, 100, 129])
+def test_neighbours_whose_sums_are_rounded_one_way(
+    features: int, rows: int, array_shard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One record lifts every sum above a power of two, where each of the others is rounded up; or none is."""
+    one, rng = made("least squares", rows, features), np.random.default_rng(1)
+    how, worst, moved = mechanism_of(one.problem, 1, rows), 0.0, 0.0
+    for _ in range(20):
+        X = np.ones((CLIENTS, rows, features)) / np.sqrt(features + 1)
+        y = np.full((CLIENTS, rows), -1.0) * rng.choice([1 + 2.0**-10, 1.0, 1 - 2.0**-9, 1 / 3], (CLIENTS, 1))
+        y[:, : rows // 2] = -0.999 * 2.0 ** -rng.integers(0, 3, (CLIENTS, 1))
+        y[:, 0], other = -1.0, y.copy()
+        other[:, 0] = 1.0
+        here, there = (integers(one, X, part, None, array_shard, monkeypatch) for part in (y, other))
+        apart = np.linalg.norm(here - there, axis=1)
+        worst, moved = max(worst, apart.max()), max(moved, np.abs(apart - np.median(apart)).max())
+    assert 0.999 < worst <= 1 + how.inexact
+    assert moved > 0  # roundings are there to be counted
+
+
+@every_model
+def test_what_one_client_holds_moves_no_other(model: str, array_shard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: no sum is made in another way because of a record that another client has."""
+    one, rng, outputs = made(model, 20), np.random.default_rng(3), MODELS[model][1]
+    at_model = model_like(one, rng, 1.0)
+    X = rng.normal(size=(CLIENTS, 20, P))
+    y = rng.integers(0, outputs, (CLIENTS, 20)) if outputs > 1 else rng.normal(size=(CLIENTS, 20))
+    before = integers(one, X, y, at_model, array_shard, monkeypatch)
+    for bad in (np.nan, np.inf, 1e300, 3e38, 1e25, 1e-42):
+        X[7, 3] = bad
+        after = integers(one, X, y, at_model, array_shard, monkeypatch)
+        assert np.array_equal(np.delete(before, 7, axis=0), np.delete(after, 7, axis=0))
+        assert np.linalg.norm(after[7] - before[7]) <= 1 + mechanism_of(one.problem, 1, 20).inexact
+
+
+# --- the products that are installed ---------------------------------------------------------------------------------
+
+
+def columns(kind: str, rng: Any, rows: int, width: int) -> Any:
+    """[rows, width] numbers whose sums are rounded much."""
+    if kind == "any":
+        return rng.normal(size=(rows, width)) * 10 ** rng.uniform(-6, 6, (rows, 1))
+    if kind == "one way":  # above a power of two by the first, which rounds up every other
+        numbers = np.full((rows, width), 2.0**-24 * (1 + 2.0**-12))
+        numbers[0] = 1.0
+        return numbers
+    if kind == "cancelling":
+        numbers = rng.normal(size=(rows, width))
+        numbers[1::2] = -numbers[: rows - rows % 2 : 2] * (1 + 2.0**-20)
+        return numbers
+    return 1 + rng.random((rows, width))  # positive
+
+
+@pytest.mark.parametrize("kind", ["any", "one way", "cancelling", "positive"])
+@pytest.mark.parametrize(("rows", "features", "scores"), [
+    (1, 5, 3), (2, 1, 1), (7, 60, 1), (30, 784, 10), (100, 784, 128), (129, 33, 17), (129, 4, 200), (128, 1000, 2),
+])  # fmt: skip
+def test_products_in_float32_are_within_the_bound(kind: str, rows: int, features: int, scores: int) -> None:
+    """Of every element, and so of the norm: no product is made in a narrower format, or by fewer of them."""
+    rng, g = np.random.default_rng(0), rows * 2.0**-24 / (1 - rows * 2.0**-24)
+    X = columns(kind, rng, rows, features).astype("f4")
+    slopes = (np.ones((rows, scores)) if kind == "one way" else columns(kind, rng, rows, scores)).astype("f4")
+    found = Softmax().pull(X[None], slopes[None])[0]
+    assert found.dtype == np.float32
+    wide, wide_slopes = X.astype("f8"), slopes.astype("f8")
+    exact = sum(np.multiply.outer(x, d) for x, d in zip(wide, wide_slopes, strict=True))
+    most = sum(np.multiply.outer(np.abs(x), np.abs(d)) for x, d in zip(wide, wide_slopes, strict=True))
+    assert (np.abs(found - exact) <= (g + 1e-12) * most).all()
+    norms = np.linalg.norm(wide, axis=1) @ np.linalg.norm(wide_slopes, axis=1)
+    assert np.linalg.norm(found - exact) <= (g + 1e-12) * norms
+
+
+# --- against a loop --------------------------------------------------------------------------------------------------
+
+
+def one_gradient(first: Any, head: Any, x: Any, label: int) -> Any:
+    """[d] of one sample: softmax, or a network with swish and intercepts; written out."""
+    z = x @ first
+    if isinstance(head, BiasedOutput):
+        z = z + head.hidden_bias
+        gate = 1 / (1 + np.exp(-z))
+        logits = (z * gate) @ head.second + head.output_bias
+    else:
+        logits = z
+    power = np.exp(logits - logits.max())
+    residual = power / power.sum()
+    residual[label] -= 1
+    if not isinstance(head, BiasedOutput):
+        return np.outer(x, residual).ravel()
+    down = (head.second @ residual) * (gate + z * gate * (1 - gate))
+    parts = np.outer(x, down), np.outer(z * gate, residual), down, residual
+    return np.concatenate([part.ravel() for part in parts])
+
+
+@pytest.mark.parametrize("clip", [1e-6, 0.5, 1e6])
+@pytest.mark.parametrize("hidden", [0, 6])
+@pytest.mark.parametrize("rows", [1, 60])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_against_a_loop(clip: float, hidden: int, rows: int, sparse: bool) -> None:
+    rng, features, outputs, clients = np.random.default_rng(0), 20, 4, 3
+    objective: Any = MLP(hidden, True) if hidden else Softmax(bias=False)
+    first = rng.normal(size=(features, hidden or outputs)) / 4
+    head: Any = ()
+    if hidden:
+        head = BiasedOutput(rng.normal(size=(hidden, outputs)), rng.normal(size=hidden), rng.normal(size=outputs))
+        head = BiasedOutput(*(leaf.astype("f4") for leaf in head))
+    model, X = Parameters(first.astype("f4"), head), rng.normal(size=(clients, rows, features)).astype("f4")
+    y = rng.integers(0, outputs, (clients, rows))
+    X[rng.random(X.shape) < 0.5] = 0
+    given = tuple(csr_matrix(x) for x in X) if sparse else X
+    found = clipped_gradient(objective, model, given, y, np.ones(y.shape), clip, narrow=True)
+    assert found.first.dtype == np.float32
+    for i in range(clients):
+        expected = 0
+        for x, label in zip(X[i].astype("f8"), y[i], strict=True):
+            gradient = one_gradient(model.first.astype("f8"), head, x, label)
+            expected = expected + gradient * min(1.0, clip / np.linalg.norm(gradient))
+        came = np.concatenate([found.first[i].ravel(), *(leaf[i].ravel() for leaf in found.head)])
+        assert np.linalg.norm(came - expected) <= 3e-6 * max(np.linalg.norm(expected), rows * min(clip, 1.0))
