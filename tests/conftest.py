@@ -92,6 +92,7 @@ _guard: _Guard | None = None
 def pytest_configure(config: pytest.Config) -> None:
     """Under `mpiexec ... pytest --with-mpi`: the guard, and a terminal of rank 0 alone."""
     global _guard
+    gc.disable()  # until all is collected: a quarter of the time
     config.addinivalue_line("markers", "launch: starts mpiexec")
     if config.getoption("--with-mpi", False):
         from mpi4py import MPI
@@ -110,6 +111,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_finish() -> None:
     """What 10,000 collected tests hold is not looked through again by the garbage collector."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000)  # they make much that is no garbage: a tenth of the time
 
 
