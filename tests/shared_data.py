@@ -6,11 +6,9 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
-
-import pytest
 
 from mpifed.core.tables import Table
 from mpifed.run import environment, setup
@@ -35,10 +33,11 @@ class SharedData(DataCache):
 @contextmanager
 def shared_data() -> Iterator[None]:
     """Among single runs, until it is left; and nothing is forced onto the disk, since no test cuts the power."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setup, "DataCache", SharedData)
-        for name in ("commit", "versions", "blas"):
-            patch.setattr(environment, name, functools.cache(getattr(environment, name)))
-        for name in ("fsync", "fdatasync"):
-            patch.setattr(os, name, lambda file: None)
+    quick: list[tuple[Any, str, Any]] = [(setup, "DataCache", SharedData)]
+    quick += [(environment, name, functools.cache(getattr(environment, name))) for name in ("commit", "versions", "blas")]
+    quick += [(os, name, lambda file: None) for name in ("fsync", "fdatasync")]
+    with ExitStack() as before:  # not pytest's MonkeyPatch: this is for ranks too, which need no pytest
+        for owner, name, value in quick:
+            before.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         yield
