@@ -27,6 +27,9 @@ settings.register_profile("mpifed", deadline=None)  # how long an example takes 
 settings.load_profile("mpifed")
 
 LAUNCH_LIMIT_S = 90.0
+_HERE = Path(__file__).parent
+STANDING = [("-m", "mpifed"), (str(_HERE / "laws/sweeps.py"),), (str(_HERE / "device/on_ranks.py"),)]
+OF_A_COMMAND = ("MPIFED_", "CUDA_", "MPICH_GPU_")  # variables that mpifed reads when it is called
 GRACE_S = 5.0  # how long a rank that failed waits for the others before it ends them
 
 # --- loops over memory, compiled and not ------------------------------------------------------------------------
@@ -92,6 +95,7 @@ _guard: _Guard | None = None
 def pytest_configure(config: pytest.Config) -> None:
     """Under `mpiexec ... pytest --with-mpi`: the guard, and a terminal of rank 0 alone."""
     global _guard
+    gc.disable()  # until all is collected: a quarter of the time
     config.addinivalue_line("markers", "launch: starts mpiexec")
     if config.getoption("--with-mpi", False):
         from mpi4py import MPI
@@ -103,13 +107,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Folders of which `-m` takes nothing, as it is by default: for the others nobody imports PyTorch and JAX."""
     marker, chosen = collection_path.name, config.getoption("markexpr")
-    of_its_own = marker in ("models", "kill", "slurm") and collection_path.parent == Path(__file__).parent
+    of_its_own = marker in ("models", "kill", "slurm") and collection_path.parent == _HERE
     return True if of_its_own and chosen.startswith("not (") and marker in chosen else None
 
 
 def pytest_collection_finish() -> None:
     """What 10,000 collected tests hold is not looked through again by the garbage collector."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000)  # they make much that is no garbage: a tenth of the time
 
 
@@ -422,8 +427,8 @@ def launch() -> Iterator[Callable[..., Ended]]:
     """launch(ranks, *arguments): `python -m mpifed arguments` under mpiexec; ranks = 0 is without it.
 
     ranks = None calls the same command in this process, which is ten times as quick: for messages, codes and results.
-    Processes that stand call it, as long as they do, but for programs and environments that ranks must start with.
-    A launch that takes longer than `limit_s` fails the test.
+    Processes that stand call it, as long as they do, but for programs and environments that ranks must start with: they
+    run those of `STANDING` alone. A launch that takes longer than `limit_s` fails the test.
     """
     worlds: dict[int, World] = {}
 
@@ -439,7 +444,7 @@ def launch() -> Iterator[Callable[..., Ended]]:
             return _called([str(one) for one in arguments], cwd, env or {})
         words = [*program, *map(str, arguments)]
         env = env or {}
-        if not ranks or (program == ("-m", "mpifed") and all(name.startswith("MPIFED_") for name in env)):
+        if not ranks or (program in STANDING and all(name.startswith(OF_A_COMMAND) for name in env)):
             said = worlds.setdefault(ranks, World(ranks)).call(words, limit_s, cwd, env)
             if said is None:
                 pytest.fail(f"hangs on {ranks} ranks: {arguments}")

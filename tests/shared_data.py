@@ -1,4 +1,4 @@
-"""What every run of a process would do again, done once: opening the same data, asking for versions and the commit."""
+"""What every run of a process would do again, done once: opening data, finding libraries, versions and the commit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
+from threadpoolctl import ThreadpoolController
 
 from mpifed.core.tables import Table
-from mpifed.run import environment, setup
+from mpifed.run import api, environment, setup
 from mpifed.run.data_cache import DataCache
 
 
@@ -32,13 +32,22 @@ class SharedData(DataCache):
         self._values = self.opened.setdefault(repr((key, stamps)), {}) if alike else {}
 
 
+@functools.lru_cache(1)
+def _pools(modules: int) -> ThreadpoolController:
+    """The libraries with threads that are loaded; those of other modules are found once there are more modules."""
+    return ThreadpoolController()
+
+
 @contextmanager
 def shared_data() -> Iterator[None]:
     """Among single runs, until it is left; and nothing is forced onto the disk, since no test cuts the power."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setup, "DataCache", SharedData)
-        for name in ("commit", "versions", "blas"):
-            patch.setattr(environment, name, functools.cache(getattr(environment, name)))
-        for name in ("fsync", "fdatasync"):
-            patch.setattr(os, name, lambda file: None)
+    quick: list[tuple[Any, str, Any]] = [(setup, "DataCache", SharedData)]
+    quick.append((api, "threadpool_limits", lambda limits: _pools(len(sys.modules)).limit(limits=limits)))
+    for name in ("commit", "versions", "blas"):
+        quick.append((environment, name, functools.cache(getattr(environment, name))))
+    quick += [(os, name, lambda file: None) for name in ("fsync", "fdatasync")]
+    with ExitStack() as before:  # not pytest's MonkeyPatch: this is for ranks too, which need no pytest
+        for owner, name, value in quick:
+            before.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         yield

@@ -1,4 +1,4 @@
-"""Ranks that call one command after the other: what is to be said of `mpifed` without starting processes each time.
+"""Ranks that call one command after the other: what is to be said of `mpifed`, or run, without starting processes.
 
 `standing.py FOLDER RANKS`: rank r reads a line of JSON for each command from FOLDER/r, until there are none. It writes
 what the command says to FOLDER/<number>-<r>.out and .err, and then its exit code to .code. Without ranks (0), each
@@ -8,6 +8,7 @@ command has a process of its own, forked from one that has imported everything: 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import runpy
@@ -43,7 +44,8 @@ class World:
 
         Parameters
         ----------
-        command : what is said to Python: "-m mpifed ..."; without ranks also "-c ..." or a script and its arguments
+        command : what is said to Python: "-m mpifed ...", or a script of the tests, which leaves all as it was, and its
+            arguments; without ranks any script, and "-c ..."
         env : variables of this command alone
         """
         if self.process is None:
@@ -99,7 +101,7 @@ class World:
 
 
 def called(command: Sequence[str], name: Path) -> int:
-    """The exit code of a command of `mpifed`."""
+    """The exit code of a command of `mpifed`, or of a script."""
     with (
         open(f"{name}.out", "w", buffering=1, encoding="utf-8") as out,
         open(f"{name}.err", "w", buffering=1, encoding="utf-8") as err,
@@ -107,7 +109,11 @@ def called(command: Sequence[str], name: Path) -> int:
         contextlib.redirect_stderr(err),
     ):
         try:
-            main(list(command[2:]))
+            if command[0] == "-m":
+                main(list(command[2:]))
+            else:
+                sys.argv = list(command)
+                runpy.run_path(command[0], run_name="__main__")
         except SystemExit as end:
             return int(end.code or 0)
     return 0
@@ -157,8 +163,15 @@ def answer(folder: Path, rank: int, call: Callable[[Sequence[str], Path], int]) 
             os.replace(f"{name}.part", f"{name}.code")
 
 
+def patient() -> None:
+    """Ranks that wait look for messages every 0.3 ms, not every 0.05: a tenth of a core less for each."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(29, ctypes.c_ulong(300_000), 0, 0, 0)  # PR_SET_TIMERSLACK
+
+
 if __name__ == "__main__":
     if int(sys.argv[2]):
+        patient()
         answer(Path(sys.argv[1]), connect().rank, called)
     else:
         answer(Path(sys.argv[1]), 0, forked)

@@ -32,6 +32,7 @@ from mpifed.observers import OBSERVERS, Observer
 
 _NUMBER, _LIST = "number", "list"
 _ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
+_TABLE = TypeAdapter(Table)
 Part = TypeVar("Part")  # a dataclass
 
 
@@ -89,7 +90,7 @@ REGULARIZER = Kind[Regularizer]("regularizer", REGULARIZERS, (), Regularizer)
 
 def optimizers(algorithm: ReadOnlyTable) -> dict[str, Kind[object]]:
     """The optimizers that a valid `[algorithm]` takes, by the name of their tables."""
-    hints = get_type_hints(_class(ALGORITHM, algorithm))
+    hints = _hints(_class(ALGORITHM, algorithm))
     return {name: Kind(name, {"sgd": hints[name]}, (), object, standard="sgd") for name in OPTIMIZERS if name in hints}
 
 
@@ -187,7 +188,7 @@ def _arguments(kind: Kind[Part], part: type[Part], made: type[Part], table: Read
 def written_out(kind: Kind[Part], table: ReadOnlyTable) -> Table:
     """The table with all defaults, without keys that are None."""
     fields = _fields(kind, _class(kind, table), table)
-    plain = TypeAdapter(Table).dump_python(fields, mode="json")
+    plain = _TABLE.dump_python(fields, mode="json")
     return {
         "name": table.get("name", kind.standard),
         **{key: value for key, value in plain.items() if value is not None},
@@ -248,6 +249,12 @@ def _model(part: type, given: tuple[str, ...]) -> type[BaseModel]:
     typed: Table = {key_of(field): (hints[field.name], _default(field)) for field in fields}
     model: type[BaseModel] = create_model(part.__name__, __config__=config, **typed)
     return model
+
+
+@cache
+def _hints(part: type) -> Table:
+    """The annotations of a class, evaluated once."""
+    return get_type_hints(part)
 
 
 def key_of(field: dataclasses.Field[object]) -> str:

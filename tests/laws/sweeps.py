@@ -6,6 +6,8 @@ Every other rank does without compiled loops, which must not change a bit.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from shared_data import SharedData, shared_data
@@ -13,6 +15,7 @@ from shared_data import SharedData, shared_data
 from mpifed.comm.transport import connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED
+from mpifed.maths.privacy import accounting, renyi
 from mpifed.run import command
 from mpifed.run.command import How, run_command
 
@@ -26,11 +29,26 @@ def ended(job: Path, out: Path) -> int:
         return end.code
 
 
+@contextmanager
+def fewer_orders() -> Iterator[None]:
+    """Epsilons in a tenth of the time, larger than need be."""
+    before = renyi.ORDERS
+    try:
+        renyi.ORDERS = accounting.ORDERS = before[::12]
+        renyi.gaussian_curve.cache_clear()
+        yield
+    finally:
+        renyi.ORDERS = accounting.ORDERS = before
+        renyi.gaussian_curve.cache_clear()
+
+
 if __name__ == "__main__":
-    if connect().rank % 2:
-        loops.compiled = None
-    folder, *jobs = map(Path, sys.argv[1:])
-    command.DataCache = SharedData  # type: ignore[misc]
-    with shared_data():
+    with shared_data(), fewer_orders(), ExitStack() as before:
+        before.callback(setattr, command, "DataCache", command.DataCache)
+        before.callback(setattr, loops, "compiled", loops.compiled)
+        command.DataCache = SharedData  # type: ignore[misc]
+        if connect().rank % 2:
+            loops.compiled = None
+        folder, *jobs = map(Path, sys.argv[1:])
         failed = {code for job in jobs if (code := ended(job, folder / job.stem)) not in FINISHED}
     sys.exit(max(failed, default=0))
