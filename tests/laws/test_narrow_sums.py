@@ -13,7 +13,7 @@ from mpifed.algorithms import private
 from mpifed.algorithms.private import mechanism_of, sums_narrow
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
-from mpifed.maths.objectives import MLP, Parameters, Softmax
+from mpifed.maths.objectives import MLP, LeastSquares, Parameters, Softmax
 from mpifed.maths.objectives.mlp import BiasedOutput
 from mpifed.maths.privacy.mechanism import Noise, release
 
@@ -127,6 +127,19 @@ def test_what_one_client_holds_moves_no_other(model: str, array_shard: Any, monk
         after = integers(one, X, y, at_model, array_shard, monkeypatch)
         assert np.array_equal(np.delete(before, 7, axis=0), np.delete(after, 7, axis=0))
         assert np.linalg.norm(after[7] - before[7]) <= 1 + mechanism_of(one.problem, 1, 20).inexact
+
+
+@pytest.mark.parametrize("x", [1e-44, 1e-30, 1e-3, 1.0, 1e15, 1e25, 3e38])
+@pytest.mark.parametrize("target", [1e-90, 1e-44, 1e-5, 1.0, 1e15, 1e25, 1e38, 1e45, 1e90])
+def test_what_is_beyond_float32_counts_as_zero(x: float, target: float) -> None:
+    """Features and scaled slopes above 2^64, and factors below 2^-126; all else is the clipped gradient."""
+    X, y = np.full((1, 1, 1), x, "f4"), np.full((1, 1), target)
+    found = clipped_gradient(LeastSquares(), Parameters(np.zeros((1, 1), "f4"), ()), X, y, np.ones((1, 1)), 0.7, True)
+    wide = float(X[0, 0, 0])
+    factor = min(1.0, 0.7 / (wide * target))
+    counts = wide <= 2.0**64 and target * factor <= 2.0**64 and factor >= 2.0**-126
+    expected = -wide * target * factor if counts else 0.0
+    assert float(found.first[0, 0, 0]) == pytest.approx(expected, rel=2e-6, abs=2.0**-60)
 
 
 # --- the products that are installed ---------------------------------------------------------------------------------
