@@ -27,8 +27,8 @@ from mpifed.maths.sparse import emptied
 
 # of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60
 _LARGEST = 1e200
-# of norms of vectors whose products and their sums are made in float32, far from its limits
-MODERATE = 2.0**64
+# of norms of vectors whose products are made in float32: no sum of up to 255 can overflow, however large the bound is
+MODERATE = 2.0**60
 _NORMAL = 2.0**-126  # smaller numbers have fewer digits in float32
 # exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
 _HAIR = 1 - 2.0**-20
@@ -46,7 +46,7 @@ def clipped_gradient(
 
     Below the bound the factor is exactly 1: if no sample reaches it and the model is in float64, the result equals
     `gradient` bit for bit. Scores of a model in float32 are computed in float32. A sample whose gradient is not finite,
-    or whose features or slopes have a norm above 1e100, for sums in float32 2^64 after clipping, counts as zero: an
+    or whose features or slopes have a norm above 1e100, for sums in float32 2^60 after clipping, counts as zero: an
     error, or a sum that is not finite, would reveal its presence.
 
     Parameters
@@ -125,7 +125,7 @@ def _of_linear_scores(
 def _moderate(of_features: Array, of_slopes: Array, factors: Array, later: WeightedLater | None) -> Array:
     """[n, s] whether nothing that float32 cannot hold matters to a sample's clipped gradient.
 
-    Its factor has all its digits, and the outer products are of vectors of norms up to 2^64, see `narrow_error`.
+    Its factor has all its digits, and the outer products are of vectors of norms up to 2^60, see `narrow_error`.
     """
     steepest, widest = of_slopes, of_features
     if later is not None:

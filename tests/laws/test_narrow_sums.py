@@ -114,6 +114,22 @@ def test_neighbours_whose_sums_are_rounded_one_way(
     assert moved > 0  # roundings are there to be counted
 
 
+@pytest.mark.parametrize("clip", [1e30, 1e36, 1e37, 1e38, 1e39, 1e60])
+def test_no_sum_overflows_however_large_the_clip_is(
+    clip: float, array_shard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three records of a norm that float32 can hold and a fourth, beside three whose fourth has the other sign."""
+    one = made("least squares", 100, clip=clip)
+    how, X, y = mechanism_of(one.problem, 1, 100), np.zeros((CLIENTS, 100, P)), np.zeros((CLIENTS, 100))
+    sizes = np.tile(2.0 ** np.linspace(57, 67, CLIENTS // 2), 2)  # of the features; targets are clipped to fit, or not
+    X[..., 0], y[:, :4] = sizes[:, None], -np.where(np.arange(CLIENTS) < CLIENTS // 2, sizes, 1e38)[:, None]
+    other = y.copy()
+    other[:, 0] *= -1
+    here, there = (integers(one, X, part, None, array_shard, monkeypatch) for part in (y, other))
+    assert sums_narrow(one.problem, 100)
+    assert np.linalg.norm(here - there, axis=1).max() <= 1 + how.inexact
+
+
 @every_model
 def test_what_one_client_holds_moves_no_other(model: str, array_shard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit: no sum is made in another way because of a record that another client has."""

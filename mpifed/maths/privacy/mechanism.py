@@ -91,7 +91,7 @@ def narrow_error(privacy: Privacy, values: int, rows: int) -> float:
     u = 2^-24 (N. Higham: "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1). The norm of |a_i| |d_i|'
     over all layers is that of the record's gradient, at most G, and so the error's at most g b G. Numbers too small for
     float32 add at most 2^-126 each, also where it has no subnormal numbers: each a_ij beside slopes of a norm of at
-    most 2^64, each d_ik beside such inputs, each product and each sum.
+    most 2^60, each d_ik beside such inputs, each product and each sum.
     """
     g = rows * 2.0**-24 / (1 - rows * 2.0**-24)
     tiny = 3 * MODERATE * math.sqrt(values) * 2.0**-126
