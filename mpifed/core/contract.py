@@ -8,6 +8,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from mpifed.core.errors import UsageError
@@ -64,6 +65,12 @@ def breaches(part: type, base: type) -> Iterator[str]:
             yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
 
 
+@cache
+def _breaches(part: type, base: type) -> tuple[str, ...]:
+    """The same, looked for once: a run asks for its classes many times."""
+    return tuple(breaches(part, base))
+
+
 def _near(name: str, contract: list[str]) -> list[str]:
     """The member that a name nearly is: by most of its letters, or but for two neighbours that are swapped."""
     swapped = {name[:at] + name[at + 1] + name[at] + name[at + 2 :] for at in range(len(name) - 1)}
@@ -87,7 +94,7 @@ def own_class(name: str, base: type, place: str) -> type:
     part = own_object(name, place, base)
     if not isinstance(part, type):
         raise UsageError(f"{place}: is no class")
-    if wrong := list(breaches(part, base)):
+    if wrong := _breaches(part, base):
         raise UsageError("\n".join(f"{place}: {breach}" for breach in wrong))
     return part
 
