@@ -5,6 +5,7 @@ They measure the cost of a round and of an evaluation before any shard is opened
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import tracemalloc
@@ -248,9 +249,11 @@ def _blocks_extrapolated(scenario: Scenario, blocks: Sequence[range], now: Round
 
 def _blocks(scenario: Scenario, ranges: Sequence[range], now: Round, budget_s: float) -> MeasuredCost:
     """The cost of a round on a rank with blocks of these clients; large blocks are extrapolated from fewer clients."""
+    indices = itertools.count(now.index)  # other rows each time: those of the round before may be in memory
 
     def play_round(server: Record, clients: States, aggregator: _Rehearsal) -> None:
-        after, renewed = play(scenario.algorithm.exchanges, server, clients, now, aggregator)
+        here = now._replace(index=next(indices))
+        after, renewed = play(scenario.algorithm.exchanges, server, clients, here, aggregator)
         if aggregator.specs is not None:
             first_block = (renewed[0], clients[0], len(aggregator.blocks[0].clients)) if renewed else (None, None, 0)
             check_renewed(scenario.job.algorithm["name"], after, aggregator.specs, *first_block)
