@@ -186,25 +186,28 @@ def _rehearse(
         memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    if imported or sum(times[0]) < (PATIENCE_S if aggregator.channel.name == "plain" else SEALED_PATIENCE_S):
+    if imported or sum(times[0][:2]) < (PATIENCE_S if aggregator.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first run is slow, and tracing slows it down further
         aggregator.count_anew()
-    while not times or sum(map(sum, times)) < budget_s:
+    while not times or sum(hosting + opening for hosting, opening, _ in times) < budget_s:
         times.append(_seconds_of(lambda: act(server, clients, aggregator), aggregator))
-    hosting, opening = (median(parts) for parts in zip(*times, strict=True))
+    hosting, opening, processor = (median(parts) for parts in zip(*times, strict=True))
     partners = aggregator.partners(int(now.present.sum()))
     return MeasuredCost(
-        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.broadcasts, partners
-    )
+        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.broadcasts, partners,
+        processor=processor,
+    )  # fmt: skip
 
 
-def _seconds_of(act: Callable[[], object], aggregator: _Rehearsal) -> tuple[float, float]:
-    """(hosting, opening): seconds of all but the opening of sums, and of the opening."""
+def _seconds_of(act: Callable[[], object], aggregator: _Rehearsal) -> tuple[float, float, float]:
+    """(hosting, opening, processor): seconds of all but the opening of sums, of the opening; processor time of both."""
+    processor = -time.process_time()
     start, opened_s = time.perf_counter() + aggregator.skipped_s, aggregator.opening_s
     with np.errstate(all="ignore"):  # means over no clients: all may be on other ranks
         act()
     opening = aggregator.opening_s - opened_s
-    return time.perf_counter() + aggregator.skipped_s - start - opening, opening
+    hosting = time.perf_counter() + aggregator.skipped_s - start - opening
+    return hosting, opening, processor + time.process_time()
 
 
 def _everybody(scenario: Scenario) -> Round:
@@ -243,7 +246,9 @@ def _blocks_extrapolated(scenario: Scenario, blocks: Sequence[range], now: Round
     several = _blocks(scenario, blocks[:count], now, budget_s)
     each = max(several.memory - two_blocks.memory, 0.0) / (count - 2)
     return several._replace(
-        hosting=several.hosting * len(blocks) / count, memory=several.memory + (len(blocks) - count) * each
+        hosting=several.hosting * len(blocks) / count,
+        processor=several.processor * len(blocks) / count,
+        memory=several.memory + (len(blocks) - count) * each,
     )
 
 
