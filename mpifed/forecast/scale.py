@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -182,25 +183,30 @@ def _slowed(scenario: Scenario, ranks: int) -> float:
     """How much more processor time a rehearsal takes while others run, one for each other rank of a node."""
     typical = _typical(scenario, ranks)
 
-    def rehearse() -> float:
+    def rehearse(scenario: Scenario) -> float:
         return rehearse_round(scenario, typical.placement, typical.now, typical.busiest, _BUDGET_S).processor
 
-    alone = min(rehearse() for _ in range(_TRIES))
-    with _repeated_by(ranks - 1, rehearse):
-        return max(min(rehearse() for _ in range(_TRIES)) / max(alone, 1e-9), 1.0)
+    def repeat(parent: int) -> None:
+        own = scenario._replace(random_rows=random_rows_like(scenario.data))  # and not the parent's, in a common cache
+        while os.getppid() == parent:
+            rehearse(own)
+
+    alone = median(rehearse(scenario) for _ in range(_TRIES))
+    with _children(ranks - 1, repeat):
+        together = median(rehearse(scenario) for _ in range(_TRIES))
+    return max(together / max(alone, 1e-9), 1.0)
 
 
 @contextmanager
-def _repeated_by(count: int, act: Callable[[], object]) -> Iterator[None]:
-    """So many child processes that repeat `act` meanwhile, at most until this process has ended."""
+def _children(count: int, act: Callable[[int], object]) -> Iterator[None]:
+    """So many child processes do `act`, given the number of this process, until they are ended here."""
     parent, children = os.getpid(), list[int]()
     try:
         for _ in range(count):
             child = os.fork()
             if child == 0:
                 try:
-                    while os.getppid() == parent:
-                        act()
+                    act(parent)
                 finally:
                     os._exit(0)
             children.append(child)
