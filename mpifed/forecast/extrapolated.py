@@ -32,6 +32,7 @@ class MeasuredCost(NamedTuple):
     accounts: dict[str, dict[str, float]]  # counters of each exchange, once; see `mpifed.job.time_model`
     broadcasts: dict[str, Record]  # by exchange
     partners: int = 0  # number of clients with whom each participating client shares masks
+    processor: float = 0.0  # seconds of processor time, which other processes hardly change
     extrapolated: tuple[str, ...] = ()  # what was rehearsed only in part, and how much of it
 
     @property
@@ -92,7 +93,8 @@ def extrapolate(part: Reducible, few: int, small: MeasuredCost, more: int, large
 
     return large._replace(
         hosting=at(small.hosting, large.hosting), opening=at(small.opening, large.opening),
-        memory=at(small.memory, large.memory), exchanges=counts(small.exchanges, large.exchanges),
+        memory=at(small.memory, large.memory), processor=at(small.processor, large.processor),
+        exchanges=counts(small.exchanges, large.exchanges),
         accounts=counts(small.accounts, large.accounts),
         broadcasts={
             name: map_leaves(shaped, small.broadcasts[name], broadcast) for name, broadcast in large.broadcasts.items()

@@ -5,6 +5,7 @@ They measure the cost of a round and of an evaluation before any shard is opened
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import tracemalloc
@@ -185,25 +186,28 @@ def _rehearse(
         memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    if imported or sum(times[0]) < (PATIENCE_S if aggregator.channel.name == "plain" else SEALED_PATIENCE_S):
+    if imported or sum(times[0][:2]) < (PATIENCE_S if aggregator.channel.name == "plain" else SEALED_PATIENCE_S):
         times.clear()  # the first run is slow, and tracing slows it down further
         aggregator.count_anew()
-    while not times or sum(map(sum, times)) < budget_s:
+    while not times or sum(hosting + opening for hosting, opening, _ in times) < budget_s:
         times.append(_seconds_of(lambda: act(server, clients, aggregator), aggregator))
-    hosting, opening = (median(parts) for parts in zip(*times, strict=True))
+    hosting, opening, processor = (median(parts) for parts in zip(*times, strict=True))
     partners = aggregator.partners(int(now.present.sum()))
     return MeasuredCost(
-        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.broadcasts, partners
-    )
+        hosting, opening, memory, aggregator.costs(), aggregator.accounts_of_one(), aggregator.broadcasts, partners,
+        processor=processor,
+    )  # fmt: skip
 
 
-def _seconds_of(act: Callable[[], object], aggregator: _Rehearsal) -> tuple[float, float]:
-    """(hosting, opening): seconds of all but the opening of sums, and of the opening."""
+def _seconds_of(act: Callable[[], object], aggregator: _Rehearsal) -> tuple[float, float, float]:
+    """(hosting, opening, processor): seconds of all but the opening of sums, of the opening; processor time of both."""
+    processor = -time.process_time()
     start, opened_s = time.perf_counter() + aggregator.skipped_s, aggregator.opening_s
     with np.errstate(all="ignore"):  # means over no clients: all may be on other ranks
         act()
     opening = aggregator.opening_s - opened_s
-    return time.perf_counter() + aggregator.skipped_s - start - opening, opening
+    hosting = time.perf_counter() + aggregator.skipped_s - start - opening
+    return hosting, opening, processor + time.process_time()
 
 
 def _everybody(scenario: Scenario) -> Round:
@@ -242,15 +246,19 @@ def _blocks_extrapolated(scenario: Scenario, blocks: Sequence[range], now: Round
     several = _blocks(scenario, blocks[:count], now, budget_s)
     each = max(several.memory - two_blocks.memory, 0.0) / (count - 2)
     return several._replace(
-        hosting=several.hosting * len(blocks) / count, memory=several.memory + (len(blocks) - count) * each
+        hosting=several.hosting * len(blocks) / count,
+        processor=several.processor * len(blocks) / count,
+        memory=several.memory + (len(blocks) - count) * each,
     )
 
 
 def _blocks(scenario: Scenario, ranges: Sequence[range], now: Round, budget_s: float) -> MeasuredCost:
     """The cost of a round on a rank with blocks of these clients; large blocks are extrapolated from fewer clients."""
+    indices = itertools.count(now.index)  # other rows each time: those of the round before may be in memory
 
     def play_round(server: Record, clients: States, aggregator: _Rehearsal) -> None:
-        after, renewed = play(scenario.algorithm.exchanges, server, clients, now, aggregator)
+        here = now._replace(index=next(indices))
+        after, renewed = play(scenario.algorithm.exchanges, server, clients, here, aggregator)
         if aggregator.specs is not None:
             first_block = (renewed[0], clients[0], len(aggregator.blocks[0].clients)) if renewed else (None, None, 0)
             check_renewed(scenario.job.algorithm["name"], after, aggregator.specs, *first_block)

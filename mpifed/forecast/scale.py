@@ -8,8 +8,11 @@ of clients grows with the number of ranks, so that every rank has as many as one
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +25,7 @@ from mpifed.core.record import Array, nbytes
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
 from mpifed.core.text import table_lines
-from mpifed.forecast.collectives import Machine, Parts, broadcast_time, machine_here, sum_time
+from mpifed.forecast.collectives import SATURATED, Machine, Parts, broadcast_time, machine_here, sum_time
 from mpifed.forecast.extrapolated import MeasuredCost
 from mpifed.forecast.job import algorithm_of
 from mpifed.forecast.rehearsal import load_libraries, rehearse_round, typical_round
@@ -40,6 +43,7 @@ _ENOUGH = 0.5  # efficiency below which more ranks are not worthwhile
 WHY = {
     "imbalance": "the busiest rank has more participating clients than the mean, or larger ones",
     "idle ranks": "there are more ranks than blocks of participating clients",
+    "contention": "the ranks of a node share its memory and caches",
     "server": "the server's own computation, which is not distributed",
     "overhead": "the work of every rank in every exchange, whatever it hosts",
     "broadcast": "sending the broadcast to all ranks",
@@ -55,6 +59,13 @@ class Work(NamedTuple):
     each: float  # for a load of 1, which is that of a mean client
     server: float  # computing broadcasts, opening sums, and updating the model
     messages: tuple[tuple[Exchange, int], ...]  # exchanges and the bytes of their broadcasts
+    slowed: float = 1.0  # how much longer `together` ranks on one node take than one alone
+    together: int = 1
+
+    def slowed_by(self, node_ranks: int) -> float:
+        """The same of any number of ranks on a node: in proportion, and no more beyond what was measured."""
+        beside = max(self.together - 1, 1)
+        return 1 + (self.slowed - 1) * min((node_ranks - 1) / beside, 1.0)
 
 
 def scale(
@@ -83,11 +94,12 @@ def scale(
     job = points(read_table(job_path, changes), str(job_path))[0].job
     data = store.open_federation(job.data.path)
     scenario = Scenario(job, data, algorithm_of(job, data), random_rows_like(data), 1)
-    machine = machine_here(ranks_per_node or os.cpu_count() or 1, latency_s, bytes_per_s)
+    machine = machine_here(ranks_per_node or _cores(), latency_s, bytes_per_s)
     keep_freed_memory()
     load_libraries(job.privacy)
     with threadpool_limits(1):
-        work = _work(scenario)
+        together = min(max(ranks), machine.ranks_per_node, _cores(), SATURATED)
+        work = _work(scenario, together)
     counts = sorted(set(ranks) | {1})
     rows = [_row(scenario, work, machine, count, weak) for count in counts]
     for row in rows:
@@ -104,10 +116,21 @@ def scale(
         "clients_per_round": job.participation.clients_per_round or data.clients,
         "blocks": -(-data.clients // job.data.block),
         "machine": machine._asdict(),
-        "arithmetic": {"overhead_s": work.overhead, "client_s": work.each, "server_s": work.server},
+        "arithmetic": {
+            "overhead_s": work.overhead,
+            "client_s": work.each,
+            "server_s": work.server,
+            "slowed": work.slowed,
+            "together": work.together,
+        },
         "scaling": shown,
         **_ends(shown),
     }
+
+
+def _cores() -> int:
+    """The cores of this machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Typical(NamedTuple):
@@ -133,8 +156,11 @@ def _typical(scenario: Scenario, ranks: int) -> Typical:
     return Typical(placement, now, busiest, loads)
 
 
-def _work(scenario: Scenario) -> Work:
-    """The computation of a round, from rehearsals on one rank and on as many ranks as there are blocks."""
+def _work(scenario: Scenario, together: int) -> Work:
+    """The computation of a round, from rehearsals on one rank and on as many ranks as there are blocks.
+
+    `together` processes then rehearse at once, as the ranks of a node do.
+    """
     job, data = scenario.job, scenario.data
     costs: list[tuple[float, MeasuredCost]] = []
     blocks = -(-data.clients // job.data.block)
@@ -149,7 +175,46 @@ def _work(scenario: Scenario) -> Work:
     each = each or max(whole.hosting - server, 0.0) / most
     overhead = max(single.hosting - server - each * least, 0.0)
     messages = tuple((exchange, nbytes(whole.broadcasts[exchange.name])) for exchange in scenario.algorithm.exchanges)
-    return Work(overhead, each, server + whole.opening, messages)
+    work = Work(overhead, each, server + whole.opening, messages)
+    return work._replace(slowed=_slowed(scenario, together), together=together) if together > 1 else work
+
+
+def _slowed(scenario: Scenario, ranks: int) -> float:
+    """How much more processor time a rehearsal takes while others run, one for each other rank of a node."""
+    typical = _typical(scenario, ranks)
+
+    def rehearse(scenario: Scenario) -> float:
+        return rehearse_round(scenario, typical.placement, typical.now, typical.busiest, _BUDGET_S).processor
+
+    def repeat(parent: int) -> None:
+        own = scenario._replace(random_rows=random_rows_like(scenario.data))  # and not the parent's, in a common cache
+        while os.getppid() == parent:
+            rehearse(own)
+
+    alone = median(rehearse(scenario) for _ in range(_TRIES))
+    with _children(ranks - 1, repeat):
+        together = median(rehearse(scenario) for _ in range(_TRIES))
+    return max(together / max(alone, 1e-9), 1.0)
+
+
+@contextmanager
+def _children(count: int, act: Callable[[int], object]) -> Iterator[None]:
+    """So many child processes do `act`, given the number of this process, until they are ended here."""
+    parent, children = os.getpid(), list[int]()
+    try:
+        for _ in range(count):
+            child = os.fork()
+            if child == 0:
+                try:
+                    act(parent)
+                finally:
+                    os._exit(0)
+            children.append(child)
+        yield
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def _row(scenario: Scenario, work: Work, machine: Machine, ranks: int, weak: bool) -> Table:
@@ -163,11 +228,13 @@ def _row(scenario: Scenario, work: Work, machine: Machine, ranks: int, weak: boo
         adder = make_sum(exchange, summed, **job.sum_settings(scenario.algorithm.problem))
         broadcast = _plus(broadcast, broadcast_time(machine, ranks, broadcast_bytes))
         sums = _plus(sums, sum_time(machine, ranks, adder.message.nbytes, isinstance(exchange, ToClients)))
-    arithmetic = work.overhead + work.each * most
+    alone, slowed = work.overhead + work.each * most, work.slowed_by(min(ranks, machine.ranks_per_node))
+    arithmetic = alone * slowed
     idle = work.each * most * (1 - hosts / ranks) if hosts < ranks else 0.0
     lost = {
         "imbalance": max(work.each * (most - mean) - idle, 0.0),
         "idle ranks": idle,
+        "contention": alone * (slowed - 1),
         "server": work.server * (1 - 1 / ranks) if not weak else 0.0,
         "overhead": work.overhead * (1 - 1 / ranks) if not weak else 0.0,
         "broadcast": broadcast.total,
@@ -239,9 +306,13 @@ def _lines(prediction: Table, width: int | None) -> Iterator[str]:
         f"rehearsed here: {human_seconds(work['client_s'])} per participating client, "
         f"{human_seconds(work['overhead_s'])} per rank, {human_seconds(work['server_s'])} on the server"
     )
+    if work["together"] > 1:
+        yield f"{work['together']} ranks at once on this machine: {work['slowed']:.2f} times as long"
     rates = [human_bytes(machine[key]) for key in ("bytes_per_s", "copied_bytes_per_s")]
     yield (
         f"modelled: {machine['ranks_per_node']} ranks per node, {human_seconds(machine['latency_s'])} and {rates[0]}/s "
         f"between nodes; memory is copied at {rates[1]}/s"
     )
-    yield "left out: files, checkpoints, evaluation, traffic of other jobs, and contention between cores of a node"
+    if any(row["nodes"] > 1 for row in prediction["scaling"]):
+        yield "every rank has a core of its own, if need be on further nodes: ranks that share a core are not predicted"
+    yield "left out: files, checkpoints, evaluation, and traffic of other jobs"

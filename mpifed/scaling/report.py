@@ -77,11 +77,11 @@ def _series(line: Series, rows: Sequence[ReadOnlyTable]) -> Iterator[str]:
         ]
         if with_forecast:
             predicted = row["predicted_s"]
-            unlike = predicted is None or row["more_ranks_than_cores"]  # the prediction assumes a core per rank
-            cells += [
-                "" if predicted is None else human_seconds(predicted),
-                "" if unlike else f"{predicted / row['seconds_per_round'] - 1:+.0%}",
-            ]
+            cells += (
+                ["", ""]
+                if predicted is None
+                else [human_seconds(predicted), f"{predicted / row['seconds_per_round'] - 1:+.0%}"]
+            )
         yield f"| {' | '.join(cells)} |"
     if line.serial is not None:
         yield ""

@@ -121,6 +121,7 @@ def rows(series: Sequence[Series], predicted: Mapping[tuple[str, int], float]) -
             own_model = measured.point.size is None and (
                 measured.point.clients is None or measured.point.kind != STRONG
             )
+            is_predicted = own_model and not measured.crowded  # predictions give a core to every rank
             table_rows.append(
                 {
                     "kind": line.kind,
@@ -136,7 +137,7 @@ def rows(series: Sequence[Series], predicted: Mapping[tuple[str, int], float]) -
                     "efficiency": line.efficiency(measured),
                     "more_ranks_than_cores": measured.crowded,
                     **measured.parts,
-                    "predicted_s": predicted.get((line.kind, measured.point.ranks)) if own_model else None,
+                    "predicted_s": predicted.get((line.kind, measured.point.ranks)) if is_predicted else None,
                 }
             )
     return table_rows

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from jobs_in_python import fedavg, job_table
 
 from mpifed.cli import main
-from mpifed.forecast import scale
+from mpifed.forecast import rehearsal, scale
 from mpifed.forecast.collectives import Machine, broadcast_time, sum_time
 
 LONE = Machine(1, latency_s=3e-6, bytes_per_s=2e9, call_s=0.0, added_bytes_per_s=4e9)
@@ -98,14 +98,34 @@ def test_strong(job: Path) -> None:
     text = shown(job, "--ranks", "1,100000")
     assert "PREDICTED" in text
     assert "left out" in text
+    assert "share a core are not predicted" in text
 
 
 def test_weak(job: Path) -> None:
-    found = json.loads(shown(job, "--ranks", "2,16", "--weak", "--json"))
+    found = json.loads(shown(job, "--ranks", "2,16", "--weak", "--ranks-per-node", "2", "--json"))
     assert (found["kind"], [row["clients"] for row in found["scaling"]]) == ("weak", [16, 128])
     first, second = found["scaling"]
     assert first["arithmetic_s"] == second["arithmetic_s"]
     assert 1 >= first["efficiency"] >= second["efficiency"]
+
+
+def test_ranks_of_a_node_slow_each_other_down_in_proportion() -> None:
+    work = scale.Work(0.0, 1.0, 0.0, (), slowed=1.3, together=4)
+    assert [work.slowed_by(ranks) for ranks in (1, 2, 4, 64)] == pytest.approx([1, 1.1, 1.3, 1.3])
+    assert scale.Work(0.0, 1.0, 0.0, ()).slowed_by(8) == 1
+
+
+def test_rehearsals_read_other_rows_each_time(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    played = rehearsal.play
+
+    def play(exchanges: Any, server: Any, clients: Any, now: Any, summation: Any) -> Any:
+        seen.append(now.index)
+        return played(exchanges, server, clients, now, summation)
+
+    monkeypatch.setattr(rehearsal, "play", play)
+    shown(job, "--ranks", "1")
+    assert len({index for index in seen if index >= 0}) > 4  # two rehearsals begin with a round each
 
 
 @pytest.mark.parametrize("given", ["", "1,x", "0", "1,,2"])
