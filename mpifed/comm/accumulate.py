@@ -36,7 +36,7 @@ class Sum(Protocol):
 
     places: list[Place]
     message: np.ndarray  # what the ranks reduce
-    by_rank: Mapping[str, Runs] | None = None  # fields that rank 0 gathers, of `rank_parts`; None: not known yet
+    by_rank: Mapping[str, Runs] | None = None  # fields that rank 0 gathers, by `rank_parts`; None: not asked
 
     @property
     def nbytes(self) -> int:
@@ -153,10 +153,10 @@ class ExactSum(Sum):
         """Nothing: every value was checked when it was added."""
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.signedinteger] | None:
-        summed, start, by_rank = [], 0, self.by_rank if self.by_rank and not everywhere else {}
-        for place in self.places:
+        summed, start, by_rank = [], 0, self.by_rank or {}
+        for place, accumulator in zip(self.places, self._accumulators, strict=True):
             if place.name in by_rank:
-                join(transport, self.message, by_rank[place.name])
+                join(transport, accumulator, by_rank[place.name])
                 summed.append(self.message[start : place.start])
                 start = place.stop
         rest = [part for part in (*summed, self.message[start:]) if len(part)]
@@ -257,10 +257,10 @@ class FloatSum(Sum):
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.floating] | None:
         """As `Sum.reduce`; short fields first, then each long field on its own."""
-        parts = [self.message[at] for at in self._short]
+        parts, by_rank = [self.message[at] for at in self._short], self.by_rank or {}
         for place in self._long:
-            if self.by_rank and not everywhere and place.name in self.by_rank:
-                join(transport, self._part(place), self.by_rank[place.name], place.start)
+            if place.name in by_rank:
+                join(transport, self._part(place), by_rank[place.name])
             else:
                 parts.append(self._part(place))
         return self.message if reduce_in_place(transport, parts, everywhere) else None
@@ -284,10 +284,10 @@ class FloatSum(Sum):
         return own.astype(place.dtype, copy=False)
 
 
-def join(transport: Transport, array: Array, runs: Runs, start: int = 0) -> None:
-    """Put each rank's parts of a field into the array of rank 0, which begins at `start` of the message. Collective."""
+def join(transport: Transport, field: Array, runs: Runs) -> None:
+    """Put each rank's parts of a field into the array of rank 0. Collective."""
     for parts in runs:
-        transport.join(array, [slice(part.start - start, part.stop - start) for part in parts])
+        transport.join(field, parts)
 
 
 def reduce_in_place(

@@ -19,7 +19,7 @@ from mpifed.comm.message_layout import Place
 from mpifed.comm.transport import Transport
 from mpifed.core.holdings import Cells
 
-# of each contiguous run of a field: the positions in the message that each rank fills
+# of each contiguous run of a field: the positions, from the field's first number on, that each rank fills
 Runs: TypeAlias = list[list[slice]]
 
 
@@ -70,5 +70,5 @@ def _runs(place: Place, spans: Sequence[tuple[int, int]]) -> Runs:
     """The positions of the entries, in each run of the field that is contiguous along its axis."""
     axis, shape = int(place.field.axis or 0), place.field.shape
     width, inner = shape[axis], math.prod(shape[axis + 1 :])
-    starts = range(place.start, place.stop, width * inner)
+    starts = range(0, place.stop - place.start, width * inner)
     return [[slice(start + first * inner, start + stop * inner) for first, stop in spans] for start in starts]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sub_worlds import worlds
 
 from mpifed.comm.accumulate import ExactSum, FloatSum, make_sum
 from mpifed.comm.rank_parts import rank_parts
@@ -55,18 +55,6 @@ def answers(functions: int, parts: list[NDArray[np.int64]], hosted: NDArray[np.i
     return Upload(hosted.astype(np.float64), placed, heads)
 
 
-def worlds() -> Iterator[MPITransport]:
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    for size in range(2, world.size + 1):
-        comm = world.Split(0 if world.rank < size else MPI.UNDEFINED, world.rank)
-        if comm != MPI.COMM_NULL:
-            yield MPITransport(comm)
-            comm.Free()
-        world.Barrier()
-
-
 def hosts(size: int) -> list[list[int]]:
     """Which clients each rank hosts."""
     return [part.tolist() for part in np.array_split(np.arange(CLIENTS), size)]
@@ -86,7 +74,7 @@ def summed(
 @pytest.mark.parametrize(("functions", "bound"), [(1, 2.0**10), (2, 2.0**10), (2, 2.0**40)])  # the last in two limbs
 @pytest.mark.parametrize("empty", [None, 0, -1])
 def test_what_is_gathered_is_the_sum(exact: bool, functions: int, bound: float, empty: int | None) -> None:
-    for transport in worlds():
+    for transport in worlds(2):
         who = hosts(transport.size if empty is None else transport.size - 1)
         if empty is not None:
             who.insert(0 if empty == 0 else len(who), [])
@@ -113,14 +101,14 @@ SHARED = [np.arange(*ends) for ends in ((0, 600), (500, 900), (900, 1000), (950,
     [(IN_TURN, set()), ([np.arange(COLUMNS)] * CLIENTS, set()), (SHARED, {3})],  # on 3 ranks, who shares is together
 )
 def test_what_several_ranks_fill_is_summed(parts: list[NDArray[np.int64]], apart: set[int]) -> None:
-    for transport in worlds():
+    for transport in worlds(2):
         hosted = np.array(hosts(transport.size)[transport.rank], dtype=np.int64)
         places = make_sum(exchange(1, 2.0**10), CLIENTS, exact=True, dtype="float32").places
         assert bool(rank_parts(places, 8, holdings(parts), hosted, transport)) == (transport.size in apart)
 
 
 def test_short_fields_are_summed() -> None:
-    for transport in worlds():
+    for transport in worlds(2):
         hosted = np.array(hosts(transport.size)[transport.rank], dtype=np.int64)
         places = make_sum(exchange(1, 2.0**10), CLIENTS, exact=True, dtype="float32").places
         assert not rank_parts(places, 1, holdings(NEIGHBOURS), hosted, transport)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sub_worlds import comms
 
 from mpifed.comm import allreduce
 from mpifed.comm.allreduce import ALGORITHMS, AUTO, DIRECT, EVERYWHERE, LONG, NODES, TRIES, ByNode, FastestReduction
@@ -16,19 +16,6 @@ from mpifed.comm.transport import MPITransport
 from mpifed.core.errors import UsageError
 
 pytestmark = pytest.mark.mpi(min_size=2)
-
-
-def comms() -> Iterator[Any]:
-    """Communicators of 1, 2, 3 ... ranks, on the ranks that belong to each."""
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    for size in range(1, world.size + 1):
-        comm = world.Split(0 if world.rank < size else MPI.UNDEFINED, world.rank)
-        if comm != MPI.COMM_NULL:
-            yield comm
-            comm.Free()
-        world.Barrier()
 
 
 def maps(size: int) -> list[NodeMap]:

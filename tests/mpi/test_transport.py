@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sub_worlds import worlds
 
 from mpifed.comm import allreduce as module
 from mpifed.comm.transport import Alone, MPITransport, connect
@@ -18,19 +19,6 @@ from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageErro
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZES = [0, 1, 7, 1000]
 DTYPES = ["float32", "float64", "int64", "uint8"]
-
-
-def worlds() -> Iterator[MPITransport]:
-    """The transports of sub-communicators of 1, 2, 3 ... ranks, on the ranks that belong to each."""
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    for size in range(1, world.size + 1):
-        comm = world.Split(0 if world.rank < size else MPI.UNDEFINED, world.rank)
-        if comm != MPI.COMM_NULL:
-            yield MPITransport(comm)
-            comm.Free()
-        world.Barrier()
 
 
 def worlds_and(sizes: list[int]) -> Iterator[tuple[MPITransport, int]]:
