@@ -311,7 +311,7 @@ def wrong_privacy(problem: Problem, steps: int, batch: int) -> list[str]:
                 f'step; set local_steps = 1 (now {steps}), or take sampling = "fixed" or noise_on = "gradients"'
             )
     if privacy.level == "sample":
-        wrong += clippable(problem.objective, model_template(problem).head)
+        wrong += clippable(problem.objective)
     if privacy.on_grid:
         wrong += mechanism_of(problem, steps, batch).wrong(problem.clients if privacy.whole else 1)
     return wrong

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import operator
-from functools import reduce
+from collections.abc import Iterator
+from functools import partial, reduce
 from typing import cast
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.loops import row_squares
 from mpifed.core.protocols import Features, Model, Parameters
-from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
+from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, Record, added, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import MLP, LinearScores, NeuralNetwork
@@ -32,6 +33,8 @@ MODERATE = 2.0**60
 _NORMAL = 2.0**-126  # smaller numbers have fewer digits in float32
 # exceeds rounding errors in float32, so that the clipped gradient as computed stays within the bound
 _HAIR = 1 - 2.0**-20
+# what gives the derivatives by the head from those by the scores
+_OF_HEADS = ("head_squares", "head_sum")
 
 
 def clipped_gradient(
@@ -44,7 +47,8 @@ def clipped_gradient(
     Private Libraries and How to Fix It", CCS 2022). Who counts that error, see
     `mpifed.maths.privacy.mechanism.narrow_error`, may have it in float32, where model and features are in memory.
 
-    Below the bound the factor is exactly 1: if no sample reaches it and the model is in float64, the result equals
+    What is scaled is what the norm is of: derivatives by a layer's outputs, or formed gradients, never the loss. Below
+    the bound the factor is exactly 1: if no sample reaches it and a built-in model is in float64, the result equals
     `gradient` bit for bit. Scores of a model in float32 are computed in float32. A sample whose gradient is not finite,
     or whose features or slopes have a norm above 1e100, for sums in float32 2^60 after clipping, counts as zero: an
     error, or a sum that is not finite, would reveal its presence.
@@ -66,7 +70,7 @@ def clipped_gradient(
     ------
     UsageError : when the objective does not provide the norms, see `clippable`.
     """
-    if messages := clippable(objective, model.head):
+    if messages := clippable(objective):
         raise UsageError("\n".join(messages))
     if isinstance(objective, NeuralNetwork):
         assert not isinstance(X, tuple)  # sparse data are refused
@@ -85,6 +89,7 @@ def _of_linear_scores(
     wide: Features = X if narrow or isinstance(X, tuple) else X.astype("f8", copy=False)
     working = "f4" if narrow and network is not None else "f8"
     head, headed = map_leaves(lambda leaf: leaf.astype(working, copy=False), model.head), any(leaves(model.head))
+    by_slopes = all(_depth(type(objective), name) <= _depth(type(objective), "slope") for name in _OF_HEADS)
     with np.errstate(over="ignore", invalid="ignore"):
         scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype(working, copy=False)
         xp, later, of_head = namespace(scores), None, None
@@ -93,8 +98,11 @@ def _of_linear_scores(
             slopes, of_head = later.slopes, later.head_squares
         else:
             slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
-            if headed:
+            if headed and by_slopes:
                 of_head = objective.head_squares(head, scores, y, slopes)
+            elif headed:
+                heads = _heads_of_samples(objective, head, scores, y)
+                of_head = xp.stack([_squares(alone) for alone in heads], axis=1)
         of_features = row_squares(wide) if narrow and not isinstance(wide, tuple) else square_norms(wide)
         of_slopes = square_norms(slopes)
         squares = of_features * of_slopes
@@ -106,20 +114,41 @@ def _of_linear_scores(
         known = xp.isfinite(squares) & (of_features < _LARGEST) & (of_slopes < _LARGEST)
         all_known = xp is np and bool(known.all())  # on a device without the test, which would synchronize
         if not all_known:
-            scores, slopes, wide = _zeroed(scores, known), _zeroed(slopes, known), _without(wide, known)
+            slopes, wide = _zeroed(slopes, known), _without(wide, known)
             squares = xp.where(known, squares, 0.0)
         factors = _factors(squares, clip) * known
         if narrow:
             factors *= _moderate(of_features, of_slopes, factors, later)
         if later is not None:
             head, slopes = later.weighted(factors, None if all_known else known)
-        elif headed and _depth(type(objective), "head_sum") > _depth(type(objective), "slope"):
-            slopes = objective.slope(head, scores, y, weights).scores * factors[..., None]  # as `weighted_later` does
-            head = objective.slope(head, scores, y, weights * factors).head
         else:
-            slopes *= (weights * factors)[..., None]
-            head = objective.head_sum(slopes) if headed else head
+            each = weights * factors
+            slopes *= each[..., None]
+            if headed:
+                head = objective.head_sum(slopes) if by_slopes else _weighted_sum(objective, head, scores, y, each)
     return Parameters(objective.pull(wide, slopes.astype("f4", copy=False) if narrow else slopes), head)
+
+
+def _heads_of_samples(objective: LinearScores, head: Record, scores: Array, y: Array) -> Iterator[Record]:
+    """[n, ...] the derivative of each sample's loss by the head, one after the other.
+
+    They are what is scaled: of a sum with scaled losses the terms may cancel otherwise, see `MLP.weighted_later`.
+    """
+    ones = namespace(y).ones((len(y), 1))
+    for s in range(y.shape[1]):
+        yield objective.slope(head, scores[:, s : s + 1], y[:, s : s + 1], ones).head
+
+
+def _weighted_sum(objective: LinearScores, head: Record, scores: Array, y: Array, weights: Array) -> Record:
+    """[n, ...] the sum of `_heads_of_samples` times weights [n, s]; weights of 0 leave out what is not finite."""
+
+    def weighted(leaf: Array, each: Array) -> Array:
+        each = column(each, leaf)
+        weighted: Array = namespace(leaf).where(each == 0, 0, leaf) * each
+        return weighted
+
+    alone = zip(_heads_of_samples(objective, head, scores, y), weights.T, strict=True)
+    return added(map_leaves(partial(weighted, each=each), leaves_of_head) for leaves_of_head, each in alone)
 
 
 def _moderate(of_features: Array, of_slopes: Array, factors: Array, later: WeightedLater | None) -> Array:
@@ -146,13 +175,17 @@ def _of_network(
     wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model)
 
     def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
-        x = cast("Array", X)
-        squares, gradient = objective.squares_and_gradient(model.head, x[0], y[0])
-        known = squares < _LARGEST  # false for NaN too
-        each = np.where(known, weights[0] * _factors(np.where(known, squares, 0.0), clip), 0.0)
-        if not known.all():
-            return objective.gradient(model, _zeroed(x, known[None]), y, each[None])
-        return Parameters(ABSENT, map_leaves(lambda leaf: leaf[None], gradient(each)))
+        (x,), left = cast("Array", X), weights[0]  # sparse data are refused
+        if not len(x):
+            return objective.gradient(model, X, y, weights)
+
+        def parts() -> Iterator[NamedArrays]:
+            nonlocal left
+            for squares, weighted in objective.sample_gradients(model.head, x, y[0]):
+                known, own, left = squares < _LARGEST, left[: len(squares)], left[len(squares) :]  # false for NaN too
+                yield weighted(own * np.where(known, _factors(np.where(known, squares, 0.0), clip), 0.0))
+
+        return Parameters(ABSENT, map_leaves(lambda leaf: leaf[None], added(parts())))
 
     return objective.in_pieces(of_piece, wide, X.astype("f8", copy=False), y, weights)
 
@@ -169,23 +202,18 @@ def _without(X: Features, known: Array) -> Features:
     return _zeroed(X, known)
 
 
-def clippable(objective: Model, head: Record) -> list[str]:
-    """Messages on why the norms of per-sample gradients are not available, for models with this head."""
-    kind, messages = type(objective), list[str]()
+def clippable(objective: Model) -> list[str]:
+    """Messages on why the norms of per-sample gradients are not available."""
+    kind = type(objective)
     if isinstance(objective, NeuralNetwork):
-        return messages
+        return []
     overridden = [name for name in ("scores", "pull") if getattr(kind, name) is not getattr(LinearScores, name)]
-    if overridden:
-        messages.append(
-            f"[model] name: {kind.__name__} has {' and '.join(overridden)} of its own, and clipping needs those of "
-            "mpifed.maths.objectives.LinearScores, X times the weights; derive it from LinearScores and leave them out"
-        )
-    if any(leaves(head)) and _depth(kind, "head_squares") > _depth(kind, "slope"):
-        messages.append(
-            f"[model] name: {kind.__name__} has a head, and no head_squares that belongs to its slope: its "
-            "samples' gradients cannot be clipped; define a method head_squares in the class"
-        )
-    return messages
+    if not overridden:
+        return []
+    return [
+        f"[model] name: {kind.__name__} has {' and '.join(overridden)} of its own, and clipping needs those of "
+        "mpifed.maths.objectives.LinearScores, X times the weights; derive it from LinearScores and leave them out"
+    ]
 
 
 def _depth(kind: type, name: str) -> int:
@@ -198,11 +226,16 @@ def record_factors(record: Record, clip: float) -> Array:
 
     Exactly 1 for shorter parts; 0 for parts that are not finite, since an error would reveal them.
     """
-    norms = [square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in bare_leaves(record)]
-    squares = reduce(operator.add, norms)
+    squares = _squares(record)
     xp = namespace(squares)
     known = xp.isfinite(squares)
     return xp.where(known, _factors(xp.where(known, squares, 0.0), clip), 0.0)
+
+
+def _squares(record: Record) -> Array:
+    """[n] of each client's part."""
+    norms = [square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in bare_leaves(record)]
+    return reduce(operator.add, norms)
 
 
 def clip_record(record: AnyRecord, clip: float) -> AnyRecord:

@@ -147,9 +147,6 @@ class Wrong(objectives.MLP):
     def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
         return self.spoiled(super().slope(head, scores, y, weights), head, scores, y, weights)
 
-    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
-        return super().head_squares(head, scores, y, slopes)
-
     def spoiled(self, slope: Slope, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
         return slope
 
@@ -221,7 +218,6 @@ _named(Wrong, {
     "RandomStart": {"start": lambda self, features, outputs, rng, dtype: Wrong.start(
         self, features, outputs, np.random.default_rng(), dtype)},
     "WideStart": {"start": lambda self, *given: Wrong.start(self, *given[:3], "float64")},
-    "WrongHeadSquares": {"head_squares": lambda self, *given: Wrong.head_squares(self, *given) / 2},
     "FromOne": {"predict": lambda self, head, scores: Wrong.predict(self, head, scores) + 1},
     "FalselyConvex": {"convex": True},
     "FalselyPositive": {
@@ -253,16 +249,28 @@ _named(Softmax, {
 })  # fmt: skip
 
 
-class WrongHeadSum(Softmax):
-    def head_sum(self, slopes: Any) -> Any:
-        return objectives.Bias(slopes.mean(axis=-2))
+class OwnHead(Softmax):
+    """Which says itself what its intercepts' derivatives are."""
 
     def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
         loss, slopes = self.slope_of_scores(scores + head.bias[..., None, :], y, weights)
         return Slope(loss, objectives.Bias(slopes.sum(axis=-2)), slopes)
 
+    def head_sum(self, slopes: Any) -> Any:
+        return objectives.Bias(slopes.sum(axis=-2))
+
     def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
         return np.sum(slopes**2, axis=-1, dtype="f8")
+
+
+class WrongHeadSum(OwnHead):
+    def head_sum(self, slopes: Any) -> Any:
+        return objectives.Bias(slopes.mean(axis=-2))
+
+
+class WrongHeadSquares(OwnHead):
+    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
+        return super().head_squares(head, scores, y, slopes) / 2
 
 
 class KinkDoubled(Absolute):

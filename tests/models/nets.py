@@ -71,6 +71,15 @@ def flat_linear(shape: tuple[int, ...], outputs: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear((math.prod(shape),), outputs))
 
 
+def rectified(outputs: int) -> nn.Module:
+    """Layers that keep the size of what enters them."""
+    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, outputs))
+
+
+def rectified_convolution(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, outputs))
+
+
 def regression(shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Linear(shape[0], 5), nn.Tanh(), nn.Linear(5, 1))
 

@@ -147,8 +147,7 @@ def test_clipped_gradients_are_those_of_a_loop(
     objective: TorchNetwork, by_default: bool, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by_default:  # of what a library's class need not define
-        for name in ("sample_squares", "squares_and_gradient"):
-            monkeypatch.setattr(TorchNetwork, name, getattr(NeuralNetwork, name))
+        monkeypatch.setattr(TorchNetwork, "sample_gradients", NeuralNetwork.sample_gradients)
     _, own, X, y, weights = task(objective, rng)
     X[0, 2] = np.nan  # counts as zero
     gradients = np.array([[_of_sample(objective, own, X, y, i, s) for s in range(S)] for i in range(N)])
@@ -164,25 +163,71 @@ def test_clipped_gradients_are_those_of_a_loop(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_norms_are_by_layers_where_these_are_all(kind: str, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_by_layers_where_these_are_all(kind: str, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in parts of few samples; whatever else has parameters passes by gradients of each sample."""
     objective = KINDS[kind]
-    _, own, X, y, _ = task(objective, rng)
-    squares = objective.sample_squares(own, X, y)
-    assert objective._held.norms._layers_do == (kind in BY_LAYERS)
-    expected = [[(_of_sample(objective, own, X, y, i, s) ** 2).sum() for s in range(S)] for i in range(N)]
-    np.testing.assert_allclose(squares, expected, rtol=1e-9)
-    monkeypatch.setitem(vars(objective._held.norms), "most_bytes", 1)
-    np.testing.assert_allclose(objective.sample_squares(own, X, y), expected, rtol=1e-9)
+    _, own, X, y, weights = task(objective, rng)
+    expected = [_of_each(objective, own, X, y, i) for i in range(N)]
+    for _ in range(2):
+        for i in range(N):
+            squares, summed = _of_samples(objective, own, X, y, i, weights[i])
+            np.testing.assert_allclose(squares, (expected[i] ** 2).sum(axis=1), rtol=1e-9)
+            np.testing.assert_allclose(summed, weights[i] @ expected[i], rtol=1e-9, atol=1e-12)
+        assert objective._held.of_samples._layers_do == (kind in BY_LAYERS)
+        monkeypatch.setitem(vars(objective._held.of_samples), "most_bytes", 1)
+        monkeypatch.setitem(vars(objective._held.of_samples), "at_once", 2)
 
 
 def test_an_input_that_is_written_to_has_no_norm_by_layers(rng: Any) -> None:
     """In place, after the layer has met it: the norm is then that of the gradient."""
     objective = TorchNetwork("nets:in_place")
-    _, own, X, y, _ = task(objective, rng)
-    squares = objective.sample_squares(own, X, y)
-    expected = [[(_of_sample(objective, own, X, y, i, s) ** 2).sum() for s in range(S)] for i in range(N)]
-    np.testing.assert_allclose(squares, expected, rtol=1e-9)
+    _, own, X, y, weights = task(objective, rng)
+    for i in range(N):
+        expected = _of_each(objective, own, X, y, i)
+        squares, summed = _of_samples(objective, own, X, y, i, weights[i])
+        np.testing.assert_allclose(squares, (expected**2).sum(axis=1), rtol=1e-9)
+        np.testing.assert_allclose(summed, weights[i] @ expected, rtol=1e-9, atol=1e-12)
+
+
+def _of_samples(objective: TorchNetwork, own: Any, X: Any, y: Any, i: int, factors: Any) -> tuple[Any, Any]:
+    """(squared norms, the gradients' sum times factors) of one client."""
+    squares, sums, at = [], [], 0
+    for part in objective.sample_gradients(_of_client(own.head, i), X[i], y[i]):
+        squares.append(part.squares)
+        sums.append(flat(part.weighted(factors[at : at + len(part.squares)])))
+        at += len(part.squares)
+    return np.concatenate(squares), sum(sums)
+
+
+def _of_each(objective: TorchNetwork, own: Any, X: Any, y: Any, i: int) -> Any:
+    """[s, d] one client's samples' gradients."""
+    return np.array([_of_sample(objective, own, X, y, i, s) for s in range(S)])
+
+
+@pytest.mark.parametrize("by_default", [False, True], ids=["as it is", "one sample after the other"])
+@pytest.mark.parametrize("objective", [
+    TorchNetwork("nets:rectified"), TorchNetwork("nets:rectified_convolution", (1, 8, 8)),
+], ids=["linear layers", "a convolution"])  # fmt: skip
+def test_no_clipped_gradient_exceeds_the_bound(
+    objective: TorchNetwork, by_default: bool, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the terms of a derivative cancel, what is left may change by a factor, and huge features meet it.
+
+    Outputs that are equal are such terms; weights of zero keep the features from the outputs.
+    """
+    if by_default:
+        monkeypatch.setattr(TorchNetwork, "sample_gradients", NeuralNetwork.sample_gradients)
+    model, _, X, *_ = task(objective, rng)
+    bound, most = 0.3, 0.0
+    first, bias, last, of_outputs = bare_leaves(model.head)
+    first[:], of_outputs[:] = 0, 0
+    for _ in range(100):
+        last[:] = rng.standard_normal(last.shape[1])
+        bias[:] = np.abs(rng.standard_normal(bias.shape))
+        x = X[:1, :1] * 10.0 ** rng.uniform(0, 30)
+        came = clipped_gradient(objective, model, x, rng.integers(0, 10, (1, 1)), np.ones((1, 1)), bound)
+        most = max(most, float(np.linalg.norm(flat(came))))
+    assert 0.299 < most <= bound
 
 
 @every_kind

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.record import ABSENT, Array, NamedArrays, bare_leaves, leaves, map_leaves
+from mpifed.core.record import ABSENT, Array, NamedArrays, added, bare_leaves, leaves, map_leaves
 from mpifed.core.row_seeds import with_seeds
 from mpifed.maths.checks import losses as laws
 from mpifed.maths.checks.differences import compare, derivative
@@ -15,7 +16,7 @@ from mpifed.maths.checks.examined import ROUNDING, Broken, Examined, must_be_arr
 from mpifed.maths.checks.losses import Losses
 from mpifed.maths.checks.objectives import Task, examine_losses, examine_predictions, origin
 from mpifed.maths.checks.points import nudged, points, wide
-from mpifed.maths.objectives import NeuralNetwork, Parameters
+from mpifed.maths.objectives import NeuralNetwork, Parameters, SampleGradients
 
 _NEAR = 0.1  # how far from the start parameters are tried, where a network that begins with zeros has derivatives
 _MOST_LEAVES = 16  # whose derivatives are compared one by one
@@ -42,8 +43,8 @@ def examine_network(examined: Examined, task: Task) -> int:
         known += examine_losses(of_rows, chosen, task, rng)
         for point in laws.finite(of_rows, chosen):
             examine_predictions(examined, point, task.outputs if network.classifies else 0, rng)
-    if kind.sample_squares is not NeuralNetwork.sample_squares:
-        _sample_squares(network, Parameters(ABSENT, parameters), task)
+    if kind.sample_gradients is not NeuralNetwork.sample_gradients:
+        _sample_gradients(network, parameters, task, rng)
     return known
 
 
@@ -126,9 +127,26 @@ def _derivatives(
     return compared.known
 
 
-def _sample_squares(network: NeuralNetwork, model: Parameters, task: Task) -> None:
-    """As the loop of the base class gives them."""
-    y = np.arange(len(task.targets))[None] % task.outputs if task.classifies else task.targets[None]
-    came = must_be_array(network.sample_squares(model, task.X, y), y.shape, "sample_squares()", "sample_squares")
-    if not near(came, NeuralNetwork.sample_squares(network, model, task.X, y), ROUNDING).all():
-        raise Broken("sample_squares() are not the squared norms of single samples' gradients", "sample_squares")
+def _sample_gradients(network: NeuralNetwork, parameters: NamedArrays, task: Task, rng: Generator) -> None:
+    """As the loop of the base class gives them: norms, and the sum times factors."""
+    y = np.arange(len(task.targets)) % task.outputs if task.classifies else task.targets
+    X, factors = np.asarray(task.X[0]), rng.standard_normal(len(y))
+
+    def found(parts: Iterator[SampleGradients]) -> tuple[Array, NamedArrays]:
+        squares, sums, at = list[Array](), list[NamedArrays](), 0
+        for part in parts:
+            squares.append(part.squares)
+            sums.append(part.weighted(factors[at : at + len(part.squares)]))
+            at += len(part.squares)
+        return np.concatenate(squares), added(sums)
+
+    came = found(network.sample_gradients(parameters, X, y))
+    expected = found(NeuralNetwork.sample_gradients(network, parameters, X, y))
+    must_be_array(came[0], y.shape, "squares of what sample_gradients() gives", "sample_gradients")
+    if not near(came[0], expected[0], ROUNDING).all():
+        raise Broken("squares of sample_gradients() are not the squared norms of single gradients", "sample_gradients")
+    must_be_record(
+        came[1], parameters, (), "what weighted() of sample_gradients() gives", "sample_gradients", "float64"
+    )
+    if not same(came[1], expected[1], ROUNDING):
+        raise Broken("weighted() of sample_gradients() is not the sum of gradients times factors", "sample_gradients")

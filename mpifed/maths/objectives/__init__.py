@@ -21,7 +21,7 @@ from mpifed.maths.objectives.linear import (
 )
 from mpifed.maths.objectives.margins import Hinge, SquaredHinge
 from mpifed.maths.objectives.mlp import MLP, BiasedOutput, Output
-from mpifed.maths.objectives.network import NeuralNetwork, Pullback
+from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
 from mpifed.maths.objectives.torch_network import TorchNetwork
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "Parameters",
     "PerClass",
     "Pullback",
+    "SampleGradients",
     "Slope",
     "Softmax",
     "SquaredHinge",

@@ -214,25 +214,10 @@ class MLP(LinearScores):
         outputs = self.class_scores(head, scores)
         return outputs.argmax(axis=-1) if self.classifies else outputs[..., 0]
 
-    def head_squares(self, head: MLPHead, scores: Array, y: Array, slopes: Array) -> Array:
-        """[..., s] squared norms; a derivative by weights is inputs of the layer times derivatives by its outputs."""
-        layers, biases = _layers_of(head)
-        hidden: list[_Hidden] = []
-        outputs = self._outputs(layers, biases, scores, hidden)
-        down = self._slope_of_outputs(outputs, y, namespace(y).ones(y.shape))[1]
-        of_layers, of_biases, through = [], [], ACTIVATIONS[self.activation].slope
-        for after in reversed(layers):
-            (z, gate, active), square = hidden.pop(), square_norms(down)
-            of_layers.append(square_norms(active) * square)
-            of_biases.append(square)
-            if hidden:  # below lie the first layer's, which are `slopes`
-                down = through(z, gate, active, common_product(down, after.swapaxes(-1, -2)))
-        return reduce(operator.add, [*of_layers, square_norms(slopes), *reversed(of_biases)] if biases else of_layers)
-
     @property
     def weighs_later(self) -> bool:
-        """Whether `weighted_later` stands for `slope` and `head_squares`."""
-        return self._as_here("slope", "head_squares", "head_sum")
+        """Whether `weighted_later` stands for `slope`."""
+        return self._as_here("slope")
 
     def weighted_later(self, head: MLPHead, scores: Array, y: Array, weights: Array) -> WeightedLater:
         """`slope` for samples that are scaled by the norms of their gradients, from a single pass, for clipping.

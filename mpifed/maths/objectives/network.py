@@ -6,10 +6,12 @@ the clients take turns, large batches pass in pieces, and losses of the outputs 
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from functools import partial
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -34,6 +36,15 @@ from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
 Pullback: TypeAlias = Callable[[Array], NamedArrays]
 
 
+class SampleGradients(NamedTuple):
+    """The gradients of the next k samples of a client."""
+
+    squares: Array  # [k] float64 squared norms, over all parameters
+    weighted: Callable[[Array], NamedArrays]
+    """By factors [k]: the sum of the gradients times these, in new arrays of float64. What has the factor 0 is left
+    out, also where it is not finite."""
+
+
 def mse(outputs: Array, y: Array) -> Array:
     """[..., s] the mean over outputs [..., s, t] of (z - y)^2."""
     residual: Array = outputs - of_vectors(y)
@@ -52,9 +63,9 @@ def mse_slope(outputs: Array, y: Array, weights: Array) -> tuple[Array, Array]:
 class NeuralNetwork(Objective):
     """The base of networks of any library: a subclass defines `initial` and `outputs`.
 
-    It may define `sample_squares`, where its library has the norms of many samples' gradients at once; the default is
-    a loop. All parameters are in the model's head, a `NamedArrays`. Vectors, such as biases and the scales of norms,
-    count as intercepts: `l2` is of the others. `loss_name` is a field, or a constant.
+    It may define `sample_gradients`, where its library has those of many samples at once; the default is a loop. All
+    parameters are in the model's head, a `NamedArrays`. Vectors, such as biases and the scales of norms, count as
+    intercepts: `l2` is of the others. `loss_name` is a field, or a constant.
     """
 
     @property
@@ -137,22 +148,25 @@ class NeuralNetwork(Objective):
             sums.append(added(of_client))
         return sums[0] if len(sums) == 1 else map_leaves(lambda *parts: namespace(parts[0]).concatenate(parts), *sums)
 
-    def sample_squares(self, model: Parameters, X: Array, y: Array) -> Array:
-        """[n, s] float64 squared norm of each sample's gradient: of one sample after the other."""
-        scores, squares = self.scores_of(model, X), np.zeros(y.shape)
-        slopes = self.slope(model.head, scores, y, np.ones(y.shape)).scores
-        for i, (parameters, x) in enumerate(self._of_each(model, X)):
-            for s in range(len(x)):
-                gradient = self.outputs(parameters, x[s : s + 1], True)[1](slopes[i, s : s + 1])
-                squares[i, s] = sum(float((leaf.astype("f8") ** 2).sum()) for leaf in gradient)
-        return squares
+    def sample_gradients(self, parameters: NamedArrays, X: Array, y: Array) -> Iterator[SampleGradients]:
+        """The gradients of one client's samples X [s, p], in float64, of some at a time; for clipping.
 
-    def squares_and_gradient(
-        self, parameters: NamedArrays, X: Array, y: Array
-    ) -> tuple[Array, Callable[[Array], NamedArrays]]:
-        """([s] `sample_squares` of one client with samples X [s, p], `gradient_of` by weights [s]), for clipping."""
-        squares = self.sample_squares(Parameters(ABSENT, parameters), X[None], y[None])[0]
-        return squares, lambda weights: self.gradient_of(parameters, X, y, weights)
+        Here each is formed, by one way back after the other. The norms must be those of what is added: where terms
+        cancel, a pass with scaled losses may round otherwise. No other pass comes in between.
+        """
+        slopes = self.slope(
+            ABSENT, self.scores_of(Parameters(ABSENT, parameters), X[None]), y[None], np.ones((1, len(X)))
+        )
+        for s in range(len(X)):
+            gradient = self.outputs(parameters, X[s : s + 1], True)[1](slopes.scores[0, s : s + 1])
+            wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), gradient)
+            square = sum(float((leaf**2).sum()) for leaf in wide)
+
+            def weighted(factors: Array, wide: NamedArrays = wide) -> NamedArrays:
+                (factor,) = factors
+                return map_leaves(partial(operator.mul, factor) if factor else np.zeros_like, wide)
+
+            yield SampleGradients(np.array([square]), weighted)
 
     def loss(self, head: Head, scores: Array, y: Array) -> Array:
         return cross_entropy(scores, y) if self.classifies else mse(scores, y)

@@ -8,7 +8,7 @@ and with deterministic algorithms, so that a client's numbers depend on its own 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,12 +18,13 @@ from numpy.random import Generator
 from mpifed.core.contract import own_module, own_object
 from mpifed.core.protocols import Features, Head, LocalStep, Parameters, Slope
 from mpifed.core.record import ABSENT, Array, NamedArrays, namespace, of_vectors
-from mpifed.maths.objectives.network import NeuralNetwork, Pullback
+from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
 from mpifed.maths.objectives.torch_build import built, too_large
 from mpifed.maths.objectives.torch_build import library as _torch
 from mpifed.maths.objectives.torch_checks import wrong_module
 from mpifed.maths.objectives.torch_module import Held, as_array, as_tensor, trained
 from mpifed.maths.objectives.torch_passes import Passes
+from mpifed.maths.objectives.torch_samples import Gradients
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,35 +136,23 @@ class TorchNetwork(NeuralNetwork):
             as_array(losses.detach(), scores).reshape(y.shape), ABSENT, as_array(slopes, scores).reshape(scores.shape)
         )
 
-    def squares_and_gradient(
-        self, parameters: NamedArrays, X: Array, y: Array
-    ) -> tuple[Array, Callable[[Array], NamedArrays]]:
-        """By one pass where each layer gives its part of the norms; else by gradients of some samples at a time."""
-        held = self._held
-        norms = held.norms
-        at = held.bind(parameters)
-        z, seen = norms.forward(held.samples_of(X))
-        losses = self._losses(z, _targets(y))
-        squares = None if seen is None else norms.by_layers(losses, seen)
-        if squares is None:
-            squares = self._by_gradients(parameters, X, as_array(z.detach(), X), y)
+    def sample_gradients(self, parameters: NamedArrays, X: Array, y: Array) -> Iterator[SampleGradients]:
+        """By one pass where each layer gives its part; else by gradients of some samples at a time."""
+        held, like = self._held, type(parameters)
+        held.bind(parameters)
+        z, seen = held.of_samples.forward(held.samples_of(X))
+        of_layers = None if seen is None else held.of_samples.by_layers(self._losses(z, _targets(y)), seen)
+        if of_layers is None:
+            slopes = self.slope(ABSENT, as_array(z.detach(), X), y, namespace(y).ones(y.shape)).scores
+            parts = held.of_samples.one_by_one(held.samples_of(X), as_tensor(slopes))
+        else:
+            parts = iter([of_layers])
+        for part in parts:
 
-        def gradient(weights: Array) -> NamedArrays:
-            if held.bound != at:
-                return self.gradient_of(parameters, X, y, weights)
-            return held.gradient(parameters, losses, as_tensor(weights))
+            def weighted(factors: Array, part: Gradients = part) -> NamedArrays:
+                return like(*[as_array(leaf, X) for leaf in part.weighted(as_tensor(factors))])
 
-        return as_array(squares, X), gradient
-
-    def sample_squares(self, model: Parameters, X: Array, y: Array) -> Array:
-        each = [self.squares_and_gradient(one, x, y[i])[0] for i, (one, x) in enumerate(self._of_each(model, X))]
-        return namespace(X).stack(each)
-
-    def _by_gradients(self, parameters: NamedArrays, X: Array, scores: Array, y: Array) -> Tensor:
-        """[s] float64: from each sample's gradient."""
-        slopes = self.slope(ABSENT, scores, y, namespace(y).ones(y.shape)).scores
-        held = self._held
-        return held.norms.by_gradients(held.parameters(), held.samples_of(X), as_tensor(slopes))
+            yield SampleGradients(as_array(part.squares, X), weighted)
 
     @cached_property
     def _own_loss(self) -> Callable[[Tensor, Tensor], Tensor] | None:

@@ -14,7 +14,7 @@ from mpifed.core.row_seeds import seeds_of, words
 from mpifed.maths.checks.examined import Broken, Examined
 from mpifed.maths.checks.networks import examine_network
 from mpifed.maths.checks.objectives import Task, examine_term
-from mpifed.maths.objectives import NeuralNetwork
+from mpifed.maths.objectives import NeuralNetwork, SampleGradients
 from mpifed.maths.terms import ErrorRate, Loss
 
 
@@ -117,6 +117,13 @@ def outputs(change: Callable[[Any, Any], tuple[Any, Any]]) -> NeuralNetwork:
     return other(outputs=lambda self, *arguments: change(*Hidden().outputs(*arguments)))
 
 
+def _changed(change: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[..., Any]:
+    """What sample_gradients() gives, changed."""
+    return lambda self, *given: (
+        SampleGradients(*change(*part)) for part in NeuralNetwork.sample_gradients(self, *given)
+    )
+
+
 state = np.random.default_rng(3)
 WRONG: dict[str, tuple[NeuralNetwork, str]] = {
     "a derivative": (outputs(lambda z, back: (z, lambda s: map_leaves(lambda g: 2 * g, back(s)))),
@@ -133,7 +140,10 @@ WRONG: dict[str, tuple[NeuralNetwork, str]] = {
                  '"b" of what initial.. gives is a single number'),
     "chance": (other(initial=lambda *_: {"w": state.standard_normal((4, 5)), "b": np.ones(5), "v": np.ones((5, 3))}),
                "different models for equal generators"),
-    "norms": (other(sample_squares=lambda self, model, X, y: np.ones(y.shape)), "are not the squared norms of single"),
+    "norms": (other(sample_gradients=_changed(lambda squares, weighted: (2 * squares, weighted))),
+              "are not the squared norms of single gradients"),
+    "sums": (other(sample_gradients=_changed(lambda squares, weighted: (squares, lambda f: weighted(abs(f))))),
+             "is not the sum of gradients times factors"),
 }  # fmt: skip
 
 

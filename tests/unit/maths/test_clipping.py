@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
-from mpifed.maths.objectives import MLP, LinearScores, Parameters, Softmax
+from mpifed.maths.objectives import MLP, Bias, Parameters, Slope, Softmax
 
 every_objective = pytest.mark.parametrize("name", list(CASES))
 MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
@@ -154,19 +155,12 @@ def test_an_objective_of_ones_own_without_a_head_is_clipped() -> None:
     Huber = runpy.run_path(str(Path(mpifed.__file__).parents[1] / "jobs" / "examples" / "own_objective.py"))["Huber"]
     objective, rng = Huber(), np.random.default_rng(0)
     X, y, model = rng.standard_normal((N, S, FEATURES)), rng.standard_normal((N, S)), Parameters(np.ones((5, 1)), ())
-    assert clippable(objective, model.head) == []
+    assert clippable(objective) == []
     alone = each_alone(objective, model, X, y, own=False)
     factors = np.minimum(1, 1.0 / np.linalg.norm(alone, axis=2))
     assert 0 < (factors < 1).mean() < 1
     found = clipped_gradient(objective, model, X, y, np.ones((N, S)), 1.0)
     np.testing.assert_allclose(found.first[..., 0], (factors[..., None] * alone).sum(axis=1), rtol=1e-5, atol=1e-6)
-
-
-class OtherSlope(MLP):
-    """Whose samples' gradients by the head are not the network's."""
-
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-        return super().slope(head, scores, y, 2 * weights)
 
 
 class OtherScores(Softmax):
@@ -176,29 +170,53 @@ class OtherScores(Softmax):
         return super().scores(first, X) + first.sum()
 
 
-class Headed(LinearScores):
-    """With a head, and without its norms."""
-
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-        raise AssertionError("not to be called")
-
-    start = loss = predict = slope
-
-
 def test_what_cannot_be_clipped_is_refused() -> None:
     network = make("mlp")
     model, (X, y, weights) = model_of(network), data(network, (N,))
-    for objective, said in (
-        (OtherSlope(3), "OtherSlope has a head, and no head_squares that belongs to its slope"),
-        (Headed(), "Headed has a head, and no head_squares"),
-        (OtherScores(), "OtherScores has scores of its own"),
-    ):
-        (line,) = clippable(objective, model.head)  # type: ignore[arg-type]
-        assert line.startswith(f"[model] name: {said}")
-        with pytest.raises(UsageError, match=said):
-            clipped_gradient(objective, model, X, y, weights, 1.0)  # type: ignore[arg-type]
-    assert clippable(network, model.head) == []
-    assert clippable(Headed(), ()) == []  # type: ignore[arg-type]
+    (line,) = clippable(OtherScores())
+    assert line.startswith("[model] name: OtherScores has scores of its own")
+    with pytest.raises(UsageError, match="OtherScores has scores of its own"):
+        clipped_gradient(OtherScores(), model, X, y, weights, 1.0)
+    assert clippable(network) == []
+
+
+class Squashed(Softmax):
+    """With a head of its own, a factor and shifts of the scores, of which it tells nothing but the derivatives."""
+
+    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Any:
+        head = Bias(np.concatenate([np.ones(1), np.zeros(outputs)]).astype(dtype))
+        return Parameters(np.zeros((features, outputs), dtype), head)
+
+    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+        factor, shift = head.bias[..., :1, None], head.bias[..., None, 1:]
+        loss, slopes = self.slope_of_scores(factor * scores + shift, y, weights)
+        of_head = [(slopes * scores).sum(axis=(-1, -2))[..., None], slopes.sum(axis=-2)]
+        return Slope(loss, Bias(np.concatenate(of_head, axis=-1)), factor * slopes)
+
+
+@pytest.mark.parametrize("kind", [Squashed, "mlp"])
+@pytest.mark.parametrize("own", [False, True], ids=["one model", "each its own"])
+def test_of_a_head_of_ones_own_each_sample_s_derivative_is_formed(kind: Any, own: bool) -> None:
+    """What is not finite counts as zero; it needs no method but slope."""
+    objective = Squashed() if kind is Squashed else dataclass(frozen=True)(type("Own", (MLP,), {"slope": _same}))(4)
+    rng = np.random.default_rng(1)
+    start = objective.start(FEATURES, 3, rng, "float64")
+    model = map_leaves(lambda leaf: leaf + rng.standard_normal(((N,) if own else ()) + leaf.shape), start)
+    X, y, weights = rng.standard_normal((N, S, FEATURES)), rng.integers(0, 3, (N, S)), rng.uniform(0.5, 1.5, (N, S))
+    X[0, 1] = np.nan
+    weights[1, 2] = 0
+    each = each_alone(objective, model, X, y, own)
+    norms = np.linalg.norm(each, axis=2)
+    clip = float(np.nanmedian(norms))
+    factors = np.nan_to_num(weights * np.minimum(1, clip * (1 - 2.0**-20) / norms))
+    found = clipped_gradient(objective, model, X, y, weights, clip)
+    for i in range(N):
+        expected = factors[i] @ np.nan_to_num(each[i])
+        np.testing.assert_allclose(flat(of_client(found, i)), expected, rtol=1e-9, atol=1e-12)
+
+
+def _same(self: Any, head: Any, scores: Any, y: Any, weights: Any) -> Any:
+    return MLP.slope(self, head, scores, y, weights)
 
 
 # --- what clients upload --------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_a_bias_is_the_weight_of_a_column_of_ones(name: str) -> None:
     np.testing.assert_allclose(two.head.bias, one.first[:, -1], rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("mlp")])
 def test_head_squares_are_those_of_each_sample_s_gradient(name: str) -> None:
     objective = make(name)
     model, (X, y, _) = model_of(objective), data(objective, (N,))
