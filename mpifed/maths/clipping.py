@@ -182,8 +182,9 @@ def _of_network(
         def parts() -> Iterator[NamedArrays]:
             nonlocal left
             for squares, weighted in objective.sample_gradients(model.head, x, y[0]):
-                known, own, left = squares < _LARGEST, left[: len(squares)], left[len(squares) :]  # false for NaN too
-                yield weighted(own * np.where(known, _factors(np.where(known, squares, 0.0), clip), 0.0))
+                known = squares < _LARGEST  # false for NaN too
+                own, left = left[: len(squares)], left[len(squares) :]
+                yield weighted(own * np.where(known, _factors(squares, clip), 0.0))
 
         return Parameters(ABSENT, map_leaves(lambda leaf: leaf[None], added(parts())))
 
