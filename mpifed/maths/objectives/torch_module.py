@@ -11,7 +11,7 @@ from mpifed.core.record import Array, NamedArrays, namespace
 from mpifed.core.row_seeds import COLUMNS
 from mpifed.maths.objectives.torch_build import library
 from mpifed.maths.objectives.torch_dropout import masks_of
-from mpifed.maths.objectives.torch_samples import SampleGradients, constants
+from mpifed.maths.objectives.torch_samples import TorchSamples, constants
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,7 +34,7 @@ class Held:
         self.samples = max(1, min(_MOST_SAMPLES, PASS_BYTES // kept))
         size = 8 * sum(tensor.numel() for tensor in self.tensors)
         at_once = max(1, min(self.samples, PASS_BYTES // (size + 2 * kept)))  # with a gradient of each sample
-        self.of_samples = SampleGradients(net, self.tensors, shape, at_once, PASS_BYTES)
+        self.of_samples = TorchSamples(net, self.tensors, shape, at_once, PASS_BYTES)
 
     def bind(self, parameters: NamedArrays) -> int:
         """Give the module these parameters, without a copy; the number of this binding."""

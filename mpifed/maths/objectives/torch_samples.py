@@ -52,7 +52,7 @@ class Gradients(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SampleGradients:
+class TorchSamples:
     """The gradients of samples of a `shape`, by `tensors`, the parameters that train.
 
     Parameters
@@ -175,7 +175,7 @@ class SampleGradients:
         tensors = [tensor for tensor in net.parameters() if tensor.requires_grad]
         for tensor in tensors:
             tensor.data = tensor.detach() + 0.1 * normal(*tensor.shape)
-        tried = SampleGradients(net, tensors, self.shape, number, self.most_bytes)
+        tried = TorchSamples(net, tensors, self.shape, number, self.most_bytes)
         samples = normal(number, *self.shape)
         z, seen = tried._observed(samples)
         uses = _uses(z)
