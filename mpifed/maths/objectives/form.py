@@ -189,7 +189,8 @@ class LinearScores(Objective):
         """[..., s] float64 squared norm of the gradient of each sample's loss with respect to the head, for clipping.
 
         `slopes` [..., s, h] are the derivatives with respect to the sample's scores. Asked for where `head_sum` is
-        there too; else each sample's derivative is formed, which takes longer. The default is for models without a head.
+        there too; else each sample's derivative is formed, which takes longer. The default is that of models
+        without a head.
         """
         return namespace(scores).zeros(y.shape)
 

@@ -310,16 +310,16 @@ def _products(inputs: Callable[[slice], Tensor], slopes: Tensor, numbers: int, r
     return Part(torch.cat(squares), weighted)
 
 
-Parts: TypeAlias = "list[tuple[nn.Parameter | None, Part]]"  # of a layer's parameters
+OfLayer: TypeAlias = "list[tuple[nn.Parameter | None, Part]]"  # of a layer's parameters
 
 
-def _linear(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> Parts:
+def _linear(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> OfLayer:
     """Inputs [s, ..., in] and slopes [s, ..., out]: the sum over `...` of outer products."""
     x, q = (tensor.reshape(len(tensor), -1, tensor.shape[-1]).mT[:, None] for tensor in (entered, slope))
     return _of_places(layer, lambda piece: x[piece], x[0].numel(), q, room)
 
 
-def _convolution(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> Parts:
+def _convolution(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> OfLayer:
     """Linear in the patches [s, groups, in, places]; slopes [s, groups, out, places]."""
     from torch.nn.functional import unfold
 
@@ -332,9 +332,9 @@ def _convolution(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> Par
     return _of_places(layer, patches, size, slopes, room)
 
 
-def _of_places(layer: Layer, inputs: Callable[[slice], Tensor], size: int, slopes: Tensor, room: int) -> Parts:
+def _of_places(layer: Layer, inputs: Callable[[slice], Tensor], size: int, slopes: Tensor, room: int) -> OfLayer:
     """Inputs [k, g, in, t] of a slice of samples, of `size` numbers each, and slopes [s, g, out, t]."""
-    parts: Parts = []
+    parts: OfLayer = []
     if layer.weight.requires_grad:
         if slopes.shape[3] == 1:
             parts.append((layer.weight, _outer(inputs(slice(None))[..., 0], slopes[..., 0])))
@@ -343,12 +343,12 @@ def _of_places(layer: Layer, inputs: Callable[[slice], Tensor], size: int, slope
     return parts + _trained(layer.bias, lambda: slopes.sum(3))
 
 
-def _trained(parameter: nn.Parameter | None, form: Callable[[], Tensor]) -> Parts:
+def _trained(parameter: nn.Parameter | None, form: Callable[[], Tensor]) -> OfLayer:
     """Of a parameter whose gradients [s, ...] are formed, if it is there and trains."""
     return [] if parameter is None or not parameter.requires_grad else [(parameter, _formed(form()))]
 
 
-def _group_norm(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> Parts:
+def _group_norm(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> OfLayer:
     """Scales and shifts of channels, [s, channels, ...]."""
     from torch.nn.functional import group_norm
 
@@ -361,7 +361,7 @@ def _group_norm(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> Part
     ]
 
 
-def _layer_norm(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> Parts:
+def _layer_norm(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> OfLayer:
     """Scales and shifts of the last axes, [s, ..., *normalized_shape]."""
     from torch.nn.functional import layer_norm
 
@@ -374,6 +374,6 @@ def _layer_norm(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> Part
     ]
 
 
-_KINDS: dict[str, Callable[[Layer, Tensor, Tensor, int], Parts]] = {
+_KINDS: dict[str, Callable[[Layer, Tensor, Tensor, int], OfLayer]] = {
     "Linear": _linear, "Conv2d": _convolution, "GroupNorm": _group_norm, "LayerNorm": _layer_norm,
 }  # fmt: skip
