@@ -229,7 +229,7 @@ def test_clipped_gradients_are_those_of_a_loop(
     came = clipped_gradient(objective, own, X, y, weights, clip)
     for i in range(N):
         np.testing.assert_allclose(flat(map_leaves(lambda leaf: leaf[i], came)), expected[i], rtol=1e-8, atol=1e-11)  # noqa: B023
-    assert objective._held.norms._layers_do == (objective is KINDS["by layers"])
+    assert objective._held.of_samples._layers_do == (objective is KINDS["by layers"])
 
 
 @every_kind
