@@ -24,7 +24,7 @@ from mpifed.maths.arrays import column, namespace, square_norms
 from mpifed.maths.kernels import clip_factors
 from mpifed.maths.objectives import MLP, LinearScores, NeuralNetwork
 from mpifed.maths.objectives.mlp import WeightedLater
-from mpifed.maths.sparse import emptied
+from mpifed.maths.sparse import emptied, summed
 
 # of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60
 _LARGEST = 1e200
@@ -50,8 +50,8 @@ def clipped_gradient(
     What is scaled is what the norm is of: derivatives by a layer's outputs, or formed gradients, never the loss. Below
     the bound the factor is exactly 1: if no sample reaches it and a built-in model is in float64, the result equals
     `gradient` bit for bit. Scores of a model in float32 are computed in float32. A sample whose gradient is not finite,
-    or whose features or slopes have a norm above 1e100, for sums in float32 2^60 after clipping, counts as zero: an
-    error, or a sum that is not finite, would reveal its presence.
+    or whose features, hidden values or slopes have a norm above 1e100, for sums in float32 2^60 after clipping, counts
+    as zero: an error, or a sum that is not finite, would reveal its presence.
 
     Parameters
     ----------
@@ -83,6 +83,7 @@ def clipped_gradient(
 def _of_linear_scores(
     objective: LinearScores, model: Parameters, X: Features, y: Array, weights: Array, clip: float, narrow: bool
 ) -> Parameters:
+    X = tuple(map(summed, X)) if isinstance(X, tuple) else X  # the norms are those of cells
     narrow = narrow and all(type(part) is np.ndarray and part.dtype == "f4" for part in (model.first, _numbers_of(X)))
     network = objective if isinstance(objective, MLP) and objective.weighs_later else None
     # sparse rows are converted in the product
@@ -102,7 +103,7 @@ def _of_linear_scores(
                 of_head = objective.head_squares(head, scores, y, slopes)
             elif headed:
                 heads = _heads_of_samples(objective, head, scores, y)
-                of_head = xp.stack([_squares(alone) for alone in heads], axis=1)
+                of_head = xp.stack([_squares(alone) for alone in heads], axis=1) if y.size else xp.zeros(y.shape)
         of_features = row_squares(wide) if narrow and not isinstance(wide, tuple) else square_norms(wide)
         of_slopes = square_norms(slopes)
         squares = of_features * of_slopes
@@ -112,6 +113,8 @@ def _of_linear_scores(
             squares *= xp.where(weights == 0, np.inf, weights) ** -2.0
         # a larger factor would make the underflow of the other count; the comparisons are false for NaN
         known = xp.isfinite(squares) & (of_features < _LARGEST) & (of_slopes < _LARGEST)
+        if later is not None:
+            known &= (later.widest < _LARGEST) & (later.steepest < _LARGEST)
         all_known = xp is np and bool(known.all())  # on a device without the test, which would synchronize
         if not all_known:
             slopes, wide = _zeroed(slopes, known), _without(wide, known)
@@ -147,6 +150,9 @@ def _weighted_sum(objective: LinearScores, head: Record, scores: Array, y: Array
         weighted: Array = namespace(leaf).where(each == 0, 0, leaf) * each
         return weighted
 
+    if not weights.size:
+        none: Record = map_leaves(namespace(y).zeros_like, objective.slope(head, scores, y, weights).head)
+        return none
     alone = zip(_heads_of_samples(objective, head, scores, y), weights.T, strict=True)
     return added(map_leaves(partial(weighted, each=each), leaves_of_head) for leaves_of_head, each in alone)
 
@@ -176,8 +182,8 @@ def _of_network(
 
     def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         (x,), left = cast("Array", X), weights[0]  # sparse data are refused
-        if not len(x):
-            return objective.gradient(model, X, y, weights)
+        if not len(x):  # which a module may not take
+            return Parameters(ABSENT, map_leaves(lambda leaf: namespace(leaf).zeros((1, *leaf.shape)), model.head))
 
         def parts() -> Iterator[NamedArrays]:
             nonlocal left

@@ -8,6 +8,7 @@ once, by a stable sort.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +45,7 @@ class DeviceRows:
     @classmethod
     def of(cls, host: CsrRows, xp: ArrayModule) -> DeviceRows:
         """A copy of a SciPy CSR matrix on the device, by CuPy `xp`."""
+        host = summed(host)
         parts = xp.asarray(host.data), xp.asarray(host.indices, dtype="i4"), xp.asarray(host.indptr, dtype="i4")
         return cls(_csr(parts, host.shape))
 
@@ -107,6 +109,18 @@ def emptied(rows: CsrRows, filled: Array) -> CsrRows:
     xp = namespace(rows.data)
     row = xp.searchsorted(rows.indptr, xp.arange(len(rows.indices), dtype="i4"), side="right") - 1
     return _rebuilt(rows, (xp.where(filled[row], rows.data, 0), rows.indices, rows.indptr), rows.shape)
+
+
+def summed(rows: CsrRows) -> CsrRows:
+    """CSR rows [s, p] with one value in a cell: SciPy's matrices may hold several, whose sum counts.
+
+    Those of a device are copies of such.
+    """
+    if isinstance(rows, DeviceRows) or rows.has_canonical_format:  # type: ignore[attr-defined]  # SciPy's has it
+        return rows
+    copied = deepcopy(rows)
+    copied.sum_duplicates()  # type: ignore[attr-defined]
+    return copied
 
 
 def renumbered(rows: CsrRows, place: Array, features: int) -> CsrRows:

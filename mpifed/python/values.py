@@ -39,6 +39,7 @@ def rows_of(X: Values, name: str) -> tuple[Piece, tuple[int, ...] | None]:
     """(rows [s, p] dense or CSR, shape of a sample where it is no vector)."""
     if hasattr(X, "tocsr"):
         sparse = X.tocsr().astype(np.float32)
+        sparse.sum_duplicates()
         _check_finite(sparse.data, name, lambda at: int(np.searchsorted(sparse.indptr, at[0], side="right")) - 1)
         return sparse, None
     values = array(X, name)

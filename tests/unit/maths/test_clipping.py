@@ -215,6 +215,55 @@ def test_of_a_head_of_ones_own_each_sample_s_derivative_is_formed(kind: Any, own
         np.testing.assert_allclose(flat(of_client(found, i)), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@every_objective
+def test_no_sample_at_all(name: str, kind: str) -> None:
+    objective = make(name)
+    _zero_of_none(objective, model_of(objective), kind)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_no_sample_at_all_of_a_head_of_ones_own(kind: str) -> None:
+    objective = Squashed()
+    _zero_of_none(objective, objective.start(FEATURES, 3, np.random.default_rng(0), "float64"), kind)
+
+
+def _zero_of_none(objective: Any, model: Parameters, kind: str) -> None:
+    X, y, weights = (array[:, :0] for array in data(objective, (N,)))
+    found = clipped_gradient(objective, model, sparse(X) if kind == "sparse" else X, y, weights, 0.1)
+    for (_, leaf), (_, like) in zip(leaves(found), leaves(model), strict=True):
+        assert leaf.shape == (N, *like.shape) and not leaf.any()
+
+
+@every_objective
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_several_values_in_a_cell_are_their_sum(name: str, dtype: str) -> None:
+    """As SciPy's sparse matrices have it; the norm is that of the sum."""
+    objective = make(name)
+    model = map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
+    _, y, _ = data(objective, (1,))
+    parts = np.full(300, 2.0, dtype), np.repeat([1, 3, 1], 100), np.array([0, 100, 300])
+    X = csr_matrix(parts, shape=(2, FEATURES))
+    found = clipped_gradient(objective, model, (X,), y[:, :2], np.ones((1, 2)), 0.1)
+    assert not X.has_canonical_format and X.nnz == 300  # stands
+    expected = clipped_gradient(objective, model, X.toarray()[None], y[:, :2], np.ones((1, 2)), 0.1)
+    np.testing.assert_allclose(of_client(found, 0), of_client(expected, 0), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("hidden", [1, (2, 2)])
+def test_huge_hidden_values_beside_tiny_derivatives(hidden: Any) -> None:
+    """Where the square of one underflows, the other's would make the product count as 0."""
+    objective, clip = MLP(hidden=hidden, activation="relu"), 1e-12
+    model = objective.start(1, 2, np.random.default_rng(0), "float64")
+    for size in 10.0 ** np.arange(90, 153):
+        first, head = np.full(model.first.shape, size), map_leaves(np.ones_like, model.head)
+        head[-1][:] = [375 / size / len(head[-1]) ** len(head), 0.0]  # the other class has the probability exp(-375)
+        at = Parameters(first, head)
+        X, weights = np.ones((1, 1, 1)), np.ones((1, 1))
+        found = clipped_gradient(objective, at, X, np.zeros((1, 1), int), weights, clip)
+        assert np.linalg.norm(flat(found)) <= clip
+
+
 def _same(self: Any, head: Any, scores: Any, y: Any, weights: Any) -> Any:
     return MLP.slope(self, head, scores, y, weights)
 

@@ -46,6 +46,17 @@ def test_whose_each_sample_is(form: Callable[[Any], Any], test: float | None) ->
         assert rows(first, 1) == sorted(X[WHO == "b"].reshape(-1, 6).tolist())
 
 
+def test_several_values_in_a_cell_are_their_sum() -> None:
+    """As SciPy's sparse matrices have it."""
+    parts = np.array([1, 2, 4, 8], "f4"), [1, 1, 0, 1], [0, 2, 4]
+    given = sparse.csr_matrix(parts, shape=(2, 2))
+    first = folder(mf.FederatedDataset.from_arrays(given, np.arange(2), clients=["a", "a"]))
+    second = folder(
+        mf.FederatedDataset.from_arrays(sparse.csr_matrix([[0, 3], [4, 8]]), np.arange(2), clients=["a"] * 2)
+    )
+    assert first.checksums == second.checksums and given.nnz == 4
+
+
 def test_identifiers_that_do_not_fit() -> None:
     for wrong, message in (
         ({"clients": WHO[:5]}, r"clients: <U1 \(5,\); expected how many, or an integer or text for each of 40"),
