@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from custom import Custom, of_one
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 IMAGE = {"name": "torch", "build": "nets:convolutions"}
@@ -145,6 +146,42 @@ def in_place(outputs: int) -> nn.Module:
     nn.init.eye_(net.norm.weight)
     net.norm.weight.requires_grad_(False)
     return net
+
+
+def in_order(outputs: int) -> nn.Module:
+    """Brings the samples into the order of a number of each, and back, as modules of sequences do."""
+
+    def ordered(net: Any, x: Tensor) -> Any:
+        order = (x > 10).sum(1).argsort(stable=True)
+        return net.out(torch.tanh(net.inward(x[order]))[order.argsort()])
+
+    return Custom(ordered, inward=nn.Linear(64, 8), out=nn.Linear(8, outputs))
+
+
+def seldom_again(outputs: int) -> nn.Module:
+    """Takes a layer's weight once more for samples that are rare."""
+
+    def used(net: Any, x: Tensor) -> Any:
+        z, rare = net.inward(x), (x > 10).any(1)
+        if bool(rare.any()):
+            z = torch.where(rare[:, None], z + functional.linear(x / 9, net.inward.weight), z)
+        return net.out(torch.tanh(z / 9))
+
+    return Custom(used, inward=nn.Linear(64, 8), out=nn.Linear(8, outputs))
+
+
+def bounded(outputs: int) -> nn.Module:
+    """A layer that is given its weight with bounds, which the first ones do not reach."""
+
+    def called(net: Any, x: Tensor) -> Any:
+        return net.out(torch.tanh(functional_call(net.inward, {"weight": net.inward.weight.clamp(-1, 1)}, (x,)) / 9))
+
+    return Custom(called, inward=nn.Linear(64, 8), out=nn.Linear(8, outputs))
+
+
+def without_samples(outputs: int) -> nn.Module:
+    """What PyTorch gives no empty batch of: instance norm."""
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True), nn.Flatten(), nn.Linear(72, outputs))
 
 
 def dropped(outputs: int) -> nn.Module:

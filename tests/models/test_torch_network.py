@@ -189,6 +189,32 @@ def test_an_input_that_is_written_to_has_no_norm_by_layers(rng: Any) -> None:
         np.testing.assert_allclose(summed, weights[i] @ expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("build", ["in_order", "seldom_again", "bounded"])
+def test_samples_and_parameters_may_decide_the_way(build: str, rng: Any) -> None:
+    """Also where the first ones take another: gradients are those of single samples."""
+    objective = TorchNetwork(f"nets:{build}")
+    assert objective.check(64, 10) == []
+    _, own, X, y, weights = task(objective, rng)
+    _of_samples(objective, own, X, y, 0, weights[0])
+    for i in range(N):
+        X[i, : S // 2, : i + 1] = 20
+        own.head[0][i, 0] = 3
+        expected = _of_each(objective, own, X, y, i)
+        squares, summed = _of_samples(objective, own, X, y, i, weights[i])
+        np.testing.assert_allclose(squares, (expected**2).sum(axis=1), rtol=1e-9)
+        np.testing.assert_allclose(summed, weights[i] @ expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", [
+    TorchNetwork("nets:without_samples", (1, 8, 8)), KINDS["convolutions"], KINDS["tied"],
+], ids=["refuses it", "by layers", "by samples"])  # fmt: skip
+def test_no_sample_at_all(objective: TorchNetwork, rng: Any) -> None:
+    _, own, X, y, weights = task(objective, rng, "float32")
+    came = clipped_gradient(objective, own, X[:, :0], y[:, :0], weights[:, :0], 1.0)
+    for leaf, like in zip(bare_leaves(came), bare_leaves(own), strict=True):
+        assert leaf.shape == like.shape and leaf.dtype == np.float64 and not leaf.any()
+
+
 def _of_samples(objective: TorchNetwork, own: Any, X: Any, y: Any, i: int, factors: Any) -> tuple[Any, Any]:
     """(squared norms, the gradients' sum times factors) of one client."""
     squares, sums, at = [], [], 0

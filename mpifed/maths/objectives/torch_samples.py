@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _TRIED = (2, 3)  # samples, of the passes that are compared
 _TOLERANCE = 1e-9
+# beginnings of the names of PyTorch's operations that may put rows, of samples, into another order
+_MOVE_ROWS = ("Index", "Gather", "Scatter", "MaskedS", "Take", "Embedding")
 _LARGEST = 1e200  # of squared norms of an outer product's vectors: no product of smaller ones underflows unseen
 
 
@@ -32,6 +34,7 @@ class Seen(NamedTuple):
     """What a layer has met in a pass."""
 
     layer: nn.Module
+    own: list[Tensor]  # the parameters that it had, and that train
     entered: Tensor  # [s, ...] its input
     version: int  # of the input: another one if it was written to since
     left: Any  # torch.autograd.graph.GradientEdge, of its output
@@ -69,7 +72,10 @@ class TorchSamples:
 
     def forward(self, samples: Tensor) -> tuple[Tensor, list[Seen] | None]:
         """(outputs [s, L], what layers have met; None: layers do not give the gradients)."""
-        return (self.net(samples), None) if not self._layers_do else self._observed(samples)
+        if not self._layers_do:
+            return self.net(samples), None
+        z, seen = self._observed(samples)
+        return z, seen if _by_these_alone(z, seen) else None
 
     def by_layers(self, losses: Tensor, seen: list[Seen]) -> Gradients | None:
         """Of losses [s] whose graph is kept; None where a layer's own part does not follow from this."""
@@ -126,13 +132,14 @@ class TorchSamples:
             leaves = torch.autograd.grad(self.net(x), list(self.tensors), slope, materialize_grads=True)
             yield _of_formed([leaf[None] for leaf in leaves])
 
-    def _observed(self, samples: Tensor) -> tuple[Tensor, list[Seen] | None]:
+    def _observed(self, samples: Tensor) -> tuple[Tensor, list[Seen]]:
         from torch.autograd.graph import get_gradient_edge
 
         seen: list[Seen] = []
 
         def note(layer: nn.Module, given: tuple[Tensor], output: Tensor) -> None:
-            seen.append(Seen(layer, given[0].detach(), given[0]._version, get_gradient_edge(output)))
+            x = given[0]
+            seen.append(Seen(layer, list(_own(layer).values()), x.detach(), x._version, get_gradient_edge(output)))
 
         hooks = [layer.register_forward_hook(note) for layer in self._layers]
         try:
@@ -178,12 +185,10 @@ class TorchSamples:
         tried = TorchSamples(net, tensors, self.shape, number, self.most_bytes)
         samples = normal(number, *self.shape)
         z, seen = tried._observed(samples)
-        uses = _uses(z)
-        own = {id(tensor) for one in seen or () for tensor in _own(one.layer).values()}
-        if any(count > 1 for count in uses.values()) or not set(uses) <= own:
+        if not _by_these_alone(z, seen):
             return False
         losses = (z * normal(*z.shape)).sum(1)
-        came = tried.by_layers(losses, seen or [])
+        came = tried.by_layers(losses, seen)
         slopes = [
             torch.autograd.grad(loss, tensors, retain_graph=True, materialize_grads=True) for loss in losses.unbind()
         ]
@@ -210,8 +215,11 @@ def _own(layer: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in layer.named_parameters(recurse=False) if tensor.requires_grad}
 
 
-def _uses(z: Tensor) -> Counter[int]:
-    """How often each parameter, by its `id`, enters the graph of `z`."""
+def _by_these_alone(z: Tensor, seen: list[Seen]) -> bool:
+    """Whether parameters enter the graph of `z` once, as the layers had them, and rows stay those of their samples.
+
+    Of every pass, since the samples and the parameters may decide which way a module takes.
+    """
     uses: Counter[int] = Counter()
     met, following = {z.grad_fn}, [z.grad_fn]
     while following:
@@ -221,7 +229,9 @@ def _uses(z: Tensor) -> Counter[int]:
             elif node is not None and node not in met:
                 met.add(node)
                 following.append(node)
-    return uses
+    own = {id(tensor) for one in seen for tensor in one.own}
+    moved = any(node.name().startswith(_MOVE_ROWS) for node in met)
+    return not moved and set(uses) <= own and all(count == 1 for count in uses.values())
 
 
 def _known(layer: nn.Module) -> bool:
