@@ -114,13 +114,15 @@ def emptied(rows: CsrRows, filled: Array) -> CsrRows:
 def summed(rows: CsrRows) -> CsrRows:
     """CSR rows [s, p] with one value in a cell: SciPy's matrices may hold several, whose sum counts.
 
-    Those of a device are copies of such.
+    Those of a device are copies of such. No bit of a row depends on the others.
     """
     if isinstance(rows, DeviceRows) or rows.has_canonical_format:  # type: ignore[attr-defined]  # SciPy's has it
         return rows
-    copied = deepcopy(rows)
-    copied.sum_duplicates()  # type: ignore[attr-defined]
-    return copied
+    copied: Any = deepcopy(rows)
+    copied.has_sorted_indices = False  # rows in order are sorted too, which may put equal columns into another order
+    copied.sum_duplicates()
+    result: CsrRows = copied
+    return result
 
 
 def renumbered(rows: CsrRows, place: Array, features: int) -> CsrRows:
