@@ -77,6 +77,10 @@ def rectified(outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, outputs))
 
 
+def groups_of_units(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 12), nn.GroupNorm(3, 12), nn.Tanh(), nn.Linear(12, outputs))
+
+
 def rectified_convolution(outputs: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, outputs))
 

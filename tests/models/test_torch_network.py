@@ -32,10 +32,11 @@ KINDS = {
     "tokens": TorchNetwork("nets:tokens"),
     "summed": TorchNetwork("nets:summed"),
     "used again": TorchNetwork("nets:used_again"),
+    "groups of units": TorchNetwork("nets:groups_of_units"),
     "rows as samples": TorchNetwork("nets:rows_as_samples"),
     "own loss of real targets": TorchNetwork("nets:regression", loss_name="nets:huber"),
 }
-BY_LAYERS = {"own loss of real targets", "convolutions", "regression", "patches", "tokens"}
+BY_LAYERS = {"own loss of real targets", "convolutions", "regression", "patches", "tokens", "groups of units"}
 every_kind = pytest.mark.parametrize("objective", KINDS.values(), ids=KINDS)
 
 

@@ -362,12 +362,12 @@ def _group_norm(layer: Layer, entered: Tensor, slope: Tensor, room: int) -> OfLa
     """Scales and shifts of channels, [s, channels, ...]."""
     from torch.nn.functional import group_norm
 
-    def normalized() -> Tensor:
-        return group_norm(entered, layer.num_groups, eps=layer.eps)
+    def summed(values: Tensor) -> Tensor:
+        return values.reshape(*values.shape[:2], -1).sum(2)
 
     return [
-        *_trained(layer.weight, lambda: (normalized() * slope).flatten(2).sum(2)),
-        *_trained(layer.bias, lambda: slope.flatten(2).sum(2)),
+        *_trained(layer.weight, lambda: summed(group_norm(entered, layer.num_groups, eps=layer.eps) * slope)),
+        *_trained(layer.bias, lambda: summed(slope)),
     ]
 
 
