@@ -88,6 +88,9 @@ def fedpdm() -> None:
     save("reproductions/fedpdm.svg")
 
 
+SPLITS = {"iid": ("IID", "-"), "shards": ("two shards", "--")}
+
+
 def mcmahan() -> None:
     """The best test accuracy so far by rounds, a panel for each model; crosses are the rounds of the paper."""
     rows = table("reproductions/mcmahan-accuracy.csv")
@@ -95,14 +98,15 @@ def mcmahan() -> None:
     _, axes = plt.subplots(1, 2, figsize=(9, 3.6))
     for axis, (model, target) in zip(axes, targets.items(), strict=True):
         curves = groupby((row for row in rows if row["job"].startswith(model)), key=lambda row: row["job"])
-        for color, (name, lines) in zip(COLORS, curves, strict=False):
+        colors = dict[str, str]()  # by local epochs and batch
+        for name, lines in curves:
             points = list(lines)
             rounds, accuracy = (np.array([float(row[key]) for row in points]) for key in ("round", "accuracy"))
             _, epochs, batch, split = name.split("-")
-            label = f"E = {epochs[1:]}, B = {batch[1:].replace('inf', 'all')}, {split.replace('shards', 'two shards')}"
-            axis.plot(
-                rounds[1:], 100 * np.maximum.accumulate(accuracy)[1:], color=color, label=label.replace("iid", "IID")
-            )
+            color = colors.setdefault(epochs + batch, COLORS[len(colors)])
+            label = f"E = {epochs[1:]}, B = {batch[1:].replace('inf', 'all')}, {SPLITS[split][0]}"
+            best = 100 * np.maximum.accumulate(accuracy)
+            axis.plot(rounds[1:], best[1:], SPLITS[split][1], color=color, label=label)
             axis.plot(float(points[0]["paper"]), 100 * target, "x", color=color, markersize=8)
         axis.axhline(100 * target, color="black", linewidth=0.8, linestyle=":")
         axis.set(xscale="log", ylim=(80, 100), xlabel="round", title=f"{model.upper()}, target {100 * target:.0f} %")
