@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.loops import row_squares
+from mpifed.core.loops import row_products
 from mpifed.core.protocols import Features, Model, Parameters
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
@@ -95,7 +95,7 @@ def _of_linear_scores(
             slopes = objective.slope(head, scores, y, xp.ones(y.shape)).scores
             if headed:
                 of_head = objective.head_squares(head, scores, y, slopes)
-        of_features = row_squares(wide) if narrow and not isinstance(wide, tuple) else square_norms(wide)
+        of_features = row_products(wide, wide) if narrow and not isinstance(wide, tuple) else square_norms(wide)
         of_slopes = square_norms(slopes)
         squares = of_features * of_slopes
         if of_head is not None:

@@ -9,19 +9,19 @@ number of samples.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.loops import combination
+from mpifed.core.loops import combination, row_products
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import Array, Record, bare_leaves, flat, in_memory, map_leaves, namespace, on_host
+from mpifed.core.record import Array, Record, bare_leaves, in_memory, map_leaves, namespace
 
 Start = Literal["exact", "paper"]
 Floats = NDArray[np.float64]
-_TOGETHER = 2**14  # columns converted to float64 at a time
 
 
 @in_memory("constant", "weight")
@@ -72,8 +72,7 @@ def track(
     linear = map_leaves(tracked, surrogate.linear, gradient, at, parts)
     constant = surrogate.constant
     if len(level):
-        w = flat(at)
-        new = level / weight - _products(gradient, w) / weight + tau * float(w @ w)
+        new = level / weight - _products(gradient, at) / weight + tau * _product(at, at)
         constant = (1 - rho) * constant + rho * new  # (39)
     return Surrogate(constant, linear, np.float64((1 - rho) * surrogate.weight + rho))
 
@@ -117,15 +116,10 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
 
 def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
     """[M + 1, M + 1] inner products of the linear parts, in float64: all that the problem needs of them."""
-    products = np.zeros((len(surrogate.constant),) * 2)
-    for leaf in bare_leaves(surrogate.linear):
-        flat = leaf.reshape(len(leaf), -1)
-        for start in range(0, flat.shape[1], _TOGETHER):
-            columns = flat[:, start : start + _TOGETHER].astype(np.float64)
-            products += on_host(columns @ columns.T)
     gram_matrix = np.zeros((len(rows),) * 2)
-    tracked = [k for k, row in enumerate(rows) if row is not None]
-    gram_matrix[np.ix_(tracked, tracked)] = products
+    linear = [(m, map_leaves(operator.itemgetter(k), surrogate.linear)) for m, k in enumerate(rows) if k is not None]
+    for (i, first), (j, second) in itertools.combinations_with_replacement(linear, 2):
+        gram_matrix[i, j] = gram_matrix[j, i] = _product(first, second)
     return gram_matrix
 
 
@@ -146,16 +140,21 @@ def slope_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Paramete
 
 def level_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Floats:
     """[K] the values of the surrogates at `at`."""
-    w = flat(at)
-    return surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
+    return surrogate.constant + _products(surrogate.linear, at) + curvature * _product(at, at)
 
 
-def _products(record: Record, w: Floats) -> Floats:
-    """[K] inner products of the functions' leaves [K, ...] with w [d], in float64."""
-    parts, start = [], 0
-    for leaf in bare_leaves(record):
-        flat = leaf.reshape(len(leaf), -1)
-        stop = start + flat.shape[1]
-        parts.append([float(row.astype(np.float64) @ w[start:stop]) for row in flat])
-        start = stop
-    return np.asarray(np.sum(parts, axis=0, dtype=np.float64))
+def _products(record: Record, w: Record) -> Floats:
+    """[K] inner products of the functions' leaves [K, ...] with those of w, in float64."""
+    functions = len(bare_leaves(record)[0])
+    return np.array([_product(map_leaves(operator.itemgetter(k), record), w) for k in range(functions)])
+
+
+def _product(first: Record, second: Record) -> float:
+    """The inner product of two records of the same shapes, in float64."""
+    return sum(_of_leaves(*leaves) for leaves in zip(bare_leaves(first), bare_leaves(second), strict=True))
+
+
+def _of_leaves(x: Array, y: Array) -> float:
+    if type(x) is np.ndarray and x.dtype == y.dtype == np.float32:
+        return float(row_products(x.reshape(1, -1), y.reshape(1, -1))[0])
+    return float(x.reshape(-1).astype(np.float64, copy=False) @ y.reshape(-1).astype(np.float64, copy=False))
