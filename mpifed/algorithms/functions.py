@@ -136,7 +136,7 @@ def slope_of_each(
         derivatives.append(slope)
         if problem.constraints:
             levels.append(xp.sum(each * (slope.loss - function.aim), axis=-1, dtype=np.float64))
-    return derivatives, xp.stack(levels, axis=-1) if levels else ABSENT
+    return derivatives, _stack(levels, y.ndim - 1) if levels else ABSENT
 
 
 def statistics(

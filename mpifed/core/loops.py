@@ -201,7 +201,7 @@ def softmax_residuals(logits: Array, y: Array, weights: Array) -> tuple[Array, A
 
 def row_products(X: Array, Y: Array) -> Array:
     """Inner products [...] of rows X, Y [..., p] of float32 in NumPy, added in float64: sixteen sums side by side."""
-    if compiled is not None and _contiguous(X, Y):
+    if compiled is not None and X.flags.c_contiguous and Y.flags.c_contiguous:
         products: Array = np.empty(X.shape[:-1])
         compiled.row_products(X, Y, products)
         return products

@@ -9,7 +9,6 @@ number of samples.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -72,7 +71,7 @@ def track(
     linear = map_leaves(tracked, surrogate.linear, gradient, at, parts)
     constant = surrogate.constant
     if len(level):
-        new = level / weight - _products(gradient, at) / weight + tau * _product(at, at)
+        new = level / weight - _products(gradient, at) / weight + tau * _square(at)
         constant = (1 - rho) * constant + rho * new  # (39)
     return Surrogate(constant, linear, np.float64((1 - rho) * surrogate.weight + rho))
 
@@ -117,7 +116,8 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
 def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
     """[M + 1, M + 1] inner products of the linear parts, in float64: all that the problem needs of them."""
     gram_matrix = np.zeros((len(rows),) * 2)
-    linear = [(m, map_leaves(operator.itemgetter(k), surrogate.linear)) for m, k in enumerate(rows) if k is not None]
+    leaves = bare_leaves(surrogate.linear)
+    linear = [(m, [leaf[k] for leaf in leaves]) for m, k in enumerate(rows) if k is not None]
     for (i, first), (j, second) in itertools.combinations_with_replacement(linear, 2):
         gram_matrix[i, j] = gram_matrix[j, i] = _product(first, second)
     return gram_matrix
@@ -140,21 +140,28 @@ def slope_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Paramete
 
 def level_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Floats:
     """[K] the values of the surrogates at `at`."""
-    return surrogate.constant + _products(surrogate.linear, at) + curvature * _product(at, at)
+    return surrogate.constant + _products(surrogate.linear, at) + curvature * _square(at)
 
 
 def _products(record: Record, w: Record) -> Floats:
     """[K] inner products of the functions' leaves [K, ...] with those of w, in float64."""
-    functions = len(bare_leaves(record)[0])
-    return np.array([_product(map_leaves(operator.itemgetter(k), record), w) for k in range(functions)])
+    leaves, of_w = bare_leaves(record), bare_leaves(w)
+    return np.array([_product([leaf[k] for leaf in leaves], of_w) for k in range(len(leaves[0]))])
 
 
-def _product(first: Record, second: Record) -> float:
-    """The inner product of two records of the same shapes, in float64."""
-    return sum(_of_leaves(*leaves) for leaves in zip(bare_leaves(first), bare_leaves(second), strict=True))
+def _square(record: Record) -> float:
+    """The squared norm of a record, in float64."""
+    leaves = bare_leaves(record)
+    return _product(leaves, leaves)
 
 
-def _of_leaves(x: Array, y: Array) -> float:
-    if type(x) is np.ndarray and x.dtype == y.dtype == np.float32:
-        return float(row_products(x.reshape(1, -1), y.reshape(1, -1))[0])
-    return float(x.reshape(-1).astype(np.float64, copy=False) @ y.reshape(-1).astype(np.float64, copy=False))
+def _product(first: Sequence[Array], second: Sequence[Array]) -> float:
+    """The inner product of arrays of the same shapes, in float64."""
+    total = 0.0
+    for x, y in zip(first, second, strict=True):
+        x, y = x.reshape(-1), y.reshape(-1)
+        if type(x) is np.ndarray and x.dtype == y.dtype == np.float32:
+            total += float(row_products(x, y))
+        else:
+            total += float(x.astype(np.float64, copy=False) @ y.astype(np.float64, copy=False))
+    return total
