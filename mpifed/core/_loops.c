@@ -556,7 +556,12 @@ static PyObject *swish_slope(PyObject *module, PyObject *arguments)
     {                                                                                                                  \
         for (Py_ssize_t i = 0; i < m; ++i, x += h, out += h) {                                                         \
             T most = x[0];                                                                                             \
-            for (Py_ssize_t k = 1; k < h; ++k) most = x[k] > most || x[k] != x[k] ? x[k] : most;                       \
+            int unknown = 0;                                                                                           \
+            for (Py_ssize_t k = 1; k < h; ++k) {                                                                       \
+                most = x[k] > most ? x[k] : most;                                                                      \
+                unknown |= x[k] != x[k];                                                                               \
+            }                                                                                                          \
+            if (unknown) most = (T)NAN;                                                                                \
             for (Py_ssize_t k = 0; k < h; ++k) out[k] = x[k] - most;                                                   \
             largest[i] = most;                                                                                         \
         }                                                                                                              \
