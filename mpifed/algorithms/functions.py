@@ -135,8 +135,8 @@ def slope_of_each(
         slope = function.term.slope(problem.objective, head, scores, y, each)
         derivatives.append(slope)
         if problem.constraints:
-            levels.append(xp.sum(each * (slope.loss - function.aim), axis=-1, dtype=np.float64))
-    return derivatives, xp.stack(levels, axis=-1) if levels else ABSENT
+            levels.append((each * (slope.loss - function.aim)).sum(axis=-1, dtype=np.float64))
+    return derivatives, _stack(levels, y.ndim - 1) if levels else ABSENT
 
 
 def statistics(

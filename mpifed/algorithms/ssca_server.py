@@ -217,7 +217,8 @@ class SSCABase(Algorithm):
         self, surrogate: Surrogate, rho: float, gradient: Parameters, level: Array, at: Parameters, weight: float = 1.0
     ) -> Surrogate:
         """The surrogates after a round, with the penalties of the functions that have one."""
-        penalties, parts = [function.penalty for function in self.functions], self.problem.objective.penalized(at)
+        penalties = [function.penalty for function in self.functions]
+        parts = self.problem.objective.penalized(at) if any(penalties) else None
         return track(surrogate, rho, gradient, level, at, self.tau, penalties, weight, parts)
 
     def _excess(self, level: Array) -> Floats:

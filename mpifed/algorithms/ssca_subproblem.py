@@ -43,10 +43,13 @@ def solve(surrogate: Surrogate, form: Forms, cost: Floats, margin: Floats | floa
         return Solution((1 / (2 * curvatures[0]),), np.zeros(0), np.zeros(0), float(curvatures[0]))
     constants = constants + margin
     products = gram(surrogate, rows)
-    if rows == (None, 0):  # (38)
-        nu = np.array([lemma_1(float(constants[0]), float(products[1, 1]), float(curvatures[1]), float(cost[0]))])
-    else:
-        nu = multipliers(constants, products, curvatures, cost)
+    if rows == (None, 0):  # (38): ||w||^2 and one constraint
+        constant, square, curvature = float(constants[0]), float(products[1, 1]), float(curvatures[1])
+        multiplier = lemma_1(constant, square, curvature, float(cost[0]))
+        factor = multiplier / (2 * (1 + multiplier * curvature))
+        level = constant - factor * square * (1 - factor * curvature)  # at w = -factor l
+        return Solution((factor,), np.array([multiplier]), np.array([max(level, 0.0)]), 1 + multiplier * curvature)
+    nu = multipliers(constants, products, curvatures, cost)
     total = float(curvatures[0] + nu @ curvatures[1:])
     factors = [
         multiplier / (2 * total) for multiplier, row in zip([1.0, *nu.tolist()], rows, strict=True) if row is not None

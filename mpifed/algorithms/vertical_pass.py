@@ -277,8 +277,10 @@ class Pass:
     def _pull(self, derivatives: Array, X: Features) -> Array:
         """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
         functions, size, width = derivatives.shape
-        beside = derivatives[0] if functions == 1 else derivatives.swapaxes(0, 1).reshape(size, functions * width)
-        pulled = self.problem.linear.pull(X, beside[None])[0]
+        if functions == 1:
+            return self.problem.linear.pull(X, derivatives)
+        beside = derivatives.swapaxes(0, 1).reshape(1, size, functions * width)
+        pulled = self.problem.linear.pull(X, beside)[0]
         by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)
         return by_function
 

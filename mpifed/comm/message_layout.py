@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Placed, fields_of
-from mpifed.core.holdings import Cells
+from mpifed.core.holdings import Cells, size
 from mpifed.core.record import Array
 from mpifed.maths.fixedpoint import SumGrid, grid
 
@@ -56,20 +56,21 @@ class Place:
     ) -> Iterator[tuple[int, NDArray[np.floating], Index]]:
         """(client, values, index into the field's axes) of each client who fills a part of the field."""
         if not isinstance(leaf, Placed):
-            for client, values in zip(clients.tolist(), self.rows(leaf, len(clients)), strict=True):
+            rows = self.rows(leaf, len(clients))
+            for i, client in enumerate(clients.tolist()):
                 if client == self.field.sender:
-                    yield client, values.reshape(self.field.shape), ...
+                    yield client, rows[i].reshape(self.field.shape), ...
             return
-        axis = self.field.axis or 0
+        axis, shape = self.field.axis or 0, self.field.shape
+        before, length, after = shape[:axis], shape[axis], shape[axis + 1 :]
         for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
-            shape = list(self.field.shape)
-            shape[axis] = len(range(*at.indices(shape[axis]))) if isinstance(at, slice) else len(at)
-            if values.shape != tuple(shape):
+            own = (*before, size(at, length), *after)
+            if values.shape != own:
                 raise UsageError(
-                    f"{self.name}: client {client} answers with shape {values.shape} for its {shape[axis]} entries, "
-                    f"its field declares {tuple(shape)}"
+                    f"{self.name}: client {client} answers with shape {values.shape} for its {own[axis]} entries, "
+                    f"its field declares {own}"
                 )
-            yield client, _floats(values), (slice(None),) * axis + (at,)
+            yield client, _floats(values), (*(slice(None),) * axis, at)
 
     def parts_of(self, leaf: Array | Placed, client: int) -> Iterator[tuple[int, NDArray[np.floating], Index]]:
         """`parts` of the answer [1, ...] of one client, of any field."""

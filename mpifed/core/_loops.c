@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 7 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 8 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -556,7 +556,12 @@ static PyObject *swish_slope(PyObject *module, PyObject *arguments)
     {                                                                                                                  \
         for (Py_ssize_t i = 0; i < m; ++i, x += h, out += h) {                                                         \
             T most = x[0];                                                                                             \
-            for (Py_ssize_t k = 1; k < h; ++k) most = x[k] > most || x[k] != x[k] ? x[k] : most;                       \
+            int unknown = 0;                                                                                           \
+            for (Py_ssize_t k = 1; k < h; ++k) {                                                                       \
+                most = x[k] > most ? x[k] : most;                                                                      \
+                unknown |= x[k] != x[k];                                                                               \
+            }                                                                                                          \
+            if (unknown) most = (T)NAN;                                                                                \
             for (Py_ssize_t k = 0; k < h; ++k) out[k] = x[k] - most;                                                   \
             largest[i] = most;                                                                                         \
         }                                                                                                              \
@@ -644,41 +649,48 @@ static PyObject *residuals(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* --- squares ---------------------------------------------------------------------------------------------------- */
+/* --- products of rows -------------------------------------------------------------------------------------------- */
 
-#define ABREAST 16 /* sums of a row's squares */
+#define ABREAST 16 /* sums of a row's products */
 
-/* out [m] <- sums of squares of the rows x [m, p], in ABREAST sums, whose halves are then added. A product of two floats is
- * exact in double. */
-CLONED static void squares_of_rows(const float *restrict x, Py_ssize_t m, Py_ssize_t p, double *restrict out)
+ALIKE double product_of(const float *x, const float *y, Py_ssize_t p)
 {
     const Py_ssize_t whole = p - p % ABREAST;
-    for (Py_ssize_t i = 0; i < m; ++i, x += p) {
-        double sums[ABREAST] = {0};
-        for (Py_ssize_t j = 0; j < whole; j += ABREAST)
-            for (int k = 0; k < ABREAST; ++k) sums[k] += (double)x[j + k] * (double)x[j + k];
-        for (Py_ssize_t j = whole; j < p; ++j) sums[j - whole] += (double)x[j] * (double)x[j];
-        for (int half = ABREAST / 2; half; half /= 2)
-            for (int k = 0; k < half; ++k) sums[k] += sums[k + half];
-        out[i] = sums[0];
-    }
+    double sums[ABREAST] = {0};
+    for (Py_ssize_t j = 0; j < whole; j += ABREAST)
+        for (int k = 0; k < ABREAST; ++k) sums[k] += (double)x[j + k] * (double)y[j + k];
+    for (Py_ssize_t j = whole; j < p; ++j) sums[j - whole] += (double)x[j] * (double)y[j];
+    for (int half = ABREAST / 2; half; half /= 2)
+        for (int k = 0; k < half; ++k) sums[k] += sums[k + half];
+    return sums[0];
 }
 
-PyDoc_STRVAR(row_squares_doc, "row_squares(x [m, p] of floats, out [m] of doubles)");
-
-static PyObject *row_squares(PyObject *module, PyObject *arguments)
+/* out [m] <- inner products of the rows x [m, p] and y [m, p], in ABREAST sums, whose halves are then added. A product of
+ * two floats is exact in double. Of squares every number is read once. */
+CLONED static void products_of_rows(const float *x, const float *y, Py_ssize_t m, Py_ssize_t p, double *out)
 {
-    Py_buffer x, out;
-    if (!PyArg_ParseTuple(arguments, "y*w*", &x, &out)) return NULL;
+    if (x == y)
+        for (Py_ssize_t i = 0; i < m; ++i) out[i] = product_of(x + i * p, x + i * p, p);
+    else
+        for (Py_ssize_t i = 0; i < m; ++i) out[i] = product_of(x + i * p, y + i * p, p);
+}
+
+PyDoc_STRVAR(row_products_doc, "row_products(x [m, p] of floats, y [m, p], out [m] of doubles)");
+
+static PyObject *row_products(PyObject *module, PyObject *arguments)
+{
+    Py_buffer x, y, out;
+    if (!PyArg_ParseTuple(arguments, "y*y*w*", &x, &y, &out)) return NULL;
     const Py_ssize_t m = out.len / (Py_ssize_t)sizeof(double), p = m ? x.len / (Py_ssize_t)sizeof(float) / m : 0;
-    if (x.len != m * p * (Py_ssize_t)sizeof(float) || out.len != m * (Py_ssize_t)sizeof(double))
-        PyErr_SetString(PyExc_ValueError, "row_squares: sizes do not fit together");
+    if (x.len != m * p * (Py_ssize_t)sizeof(float) || y.len != x.len || out.len != m * (Py_ssize_t)sizeof(double))
+        PyErr_SetString(PyExc_ValueError, "row_products: sizes do not fit together");
     else {
         Py_BEGIN_ALLOW_THREADS
-        squares_of_rows(x.buf, m, p, out.buf);
+        products_of_rows(x.buf, y.buf, m, p, out.buf);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&x);
+    PyBuffer_Release(&y);
     PyBuffer_Release(&out);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
@@ -875,7 +887,7 @@ static PyMethodDef functions[] = {
     {"swish_slope", swish_slope, METH_VARARGS, swish_slope_doc},
     {"below_largest", below_largest, METH_VARARGS, below_largest_doc},
     {"residuals", residuals, METH_VARARGS, residuals_doc},
-    {"row_squares", row_squares, METH_VARARGS, row_squares_doc},
+    {"row_products", row_products, METH_VARARGS, row_products_doc},
     {"add_encoded", add_encoded, METH_VARARGS, add_encoded_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
     {"gather", gather, METH_VARARGS, gather_doc},

@@ -241,7 +241,7 @@ class Block:
         for is_together, same_rows, taken in self._alike:
             if is_together == together and len(rows) == len(same_rows) and (rows == same_rows).all():
                 return taken
-        check_rows(rows[None], self.counts.min(keepdims=True))
+        check_rows(rows[None], self._least)
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
@@ -254,9 +254,7 @@ class Block:
                 parts = [outs[0][..., at] for at in self.side_by_side] if together else outs
                 for shard, part in zip(self.shards, parts, strict=True):
                     shard.take(rows, part[0])
-        # what stands in place of a shard, as an audit's, must see every read
-        seen = any(getattr(shard, "sees_reads", False) for shard in self.shards)
-        few = len(rows) * _FEW <= self.counts.min() and not seen
+        few = len(rows) * _FEW <= self._least[0] and not self._seen
         self._alike[:] = [(together, rows.copy(), taken)] if few else []
         return taken
 
@@ -264,6 +262,17 @@ class Block:
     def _alike(self) -> list[tuple[bool, NDArray[np.int64], Sequence[Features]]]:
         """Cache of `take_alike`."""
         return []
+
+    @cached_property
+    def _least(self) -> NDArray[np.int64]:
+        """[1] the fewest rows of a client."""
+        least: NDArray[np.int64] = self.counts.min(keepdims=True)
+        return least
+
+    @cached_property
+    def _seen(self) -> bool:
+        """Whether what stands in place of a shard, as an audit's, must see every read."""
+        return any(getattr(shard, "sees_reads", False) for shard in self.shards)
 
     @cached_property
     def _joint_columns(self) -> JointColumns | None:

@@ -159,7 +159,7 @@ class Cells(NamedTuple):
 def span(numbers: Array) -> Array | slice:
     """A slice in place of ascending numbers without a gap: indexing with it makes no copy."""
     if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return slice(numbers[0], numbers[-1] + 1)
+        return slice(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
 
 

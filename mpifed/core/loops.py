@@ -13,9 +13,9 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 7  # of the arguments of what is compiled
+_VERSION = 8  # of the arguments of what is compiled
 _MOST_TERMS = 8
-_ABREAST = 16  # sums of a row's squares
+_ABREAST = 16  # sums of a row's products
 _MANY = 2**12  # numbers of which a pass takes longer than a call
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
@@ -199,22 +199,23 @@ def softmax_residuals(logits: Array, y: Array, weights: Array) -> tuple[Array, A
     return np.array(power.T, order="C"), largest, total
 
 
-def row_squares(X: Array) -> Array:
-    """Squared norms [...] of rows X [..., p] of float32 in NumPy, added in float64: sixteen sums side by side."""
-    rows = X.reshape(-1, X.shape[-1])
-    if compiled is not None and rows.flags.c_contiguous:
-        squares: Array = np.empty(X.shape[:-1])
-        compiled.row_squares(rows, squares)
-        return squares
-    sums: Array = np.zeros((len(rows), _ABREAST))
-    for start in range(0, rows.shape[1], _ABREAST):
-        part = rows[:, start : start + _ABREAST].astype(np.float64)
-        sums[:, : part.shape[1]] += part * part
+def row_products(X: Array, Y: Array) -> Array:
+    """Inner products [...] of rows X, Y [..., p] of float32 in NumPy, added in float64: sixteen sums side by side."""
+    if compiled is not None and X.flags.c_contiguous and Y.flags.c_contiguous:
+        products: Array = np.empty(X.shape[:-1])
+        compiled.row_products(X, Y, products)
+        return products
+    x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (X, Y))
+    sums: Array = np.zeros((len(x), _ABREAST))
+    for start in range(0, x.shape[1], _ABREAST):
+        at = slice(start, start + _ABREAST)
+        part = x[:, at].astype(np.float64) * y[:, at]
+        sums[:, : part.shape[1]] += part
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]
-    squares = sums.reshape(X.shape[:-1])
-    return squares
+    products = sums.reshape(X.shape[:-1])
+    return products
 
 
 def begun(change: Array, model: Array, keep: float) -> Array:

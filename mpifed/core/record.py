@@ -138,7 +138,7 @@ def bare_leaves(record: Record) -> list[Array]:
     parts: list[Array] = []
     for part in record:  # a call for each array, or for what is absent, takes as long as all else
         if not isinstance(part, tuple):
-            parts.append(_leaf(part))
+            parts.append(part)  # type: ignore[arg-type]  # as `_leaf`
         elif part:
             parts += bare_leaves(part)
     return parts

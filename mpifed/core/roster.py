@@ -77,12 +77,13 @@ class Roster(Sequence[Block]):
     def among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(number of a block, positions in it of the clients chosen) for each block with any; [N] who is chosen."""
         here = self.here(chosen)
-        where = np.flatnonzero(here)
-        if len(self) == len(self.clients) or not len(where):
-            yield from ((i, _FIRST) for i in where.tolist())
-            return
-        if len(where) == len(here):
+        alone = len(self) == len(self.clients)  # each client has a block of its own
+        if not alone and np.count_nonzero(here) == len(here):
             yield from self._all
+            return
+        where = np.flatnonzero(here)
+        if alone or not len(where):
+            yield from ((i, _FIRST) for i in where.tolist())
             return
         blocks = np.searchsorted(self.bounds, where, side="right") - 1
         starts = np.flatnonzero(np.diff(blocks, prepend=-1)).tolist()

@@ -32,6 +32,7 @@ _SMALL = 1024  # shards up to this size are drawn for all clients at once
 _FEW = 4  # so many times as many rows as are drawn, and few are drawn twice
 _SPARE = 16  # numbers, or bytes
 _PIECE = 2**13  # words made at once
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class _Stream:
@@ -325,13 +326,15 @@ class Round(NamedTuple):
         """
         blocks = -(-width // 4)  # Philox makes numbers by fours
         philox = _stream(self.seed, f"{purpose}/{blocks}").at(self._counter(turn=turn))
-        numbers = np.empty((len(clients), 4 * blocks), dtype=np.uint64)
-        done, others = 0, np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1  # whose neighbour is not here
-        for start, stop in pairwise([0, *others.tolist(), len(clients)]):
+        parts, done = [], 0
+        others = np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1 if len(clients) > 1 else _NONE
+        for start, stop in pairwise([0, *others.tolist(), len(clients)]):  # by runs of neighbours
             first = int(clients[start])
-            philox.advance((first - done) * blocks)
-            numbers[start:stop] = philox.random_raw((stop - start) * 4 * blocks).reshape(stop - start, -1)
+            if first > done:  # a call takes its time
+                philox.advance((first - done) * blocks)
+            parts.append(philox.random_raw((stop - start) * 4 * blocks).reshape(stop - start, -1))
             done = first + stop - start
+        numbers = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return numbers[:, :width]
 
 

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.loops import row_squares
+from mpifed.core.loops import row_products
 from mpifed.core.protocols import Features, Model, Parameters
 from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, Record, added, bare_leaves, leaves, map_leaves
 from mpifed.maths.arrays import column, namespace, square_norms
@@ -104,7 +104,7 @@ def _of_linear_scores(
             elif headed:
                 heads = _heads_of_samples(objective, head, scores, y)
                 of_head = xp.stack([_squares(alone) for alone in heads], axis=1) if y.size else xp.zeros(y.shape)
-        of_features = row_squares(wide) if narrow and not isinstance(wide, tuple) else square_norms(wide)
+        of_features = row_products(wide, wide) if narrow and not isinstance(wide, tuple) else square_norms(wide)
         of_slopes = square_norms(slopes)
         squares = of_features * of_slopes
         if of_head is not None:

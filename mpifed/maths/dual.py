@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf, isfinite, sqrt
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -151,9 +152,14 @@ def lemma_1(constant: float, square: float, curvature: float, cost: float) -> fl
     ------
     NumericalError : when an input is not finite, or the curvature is negative.
     """
-    problem = _problem(np.array([constant]), np.array([[0.0, 0.0], [0.0, square]]), np.array([1.0, curvature]), cost)
-    with np.errstate(all="ignore"):
-        return float(_single(problem, problem.a, problem.norms[1:])[0])  # at w = 0
+    if not (isfinite(constant + square + curvature) and curvature >= 0 and 0 < cost < inf):  # else it raises
+        _problem(np.array([constant]), np.array([[0.0, 0.0], [0.0, square]]), np.array([1.0, curvature]), cost)
+    slope = sqrt(max(square, 0.0))  # at w = 0, where the level is the constant; else as `_single`
+    root = sqrt(max(slope * slope - 4 * curvature * constant, 0.0))
+    least = root * (slope + root)
+    if constant <= 0:
+        return 0.0
+    return min(cost, 4 * constant / least) if least else cost
 
 
 def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> Floats:
@@ -162,13 +168,14 @@ def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> F
     Parameters
     ----------
     nu : [M] from `multipliers`, whose parameters the others are
-
-    Raises
-    ------
-    NumericalError : when inputs are not finite, or a curvature has the wrong sign.
     """
+    weights = np.concatenate([[1.0], nu])
     with np.errstate(all="ignore"):
-        return _problem(constants, gram, curvatures, 1.0).at(np.asarray(nu, dtype=np.float64)).levels
+        twice = 2 * (weights @ curvatures)
+        along: Floats = gram @ weights / -twice  # <f_m, w(nu)>, (40), (41)
+        square = weights @ along / -twice  # ||w(nu)||^2
+        at: Floats = constants + along[1:] + curvatures[1:] * square
+    return at
 
 
 def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> _Problem:
@@ -184,7 +191,7 @@ def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats |
                 f"the convex problem of SSCA: {what} of {f'constraint {k}' if k else 'the objective'}: "
                 f"{numbers[tuple(bad)]}: expected finite numbers; lower the step size gamma, or raise tau"
             )
-    c = np.broadcast_to(np.asarray(cost, dtype=np.float64), a.shape)
+    c = np.full(a.shape, cost, dtype=np.float64)
     if not (tau[0] > 0 and (tau >= 0).all() and (c > 0).all() and np.isfinite(c).all()):
         raise NumericalError(
             f"the convex problem of SSCA: curvatures {tau.tolist()} and slack_cost {c.tolist()}: expected a positive "

@@ -90,6 +90,7 @@ class Encoder:
         self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
         self._largest = 2.0 ** (digits - 1) * form.limb_scales[0]  # the largest value that adding a constant encodes
         self._bits = [int(self._real(constant).view(self._integer)) for constant in self._constants]
+        self._removed: dict[int, list[int]] = {}  # what `_offsets` gives, for each number of additions
 
     @cached_property
     def _shifted(self) -> NDArray[np.floating]:
@@ -139,7 +140,7 @@ class Encoder:
         common: NDArray[np.floating] | None = None, factor: float = 1.0,
     ) -> bool:  # fmt: skip
         """`add` within any bound. Each row leaves the constant that encodes it, which is subtracted here."""
-        offsets = [self._offset(limb, len(values)) for limb in range(self.form.limbs)]
+        offsets = self._offsets(len(values))
         narrow = self.form.bits == 32
         as_is = values.dtype == np.float32 or (values.dtype == np.float64 and not narrow)
         if common is not None and (loops.compiled is None or not as_is):
@@ -187,10 +188,12 @@ class Encoder:
                 shifted -= constant
                 values = np.subtract(values, shifted, out=self._rest[: len(values), : values.shape[1]])  # exact
 
-    def _offset(self, limb: int, adds: int) -> int:
-        """The signed integer that removes `adds` constants from a sum mod 2^bits."""
-        half = 2 ** (self.form.bits - 1)
-        return int((-adds * self._bits[limb] + half) % (2 * half) - half)
+    def _offsets(self, adds: int) -> list[int]:
+        """For each limb, the signed integer that removes `adds` constants from a sum mod 2^bits."""
+        if adds not in self._removed:
+            half = 2 ** (self.form.bits - 1)
+            self._removed[adds] = [(-adds * bits + half) % (2 * half) - half for bits in self._bits]
+        return self._removed[adds]
 
 
 def decode(accumulator: NDArray[np.signedinteger], form: SumGrid, dtype: str) -> NDArray[np.floating]:

@@ -15,13 +15,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.loops import combination
+from mpifed.core.loops import combination, row_products
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import Array, Record, bare_leaves, flat, in_memory, map_leaves, namespace, on_host
+from mpifed.core.record import Array, Record, bare_leaves, in_memory, map_leaves, namespace
 
 Start = Literal["exact", "paper"]
 Floats = NDArray[np.float64]
-_TOGETHER = 2**14  # columns converted to float64 at a time
 
 
 @in_memory("constant", "weight")
@@ -72,8 +71,7 @@ def track(
     linear = map_leaves(tracked, surrogate.linear, gradient, at, parts)
     constant = surrogate.constant
     if len(level):
-        w = flat(at)
-        new = level / weight - _products(gradient, w) / weight + tau * float(w @ w)
+        new = level / weight - _products(gradient, at) / weight + tau * _square(at)
         constant = (1 - rho) * constant + rho * new  # (39)
     return Surrogate(constant, linear, np.float64((1 - rho) * surrogate.weight + rho))
 
@@ -117,15 +115,11 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
 
 def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
     """[M + 1, M + 1] inner products of the linear parts, in float64: all that the problem needs of them."""
-    products = np.zeros((len(surrogate.constant),) * 2)
-    for leaf in bare_leaves(surrogate.linear):
-        flat = leaf.reshape(len(leaf), -1)
-        for start in range(0, flat.shape[1], _TOGETHER):
-            columns = flat[:, start : start + _TOGETHER].astype(np.float64)
-            products += on_host(columns @ columns.T)
     gram_matrix = np.zeros((len(rows),) * 2)
-    tracked = [k for k, row in enumerate(rows) if row is not None]
-    gram_matrix[np.ix_(tracked, tracked)] = products
+    leaves = bare_leaves(surrogate.linear)
+    linear = [(m, [leaf[k] for leaf in leaves]) for m, k in enumerate(rows) if k is not None]
+    for (i, first), (j, second) in itertools.combinations_with_replacement(linear, 2):
+        gram_matrix[i, j] = gram_matrix[j, i] = _product(first, second)
     return gram_matrix
 
 
@@ -146,16 +140,28 @@ def slope_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Paramete
 
 def level_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Floats:
     """[K] the values of the surrogates at `at`."""
-    w = flat(at)
-    return surrogate.constant + _products(surrogate.linear, w) + curvature * float(w @ w)
+    return surrogate.constant + _products(surrogate.linear, at) + curvature * _square(at)
 
 
-def _products(record: Record, w: Floats) -> Floats:
-    """[K] inner products of the functions' leaves [K, ...] with w [d], in float64."""
-    parts, start = [], 0
-    for leaf in bare_leaves(record):
-        flat = leaf.reshape(len(leaf), -1)
-        stop = start + flat.shape[1]
-        parts.append([float(row.astype(np.float64) @ w[start:stop]) for row in flat])
-        start = stop
-    return np.asarray(np.sum(parts, axis=0, dtype=np.float64))
+def _products(record: Record, w: Record) -> Floats:
+    """[K] inner products of the functions' leaves [K, ...] with those of w, in float64."""
+    leaves, of_w = bare_leaves(record), bare_leaves(w)
+    return np.array([_product([leaf[k] for leaf in leaves], of_w) for k in range(len(leaves[0]))])
+
+
+def _square(record: Record) -> float:
+    """The squared norm of a record, in float64."""
+    leaves = bare_leaves(record)
+    return _product(leaves, leaves)
+
+
+def _product(first: Sequence[Array], second: Sequence[Array]) -> float:
+    """The inner product of arrays of the same shapes, in float64."""
+    total = 0.0
+    for x, y in zip(first, second, strict=True):
+        x, y = x.reshape(-1), y.reshape(-1)
+        if type(x) is np.ndarray and x.dtype == y.dtype == np.float32:
+            total += float(row_products(x, y))
+        else:
+            total += float(x.astype(np.float64, copy=False) @ y.astype(np.float64, copy=False))
+    return total

@@ -114,21 +114,24 @@ def test_first_steps_from_a_common_model(dtype: str, keep: float, size: int) -> 
 
 @pytest.mark.parametrize("p", [1, 3, 15, 16, 17, 40, 784])
 @pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize("squares", [False, True])
 @np.errstate(all="ignore")
-def test_squares_of_rows(n: int, p: int) -> None:
+def test_products_of_rows(squares: bool, n: int, p: int) -> None:
     """Sixteen sums in float64 side by side, then halves of them."""
-    X = numbers(50 * p, "f4").reshape(50, p)[: 2 * n].reshape(2, n, p)
+    X, Y = (numbers(50 * p, "f4", seed).reshape(50, p)[: 2 * n].reshape(2, n, p) for seed in range(2))
+    if squares:
+        Y = X
     wanted = np.zeros((2, n))
     for at in np.ndindex(2, n):
         sums = [0.0] * 16
-        for j, x in enumerate(X[at].tolist()):
-            sums[j % 16] += x * x
+        for j, (x, y) in enumerate(zip(X[at].tolist(), Y[at].tolist(), strict=True)):
+            sums[j % 16] += x * y
         while len(sums) > 1:
             half = len(sums) // 2
             sums = [a + b for a, b in zip(sums[:half], sums[half:], strict=True)]
         wanted[at] = sums[0]
-    same(loops.row_squares(X), wanted)
-    same(loops.row_squares(np.asfortranarray(X)), wanted)
+    same(loops.row_products(X, Y), wanted)
+    same(loops.row_products(np.asfortranarray(X), Y), wanted)
 
 
 @dtypes

@@ -452,7 +452,7 @@ def test_numbers_that_are_not_finite(bad: float) -> None:
     with pytest.raises(NumericalError, match="inner products of constraint 2"):
         multipliers(np.ones(2), gram + np.outer([0, 0, bad], np.ones(3)), np.ones(3), 1.0)
     with pytest.raises(NumericalError, match="curvature of constraint 1"):
-        levels(np.zeros(2), np.ones(2), gram, np.array([1.0, bad, 1.0]))
+        multipliers(np.ones(2), gram, np.array([1.0, bad, 1.0]), 1.0)
     with pytest.raises(NumericalError, match="constant of constraint 1"):
         lemma_1(bad, 1.0, 1.0, 1.0)
     with pytest.raises(NumericalError, match="inner products of constraint 1"):

@@ -9,7 +9,6 @@ import pytest
 from scipy.optimize import check_grad, minimize
 
 from mpifed.core.record import leaves, map_leaves
-from mpifed.maths import surrogate as module
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.surrogate import (
     Start,
@@ -185,9 +184,7 @@ def test_the_norm_is_itself() -> None:
         np.testing.assert_array_equal(minimized.constants[1:], plain.constants)
 
 
-@pytest.mark.parametrize("together", [1, 3, 2**14])
-def test_the_gram_matrix(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TOGETHER", together)
+def test_the_gram_matrix() -> None:
     found, _ = tracked(3, 0.4)
     linear = flat_each(found.linear)
     np.testing.assert_allclose(gram(found, (0, 1, 2)), linear @ linear.T, rtol=1e-12)
