@@ -136,6 +136,11 @@ def dataset_of(group: h5py.Group, name: str, kinds: str = "biuf") -> h5py.Datase
         if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
             raise ValueError(f"{name} is a link")
         node = node[part]
+    return _checked(name, node, kinds)
+
+
+def _checked(name: str, node: h5py.Group | h5py.Dataset, kinds: str) -> h5py.Dataset:
+    """The node, which no link leads to, if it is a dataset as `dataset_of` says."""
     if not isinstance(node, h5py.Dataset) or node.shape is None:
         raise ValueError(f"{name} is not a dataset")
     dtype = node.dtype
@@ -217,8 +222,8 @@ def content_sha256(file: h5py.File, without: Collection[str] = ()) -> str:
         held = file[name]
         for key in sorted(set(held.attrs) - set(without)):
             digest.update(b"".join(_encoded(f"{name}@{key}", attribute_of(held, key))))
-        if isinstance(held, h5py.Dataset):
-            for piece in _pieces(name, dataset_of(file, name, "biufO")):
+        if isinstance(held, h5py.Dataset):  # `visit` follows no links
+            for piece in _pieces(name, _checked(name, held, "biufO")):
                 digest.update(piece)
     return digest.hexdigest()
 

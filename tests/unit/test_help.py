@@ -48,13 +48,13 @@ def test_summaries_are_whole() -> None:
         )
 
 
-@pytest.mark.parametrize(("name", "option"), OPTIONS, ids=lambda value: getattr(value, "name", value))
-def test_every_option_says_what_it_does_and_its_default(name: str, option: click.Option) -> None:
-    said = option.help or ""
-    assert len(said) > 3 and not said.startswith("["), f"{name} --{option.name}"
-    default = option.get_default(click.Context(COMMANDS[name], info_name=name))
-    if isinstance(default, str | int | float) and not isinstance(default, bool) and not option.hidden:
-        assert option.show_default or "[default:" in said, f"{name} --{option.name}"
+def test_every_option_says_what_it_does_and_its_default() -> None:
+    for name, option in OPTIONS:
+        said = option.help or ""
+        assert len(said) > 3 and not said.startswith("["), f"{name} --{option.name}"
+        default = option.get_default(click.Context(COMMANDS[name], info_name=name))
+        if isinstance(default, str | int | float) and not isinstance(default, bool) and not option.hidden:
+            assert option.show_default or "[default:" in said, f"{name} --{option.name}"
 
 
 # --- completion --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import click
 import pytest
@@ -14,11 +15,16 @@ from mpifed.core.nearest import SYNONYMS
 from mpifed.explain.entries import entries
 from mpifed.job.renamed import RENAMED, TABLES, VALUES
 
-KEYS = {key.name for entry in entries() for key in entry.keys}
 NO_JOB = {"rows"}  # keys of other files too: maps of clients have rows
 JOBS = sorted((ROOT / "jobs").rglob("*.toml"))
 TEXTS = [page for page in dict.fromkeys([*PAGES, *DOCUMENTS]) if page.name != "changelog.md"]
 _QUOTED = re.compile(r"^ *```(?P<kind>\w*).*?\n(?P<block>.*?)^ *```$|`(?P<inline>[^`\n]+)`", re.DOTALL | re.MULTILINE)
+
+
+@cache
+def _keys() -> set[str]:
+    """All keys of jobs."""
+    return {key.name for entry in entries() for key in entry.keys}
 
 
 def _named(table: str) -> str:
@@ -30,11 +36,11 @@ def _anywhere() -> Iterator[str]:
     """Patterns of what is an old word wherever it stands."""
     for table in TABLES:
         yield rf"\[{table}\]"
-        yield rf"(?<![\w.]){table}\.(?:{'|'.join(sorted(KEYS | {one.key for one in RENAMED if one.key}))})\s*="
+        yield rf"(?<![\w.]){table}\.(?:{'|'.join(sorted(_keys() | {one.key for one in RENAMED if one.key}))})\s*="
     for entry in RENAMED:
         if entry.key is not None:
             yield rf"\[(?:{_named(entry.table)})\]`? `?{entry.key}\b(?! (?:and|of|says|is))"
-            if not entry.algorithms or entry.key not in KEYS:
+            if not entry.algorithms or entry.key not in _keys():
                 yield rf"(?<![\w.])(?:{_named(entry.table)})\.{entry.key}\b(?!\()"
     for (table, key, old), _ in VALUES.items():
         yield rf"(?<![\w-]){old}(?![\w-])" if "-" in old else rf"(?:{table}\.|\b){key}\s*=\s*\"?{old}\b"
@@ -46,19 +52,23 @@ def _anywhere() -> Iterator[str]:
 def _assigned() -> Iterator[str]:
     """Patterns of what is an old word where a job is written: `key = ...`."""
     for word in {entry.key for entry in RENAMED if entry.key} | {*SYNONYMS}:
-        if word not in KEYS | NO_JOB:
+        if word not in _keys() | NO_JOB:
             yield rf"(?<![\w.-])(?:[a-z_]+\.)?{word}\s*=(?!=)"
 
 
-ANYWHERE, ASSIGNED = (re.compile("|".join(patterns())) for patterns in (_anywhere, _assigned))
+@cache
+def _compiled() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Either; only when a test asks, since all classes of jobs are read for it."""
+    return re.compile("|".join(_anywhere())), re.compile("|".join(_assigned()))
 
 
 def old_words(text: str, is_job: bool = False) -> list[str]:
     """Those in a text; of Markdown, keys in blocks that are no program, without comments."""
+    anywhere, wherever_assigned = _compiled()
     blocks = (match for match in _QUOTED.finditer(text) if match["kind"] != "python")
     quoted = [text] if is_job else [re.sub(r"#.*", "", one["block"] or one["inline"] or "") for one in blocks]
-    assigned = [match[0] for part in quoted for match in ASSIGNED.finditer(part)]
-    return [*(match[0] for match in ANYWHERE.finditer(text)), *assigned]
+    assigned = [match[0] for part in quoted for match in wherever_assigned.finditer(part)]
+    return [*(match[0] for match in anywhere.finditer(text)), *assigned]
 
 
 def test_documents_and_jobs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -168,9 +169,14 @@ def test_the_jobs_say_how_their_data_are_scaled() -> None:
             assert f"--scale {SCALES.get(data, 'unit-rows')} --split grid" in path.read_text(encoding="utf-8")
 
 
-def test_shards_of_another_scale_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_of_another_scale_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Any) -> None:
     from jobs.hyfdca import data
 
+    def here(command: list[str], check: bool) -> None:
+        """The command that prepares data, in this process."""
+        assert command[:3] == [sys.executable, "-m", "mpifed"] and launch(None, *command[3:]).code == 0
+
+    monkeypatch.setattr(data.subprocess, "run", here)
     monkeypatch.setattr(data, "FOLDER", tmp_path)
     data.prepare("digits", "2x2")
     data.prepare("digits", "2x2")  # they are there

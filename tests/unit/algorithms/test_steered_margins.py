@@ -25,7 +25,7 @@ def steered(bias: float, sigma: float, rounds: int, kept: float = 0.0, unit: flo
 @pytest.mark.parametrize("bias", [-0.1, 0.0, 0.5])
 def test_the_mean_excess_is_some_standard_errors_below_the_limit(bias: float, kept: float) -> None:
     """From independent values, and from those that share nine tenths of their errors."""
-    found, margins = steered(bias, 1.0, 20_000, kept)
+    found, margins = steered(bias, 1.0, 8000, kept)
     assert np.sqrt(margins.variance[0]) == pytest.approx(1, rel=0.1)  # of one value by itself
     goal = -SURE * np.sqrt(RHO / (2 - RHO))
     assert found[-2000:].mean() == pytest.approx(goal, abs=0.05)

@@ -22,21 +22,21 @@ def blocks_of(groups: list[list[int]]) -> list[Block]:
     return [Block(tuple(Empty(client) for client in group)) for group in groups]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_among_finds_the_blocks_of_those_who_are_present(seed: int) -> None:
+def test_among_finds_the_blocks_of_those_who_are_present() -> None:
     """Against a look at every block."""
-    rng = np.random.default_rng(seed)
-    first = int(rng.integers(5))
-    ends = first + np.cumsum([0, *rng.integers(1, 1 + rng.integers(1, 5), rng.integers(8))])
-    groups = [list(range(a, b)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-    chosen = rng.random(int(ends[-1]) + 3) < rng.choice([0, 0.3, 0.9, 1])
-    roster = Roster.of(blocks_of(groups))
-    expected = [(i, [j for j, client in enumerate(group) if chosen[client]]) for i, group in enumerate(groups)]
-    assert [(i, who.tolist()) for i, who in roster.among(chosen)] == [pair for pair in expected if pair[1]]
-    assert roster.here(chosen).tolist() == [bool(chosen[client]) for group in groups for client in group]
-    together = roster.together(chosen)
-    found = [] if together is None else together.clients.tolist()
-    assert found == [client for group in groups for client in group if chosen[client]]
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        first = int(rng.integers(5))
+        ends = first + np.cumsum([0, *rng.integers(1, 1 + rng.integers(1, 5), rng.integers(8))])
+        groups = [list(range(a, b)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        chosen = rng.random(int(ends[-1]) + 3) < rng.choice([0, 0.3, 0.9, 1])
+        roster = Roster.of(blocks_of(groups))
+        expected = [(i, [j for j, client in enumerate(group) if chosen[client]]) for i, group in enumerate(groups)]
+        assert [(i, who.tolist()) for i, who in roster.among(chosen)] == [pair for pair in expected if pair[1]], seed
+        assert roster.here(chosen).tolist() == [bool(chosen[client]) for group in groups for client in group], seed
+        together = roster.together(chosen)
+        found = [] if together is None else together.clients.tolist()
+        assert found == [client for group in groups for client in group if chosen[client]], seed
 
 
 def test_clients_that_are_not_side_by_side() -> None:

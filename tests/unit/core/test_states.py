@@ -43,33 +43,34 @@ class Saved:
         return State(*map(np.copy, self.states[i])) if i in self.which else None
 
 
-@pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("room", [0.0, 100.0, 200.0, np.inf])
-def test_like_a_list_whatever_the_room(room: float, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    kinds = ["set", "in place", "get", "peek", "save"]
-    actions = [(kinds[rng.integers(5)], int(rng.integers(BLOCKS))) for _ in range(40)]
-    states, expected, ever, since = ClientStates(BLOCKS, begun, room), [begun(i) for i in range(BLOCKS)], set(), set()
-    for turn, (action, i) in enumerate(actions, 1):
-        if action == "set":
-            expected[i] = State(expected[i].v + turn, expected[i].count + 1)
-            states[i] = State(*map(np.copy, expected[i]))
-        elif action == "in place":  # as a federation renews some clients of a block
-            record = states[i]
-            record.v[0] = expected[i].v[0] = turn
-            states[i] = record
-        elif action == "save":
-            states.is_saved(Saved([State(*map(np.copy, one)) for one in expected], set(ever)))
-            since.clear()
-        else:
-            assert bits(states[i] if action == "get" else states.peek(i)) == bits(expected[i])
-        if action in ("set", "in place"):
-            ever.add(i)
-            since.add(i)
-        assert states.changed == since
-        assert room == np.inf or states.nbytes <= max(room, 80)  # at least one block
-    assert [bits(one) for one in states] == [bits(one) for one in expected]
-    assert len(states) == BLOCKS
+def test_like_a_list_whatever_the_room(room: float) -> None:
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        kinds = ["set", "in place", "get", "peek", "save"]
+        actions = [(kinds[rng.integers(5)], int(rng.integers(BLOCKS))) for _ in range(40)]
+        states, expected = ClientStates(BLOCKS, begun, room), [begun(i) for i in range(BLOCKS)]
+        ever, since = set[int](), set[int]()
+        for turn, (action, i) in enumerate(actions, 1):
+            if action == "set":
+                expected[i] = State(expected[i].v + turn, expected[i].count + 1)
+                states[i] = State(*map(np.copy, expected[i]))
+            elif action == "in place":  # as a federation renews some clients of a block
+                record = states[i]
+                record.v[0] = expected[i].v[0] = turn
+                states[i] = record
+            elif action == "save":
+                states.is_saved(Saved([State(*map(np.copy, one)) for one in expected], set(ever)))
+                since.clear()
+            else:
+                assert bits(states[i] if action == "get" else states.peek(i)) == bits(expected[i]), seed
+            if action in ("set", "in place"):
+                ever.add(i)
+                since.add(i)
+            assert states.changed == since, seed
+            assert room == np.inf or states.nbytes <= max(room, 80), seed  # at least one block
+        assert [bits(one) for one in states] == [bits(one) for one in expected], seed
+        assert len(states) == BLOCKS, seed
 
 
 def test_what_a_checkpoint_has_is_dropped_and_read_again() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -136,7 +135,7 @@ def test_a_forked_process_ends_by_the_signal_that_ends_pools() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path) -> None:
+def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path, launch: Any) -> None:
     path = tmp_path / "job.toml"
     for name in ("job.toml", "run.json", "history.csv"):
         os.mkfifo(tmp_path / name) if kind == "pipe" else (tmp_path / name).symlink_to("/dev/zero")
@@ -147,8 +146,8 @@ def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path) -> 
     with pytest.raises(DataError, match="a pipe, a device or a folder"):
         read_history(tmp_path)
     for command, code in (("show", 3), ("status", 0)):  # status shows what can be known
-        ended = subprocess.run([sys.executable, "-m", "mpifed", command, tmp_path], timeout=50, capture_output=True)
-        assert ended.returncode == code and ended.stderr.count(b"mpifed: error") == (code > 0)
+        ended = launch(0, command, tmp_path, limit_s=50)
+        assert ended.code == code and ended.err.count("mpifed: error") == (code > 0)
 
 
 def test_a_figure_on_a_full_disk(tmp_path: Path) -> None:

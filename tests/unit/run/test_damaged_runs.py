@@ -54,11 +54,6 @@ def resumed(digits: Path, out: Path, **more: Any) -> list[str]:
     return reporter.warnings
 
 
-def sha256(digits: Path, out: Path, **more: Any) -> Any:
-    run(job(digits, 3, **more), Alone(), out)
-    return summary(out)["model_sha256"]
-
-
 def mpifed(*arguments: object) -> Any:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
@@ -143,7 +138,21 @@ def test_what_a_later_version_adds_is_left_out(digits: Path, tmp_path: Path) -> 
 # --- resuming ----------------------------------------------------------------------------------------------------
 
 
-def test_an_edited_run_json(digits: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def two_rounds(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, to be copied."""
+    run(job(digits, 2), Alone(), out := tmp_path_factory.mktemp("two") / "run")
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The SHA-256 of the model after three rounds at once."""
+    run(job(digits, 3), Alone(), out := tmp_path_factory.mktemp("whole") / "run")
+    return str(summary(out)["model_sha256"])
+
+
+def test_an_edited_run_json(digits: Path, whole: str, tmp_path: Path, more: dict[str, Any]) -> None:
     """It is written anew from the checkpoint; but where it counts what was released, the run is refused."""
     out = tmp_path / "run"
     run(job(digits, 2, **more), Alone(), out)
@@ -156,7 +165,7 @@ def test_an_edited_run_json(digits: Path, tmp_path: Path, more: dict[str, Any]) 
             resumed(digits, out, **more)
         return
     assert any("run.json: was changed or damaged" in one for one in resumed(digits, out))
-    assert summary(out)["model_sha256"] == sha256(digits, tmp_path / "whole")
+    assert summary(out)["model_sha256"] == whole
 
 
 def spoil(folder: Path, **changes: Any) -> None:
@@ -178,15 +187,16 @@ MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changes", "said"), MANIFESTS.values(), ids=MANIFESTS)
-def test_manifests_fall_back(digits: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    out = tmp_path / "run"
-    run(job(digits, 2), Alone(), out)
+def test_manifests_fall_back(
+    digits: Path, two_rounds: Path, whole: str, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    out = shutil.copytree(two_rounds, tmp_path / "run")
     shutil.copytree(out, tmp_path / "both")
     spoil(out / "checkpoint" / "round-00000002", **changes)
     warned = resumed(digits, out)
     because = "goes on after round 1; round-00000002: manifest.json: "
     assert any(because in one and said in one for one in warned), warned
-    assert summary(out)["model_sha256"] == sha256(digits, tmp_path / "whole")
+    assert summary(out)["model_sha256"] == whole
     for name in ("round-00000001", "round-00000002"):
         spoil(tmp_path / "both" / "checkpoint" / name, attempt=-1)
     both = r"round-00000002: manifest\.json: attempt = -1.*round-00000001: .*attempt = -1"
@@ -195,18 +205,18 @@ def test_manifests_fall_back(digits: Path, tmp_path: Path, changes: dict[str, An
 
 
 @pytest.mark.parametrize("text", ["{" * 10, '{"a":' * 5000, "", "3"])
-def test_a_manifest_that_is_none_falls_back(digits: Path, tmp_path: Path, text: str) -> None:
-    out = tmp_path / "run"
-    run(job(digits, 2), Alone(), out)
+def test_a_manifest_that_is_none_falls_back(
+    digits: Path, two_rounds: Path, whole: str, tmp_path: Path, text: str
+) -> None:
+    out = shutil.copytree(two_rounds, tmp_path / "run")
     (out / "checkpoint" / "round-00000002" / "manifest.json").write_text(text)
     assert any("goes on after round 1" in one for one in resumed(digits, out))
-    assert summary(out)["model_sha256"] == sha256(digits, tmp_path / "whole")
+    assert summary(out)["model_sha256"] == whole
 
 
 @pytest.mark.parametrize("text", [None, "", "round,elap", "\n"])
-def test_a_history_that_is_gone(digits: Path, tmp_path: Path, text: str | None) -> None:
-    out = tmp_path / "run"
-    run(job(digits, 2), Alone(), out)
+def test_a_history_that_is_gone(digits: Path, two_rounds: Path, tmp_path: Path, text: str | None) -> None:
+    out = shutil.copytree(two_rounds, tmp_path / "run")
     (out / "history.csv").unlink()
     if text is not None:
         (out / "history.csv").write_text(text)
@@ -215,9 +225,8 @@ def test_a_history_that_is_gone(digits: Path, tmp_path: Path, text: str | None) 
         resumed(digits, out)
 
 
-def test_a_history_with_a_row_less_or_more(digits: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    run(job(digits, 2), Alone(), out)
+def test_a_history_with_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(two_rounds, tmp_path / "run")
     lines = (out / "history.csv").read_text().splitlines(keepends=True)
     (out / "history.csv").write_text("".join([*lines[:2], *lines[3:]]))
     with pytest.raises(DataError, match=r"history\.csv: has 2 whole rows up to round 2, .* 3 had been measured"):
@@ -239,8 +248,8 @@ def test_nothing_was_measured_yet(digits: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["job.toml", "run.json", "history.csv", "model.h5", "checkpoint"])
-def test_something_else_in_the_place_of_a_file(digits: Path, tmp_path: Path, name: str) -> None:
-    run(job(digits, 2), Alone(), tmp_path / "run")
+def test_something_else_in_the_place_of_a_file(digits: Path, two_rounds: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(two_rounds, tmp_path / "run")
     path = tmp_path / "run" / name
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(path)

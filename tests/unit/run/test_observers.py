@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import struct
 import sys
@@ -16,7 +17,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked, fedavg, job_table
-from tensorboardX.proto.event_pb2 import Event
 
 import mpifed as mf
 from mpifed.cli import main
@@ -31,6 +31,15 @@ from mpifed.observers.base import ObservedRun, RunOutcome
 from mpifed.run.api import run
 from mpifed.run.observation import Observation
 from mpifed.run.progress import Reporter
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_torch() -> None:
+    """tensorboardX would import PyTorch where it finds it, for seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "torch" not in sys.modules:
+            patch.setitem(sys.modules, "torch", None)
+        importlib.import_module("tensorboardX")
 
 
 @dataclasses.dataclass
@@ -193,8 +202,10 @@ def test_observers_may_come_and_go(classes: Path, tmp_path: Path) -> None:
     assert "observe" not in (tmp_path / "whole/job.toml").read_text()
 
 
-def events(folder: Path) -> list[Event]:
+def events(folder: Path) -> list[Any]:
     """The events of the files in a folder: records of length, checksum, bytes, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
     found = []
     for path in sorted(folder.iterdir()):
         data, at = path.read_bytes(), 0

@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from lengths import covering
 from scipy.sparse import csr_matrix
 
 from mpifed.core.errors import DataError, UsageError
@@ -52,9 +53,7 @@ def numbers(folder: ShardFolder, client: int, tests: bool, in_memory: bool = Tru
     return (np.rint(rows[:, 0]).astype(int) - 1).tolist()
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("pack", [1, 3, 100])
+@covering({"pack": [1, 3, 100], "sparse": [False, True], "in_memory": [True, False]})
 def test_every_row_is_in_exactly_one_place(pack: int, sparse: bool, in_memory: bool, tmp_path: Path) -> None:
     folder = made(tmp_path / "data", Numbered(sparse=sparse), pack=pack, test_fraction=0.1)
     held = [numbers(folder, client, tests, in_memory) for client in range(7) for tests in (False, True)]

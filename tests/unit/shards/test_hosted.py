@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from scipy import sparse
 
 from mpifed.core.block import Block
@@ -83,9 +84,13 @@ def test_beyond_the_room_values_are_read_from_the_files(
     assert opened == [(5, False), (6, False), (5, False)]
 
 
-@pytest.mark.parametrize("values", [X, sparse.csr_matrix(X * (X < 60), dtype=np.float32)], ids=["dense", "sparse"])
-@pytest.mark.parametrize("room", [2**20, 5 * (6 * (P + 8) + hosted.SHARD_NBYTES), 0])  # for all, for five, for none
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@covering(
+    {
+        "values": [X, sparse.csr_matrix(X * (X < 60), dtype=np.float32)],
+        "room": [2**20, 5 * (6 * (P + 8) + hosted.SHARD_NBYTES), 0],  # for all, for five, for none
+        "dtype": ["float32", "float64"],
+    }
+)
 def test_rows_of_many_clients_at_once(make: Make, values: Any, room: float, dtype: str) -> None:
     """Whether they lie side by side in memory or not, of some or of all clients, of one block or of several."""
     labels = Y * 1.5

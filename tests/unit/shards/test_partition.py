@@ -140,7 +140,7 @@ def test_sizes_follow_a_power_law() -> None:
 
 def test_sizes_are_lognormal() -> None:
     """The logarithms of many sizes have the standard deviation that was asked for."""
-    y = np.zeros(2_000_000, np.int64)
+    y = np.zeros(400_000, np.int64)
     deviations = [np.log(by_rows(y, 1, 400, skew="lognormal:0.7", seed=seed).counts).std() for seed in range(3)]
     assert np.mean(deviations) == pytest.approx(0.7, abs=4 * 0.7 / np.sqrt(2 * 1200))  # four standard errors
 

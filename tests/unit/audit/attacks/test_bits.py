@@ -34,7 +34,7 @@ FORWARD: dict[str, Any] = {
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_what_the_generator_gives_is_possible(secure: bool) -> None:
-    noise = normals(20_000, secure)
+    noise = normals(8000, secure)
     noise = noise[np.abs(noise) < 3.65]  # its tail is made otherwise
     for forward in FORWARD.values():
         assert possible(forward(noise), forward).all()
