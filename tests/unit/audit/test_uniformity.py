@@ -19,7 +19,6 @@ from mpifed.audit.uniformity import (
     of_residues,
     rejected,
     runs,
-    top_bits,
 )
 from mpifed.audit.uniformity import sample_tests as alone
 
@@ -86,14 +85,6 @@ def test_monobit_and_runs_of_nist() -> None:
     assert runs(bits) == pytest.approx(0.500798, abs=1e-6)
     assert monobit(bits) == pytest.approx(2 * binom.cdf(42, 100, 0.5))
     assert monobit(bits) == pytest.approx(0.1332, abs=1e-3)  # the normal law says 0.109599
-
-
-@pytest.mark.parametrize("power", [1.0, 1.05, 2.0])
-@pytest.mark.parametrize("count", [1, 50, 20_000])
-def test_the_test_of_top_bits_is_scipy_s(count: int, power: float) -> None:
-    grid = (np.arange(count) + 0.5) / count
-    for fractions in (np.random.default_rng(5).random(count) ** power, grid, np.zeros(count)):
-        assert top_bits(fractions) == pytest.approx(kstest(fractions, "uniform").pvalue, rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e15])
