@@ -118,7 +118,7 @@ def summed(rows: CsrRows) -> CsrRows:
     """
     if isinstance(rows, DeviceRows) or rows.has_canonical_format:  # type: ignore[attr-defined]  # SciPy's has it
         return rows
-    copied: Any = deepcopy(rows)
+    copied: Any = deepcopy(rows)  # SciPy's, which has no types
     copied.has_sorted_indices = False  # rows in order are sorted too, which may put equal columns into another order
     copied.sum_duplicates()
     result: CsrRows = copied
