@@ -8,7 +8,6 @@ once, by a stable sort.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -118,7 +117,9 @@ def summed(rows: CsrRows) -> CsrRows:
     """
     if isinstance(rows, DeviceRows) or rows.has_canonical_format:  # type: ignore[attr-defined]  # SciPy's has it
         return rows
-    copied: Any = deepcopy(rows)  # SciPy's, which has no types
+    from scipy.sparse import csr_matrix
+
+    copied = csr_matrix(rows, copy=True)
     copied.has_sorted_indices = False  # rows in order are sorted too, which may put equal columns into another order
     copied.sum_duplicates()
     result: CsrRows = copied
