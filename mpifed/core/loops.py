@@ -206,11 +206,11 @@ def row_products(X: Array, Y: Array) -> Array:
         compiled.row_products(X, Y, products)
         return products
     x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (X, Y))
-    sums: Array = np.zeros((len(x), _ABREAST))
-    for start in range(0, x.shape[1], _ABREAST):
-        at = slice(start, start + _ABREAST)
-        part = x[:, at].astype(np.float64) * y[:, at]
-        sums[:, : part.shape[1]] += part
+    width = x.shape[1]
+    terms = -(-width // _ABREAST)  # of each sum; zeros fill the last ones
+    parts = np.zeros((len(x), terms * _ABREAST))
+    np.multiply(x, y, out=parts[:, :width], dtype=np.float64)
+    sums: Array = parts.reshape(len(x), terms, _ABREAST).sum(axis=1, initial=0.0)  # in order: not along the last axis
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]

@@ -112,7 +112,7 @@ def test_first_steps_from_a_common_model(dtype: str, keep: float, size: int) -> 
     same(changes, wanted)
 
 
-@pytest.mark.parametrize("p", [1, 3, 15, 16, 17, 40, 784])
+@pytest.mark.parametrize("p", [1, 3, 15, 16, 17, 40, 784, 5001])
 @pytest.mark.parametrize("n", [0, 1, 3])
 @pytest.mark.parametrize("squares", [False, True])
 @np.errstate(all="ignore")
