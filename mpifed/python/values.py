@@ -15,6 +15,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
+from mpifed.maths.sparse import summed
 from mpifed.shards.sources.dataset import Dataset, whole
 
 Values: TypeAlias = Any  # whatever NumPy takes: lists, frames, tensors
@@ -38,8 +39,7 @@ def array(values: Values, name: str) -> Array:
 def rows_of(X: Values, name: str) -> tuple[Piece, tuple[int, ...] | None]:
     """(rows [s, p] dense or CSR, shape of a sample where it is no vector)."""
     if hasattr(X, "tocsr"):
-        sparse = X.tocsr().astype(np.float32)
-        sparse.sum_duplicates()
+        sparse = summed(X.tocsr().astype(np.float32))
         _check_finite(sparse.data, name, lambda at: int(np.searchsorted(sparse.indptr, at[0], side="right")) - 1)
         return sparse, None
     values = array(X, name)
