@@ -154,11 +154,10 @@ class NeuralNetwork(Objective):
         Here each is formed, by one way back after the other. The norms must be those of what is added: where terms
         cancel, a pass with scaled losses may round otherwise. No other pass comes in between.
         """
-        slopes = self.slope(
-            ABSENT, self.scores_of(Parameters(ABSENT, parameters), X[None]), y[None], np.ones((1, len(X)))
-        )
+        scores = self.scores_of(Parameters(ABSENT, parameters), X[None])
+        (slopes,) = self.slope(ABSENT, scores, y[None], np.ones((1, len(X)))).scores
         for s in range(len(X)):
-            gradient = self.outputs(parameters, X[s : s + 1], True)[1](slopes.scores[0, s : s + 1])
+            gradient = self.outputs(parameters, X[s : s + 1], True)[1](slopes[s : s + 1])
             wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), gradient)
             square = sum(float((leaf**2).sum()) for leaf in wide)
 
