@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 mpiexec -n 2 python benchmarks/reductions.py [--nodes K] [--values M ...] [--json FILE]
 
 Rank 0 prints a table. floor: a copy of the array in memory, which every rank makes at least; bare: the one call of the
-MPI library, from here; the others are of `mpifed.comm.allreduce`. Times are medians, of the slowest rank each
+MPI library, from here; the others are of `mpifed.comm.allreduce`; "in place" is that of arrays which stand in shared
+memory, as long ones do. Times are medians, of the slowest rank each
 time, over repetitions that are interleaved; the ranks begin together. --nodes has the ranks play so many nodes.
 `hidden` is the part of an MPI_Allreduce that is hidden behind as much work as it takes itself: the same
 products of matrices are done before a blocking call, and after a nonblocking one whose end is then waited for.
@@ -27,7 +28,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mpifed.comm.allreduce import ByNode, Direct, Everywhere, Reduction
+from mpifed.comm.allreduce import NODES, ByNode, Direct, Everywhere, FastestReduction, NodeRanks, Reduction
 from mpifed.comm.node_map import NodeMap
 
 COMM = MPI.COMM_WORLD
@@ -43,14 +44,14 @@ def slowest(act: Callable[[], object]) -> float:
 def contenders(nodes: int) -> dict[str, Reduction]:
     algorithms: dict[str, Reduction] = {
         "direct": Direct(COMM), "everywhere": Everywhere(COMM),
-        "shared memory": ByNode(COMM, NodeMap.even(COMM.size, COMM.size)),
+        "shared memory": ByNode(NodeRanks(COMM, NodeMap.even(COMM.size, COMM.size))),
     }  # fmt: skip
     if nodes > 1:
-        algorithms[f"{nodes} nodes"] = ByNode(COMM, NodeMap.even(COMM.size, -(-COMM.size // nodes)))
+        algorithms[f"{nodes} nodes"] = ByNode(NodeRanks(COMM, NodeMap.even(COMM.size, -(-COMM.size // nodes))))
     return algorithms
 
 
-def reductions(algorithms: dict[str, Reduction], values: int, times: int) -> dict[str, dict[str, float]]:
+def reductions(algorithms: dict[str, Reduction], values: int, times: int, nodes: int) -> dict[str, dict[str, float]]:
     """Seconds by call and algorithm."""
     mine, total = np.arange(values) + COMM.rank, np.empty(values, dtype=np.int64)
     here = total if COMM.rank == 0 else None
@@ -63,6 +64,10 @@ def reductions(algorithms: dict[str, Reduction], values: int, times: int) -> dic
     for name, algorithm in algorithms.items():
         acts["reduce", name] = partial(algorithm.reduce, mine, mine)
         acts["reduce_all", name] = partial(algorithm.reduce_all, mine, mine)
+    arrays = FastestReduction(COMM, NodeMap.even(COMM.size, -(-COMM.size // nodes)), NODES).shared(values, mine.dtype)
+    if arrays is not None:
+        acts["reduce", "in place"] = partial(arrays.reduce, slice(values))
+        acts["reduce_all", "in place"] = arrays.reduce_all
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(times + 1):
         for key, act in acts.items():
@@ -107,18 +112,18 @@ def main() -> None:
     given = parser.parse_args()
     algorithms, rows = contenders(given.nodes), []
     for values in given.values:
-        calls = reductions(algorithms, values, given.times)
+        calls = reductions(algorithms, values, given.times, given.nodes)
         rows += [{"values": values, "call": call, "seconds": seconds} for call, seconds in calls.items()]
         rows[-1]["hidden"] = hidden(values, given.times)
     if COMM.rank:
         return
     shown = Table(title=f"{COMM.size} ranks, {MPI.Get_library_version().splitlines()[0]}", box=box.SIMPLE_HEAD)
-    names = list(rows[0]["seconds"])  # type: ignore[call-overload]
+    names = list(rows[-1]["seconds"])  # type: ignore[call-overload]
     for heading in ("values", "call", *(f"{name}, ms" if name == "floor" else name for name in names), "hidden"):
         shown.add_column(heading, justify="right")
     for row in rows:
         seconds: Any = row["seconds"]
-        times = [f"{1e3 * seconds[name]:.3f}" for name in names]
+        times = [f"{1e3 * seconds[name]:.3f}" if name in seconds else "" for name in names]
         shown.add_row(f"{row['values']:,}", str(row["call"]), *times, f"{row['hidden']:.0%}" if "hidden" in row else "")
     Console(width=150).print(shown)
     if given.json:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.allreduce import Reduction
+from mpifed.comm.allreduce import Reduction, SharedArrays
 from mpifed.comm.message_layout import (
     Index,
     Place,
@@ -73,9 +73,14 @@ class ExactSum(Sum):
         self._fields, self.places = fields, places
         self._encoders = [Encoder(place.form, place.field.size) for place in self.places]
         self._anew = False  # whether the next answers overwrite the accumulators
-        self.message = np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}")
-        self._accumulators = [self.message[place.start : place.stop] for place in places]
+        self._begin_message(np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}"))
         self._parts: dict[tuple[str, int], tuple[Encoder, NDArray[np.signedinteger]]] = {}
+        self._shared: SharedArrays | None = None
+        self._reduced = False  # whether it has ever been, and `shared` is what it stays
+
+    def _begin_message(self, message: NDArray[np.signedinteger]) -> None:
+        self.message = message
+        self._accumulators = [message[place.start : place.stop] for place in self.places]
 
     def begin(self, adds: bool) -> None:
         self._anew = adds
@@ -153,14 +158,31 @@ class ExactSum(Sum):
         """Nothing: every value was checked when it was added."""
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.signedinteger] | None:
-        summed, start, by_rank = [], 0, self.by_rank or {}
+        """As `Sum.reduce`; from the first time on the message stands where the ranks of a node can read it."""
+        if not self._reduced:
+            self._reduced, self._shared = True, transport.shared(len(self.message), self.message.dtype)
+            if self._shared is not None:
+                self._shared.mine[:] = self.message
+                self._begin_message(self._shared.mine)
+        if self._shared is not None and everywhere:
+            return self._shared.reduce_all()
+        rest = list(self._not_joined(transport))
+        if self._shared is None:
+            return self.message if reduce_in_place(transport, [self.message[at] for at in rest], everywhere) else None
+        for at in rest:
+            self._shared.reduce(at)
+        return None if transport.rank else self.message
+
+    def _not_joined(self, transport: Transport) -> Iterator[slice]:
+        """What is left of the message once rank 0 has gathered the fields that each rank fills apart. Collective."""
+        start, by_rank = 0, self.by_rank or {}
         for place, accumulator in zip(self.places, self._accumulators, strict=True):
             if place.name in by_rank:
                 join(transport, accumulator, by_rank[place.name])
-                summed.append(self.message[start : place.start])
+                if start < place.start:
+                    yield slice(start, place.start)
                 start = place.stop
-        rest = [part for part in (*summed, self.message[start:]) if len(part)]
-        return self.message if reduce_in_place(transport, rest, everywhere) else None
+        yield slice(start, len(self.message))
 
     def numbers(self, answer: Record, client: int) -> NDArray[np.signedinteger]:
         """Integers at the client's own positions; NumericalError where a value is not within its field's bound."""

@@ -182,7 +182,9 @@ class DeviceSum(Sum):
     def reduce(self, transport: Any, everywhere: bool) -> np.ndarray | None:  # with CuPy's arrays
         """As `Sum.reduce`; from device memory where MPI is CUDA-aware."""
         if not self.aware:
-            return self._host_sum.reduce(transport, everywhere)
+            reduced = self._host_sum.reduce(transport, everywhere)
+            self.message = self._host_sum.message  # it may have moved into memory that the ranks share
+            return reduced
         if self._pending:
             self._sums[-1:] = self._device.record(self.message[-1:])
             self._pending = False

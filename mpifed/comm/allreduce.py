@@ -6,7 +6,7 @@ two may be the same array: then MPI reduces in place, without a copy, and the ar
 direct: MPI_Reduce or MPI_Allreduce of the library, piece after piece.
 everywhere: MPI_Allreduce, though rank 0 alone needs the sum; MPICH 5.0 takes a third of the time of its MPI_Reduce.
 nodes: hierarchical; the ranks of a node sum in shared memory, each a part of the array; then the leaders of the nodes
-reduce these sums over the network.
+reduce these sums over the network. An array that stands in shared memory already, `SharedArrays`, is not copied for it.
 
 Sums of integers have the same bits with each, so the first sums of long arrays are timed, and the faster algorithm of
 the library's and nodes is used from then on. The bits of floats differ, so for them it is the library's, unless the
@@ -19,10 +19,11 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +38,11 @@ LONG = 2**17  # bytes: shorter arrays take microseconds with any algorithm
 PIECE = 2**30  # bytes per call: no count nears 2^31
 TRIES = 3  # of each algorithm
 _BUFFER = 2**20  # bytes of each rank in a buffer of shared memory
+_LINE = 64  # bytes of a cache line
 _SHARED_MEMORY = "/dev/shm"
 
 Array = np.ndarray
+T = TypeVar("T")
 Timings: TypeAlias = dict[str, dict[str, object]]  # by call and length: the algorithm, and the seconds of each
 
 
@@ -93,6 +96,37 @@ class Everywhere(Direct):
         self.reduce_all(array, total)
 
 
+class NodeRanks:
+    """The ranks of each node, and the leaders of the nodes. The constructor is collective."""
+
+    def __init__(self, comm: Communicator, nodes: NodeMap) -> None:
+        rank = comm.Get_rank()
+        self.is_leader, self.is_root, self.nodes = nodes.rank_within(rank) == 0, rank == 0, nodes.many
+        self._comm, self.node = comm, comm.Split(nodes.nodes[rank], rank)
+        # among the leaders; the communicator of the other ranks is not used
+        self.leaders = Direct(comm.Split(0 if self.is_leader else 1, rank))
+
+    def shared(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """[nbytes] that the ranks of a node share, zeros; None, on all ranks alike, where that fails. Collective."""
+        memory = _shared_memory(self.node, nbytes)
+        failed = np.array([memory is None], dtype=np.int64)
+        self._comm.Allreduce(failed.copy(), failed, op=load().SUM)
+        return None if failed[0] else memory
+
+    def add(self, arrays: Sequence[Array], total: Array) -> None:
+        """Sum an array of each rank of the node into `total`, which may be the first one; all are in shared memory."""
+        self.node.Barrier()
+        mine = parts(total.size, self.node.size)[self.node.rank]
+        first, *others = arrays
+        if others:
+            np.add(first[mine], others[0][mine], out=total[mine])
+            for other in others[1:]:
+                total[mine] += other[mine]
+        elif total is not first:
+            np.copyto(total, first)
+        self.node.Barrier()
+
+
 class ByNode:
     """Reduction within nodes by shared memory, then among their leaders. The constructor is collective.
 
@@ -100,50 +134,95 @@ class ByNode:
     the leader may still read, and the leaders communicate while the nodes sum the next piece.
     """
 
-    def __init__(self, comm: Communicator, nodes: NodeMap) -> None:
-        rank = comm.Get_rank()
-        self._is_leader, self._nodes = nodes.rank_within(rank) == 0, nodes.many
-        self._node = comm.Split(nodes.nodes[rank], rank)
-        # among the leaders; the communicator of the other ranks is not used
-        self._leaders, self._is_root = Direct(comm.Split(0 if self._is_leader else 1, rank)), rank == 0
-        self._buffers, self._turn = _shared_buffers(self._node), 0
-        failed = np.array([self._buffers is None], dtype=np.int64)
-        comm.Allreduce(failed.copy(), failed, op=load().SUM)
-        self.works = not failed[0]  # alike on all ranks
+    def __init__(self, ranks: NodeRanks) -> None:
+        self._ranks, self._turn = ranks, 0
+        self._memory = ranks.shared(2 * ranks.node.size * _BUFFER)
+        self.works = self._memory is not None  # alike on all ranks
 
     def reduce(self, array: Array, total: Array | None) -> None:
-        root_total = total if self._is_root else None
+        ranks = self._ranks
+        root_total = total if ranks.is_root else None
         for piece in pieces(array, _BUFFER):
             node_sum = self._within(array[piece])
-            if self._is_leader and self._nodes > 1:
-                self._leaders.reduce(node_sum, None if root_total is None else root_total[piece])
+            if ranks.is_leader and ranks.nodes > 1:
+                ranks.leaders.reduce(node_sum, None if root_total is None else root_total[piece])
             elif root_total is not None:
                 np.copyto(root_total[piece], node_sum)
 
     def reduce_all(self, array: Array, total: Array) -> None:
+        ranks = self._ranks
         for piece in pieces(array, _BUFFER):
             node_sum = self._within(array[piece])
-            if self._nodes > 1:
-                if self._is_leader:
-                    self._leaders.reduce_all(node_sum, total[piece])
+            if ranks.nodes > 1:
+                if ranks.is_leader:
+                    ranks.leaders.reduce_all(node_sum, total[piece])
                     np.copyto(node_sum, total[piece])
-                self._node.Barrier()
+                ranks.node.Barrier()
             np.copyto(total[piece], node_sum)
 
     def _within(self, array: Array) -> Array:
         """The sum over the node's ranks, in shared memory."""
-        assert self._buffers is not None
-        shared = self._buffers[self._turn][:, : array.nbytes].view(array.dtype)  # [ranks of the node, m]
+        assert self._memory is not None
+        buffers = self._memory.reshape(2, -1, _BUFFER)[self._turn]
+        shared: Array = buffers[:, : array.nbytes].view(array.dtype)  # [ranks of the node, m]
         self._turn = 1 - self._turn
-        np.copyto(shared[self._node.rank], array)
-        self._node.Barrier()
-        mine = parts(array.size, self._node.size)[self._node.rank]
-        node_sum = shared[0, mine]
-        for other in shared[1:]:
-            node_sum += other[mine]
-        self._node.Barrier()
-        reduced: Array = shared[0]
-        return reduced
+        np.copyto(shared[self._ranks.node.rank], array)
+        node_sum: Array = shared[0]
+        self._ranks.add(list(shared), node_sum)
+        return node_sum
+
+
+class SharedArrays:
+    """An array [m] of each rank in memory that the ranks of its node share, and one for the sum: nothing is copied.
+
+    `memory` is of `nbytes` bytes. The constructor is not collective, the sums are; which algorithm makes them is the
+    business of `fastest`.
+    """
+
+    def __init__(
+        self, fastest: FastestReduction, ranks: NodeRanks, memory: NDArray[np.uint8], length: int, dtype: np.dtype
+    ) -> None:
+        self._fastest, self._ranks = fastest, ranks
+        rows = memory.reshape(ranks.node.size + 1, -1)[:, : length * dtype.itemsize].view(dtype)
+        self._arrays: list[Array] = list(rows[:-1])
+        self._total: Array = rows[-1]
+        self.mine: Array = rows[ranks.node.rank]  # this rank's
+
+    @staticmethod
+    def nbytes(ranks: int, length: int, dtype: np.dtype) -> int:
+        """Bytes for so many ranks of a node; each array begins with a cache line of its own."""
+        return (ranks + 1) * -(-length * dtype.itemsize // _LINE) * _LINE
+
+    def reduce(self, piece: slice) -> None:
+        """Sum a piece of all ranks' arrays into rank 0's; that of other ranks may be overwritten."""
+        mine = self.mine[piece]
+
+        def by_nodes() -> None:
+            arrays = [array[piece] for array in self._arrays]
+            self._ranks.add(arrays, arrays[0])
+            if self._ranks.is_leader and self._ranks.nodes > 1:
+                self._ranks.leaders.reduce(arrays[0], arrays[0])
+
+        library = self._fastest.library
+        self._fastest.of("reduce", mine.nbytes, {library.name: lambda: library.reduce(mine, mine), NODES: by_nodes})
+
+    def reduce_all(self) -> Array:
+        """The sum over all ranks, for every rank to read before the next one; arrays may be overwritten."""
+        library, ranks = self._fastest.library, self._ranks
+
+        def by_nodes() -> Array:
+            ranks.add(self._arrays, self._total)
+            if ranks.nodes > 1:
+                if ranks.is_leader:
+                    ranks.leaders.reduce_all(self._total, self._total)
+                ranks.node.Barrier()
+            return self._total
+
+        def by_library() -> Array:
+            library.reduce_all(self.mine, self.mine)
+            return self.mine
+
+        return self._fastest.of("reduce_all", self.mine.nbytes, {library.name: by_library, NODES: by_nodes})
 
 
 class FastestReduction:
@@ -156,17 +235,26 @@ class FastestReduction:
         if requested not in (AUTO, *ALGORITHMS):
             raise UsageError(f"MPIFED_REDUCE={requested}: known are {', '.join((AUTO, *ALGORITHMS))}")
         self._comm, self._map, self._requested = comm, nodes, requested
-        self._direct = self._library = Direct(comm)  # the library's of short and of long arrays
+        self._direct = self.library = Direct(comm)  # the library's of short and of long arrays
         if requested == EVERYWHERE or (requested == AUTO and is_mpich()):
-            self._library = Everywhere(comm)
+            self.library = Everywhere(comm)
+        self._node_ranks: NodeRanks | None = None
         self._of_nodes: ByNode | None = None
         self._seconds: dict[tuple[str, int], dict[str, list[float]]] = {}  # by call and bytes, then algorithm
 
     def reduce(self, array: Array, total: Array | None) -> None:
-        self._timed("reduce", array, lambda algorithm: algorithm.reduce(array, total))
+        self._by_length("reduce", array, lambda algorithm: algorithm.reduce(array, total))
 
     def reduce_all(self, array: Array, total: Array) -> None:
-        self._timed("reduce_all", array, lambda algorithm: algorithm.reduce_all(array, total))
+        self._by_length("reduce_all", array, lambda algorithm: algorithm.reduce_all(array, total))
+
+    def shared(self, length: int, dtype: np.dtype) -> SharedArrays | None:
+        """Arrays that are summed without copies; None where they are short, or no memory is shared. Collective."""
+        if self._requested not in (AUTO, NODES) or length * dtype.itemsize < LONG or not self._share_nodes:
+            return None
+        ranks = self._ranks()
+        memory = ranks.shared(SharedArrays.nbytes(ranks.node.size, length, dtype))
+        return None if memory is None else SharedArrays(self, ranks, memory, length, dtype)
 
     def chosen(self) -> Timings:
         """By call and length: the algorithm chosen (None before the last try), and the seconds of each."""
@@ -178,36 +266,53 @@ class FastestReduction:
             for (call, nbytes), seconds in self._seconds.items()
         }
 
-    def _timed(self, call: str, array: Array, act: Callable[[Reduction], None]) -> None:
+    def _by_length(self, call: str, array: Array, act: Callable[[Reduction], None]) -> None:
         """Sum by the algorithm for this array, or by the one to time next."""
         if self._comm.size == 1 or array.nbytes < LONG:
             act(self._direct)
             return
         if self._requested == NODES:
-            act(self._by_node() or self._library)
+            act(self._by_node() or self.library)
             return
         if self._requested != AUTO or array.dtype.kind == "f":
-            act(self._library)
+            act(self.library)
             return
-        algorithms: dict[str, Reduction] = {self._library.name: self._library}
+        algorithms: dict[str, Reduction] = {self.library.name: self.library}
         if by_node := self._by_node():
             algorithms[NODES] = by_node
-        seconds = self._seconds.setdefault((call, array.nbytes), {name: [] for name in algorithms})
+        self.of(call, array.nbytes, {name: partial(act, algorithm) for name, algorithm in algorithms.items()})
+
+    def of(self, call: str, nbytes: int, acts: dict[str, Callable[[], T]]) -> T:
+        """What the fastest of `acts` gives, or the one to time next; by the name of its algorithm. Collective."""
+        if nbytes < LONG or self._requested == NODES:
+            return acts[NODES if self._requested == NODES else self.library.name]()
+        seconds = self._seconds.setdefault((call, nbytes), {name: [] for name in acts})
         name = _next(seconds)
         if name is None:
-            act(algorithms[_fastest(seconds)])
-            return
+            return acts[_fastest(seconds)]()
         self._comm.Barrier()
         start = time.perf_counter()
-        act(algorithms[name])
+        found = acts[name]()
         slowest = np.array([time.perf_counter() - start])
         self._comm.Allreduce(slowest.copy(), slowest, op=load().MAX)
         seconds[name].append(float(slowest[0]))
+        return found
+
+    @property
+    def _share_nodes(self) -> bool:
+        """Whether any two ranks share a node."""
+        return self._map.many < len(self._map.nodes)
+
+    def _ranks(self) -> NodeRanks:
+        """The ranks by nodes, from the first long array on."""
+        if self._node_ranks is None:
+            self._node_ranks = NodeRanks(self._comm, self._map)
+        return self._node_ranks
 
     def _by_node(self) -> ByNode | None:
         """The algorithm by nodes, from the first long array on; None where ranks share no node, or no memory."""
-        if self._of_nodes is None and self._map.many < len(self._map.nodes):
-            self._of_nodes = ByNode(self._comm, self._map)
+        if self._of_nodes is None and self._share_nodes:
+            self._of_nodes = ByNode(self._ranks())
         return self._of_nodes if self._of_nodes and self._of_nodes.works else None
 
 
@@ -221,24 +326,24 @@ def _fastest(seconds: dict[str, list[float]]) -> str:
     return min(seconds, key=lambda name: min(seconds[name], default=0.0))
 
 
-def _shared_buffers(node: Communicator) -> NDArray[np.uint8] | None:
-    """[2, ranks, bytes] shared by all ranks of a node, or None where that fails. Collective over the node.
+def _shared_memory(node: Communicator, nbytes: int) -> NDArray[np.uint8] | None:
+    """[nbytes] shared by all ranks of a node, or None where that fails on this rank. Collective over the node.
 
     The file is unlinked as soon as all ranks have opened it, so that nothing is left behind if they are killed.
     """
-    path, length = "", 2 * node.size * _BUFFER
+    path, memory = "", None
     with suppress(OSError):
         if node.rank == 0:
             number, path = tempfile.mkstemp(prefix="mpifed-", dir=_SHARED_MEMORY)
             with open(number, "r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, length)  # too little memory raises here, instead of SIGBUS later
-    path, memory = node.bcast(path), None
+                os.posix_fallocate(file.fileno(), 0, nbytes)  # too little memory raises here, instead of SIGBUS later
+    path = node.bcast(path)
     with suppress(OSError, ValueError), open(path, "r+b") as file:
-        memory = mmap.mmap(file.fileno(), length)
+        memory = mmap.mmap(file.fileno(), nbytes)
     node.Barrier()
     if node.rank == 0 and path:
         os.unlink(path)
-    return None if memory is None else np.frombuffer(memory, dtype=np.uint8).reshape(2, node.size, _BUFFER)
+    return None if memory is None else np.frombuffer(memory, dtype=np.uint8)
 
 
 def pieces(array: Array, nbytes: int | None = None) -> list[slice]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.allreduce import AUTO, Direct, FastestReduction, Reduction, Timings, pieces
+from mpifed.comm.allreduce import AUTO, Direct, FastestReduction, Reduction, SharedArrays, Timings, pieces
 from mpifed.comm.mpi import Communicator, is_mpich, launched_ranks, library, load
 from mpifed.comm.node_map import NodeMap
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
@@ -50,6 +50,10 @@ class Alone:
 
     def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         np.copyto(total, array)
+
+    def shared(self, length: int, dtype: np.dtype) -> SharedArrays | None:
+        """An array [length] of each rank, to be summed without copies; None where that is of no use."""
+        return None
 
     def join(self, array: np.ndarray, parts: Sequence[slice]) -> None:
         """Put each rank's part of `array`, `parts[rank]`, into the array of rank 0, in place."""
@@ -116,6 +120,9 @@ class MPITransport:
 
     def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
         self.reduction.reduce_all(array, total)
+
+    def shared(self, length: int, dtype: np.dtype) -> SharedArrays | None:
+        return self.reduction.shared(length, dtype)
 
     def join(self, array: np.ndarray, parts: Sequence[slice]) -> None:
         if self.rank:

@@ -229,6 +229,39 @@ class _Others:
     reduce_all = reduce
 
 
+class _Shared:
+    """Arrays in memory that ranks share, of two ranks that send the same."""
+
+    def __init__(self, length: int, dtype: Any) -> None:
+        self.mine = np.zeros(length, dtype)
+
+    def reduce_all(self) -> Any:
+        return 2 * self.mine
+
+
+class _Sharing:
+    """The transport of such ranks."""
+
+    rank, size = 0, 2
+
+    def shared(self, length: int, dtype: Any) -> _Shared:
+        return _Shared(length, dtype)
+
+
+def test_a_message_that_moves_into_shared_memory(cupy: Any) -> None:
+    there, here = _sums(cupy, Field((5,)), True)
+    values = np.random.default_rng(6).standard_normal((3, 5))
+    before = there.message
+    for turn, answer in enumerate((cupy.asarray(values), values, cupy.asarray(values))):
+        there.begin(True)
+        there.add(answer, np.arange(3))
+        there.message[-1] = turn
+        there.check(np.arange(3))
+        reduced = there.reduce(_Sharing(), True)
+        assert reduced[:-1].tolist() == [2 * one for one in _filled(here, [(values, np.arange(3))])]
+        assert reduced[-1] == 2 * turn and there.message is not before
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_sums_that_mpi_takes_from_the_device(cupy: Any, exact: bool) -> None:
     there, here = _sums(cupy, Field((5,)), exact, aware=True)

@@ -10,7 +10,18 @@ import pytest
 from sub_worlds import comms
 
 from mpifed.comm import allreduce
-from mpifed.comm.allreduce import ALGORITHMS, AUTO, DIRECT, EVERYWHERE, LONG, NODES, TRIES, ByNode, FastestReduction
+from mpifed.comm.allreduce import (
+    ALGORITHMS,
+    AUTO,
+    DIRECT,
+    EVERYWHERE,
+    LONG,
+    NODES,
+    TRIES,
+    ByNode,
+    FastestReduction,
+    NodeRanks,
+)
 from mpifed.comm.node_map import NodeMap
 from mpifed.comm.transport import MPITransport
 from mpifed.core.errors import UsageError
@@ -73,6 +84,51 @@ def test_many_in_a_row_while_ranks_are_late(monkeypatch: pytest.MonkeyPatch) -> 
                     np.testing.assert_array_equal(total, expected)
 
 
+@pytest.mark.parametrize("name", [AUTO, NODES])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_sums_of_shared_arrays(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn after turn, by each algorithm, while ranks are late; what was read before stays what it was."""
+    import time
+
+    monkeypatch.setattr(allreduce, "LONG", 1)
+    for comm in comms():
+        for nodes in maps(comm.size):
+            transport = MPITransport(comm, nodes, name)
+            for size in (1, 3, 1000, 9001):
+                arrays = transport.shared(size, np.dtype(dtype))
+                assert (arrays is None) == (nodes.many == comm.size)
+                for turn in range(2 * TRIES + 4 if arrays is not None else 0):
+                    assert arrays is not None
+                    if (turn + comm.rank) % 3 == 0:
+                        time.sleep(0.0005)
+                    arrays.mine[:] = part(comm.rank + turn, size, dtype)
+                    expected = sum(part(rank + turn, size, dtype) for rank in range(comm.size))
+                    if turn % 2:
+                        np.testing.assert_array_equal(arrays.reduce_all(), expected)
+                        continue
+                    first, rest = slice(0, size // 3), slice(size // 3, size)
+                    arrays.reduce(rest)
+                    kept = arrays.mine[first].copy()
+                    arrays.reduce(first)
+                    if comm.rank == 0:
+                        np.testing.assert_array_equal(arrays.mine, expected)
+                        np.testing.assert_array_equal(kept, part(turn, size, dtype)[first])
+
+
+def test_arrays_are_shared_where_that_is_of_use() -> None:
+    for comm in comms():
+        of_one, apart = NodeMap.even(comm.size, comm.size), NodeMap.even(comm.size, 1)
+        for nodes, name, length, shares in (
+            (of_one, AUTO, LONG // 8, comm.size > 1), (of_one, NODES, LONG // 8, comm.size > 1),
+            (of_one, AUTO, LONG // 8 - 1, False), (of_one, DIRECT, LONG, False), (of_one, EVERYWHERE, LONG, False),
+            (apart, AUTO, LONG, False),
+        ):  # fmt: skip
+            arrays = MPITransport(comm, nodes, name).shared(length, np.dtype("int64"))
+            assert (arrays is not None) == shares
+            if arrays is not None:
+                assert len(arrays.mine) == length and not arrays.mine.any()
+
+
 @pytest.mark.parametrize("call", ["reduce", "reduce_all"])
 def test_the_fastest_algorithm_stays_and_is_the_same_on_all_ranks(call: str) -> None:
     for comm in comms():
@@ -115,11 +171,12 @@ def test_without_shared_memory_the_library_sums(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(allreduce, "_SHARED_MEMORY", "/nowhere" if MPI.COMM_WORLD.rank == 0 else "/dev/shm")
     for comm in comms():
-        assert not ByNode(comm, NodeMap.even(comm.size, comm.size)).works
+        assert not ByNode(NodeRanks(comm, NodeMap.even(comm.size, comm.size))).works
         transport = MPITransport(comm, NodeMap.even(comm.size, comm.size), "nodes")
         mine, total = np.arange(LONG), np.empty(LONG, dtype=np.int64)
         transport.reduce_all(mine, total)
         np.testing.assert_array_equal(total, comm.size * mine)
+        assert transport.shared(LONG, np.dtype("int64")) is None
 
 
 def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +192,7 @@ def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(allreduce, "open", elsewhere, raising=False)
     for comm in comms():
-        works = ByNode(comm, NodeMap.even(comm.size, comm.size)).works
+        works = ByNode(NodeRanks(comm, NodeMap.even(comm.size, comm.size))).works
         assert works == (comm.size == 1)
 
 
@@ -143,7 +200,7 @@ def test_nothing_stays_in_shared_memory(monkeypatch: pytest.MonkeyPatch, mpi_tmp
 
     monkeypatch.setattr(allreduce, "_SHARED_MEMORY", str(mpi_tmp_path))
     for comm in comms():
-        kept = ByNode(comm, NodeMap.even(comm.size, comm.size))
+        kept = ByNode(NodeRanks(comm, NodeMap.even(comm.size, comm.size)))
         assert kept.works
         assert not list(mpi_tmp_path.iterdir())
 

@@ -45,6 +45,9 @@ class Threads:
     def reduce_all(self, array: Any, total: Any) -> None:
         total[...] = self._hear(np.sum(self._meet(array.copy()), axis=0, dtype=array.dtype))
 
+    def shared(self, length: int, dtype: Any) -> None:
+        """Threads sum copies."""
+
     def share(self, value: Any) -> Any:
         return self._hear(self._meet(value)[0])
 
