@@ -15,6 +15,7 @@ user sets another: results should not depend on the load of a machine. `benchmar
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
@@ -334,6 +335,9 @@ def _shared_memory(node: Communicator, nbytes: int) -> NDArray[np.uint8] | None:
     path, memory = "", None
     with suppress(OSError):
         if node.rank == 0:
+            room = os.statvfs(_SHARED_MEMORY)
+            if nbytes > room.f_bavail * room.f_frsize // 2:  # the MPI library and other programs need some, too
+                raise OSError(errno.ENOSPC, f"less than twice {nbytes} bytes are free in {_SHARED_MEMORY}")
             number, path = tempfile.mkstemp(prefix="mpifed-", dir=_SHARED_MEMORY)
             with open(number, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, nbytes)  # too little memory raises here, instead of SIGBUS later

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,18 @@ def test_without_shared_memory_the_library_sums(monkeypatch: pytest.MonkeyPatch)
         transport.reduce_all(mine, total)
         np.testing.assert_array_equal(total, comm.size * mine)
         assert transport.shared(LONG, np.dtype("int64")) is None
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6, 2.0])
+def test_no_more_than_half_of_the_shared_memory_is_taken(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = os.statvfs("/dev/shm")
+    little = os.statvfs_result((room.f_bsize, 4096, 5000, 5000, 2500, *tuple(room)[5:]))  # 10 MB are free
+    monkeypatch.setattr(os, "statvfs", lambda path: little)
+    for comm in comms():
+        if comm.size > 1:
+            length = int(share * 2500 * 4096 / 8 / (comm.size + 1))
+            arrays = MPITransport(comm, NodeMap.even(comm.size, comm.size)).shared(length, np.dtype("int64"))
+            assert (arrays is not None) == (share < 0.5)
 
 
 def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
