@@ -106,6 +106,28 @@ def test_float_sums_of_what_is_fused_and_what_is_added(
                 np.testing.assert_array_equal(leaf, copy)
 
 
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_exact_sums_that_move_into_shared_memory(everywhere: bool) -> None:
+    """From the first turn on, with the last number, which is added before they move; each total stays what it was."""
+    shape = (1 << 15, 2)  # long enough to stand there
+    for transport in chain(worlds(), [Alone()]):
+        earlier = []
+        adder: Any = make_sum(ToServer("up", Field(shape), None, None, None), 4, exact=True, dtype="float32")  # type: ignore[arg-type]
+        before = adder.message
+        for turn in range(10):
+            adder.begin(True)
+            adder.add(np.full((1, *shape), 1 + transport.rank + turn, "f4"), np.array([transport.rank]))
+            adder.message[-1] = 1
+            reduced = adder.reduce(transport, everywhere)
+            assert (adder.message is before) == (transport.size == 1)
+            assert (reduced is not None) == (everywhere or transport.rank == 0)
+            if reduced is not None:
+                assert reduced[-1] == transport.size
+                earlier.append((adder.total(reduced), sum(1 + rank + turn for rank in range(transport.size))))
+        for total, expected in earlier:
+            np.testing.assert_array_equal(total, expected)
+
+
 def test_fold_adds_up_a_tree() -> None:
     """A rank adds at most as often as the number of ranks has binary digits, all ranks together size - 1 times."""
     for transport in worlds():
