@@ -205,7 +205,9 @@ class SharedArrays:
                 self._ranks.leaders.reduce(arrays[0], arrays[0])
 
         library = self._fastest.library
-        self._fastest.of("reduce", mine.nbytes, {library.name: lambda: library.reduce(mine, mine), NODES: by_nodes})
+        self._fastest.of(
+            "reduce in place", mine.nbytes, {library.name: lambda: library.reduce(mine, mine), NODES: by_nodes}
+        )
 
     def reduce_all(self) -> Array:
         """The sum over all ranks, for every rank to read before the next one; arrays may be overwritten."""
@@ -223,7 +225,7 @@ class SharedArrays:
             library.reduce_all(self.mine, self.mine)
             return self.mine
 
-        return self._fastest.of("reduce_all", self.mine.nbytes, {library.name: by_library, NODES: by_nodes})
+        return self._fastest.of("reduce_all in place", self.mine.nbytes, {library.name: by_library, NODES: by_nodes})
 
 
 class FastestReduction:

@@ -116,6 +116,22 @@ def test_sums_of_shared_arrays(name: str, dtype: str, monkeypatch: pytest.Monkey
                         np.testing.assert_array_equal(kept, part(turn, size, dtype)[first])
 
 
+def test_shared_arrays_beside_copies_that_find_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of one length, of which some are in place and others are not: each has timings of its own."""
+    for comm in comms():
+        transport = MPITransport(comm, NodeMap.even(comm.size, comm.size))
+        arrays = transport.shared(LONG // 8, np.dtype("int64"))
+        with monkeypatch.context() as no_room:
+            no_room.setattr(allreduce, "_SHARED_MEMORY", "/nowhere")
+            total = np.empty(LONG // 8, np.int64)
+            for turn in range(2 * TRIES + 1):
+                transport.reduce_all(np.full(LONG // 8, turn), total)
+                assert (total == comm.size * turn).all()
+                if arrays is not None:
+                    arrays.mine[:] = turn
+                    assert (arrays.reduce_all() == comm.size * turn).all()
+
+
 def test_arrays_are_shared_where_that_is_of_use() -> None:
     for comm in comms():
         of_one, apart = NodeMap.even(comm.size, comm.size), NodeMap.even(comm.size, 1)
