@@ -39,6 +39,7 @@ LONG = 2**17  # bytes: shorter arrays take microseconds with any algorithm
 PIECE = 2**30  # bytes per call: no count nears 2^31
 TRIES = 3  # of each algorithm
 _BUFFER = 2**20  # bytes of each rank in a buffer of shared memory
+_MOST = 2**26  # bytes of an array that stands in shared memory; longer ones are copied there piece by piece
 _LINE = 64  # bytes of a cache line
 _SHARED_MEMORY = "/dev/shm"
 
@@ -107,9 +108,12 @@ class NodeRanks:
         # among the leaders; the communicator of the other ranks is not used
         self.leaders = Direct(comm.Split(0 if self.is_leader else 1, rank))
 
-    def shared(self, nbytes: int) -> NDArray[np.uint8] | None:
-        """[nbytes] that the ranks of a node share, zeros; None, on all ranks alike, where that fails. Collective."""
-        memory = _shared_memory(self.node, nbytes)
+    def shared(self, rows: int, nbytes: int) -> NDArray[np.uint8] | None:
+        """[rows, nbytes] that the ranks of a node share, zeros; None, on all ranks alike, where that fails.
+
+        Collective.
+        """
+        memory = _shared_memory(self.node, rows, nbytes)
         failed = np.array([memory is None], dtype=np.int64)
         self._comm.Allreduce(failed.copy(), failed, op=load().SUM)
         return None if failed[0] else memory
@@ -137,7 +141,7 @@ class ByNode:
 
     def __init__(self, ranks: NodeRanks) -> None:
         self._ranks, self._turn = ranks, 0
-        self._memory = ranks.shared(2 * ranks.node.size * _BUFFER)
+        self._memory = ranks.shared(2 * ranks.node.size, _BUFFER)
         self.works = self._memory is not None  # alike on all ranks
 
     def reduce(self, array: Array, total: Array | None) -> None:
@@ -176,23 +180,18 @@ class ByNode:
 class SharedArrays:
     """An array [m] of each rank in memory that the ranks of its node share, and one for the sum: nothing is copied.
 
-    `memory` is of `nbytes` bytes. The constructor is not collective, the sums are; which algorithm makes them is the
-    business of `fastest`.
+    `memory` has a row for each, of at least their bytes. The constructor is not collective, the sums are; which
+    algorithm makes them is the business of `fastest`.
     """
 
     def __init__(
         self, fastest: FastestReduction, ranks: NodeRanks, memory: NDArray[np.uint8], length: int, dtype: np.dtype
     ) -> None:
         self._fastest, self._ranks = fastest, ranks
-        rows = memory.reshape(ranks.node.size + 1, -1)[:, : length * dtype.itemsize].view(dtype)
+        rows = memory[:, : length * dtype.itemsize].view(dtype)
         self._arrays: list[Array] = list(rows[:-1])
         self._total: Array = rows[-1]
         self.mine: Array = rows[ranks.node.rank]  # this rank's
-
-    @staticmethod
-    def nbytes(ranks: int, length: int, dtype: np.dtype) -> int:
-        """Bytes for so many ranks of a node; each array begins with a cache line of its own."""
-        return (ranks + 1) * -(-length * dtype.itemsize // _LINE) * _LINE
 
     def reduce(self, piece: slice) -> None:
         """Sum a piece of all ranks' arrays into rank 0's; that of other ranks may be overwritten."""
@@ -252,11 +251,17 @@ class FastestReduction:
         self._by_length("reduce_all", array, lambda algorithm: algorithm.reduce_all(array, total))
 
     def shared(self, length: int, dtype: np.dtype) -> SharedArrays | None:
-        """Arrays that are summed without copies; None where they are short, or no memory is shared. Collective."""
-        if self._requested not in (AUTO, NODES) or length * dtype.itemsize < LONG or not self._share_nodes:
+        """Arrays that are summed without copies; None where they are short, or too long to stand in shared memory.
+
+        Collective.
+        """
+        nbytes = -(-length * dtype.itemsize // _LINE) * _LINE
+        if self._requested not in (AUTO, NODES) or not LONG <= length * dtype.itemsize <= _MOST:
+            return None
+        if not self._share_nodes:
             return None
         ranks = self._ranks()
-        memory = ranks.shared(SharedArrays.nbytes(ranks.node.size, length, dtype))
+        memory = ranks.shared(ranks.node.size + 1, nbytes)
         return None if memory is None else SharedArrays(self, ranks, memory, length, dtype)
 
     def chosen(self) -> Timings:
@@ -329,27 +334,40 @@ def _fastest(seconds: dict[str, list[float]]) -> str:
     return min(seconds, key=lambda name: min(seconds[name], default=0.0))
 
 
-def _shared_memory(node: Communicator, nbytes: int) -> NDArray[np.uint8] | None:
-    """[nbytes] shared by all ranks of a node, or None where that fails on this rank. Collective over the node.
+def _shared_memory(node: Communicator, rows: int, nbytes: int) -> NDArray[np.uint8] | None:
+    """[rows, nbytes] shared by all ranks of a node, or None where that fails on this rank. Collective over the node.
 
-    The file is unlinked as soon as all ranks have opened it, so that nothing is left behind if they are killed.
+    The file has a name for no longer than all ranks take to open it, empty, so that nothing is left behind if they are
+    killed. A rank takes the memory of every `node.size`-th row from its own on, so that it lies beside its own core.
     """
-    path, memory = "", None
+    node.Barrier()
+    number, path = -1, ""
     with suppress(OSError):
         if node.rank == 0:
             room = os.statvfs(_SHARED_MEMORY)
-            if nbytes > room.f_bavail * room.f_frsize // 2:  # the MPI library and other programs need some, too
-                raise OSError(errno.ENOSPC, f"less than twice {nbytes} bytes are free in {_SHARED_MEMORY}")
+            # the MPI library and other programs need some, too; 0 blocks: there is no limit
+            if room.f_blocks and rows * nbytes > room.f_bavail * room.f_frsize // 2:
+                raise OSError(errno.ENOSPC, f"less than twice {rows * nbytes} bytes are free in {_SHARED_MEMORY}")
             number, path = tempfile.mkstemp(prefix="mpifed-", dir=_SHARED_MEMORY)
-            with open(number, "r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, nbytes)  # too little memory raises here, instead of SIGBUS later
     path = node.bcast(path)
-    with suppress(OSError, ValueError), open(path, "r+b") as file:
-        memory = mmap.mmap(file.fileno(), nbytes)
+    with suppress(OSError):
+        number = number if node.rank == 0 else os.open(path, os.O_RDWR)
     node.Barrier()
     if node.rank == 0 and path:
         os.unlink(path)
-    return None if memory is None else np.frombuffer(memory, dtype=np.uint8)
+    taken = False
+    if number >= 0:
+        with suppress(OSError):  # too little memory raises here, instead of SIGBUS later
+            for row in range(node.rank, rows, node.size):
+                os.posix_fallocate(number, row * nbytes, nbytes)
+            taken = True
+    node.Barrier()
+    memory = None
+    if number >= 0:
+        with suppress(OSError, ValueError):
+            memory = mmap.mmap(number, rows * nbytes) if taken else None
+        os.close(number)
+    return None if memory is None else np.frombuffer(memory, dtype=np.uint8).reshape(rows, nbytes)
 
 
 def pieces(array: Array, nbytes: int | None = None) -> list[slice]:

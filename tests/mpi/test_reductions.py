@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +68,6 @@ def test_every_algorithm_gives_the_sum(name: str, dtype: str, monkeypatch: pytes
 
 def test_many_in_a_row_while_ranks_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody writes into shared memory that another still reads."""
-    import time
-
     monkeypatch.setattr(allreduce, "LONG", 1)
     for comm in comms():
         for nodes in maps(comm.size)[::2]:
@@ -89,8 +89,6 @@ def test_many_in_a_row_while_ranks_are_late(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_sums_of_shared_arrays(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn after turn, by each algorithm, while ranks are late; what was read before stays what it was."""
-    import time
-
     monkeypatch.setattr(allreduce, "LONG", 1)
     for comm in comms():
         for nodes in maps(comm.size):
@@ -138,7 +136,7 @@ def test_arrays_are_shared_where_that_is_of_use() -> None:
         for nodes, name, length, shares in (
             (of_one, AUTO, LONG // 8, comm.size > 1), (of_one, NODES, LONG // 8, comm.size > 1),
             (of_one, AUTO, LONG // 8 - 1, False), (of_one, DIRECT, LONG, False), (of_one, EVERYWHERE, LONG, False),
-            (apart, AUTO, LONG, False),
+            (apart, AUTO, LONG, False), (of_one, AUTO, 2**23 + 1, False),
         ):  # fmt: skip
             arrays = MPITransport(comm, nodes, name).shared(length, np.dtype("int64"))
             assert (arrays is not None) == shares
@@ -196,30 +194,61 @@ def test_without_shared_memory_the_library_sums(monkeypatch: pytest.MonkeyPatch)
         assert transport.shared(LONG, np.dtype("int64")) is None
 
 
-@pytest.mark.parametrize("share", [0.4, 0.6, 2.0])
-def test_no_more_than_half_of_the_shared_memory_is_taken(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("share", "blocks", "taken"), [(0.4, 5000, True), (0.6, 5000, False), (2.0, 0, True)])
+def test_no_more_than_half_of_the_shared_memory_is_taken(
+    share: float, blocks: int, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without a limit says 0 blocks."""
     room = os.statvfs("/dev/shm")
-    little = os.statvfs_result((room.f_bsize, 4096, 5000, 5000, 2500, *tuple(room)[5:]))  # 10 MB are free
+    little = os.statvfs_result((room.f_bsize, 4096, blocks, 5000, 2500, *tuple(room)[5:]))  # 10 MB are free
     monkeypatch.setattr(os, "statvfs", lambda path: little)
     for comm in comms():
         if comm.size > 1:
             length = int(share * 2500 * 4096 / 8 / (comm.size + 1))
             arrays = MPITransport(comm, NodeMap.even(comm.size, comm.size)).shared(length, np.dtype("int64"))
-            assert (arrays is not None) == (share < 0.5)
+            assert (arrays is not None) == taken
+
+
+def test_memory_that_is_full_for_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpi4py import MPI
+
+    def full(*arguments: int) -> None:
+        if MPI.COMM_WORLD.rank == 1:
+            raise OSError(errno.ENOSPC, "full")
+        taking(*arguments)
+
+    taking = os.posix_fallocate
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for comm in comms():
+        nodes = NodeMap.even(comm.size, comm.size)
+        if comm.size > 1:
+            assert MPITransport(comm, nodes).shared(LONG, np.dtype("int64")) is None
+
+
+def test_the_file_has_a_name_only_while_all_open_it(monkeypatch: pytest.MonkeyPatch, mpi_tmp_path: Path) -> None:
+    """A rank that is late, or whose memory takes long, leaves nothing behind when all are killed then."""
+    monkeypatch.setattr(allreduce, "_SHARED_MEMORY", str(mpi_tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", lambda number, start, nbytes: named.extend(mpi_tmp_path.iterdir()))
+    for comm in comms():
+        named: list[Path] = []
+        if comm.rank == comm.size - 1:
+            time.sleep(0.05)
+        NodeRanks(comm, NodeMap.even(comm.size, comm.size)).shared(comm.size, 4096)
+        assert not named
 
 
 def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that see another /dev/shm, as ranks on another machine do, are no neighbours."""
     from mpi4py import MPI
 
-    opened = open
+    opened = os.open
 
-    def elsewhere(path: Any, *arguments: Any) -> Any:
-        if MPI.COMM_WORLD.rank == 1 and "mpifed-" in str(path):
+    def elsewhere(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if MPI.COMM_WORLD.rank == 1 and "mpifed-" in str(path) and flags == os.O_RDWR:
             raise FileNotFoundError(path)
-        return opened(path, *arguments)
+        return opened(path, flags, *more, **named)
 
-    monkeypatch.setattr(allreduce, "open", elsewhere, raising=False)
+    monkeypatch.setattr(os, "open", elsewhere)
     for comm in comms():
         works = ByNode(NodeRanks(comm, NodeMap.even(comm.size, comm.size))).works
         assert works == (comm.size == 1)
