@@ -73,12 +73,12 @@ class ExactSum(Sum):
         self._fields, self.places = fields, places
         self._encoders = [Encoder(place.form, place.field.size) for place in self.places]
         self._anew = False  # whether the next answers overwrite the accumulators
-        self._begin_message(np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}"))
+        self._move_message(np.zeros(places[-1].stop + 1, dtype=f"int{places[0].form.bits}"))
         self._parts: dict[tuple[str, int], tuple[Encoder, NDArray[np.signedinteger]]] = {}
         self._shared: SharedArrays | None = None
-        self._reduced = False  # whether it has ever been, and `shared` is what it stays
+        self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
 
-    def _begin_message(self, message: NDArray[np.signedinteger]) -> None:
+    def _move_message(self, message: NDArray[np.signedinteger]) -> None:
         self.message = message
         self._accumulators = [message[place.start : place.stop] for place in self.places]
 
@@ -163,7 +163,7 @@ class ExactSum(Sum):
             self._reduced, self._shared = True, transport.shared(len(self.message), self.message.dtype)
             if self._shared is not None:
                 self._shared.mine[:] = self.message
-                self._begin_message(self._shared.mine)
+                self._move_message(self._shared.mine)
         if self._shared is not None and everywhere:
             return self._shared.reduce_all()
         rest = list(self._not_joined(transport))
