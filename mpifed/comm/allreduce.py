@@ -255,13 +255,11 @@ class FastestReduction:
 
         Collective.
         """
-        nbytes = -(-length * dtype.itemsize // _LINE) * _LINE
-        if self._requested not in (AUTO, NODES) or not LONG <= length * dtype.itemsize <= _MOST:
-            return None
-        if not self._share_nodes:
+        nbytes = length * dtype.itemsize
+        if self._requested not in (AUTO, NODES) or not LONG <= nbytes <= _MOST or not self._share_nodes:
             return None
         ranks = self._ranks()
-        memory = ranks.shared(ranks.node.size + 1, nbytes)
+        memory = ranks.shared(ranks.node.size + 1, -(-nbytes // _LINE) * _LINE)
         return None if memory is None else SharedArrays(self, ranks, memory, length, dtype)
 
     def chosen(self) -> Timings:
@@ -279,10 +277,7 @@ class FastestReduction:
         if self._comm.size == 1 or array.nbytes < LONG:
             act(self._direct)
             return
-        if self._requested == NODES:
-            act(self._by_node() or self.library)
-            return
-        if self._requested != AUTO or array.dtype.kind == "f":
+        if self._requested != NODES and (self._requested != AUTO or array.dtype.kind == "f"):
             act(self.library)
             return
         algorithms: dict[str, Reduction] = {self.library.name: self.library}
@@ -292,19 +287,22 @@ class FastestReduction:
 
     def of(self, call: str, nbytes: int, acts: dict[str, Callable[[], T]]) -> T:
         """What the fastest of `acts` gives, or the one to time next; by the name of its algorithm. Collective."""
-        if nbytes < LONG or self._requested == NODES:
-            return acts[NODES if self._requested == NODES else self.library.name]()
+        of_library = acts[self.library.name]
+        if self._requested == NODES:
+            return acts.get(NODES, of_library)()
+        if nbytes < LONG:
+            return of_library()
         seconds = self._seconds.setdefault((call, nbytes), {name: [] for name in acts})
         name = _next(seconds)
         if name is None:
             return acts[_fastest(seconds)]()
         self._comm.Barrier()
         start = time.perf_counter()
-        found = acts[name]()
+        result = acts[name]()
         slowest = np.array([time.perf_counter() - start])
         self._comm.Allreduce(slowest.copy(), slowest, op=load().MAX)
         seconds[name].append(float(slowest[0]))
-        return found
+        return result
 
     @property
     def _share_nodes(self) -> bool:
