@@ -41,17 +41,19 @@ def slowest(act: Callable[[], object]) -> float:
     return float(COMM.allreduce(time.perf_counter() - start, MPI.MAX))
 
 
-def contenders(nodes: int) -> dict[str, Reduction]:
+def contenders(nodes: NodeMap) -> dict[str, Reduction]:
     algorithms: dict[str, Reduction] = {
         "direct": Direct(COMM), "everywhere": Everywhere(COMM),
         "shared memory": ByNode(NodeRanks(COMM, NodeMap.even(COMM.size, COMM.size))),
     }  # fmt: skip
-    if nodes > 1:
-        algorithms[f"{nodes} nodes"] = ByNode(NodeRanks(COMM, NodeMap.even(COMM.size, -(-COMM.size // nodes))))
+    if nodes.many > 1:
+        algorithms[f"{nodes.many} nodes"] = ByNode(NodeRanks(COMM, nodes))
     return algorithms
 
 
-def reductions(algorithms: dict[str, Reduction], values: int, times: int, nodes: int) -> dict[str, dict[str, float]]:
+def reductions(
+    algorithms: dict[str, Reduction], values: int, times: int, nodes: NodeMap
+) -> dict[str, dict[str, float]]:
     """Seconds by call and algorithm."""
     mine, total = np.arange(values) + COMM.rank, np.empty(values, dtype=np.int64)
     here = total if COMM.rank == 0 else None
@@ -64,7 +66,7 @@ def reductions(algorithms: dict[str, Reduction], values: int, times: int, nodes:
     for name, algorithm in algorithms.items():
         acts["reduce", name] = partial(algorithm.reduce, mine, mine)
         acts["reduce_all", name] = partial(algorithm.reduce_all, mine, mine)
-    arrays = FastestReduction(COMM, NodeMap.even(COMM.size, -(-COMM.size // nodes)), NODES).shared(values, mine.dtype)
+    arrays = FastestReduction(COMM, nodes, NODES).shared(values, mine.dtype)
     if arrays is not None:
         acts["reduce", "in place"] = partial(arrays.reduce, slice(values))
         acts["reduce_all", "in place"] = arrays.reduce_all
@@ -110,9 +112,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=11)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    algorithms, rows = contenders(given.nodes), []
+    nodes = NodeMap.even(COMM.size, -(-COMM.size // given.nodes))
+    algorithms, rows = contenders(nodes), []
     for values in given.values:
-        calls = reductions(algorithms, values, given.times, given.nodes)
+        calls = reductions(algorithms, values, given.times, nodes)
         rows += [{"values": values, "call": call, "seconds": seconds} for call, seconds in calls.items()]
         rows[-1]["hidden"] = hidden(values, given.times)
     if COMM.rank:
