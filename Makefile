@@ -76,9 +76,9 @@ fuzz: EXAMPLES ?= 300
 fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files: each a clean end, or as if nothing had been
 	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz -m 'long or not long' --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
 
-# ONLY='ledger|masks': a part of tests/mutants/mutants.toml, by name, file or promise; CHECK=1: do they still apply?
-mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test fail? (6 minutes)
-	$(LAUNCH) $(BIN)/python tests/mutants/run.py --workers $(WORKERS) $(if $(ONLY),--only '$(ONLY)') $(if $(CHECK),--check)
+# ONLY='ledger|masks': a part of tests/mutants/mutants.toml, by name, file or promise
+mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test fail?
+	$(LAUNCH) $(BIN)/python tests/mutants/run.py $(if $(ONLY),--only '$(ONLY)')
 
 test-models: $(VENV)/test,torch,jax,flwr-datasets.done ## networks of PyTorch and JAX: every algorithm, channel and number of ranks; data of datasets (installs all)
 	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) --dist loadfile
