@@ -11,7 +11,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BESIDE = [*sorted((ROOT / "jobs").rglob("*.md")), ROOT / "slurm/README.md", ROOT / "data/README.md"]
-PAGES = [*DOCUMENTS, *BESIDE, ROOT / "benchmarks/rivals/README.md"]
+PAGES = [*DOCUMENTS, *BESIDE, ROOT / "benchmarks/rivals/README.md", ROOT / "CHANGELOG.md"]
 _FENCE = re.compile(
     r"^ *```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE
 )

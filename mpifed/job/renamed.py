@@ -1,6 +1,6 @@
 """Names of earlier versions: what each is called now.
 
-Old keys are refused with the new ones, so that no job silently changes its meaning; docs/changelog.md lists them.
+Old keys are refused with the new ones, so that no job silently changes its meaning; CHANGELOG.md lists them.
 """
 
 from __future__ import annotations

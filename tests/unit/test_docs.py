@@ -114,7 +114,7 @@ def test_command_lines_parse(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
                     check_command(of_mpifed[1], made)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "changelog.md"], ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
 def test_commands_in_sentences(page: Path) -> None:
     """Commands and options are there; what stands in capitals need not be a value. A README shows code as a console."""
     for words in sentences(page):

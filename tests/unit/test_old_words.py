@@ -17,7 +17,7 @@ from mpifed.job.renamed import RENAMED, TABLES, VALUES
 
 NO_JOB = {"rows"}  # keys of other files too: maps of clients have rows
 JOBS = sorted((ROOT / "jobs").rglob("*.toml"))
-TEXTS = [page for page in dict.fromkeys([*PAGES, *DOCUMENTS]) if page.name != "changelog.md"]
+TEXTS = [page for page in dict.fromkeys([*PAGES, *DOCUMENTS]) if page.name != "CHANGELOG.md"]
 _QUOTED = re.compile(r"^ *```(?P<kind>\w*).*?\n(?P<block>.*?)^ *```$|`(?P<inline>[^`\n]+)`", re.DOTALL | re.MULTILINE)
 
 
