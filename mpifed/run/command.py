@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from mpifed.comm.transport import Transport, connect
+from mpifed.core import loops
 from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
 from mpifed.core.text import counted, on_screen
@@ -64,6 +65,8 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
         return jobs, "sweep" in table
 
     all_points, is_sweep = guarded(transport, None, read)
+    if transport.rank == 0 and loops.compiled is None:
+        say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
     folder = out or Path("runs") / all_points[0].job.name
     if not is_sweep:
         job = all_points[0].job
