@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RANKS ?= 4
-# of PyTorch, with which networks are tested; newer builds bring gigabytes for devices, and take 2.5 s to import
+# of PyTorch, with which networks are tested; newer ones take 2.5 s to import
 TORCH ?= 2.13.0
 WORKERS ?= 3
 
@@ -15,15 +15,17 @@ export OPENBLAS_NUM_THREADS ?= 1
 # hundreds of processes would compile the package anew
 unexport PYTHONDONTWRITEBYTECODE
 export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
+export OMPI_MCA_rmaps_base_oversubscribe ?= true
 export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 ifneq ($(wildcard ../shared/data),)
-export MPIFED_DATA ?= $(abspath ../shared/data)
+export MPIFED_DATA ?= $(CURDIR)/../shared/data
 endif
 
-# the machine's own MPI where mpi4py can join its ranks, else that of a wheel
-JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)
-LAUNCH = MPIEXEC="$$(cat $(VENV)/launcher)"; export MPIEXEC;
+# the machine's own MPI where mpi4py can join its ranks, else that of a wheel, which stands first in the path
+JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != $(RANKS))
+LAUNCH = PATH="$$(realpath $(BIN)):$$PATH"; MPIEXEC=mpiexec; export PATH MPIEXEC;
+OWN_MPI = $(shell grep -qF '$(BIN)/mpiexec' $(VENV)/launcher && echo ,mpich)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench profile bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints audit-jobs clean
@@ -34,39 +36,45 @@ help: ## list the targets
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/launcher: | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
-	@if command -v mpiexec >/dev/null && timeout 60 mpiexec -n 2 $(BIN)/python -c "$(JOINED)" >/dev/null 2>&1; \
-	then command -v mpiexec >$@; \
-	else $(BIN)/python -m pip install --quiet --editable '.[mpich]' && echo "$(CURDIR)/$(BIN)/mpiexec" >$@; fi
-	@echo "MPI: $$(cat $@)"
+	@if command -v mpiexec >/dev/null && $(BIN)/python -m pip install --quiet 'mpi4py>=4' && \
+	  timeout 60 mpiexec -n $(RANKS) $(BIN)/python -c "$(JOINED)" >/dev/null 2>&1; \
+	then command -v mpiexec >$@; echo "MPI: $$(cat $@)"; \
+	else echo '$(CURDIR)/$(BIN)/mpiexec' >$@; echo "MPI: MPICH from a wheel, since no mpiexec here starts $(RANKS) ranks"; fi
 
+$(VENV)/data,plot.done: COST = : 170 MB to download, 700 MB on the disk, one to four minutes
+$(VENV)/test.done: COST = : up to 250 MB to download
 $(VENV)/%.done: setup.cfg pyproject.toml setup.py mpifed/core/_loops.c | $(VENV)/launcher
-	$(BIN)/python -m pip install --quiet --editable '.[$*]' $(if $(findstring torch,$*),torch==$(TORCH))
+	@echo 'Installing mpifed[$*$(OWN_MPI)] in $(VENV)$(COST)'
+	@$(BIN)/python -m pip install --quiet --editable '.[$*$(OWN_MPI)]' $(if $(findstring torch,$*),torch==$(TORCH))
 	@touch $@
 
 data/digits: | $(VENV)/data,plot.done
 	$(BIN)/mpifed data digits --split rows --clients 8 --partition dirichlet:0.5 --test-fraction 0.2 --out $@
 
-run: $(VENV)/data,plot.done data/digits ## set up, train on real data on 4 ranks, draw the convergence (runs/quickstart)
-	@rm -rf runs/quickstart
-	@if [ -t 1 ]; then progress=bar; else progress=lines; fi; $(LAUNCH) set -x; \
-	$$MPIEXEC -n $(RANKS) $(BIN)/mpifed run jobs/quickstart.toml --out runs/quickstart --progress $$progress
-	@$(BIN)/mpifed plot runs/quickstart --out runs/quickstart/convergence.png --terminal
+run: $(VENV)/data,plot.done data/digits ## set up, train by FedAvg and by SSCA on real data on 4 ranks, draw both
+	@rm -rf runs/quickstart runs/quickstart-ssca
+	@if [ -t 1 ]; then progress=bar; else progress=none; fi; $(LAUNCH) set -ex; \
+	mpiexec -n $(RANKS) $(BIN)/mpifed run jobs/quickstart.toml --progress $$progress; \
+	mpiexec -n $(RANKS) $(BIN)/mpifed run jobs/quickstart-ssca.toml --progress $$progress; \
+	$(BIN)/mpifed plot --label FedAvg=runs/quickstart --label SSCA=runs/quickstart-ssca --x round --x bytes \
+	  --y train_loss --y test_accuracy --out runs/quickstart.png --terminal
+	@echo 'next: source $(BIN)/activate; README.md goes on from there'
 
-test: serial mpi ## set up and pass all tests: serial, then on 4 ranks
+test: ## set up and pass the quick tests: serial, then on 4 ranks
+	@$(MAKE) --no-print-directory --keep-going serial mpi
 
 serial: $(VENV)/test.done
 	$(LAUNCH) $(BIN)/python -m pytest $(or $(TESTS),--ignore tests/mpi) --numprocesses $(WORKERS) --dist worksteal
 
 mpi: $(VENV)/test.done ## the tests that need several ranks
-	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 $$MPIEXEC -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
+	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
 
 test-long: $(VENV)/test.done ## the tests that take long: statistics over many runs, and whole reproductions
 	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) --dist loadfile
-	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 $$MPIEXEC -n 2 $(BIN)/python -m pytest --with-mpi tests/mpi -m long
+	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 2 $(BIN)/python -m pytest --with-mpi tests/mpi -m long
 
 test-gpu: $(VENV)/test,gpu.done ## every algorithm and kernel on a CUDA device against the processor; fails without one
 	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu

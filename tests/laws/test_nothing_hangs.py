@@ -206,7 +206,7 @@ def test_an_exception_on_one_rank(launch: Callable[..., Any], job: Path, ranks: 
         assert f"on rank {ranks - 1} of {ranks}" in ended.text  # client 6 of 8 lives on the last one
 
 
-LEFT = r"the program was left, by %s\(%d\) in \S+own_algorithms.py, line \d+; raise an exception"
+LEFT = r"the program was left, by %s\(%d\) in .+own_algorithms.py, line \d+; raise an exception"
 # how a rank ends: the exit code, what is said, and on how many ranks; on one instead of three, or the reverse: long
 ENDS = {
     "sys.exit 0": (1, LEFT % ("sys.exit", 0), 3),

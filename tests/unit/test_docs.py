@@ -31,7 +31,7 @@ else:
     import tomli as tomllib
 
 EXAMPLES = ROOT / "jobs" / "examples"
-ALWAYS = {"runs/quickstart", "data/digits"}  # made by `make run`, with which everybody begins
+ALWAYS = {"runs/quickstart", "runs/quickstart-ssca", "data/digits"}  # made by `make run`, with which everybody begins
 # what fragments are fragments of: a key of a page must be one of at least one of these jobs
 _BASE = {"name": "base", "rounds": 10, "data": {"path": "data/digits"}, "model": {"name": "softmax"}}
 BASES: tuple[dict[str, Any], ...] = (
@@ -212,10 +212,14 @@ def test_pages_show_the_examples(page: str) -> None:
         assert f"{code}\n" in [block.text for block in blocks(ROOT / page, "python")]
 
 
-def test_the_tutorial_shows_the_job() -> None:
-    lines = (ROOT / "jobs" / "ssca" / "alg1-b100.toml").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize(
+    ("page", "path"),
+    [("README.md", "quickstart.toml"), ("docs/tutorials/a-job-of-ssca.md", "ssca/alg1-b100.toml")],
+)
+def test_pages_show_the_jobs(page: str, path: str) -> None:
+    lines = (ROOT / "jobs" / path).read_text(encoding="utf-8").splitlines()
     job = "\n".join(line for line in lines if not line.startswith("#")).strip()
-    assert f"{job}\n" in [block.text for block in blocks(ROOT / "docs/tutorials/a-job-of-ssca.md", "toml")]
+    assert f"{job}\n" in [block.text for block in blocks(ROOT / page, "toml")]
 
 
 def other_python() -> Iterator[tuple[str, Block]]:
