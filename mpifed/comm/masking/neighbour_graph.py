@@ -10,7 +10,6 @@ drawn once per run, and independent of who colludes and who leaves; pairs recur,
 from __future__ import annotations
 
 from functools import lru_cache
-from math import comb
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -68,9 +67,8 @@ def enough(n: int, leaving: int, colluding: float = 1 / 3, chance: float = 2.0**
     """
     corrupt = min(n, int(np.ceil(colluding * n)))
     removed = min(n, corrupt + leaving)
-    for k in range(2, n - 1, 2):
-        disconnected = n * n / 2 * comb(removed, k) / comb(n, k)
-        if disconnected > chance or k < 2 * leaving + 1:
+    for k in range(2 * leaving + 2, n - 1, 2):
+        if n * n / 2 * np.exp(_log_comb(removed, k) - _log_comb(n, k)) > chance:
             continue
         if not leaving or n * _tail(n - 1, corrupt, k, k - leaving) <= chance:
             return k
@@ -79,8 +77,17 @@ def enough(n: int, leaving: int, colluding: float = 1 / 3, chance: float = 2.0**
 
 def _tail(population: int, marked: int, drawn: int, least: int) -> float:
     """Probability that at least `least` of those drawn are marked (hypergeometric)."""
-    ways = sum(comb(marked, i) * comb(population - marked, drawn - i) for i in range(least, min(marked, drawn) + 1))
-    return ways / comb(population, drawn)
+    i = np.arange(least, min(marked, drawn) + 1)
+    logs = _log_comb(marked, i) + _log_comb(population - marked, drawn - i) - _log_comb(population, drawn)
+    return float(np.exp(logs).sum())
+
+
+def _log_comb(n: int, k: int | NDArray[np.int64]) -> NDArray[np.float64]:
+    """Logarithm of the number of ways to choose k of n, which itself no float holds where clients are many."""
+    from scipy.special import gammaln
+
+    logs: NDArray[np.float64] = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - np.asarray(k) + 1)
+    return logs
 
 
 class Common:

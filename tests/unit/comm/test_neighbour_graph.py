@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -102,6 +104,35 @@ def test_enough() -> None:
     assert enough(1000, 0) == 38
     assert enough(12, 5) == 11  # max_dropouts of almost half: all others
     assert enough(12, 6) == 11  # and more: which is refused elsewhere
+
+
+def suffice(k: int, n: int, leaving: int, colluding: float, chance: float) -> bool:
+    """The three conditions on k neighbours, by fractions of whole numbers."""
+    if k < 2 * leaving + 1:
+        return False
+    corrupt = min(n, math.ceil(colluding * n))
+    cut = Fraction(n * n * math.comb(min(n, corrupt + leaving), k), 2 * math.comb(n, k))
+    ways = (math.comb(corrupt, i) * math.comb(n - 1 - corrupt, k - i) for i in range(k - leaving, min(corrupt, k) + 1))
+    rebuilt = Fraction(n * sum(ways) if leaving else 0, math.comb(n - 1, k))
+    return cut <= Fraction(chance) and rebuilt <= Fraction(chance)
+
+
+@pytest.mark.parametrize("colluding", [0.1, 1 / 3, 0.5])
+@pytest.mark.parametrize("chance", [2.0**-40, 2.0**-20, 0.02])
+def test_enough_is_the_least_that_suffices(colluding: float, chance: float) -> None:
+    for n in (*range(2, 40), 60, 99, 150):
+        for leaving in (0, 1, 2, 3, 5, n // 4, n // 2):
+            sufficient = (k for k in range(2, n - 1, 2) if suffice(k, n, leaving, colluding, chance))
+            assert enough(n, leaving, colluding, chance) == next(sufficient, n - 1), (n, leaving)
+
+
+@pytest.mark.parametrize(
+    ("n", "leaving"), [(1000, 20), (10_000, 50), (10_000, 500), (100_000, 0), (100_000, 20), (100_000, 200)]
+)
+def test_enough_among_many(n: int, leaving: int) -> None:
+    """Where the number of ways to choose them is larger than any float."""
+    k = enough(n, leaving)
+    assert suffice(k, n, leaving, 1 / 3, 2.0**-40) and not suffice(k - 2, n, leaving, 1 / 3, 2.0**-40)
 
 
 def test_those_who_collude_are_below_the_threshold() -> None:
