@@ -34,11 +34,14 @@ def audit(
     from mpifed.audit.command import PARTIES, audited
     from mpifed.audit.report import as_json, as_text, write
     from mpifed.results.text import line_of
+    from mpifed.run.folder import check_kind
 
+    folder = out or (what / "audit" if what.is_dir() else None)
+    if out is None and folder is not None:
+        check_kind(folder, is_folder=True)
     with threadpool_limits(1):
         found = audited(what, changes, rounds, parties or PARTIES)
     click.echo(json.dumps(as_json(found), indent=2) if json_ else on_screen(as_text(found)))
-    folder = out or (what / "audit" if what.is_dir() else None)
     if folder is not None:
         missing = write(found, folder)
         click.echo(line_of("report", f"{folder}/{missing and f' without images: {missing}'}"), err=json_)

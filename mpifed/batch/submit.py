@@ -20,6 +20,7 @@ from mpifed.batch.slurm import call, has
 from mpifed.batch.states import RunStatus, State, fails_again, status_at
 from mpifed.core.errors import FINISHED, MpifedError, UsageError
 from mpifed.core.text import command_line
+from mpifed.files.atomic import aside
 from mpifed.files.run_folder import job_of
 from mpifed.job.job import read_table
 from mpifed.job.sweep import SweepPoint, points
@@ -53,7 +54,8 @@ def submit(request: SubmitRequest) -> Iterator[str]:
     path = beside(plan.out, ".sbatch")
     yield from plan.notes
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(plan.text, encoding="utf-8")
+    with aside(path) as temporary:
+        temporary.write_text(plan.text, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in script.variables(plan.text)}
     id = call(["sbatch", "--parsable", str(path)], environment).strip().splitlines()[-1].partition(";")[0]
     _note(request, plan, path, id)

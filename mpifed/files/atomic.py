@@ -16,6 +16,8 @@ def aside(path: Path) -> Iterator[Path]:
     temporary = path.with_name(path.name + ".new")
     try:
         with named_in_errors(path):
+            temporary.unlink(missing_ok=True)  # of a killed process, or a link, which would be followed
+            temporary.touch(exist_ok=False)  # O_CREAT and O_EXCL: through no link
             yield temporary
             with open(temporary, "r+b") as file:
                 os.fsync(file.fileno())

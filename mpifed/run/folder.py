@@ -20,16 +20,17 @@ from mpifed.observers.mlflow_store import NOTED
 from mpifed.observers.tensorboard import EVENTS
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
-from mpifed.run.lock import HEARTBEAT, LOCK
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+LOCK, HEARTBEAT = "lock", "lock-heartbeat"  # of `mpifed.run.lock`
 FAILURE = "failure.txt"  # the message of the first rank to fail
 _FILES = ("job.toml", RUN, HISTORY, "history.h5", "model.h5", CLIENTS, "privacy.csv", FAILURE)
-RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, EVENTS, NOTED)  # all that a run writes beside RAW_FOLDERS
+RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, NOTED)
+RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # keys that may differ between a run and its resumption, since no bit depends on them
 _FREE = (
     "rounds", "name", "stop", "record", "observe", "server", "audit", "simulated_network", "data.path",
@@ -56,8 +57,6 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     """
     saved = any((out / "checkpoint").glob("round-*[0-9]"))
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
-    for name in (*_FILES, *RAW_FOLDERS):
-        check_kind(out / name, name in RAW_FOLDERS)
     # whether the run failed before it wrote results
     nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
     if begun and not resume and not nothing_left:
@@ -78,10 +77,29 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     return Opened(saved, header, None, damaged)
 
 
+def check_names(folder: Path) -> None:
+    """Check what has a name that a run writes in its folder, before anything is written; raises as `check_kind`."""
+    for name in RUN_FILES:
+        check_kind(folder / name)
+        check_kind(folder / f"{name}.new")
+    for path in (*(folder / name for name in RUN_FOLDERS), *folder.glob("checkpoint/round-*")):
+        check_kind(path, is_folder=True)
+
+
 def check_kind(path: Path, is_folder: bool = False) -> None:
-    """DataError where the path of a file or folder to be written is something else."""
+    """Check the path of a file or folder to be written.
+
+    Raises
+    ------
+    UsageError
+        when it is a link: what it leads to is no part of the run, and would be written or removed.
+    DataError
+        when it is something else than such a file or folder.
+    """
+    if path.is_symlink():
+        raise UsageError(f"{path}: is a link, and runs write through none; remove it, or put back what it leads to")
     there = path.is_dir() if is_folder else path.is_file()
-    if not there and (path.exists() or path.is_symlink()):
+    if not there and path.exists():
         raise DataError(f"{path}: is no {'folder' if is_folder else 'regular file'}; remove it, or put it back")
 
 

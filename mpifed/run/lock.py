@@ -25,8 +25,8 @@ from typing import IO
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.run.folder import HEARTBEAT, LOCK, check_names
 
-LOCK, HEARTBEAT = "lock", "lock-heartbeat"
 BEAT_S, STALE_S = 20.0, 180.0  # NFS may show a touch a minute late
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
@@ -39,12 +39,13 @@ def locked(folder: Path) -> Iterator[None]:
     Raises
     ------
     UsageError
-        when another process has locked it.
+        when another process has locked it, or a name that a run writes there is a link.
     DataError
         when the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        check_names(folder)
         file = _flocked(folder / LOCK)
         beat = _begun(folder / HEARTBEAT) if file is None else None
     except OSError as error:
@@ -119,7 +120,8 @@ def _make(path: Path) -> None:
 def _take_away(path: Path) -> None:
     """Remove a heartbeat that has stopped; UsageError where it goes on."""
     aside = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
-    aside.write_text("", encoding="utf-8")  # its time is that of the file system's clock, like the heartbeat's
+    aside.unlink(missing_ok=True)
+    aside.touch(exist_ok=False)  # its time is that of the file system's clock, like the heartbeat's
     try:
         before = path.stat()
         silent_s = aside.stat().st_mtime - before.st_mtime

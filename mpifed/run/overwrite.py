@@ -11,11 +11,10 @@ from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.files.run_folder import RUN, job_of, read_run
-from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER
 from mpifed.results.points import SWEEP, is_sweep, point_settings
-from mpifed.run.folder import RUN_FILES
-from mpifed.run.lock import HEARTBEAT, locked
+from mpifed.run.folder import HEARTBEAT, RUN_FILES, RUN_FOLDERS
+from mpifed.run.lock import locked
 
 _FILES = "|".join(map(re.escape, (*RUN_FILES, SWEEP)))
 # what a run or sweep writes: its files, those that were not yet whole when it was killed, and what NFS leaves of them
@@ -99,7 +98,7 @@ def _others(folder: Path) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
         if _POINT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             yield from (f"{path.name}/{other}" for other in _others(path))
-        elif path.name not in RAW_FOLDERS and not _OWN.fullmatch(path.name):
+        elif path.name not in RUN_FOLDERS and not _OWN.fullmatch(path.name):
             yield path.name
 
 

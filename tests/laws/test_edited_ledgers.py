@@ -208,7 +208,7 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a line missing": (lines(lambda found: [*found[:3], *found[4:]]), "line 4 is damaged"),
     "no header": (lines(lambda found: found[1:]), "line 1 is damaged"),
     "deleted": (lambda out: (out / LEDGER).unlink(), "cannot be read .* nobody knows what was released"),
-    "a folder": (as_folder, "cannot be read"),
+    "a folder": (as_folder, "is no regular file; remove it, or put it back"),
     "an older one": (edit(lambda text: text.replace(b'"schema": 2', b'"schema": 1')), "has schema 1, and this"),
     "forged header": (put(header, "noise_multiplier", 50.0), r"line 7 has sha256 \w+, and .*run.json says \w+"),
     "forged clients": (put(fourth, "clients", []), r"line 7 has sha256 \w+, and .*run.json says \w+"),
@@ -247,7 +247,7 @@ def test_what_is_edited_is_found(name: str, copied: Callable[..., tuple[Job, Pat
         assert (shown.exit_code, type(shown.exception)) == (3, SystemExit), shown.exception
     with pytest.raises(DataError, match=said) as caught:
         run(job, Alone(), out, resume=True)
-    assert SAID in str(caught.value) or "schema" in said or "JSON" in str(caught.value)
+    assert SAID in str(caught.value) or "schema" in said or "JSON" in str(caught.value) or "put it back" in said
 
 
 # what only a run that goes on can tell: from its checkpoint, its job and its seed

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
+from mpifed.files.atomic import aside
 
 ACROSS = 10  # pairs per line
 
@@ -51,5 +52,6 @@ def save_pairs(path: Path, originals: Array, recovered: Array) -> Path | None:
     for k in range(2 * rows):
         what, left = ("recovered" if k % 2 else "original"), axes[k, 0]
         left.text(-0.06, 0.5, what, rotation=90, va="center", ha="right", fontsize=8, transform=left.transAxes)
-    FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
+    with aside(path) as temporary:
+        FigureCanvasAgg(figure).print_png(str(temporary))  # type: ignore[no-untyped-call]
     return path

@@ -90,6 +90,17 @@ def test_a_run(slurm: Slurm, job: Write, tmp_path: Path) -> None:
     assert (one.id, one.script, one.log, one.points) == ("123", "runs/a.sbatch", "runs/a-%j.log", None)
 
 
+def test_a_script_is_written_through_no_link(slurm: Slurm, job: Write, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "runs").mkdir()
+    for name in ("a.sbatch", "a.sbatch.new", "a.submitted.json", "a.submitted.json.new"):
+        (tmp_path / "runs" / name).symlink_to(tmp_path / "victim")
+    record.path_of(Path("runs/a")).unlink()
+    ok(job(), "--time", 30, "--out", "runs/a")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert "#SBATCH" in (tmp_path / "runs/a.sbatch").read_text() and not (tmp_path / "runs/a.sbatch").is_symlink()
+
+
 def test_runs_that_are_not_to_try_own_classes(slurm: Slurm, job: Write, tmp_path: Path) -> None:
     ok(job(), "--time", 30, "--no-check", "--out", "runs/a")
     assert f"set -- {tmp_path}/job.toml runs/a --no-check\n" in (tmp_path / "runs/a.sbatch").read_text()

@@ -252,7 +252,7 @@ def test_something_else_in_the_place_of_a_file(digits: Path, two_rounds: Path, t
     shutil.copytree(two_rounds, tmp_path / "run")
     path = tmp_path / "run" / name
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    path.symlink_to(path)
+    os.mkfifo(path)
     with pytest.raises(DataError, match=rf"{name}: is no (regular file|folder); remove it"):
         resumed(digits, tmp_path / "run")
 

@@ -1,0 +1,104 @@
+"""Folders of runs that others have made: nothing is written, or removed, where a link in them leads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from jobs_in_python import as_in_a_file, job_table
+
+from mpifed.files.json_file import read_json, write_json
+
+FILES = (
+    "job.toml", "run.json", "history.csv", "history.h5", "model.h5", "clients.csv", "failure.txt", "privacy.csv",
+    "ledger.jsonl", "lock", "lock-heartbeat", "mlflow.json", "job.toml.new", "run.json.new", "model.h5.new",
+)  # fmt: skip
+FOLDERS = ("checkpoint", "transcript", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
+WAYS = {"fresh": (), "resume": ("--resume",), "overwrite": ("--overwrite",)}
+
+
+@pytest.fixture(scope="module")
+def interrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory, launch: Callable[..., Any]) -> Path:
+    """A job, and the folder `run` beside it of its run, which has a checkpoint."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    table = job_table(digits, rounds=2, model={"name": "softmax"}, record={"transcript": 1})
+    (folder / "job.toml").write_text(tomli_w.dumps(as_in_a_file(table)))
+    ended = launch(None, "run", folder / "job.toml", "--out", folder / "run", "--max-hours", 0)
+    assert ended.code == 75, ended.text
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """What is in a folder, and what its links are."""
+    return {
+        str(path.relative_to(folder)): str(path.readlink()).encode()
+        if path.is_symlink()
+        else path.read_bytes()
+        if path.is_file()
+        else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", [*FILES, *FOLDERS])
+def test_a_link_at_a_name_that_a_run_writes_is_refused(
+    name: str, way: str, interrupted: Path, tmp_path: Path, launch: Callable[..., Any]
+) -> None:
+    out, victim = tmp_path / "run", tmp_path / "victim"
+    if way == "fresh":
+        out.mkdir()
+    else:
+        shutil.copytree(interrupted / "run", out)
+    path = out / name
+    path.parent.mkdir(exist_ok=True)
+    if name in FOLDERS:
+        shutil.copytree(interrupted / "run/checkpoint", victim)
+    else:
+        shutil.copyfile(path if path.exists() else interrupted / "job.toml", victim)
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.symlink_to(victim)
+    before = contents(tmp_path)
+    ended = launch(None, "run", interrupted / "job.toml", "--out", out, *WAYS[way])
+    assert ended.code == 2 and f"{path}: is a link" in ended.err and contents(tmp_path) == before, ended.text
+    path.unlink()
+    if name in ("checkpoint", "tensorboard", "model.h5.new"):  # the run is as good as it was
+        ended = launch(None, "run", interrupted / "job.toml", "--out", out, *WAYS[way])
+        assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
+
+
+def test_what_others_have_left_beside_a_file_is_not_written_through(tmp_path: Path) -> None:
+    """And that of a killed process is no hindrance."""
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "a.json.new").symlink_to("victim")
+    (tmp_path / "b.json.new").write_text("half a fi")
+    for name in ("a.json", "b.json"):
+        write_json(tmp_path / name, {"a": 1})
+        assert read_json(tmp_path / name) == {"a": 1} and not (tmp_path / name).is_symlink()
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json", "victim"]
+
+
+def test_an_audit_writes_through_none(interrupted: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
+    out, victim = tmp_path / "run", tmp_path / "victim"
+    assert launch(None, "run", interrupted / "job.toml", "--out", out).code == 0
+    victim.mkdir()
+    (out / "audit").symlink_to(victim)
+    ended = launch(None, "audit", out)
+    assert ended.code == 2 and f"{out / 'audit'}: is a link" in ended.err and not contents(victim), ended.text
+    (out / "audit").unlink()
+    assert launch(None, "audit", out).code == 7
+    written = contents(out / "audit")
+    pictures = [name for name in written if name.endswith(".png")]
+    assert pictures and {"report.json", "report.txt", "RAW-DATA.txt"} < written.keys()
+    (victim / "mine").write_text("mine")
+    for name in written:
+        (out / "audit" / name).unlink()
+        for link in (name, f"{name}.new"):
+            (out / "audit" / link).symlink_to(victim / "mine")
+    assert launch(None, "audit", out).code == 7
+    assert contents(victim) == {"mine": b"mine"} and contents(out / "audit") == written
