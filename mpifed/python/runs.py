@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.errors import MpifedError, NotCertified, UsageError
+from mpifed.core.errors import Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.job.components import MINIMIZE, MODEL, REGULARIZER
@@ -163,7 +163,7 @@ def run(
     checked = alike(transport, described)
     folder = run_folder(transport, out, "mpifed-run-")
     train(
-        transport, checked, folder, observers, overwrite=overwrite, resume=resume, max_hours=max_hours,
+        transport, checked, folder, observers, out, overwrite=overwrite, resume=resume, max_hours=max_hours,
         progress=progress,
     )  # fmt: skip
     trained: Run = transport.share(read_run(folder) if transport.rank == 0 else None)
@@ -199,13 +199,14 @@ def _read_or_described(
 
 
 def train(
-    transport: Transport, checked: Job, folder: Path, observers: Sequence[Observer], *, overwrite: bool = False,
-    resume: bool = False, max_hours: float | None = None, progress: Progress = "auto", cache: DataCache | None = None,
-    who: str = "", replace: Callable[[], None] | None = None,
+    transport: Transport, checked: Job, folder: Path, observers: Sequence[Observer], out: str | Path | None, *,
+    overwrite: bool = False, resume: bool = False, max_hours: float | None = None, progress: Progress = "auto",
+    cache: DataCache | None = None, who: str = "", replace: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
     """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary.
 
-    `who`: which of several runs it is, for the message of an error that ends all ranks. `replace`: as `api.run` has it.
+    `out`: of the run or its sweep, as the caller gave it. `who`: which of several runs it is, for the message of an
+    error that ends all ranks. `replace`: as `api.run` has it.
     """
     from mpifed.run import api
 
@@ -219,6 +220,10 @@ def train(
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if transport.rank == 0:
                 shown.warn(str(error))
+        except Interrupted as error:
+            how = "give out=..., to keep what is done" if out is None else f"go on with resume=True, out={str(out)!r}"
+            error.args = (f"{error}; {how}",)
+            raise
         except MpifedError as error:
             if who:
                 error.args = (f"{who}: {error}; resume=True goes on with the other runs of the sweep",)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NumericalError, TooFewClients, UsageError
+from mpifed.core.errors import BudgetSpent, MpifedError, NumericalError, TooFewClients, UsageError
 from mpifed.core.io_errors import say
 from mpifed.core.record import Array
 from mpifed.core.text import counted
@@ -25,10 +25,10 @@ from mpifed.python.ranks import alike, spoken
 from mpifed.python.results import Run, frame, read_run
 from mpifed.python.runs import Progress, all_observers, job, run_folder, train
 from mpifed.python.values import integer
-from mpifed.results.points import write_sweep
+from mpifed.results.points import is_sweep, write_sweep
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import ended_before
-from mpifed.run.overwrite import remove, to_remove
+from mpifed.run.overwrite import begin_sweep, remove
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 
@@ -105,12 +105,17 @@ def sweep(
         if replaces:
             remove(folder)
             replaces = False
-            _prepare(folder, all_points, resume)
+            begin_sweep(folder, all_points)
 
-    alike(
-        transport,
-        lambda: None if transport.rank else to_remove(folder) if overwrite else _prepare(folder, all_points, resume),
-    )
+    def begin() -> None:
+        if is_sweep(folder) and not (overwrite or resume):
+            raise UsageError(
+                f"{folder}: holds a sweep already; give another out, continue a sweep with resume=True, or replace it "
+                "with overwrite=True"
+            )
+        begin_sweep(folder, all_points, overwrite)
+
+    alike(transport, lambda: None if transport.rank else begin())
     cache = DataCache()
     failed: dict[str, MpifedError] = {}  # by name of the point
     for point in all_points:
@@ -120,7 +125,7 @@ def sweep(
                 raise NumericalError(f"diverged before, and would again; remove {run_dir} to run it anew")
             who = _named(point) if transport.size > 1 else ""
             train(
-                transport, point.job, run_dir, observers, progress=progress, cache=cache, resume=resume, who=who,
+                transport, point.job, run_dir, observers, out, progress=progress, cache=cache, resume=resume, who=who,
                 overwrite=overwrite, replace=replace,
             )  # fmt: skip
         except _ENDS_OF_A_RUN as error:
@@ -129,11 +134,6 @@ def sweep(
             if not isinstance(end.__cause__, _ENDS_OF_A_RUN):
                 raise
             failed[point.name] = end.__cause__
-        except Interrupted as error:
-            remedy = f"resume=True, out={str(folder)!r}" if out is not None else "out=..., to keep what is done"
-            raise Interrupted(
-                f"sweep: interrupted in {point.name} of {len(all_points)} runs; again with {remedy}"
-            ) from error
     alike(transport, lambda: None if transport.rank or replaces else write_sweep(folder, all_points))
     alike(transport, lambda: _report(transport, all_points, failed))
     found: Sweep = transport.share(_of(folder, all_points, failed) if transport.rank == 0 else None)
@@ -262,19 +262,6 @@ class Sweep:
 
 def _rows(columns: Mapping[str, Array]) -> int:
     return len(next(iter(columns.values()), ()))
-
-
-def _prepare(folder: Path, all_points: list[SweepPoint], resume: bool) -> None:
-    """Make the folder of a sweep; that of another sweep or run is not changed."""
-    others = [name for name in ("sweep.csv", "job.toml") if (folder / name).exists()]
-    if others and not resume:
-        raise UsageError(
-            f"{folder}: holds a {'sweep' if others[0] == 'sweep.csv' else 'run'} already; give another out, continue a "
-            "sweep with resume=True, or replace it with overwrite=True"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "sweep.csv").exists():  # that of a resumed sweep stays until its runs have ended
-        write_sweep(folder, all_points)
 
 
 def _of(folder: Path, all_points: list[SweepPoint], failed: Mapping[str, MpifedError]) -> Sweep:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from mpifed.comm.transport import Transport, connect
+from mpifed.comm.transport import JOINED, Transport, connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
-from mpifed.core.text import counted, on_screen
+from mpifed.core.text import command_line, counted, on_screen
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
 from mpifed.job.sweep import SweepPoint, points
@@ -23,9 +24,9 @@ from mpifed.results.show import run_text
 from mpifed.run.agreement import agreed
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
-from mpifed.run.folder import check_kind, ended_before
+from mpifed.run.folder import ended_before
 from mpifed.run.launch import guarded
-from mpifed.run.overwrite import remove, to_remove
+from mpifed.run.overwrite import begin_sweep, remove
 from mpifed.run.progress import reporter
 
 Value = TypeVar("Value")
@@ -40,6 +41,7 @@ class How(NamedTuple):
     unchecked: bool = False
     accept_changed: bool = False
     overwrite: bool = False
+    again: str = ""  # the command that goes on with what was interrupted
 
 
 def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
@@ -68,6 +70,11 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
     if transport.rank == 0 and loops.compiled is None:
         say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
     folder = out or Path("runs") / all_points[0].job.name
+    words: list[object] = ["mpifed", "run", path, *(word for change in changes for word in ("--set", change))]
+    words += ["--out", folder, "--resume", *(() if point is None else ("--point", point))]
+    words += [*["--no-check"] * how.unchecked, *["--accept-changed"] * how.accept_changed]
+    launcher = ["mpirun", "-n", transport.size] * (transport.size > 1)
+    how = how._replace(again=command_line(*launcher, *words))
     if not is_sweep:
         job = all_points[0].job
         if how.resume and (code := _on_server(transport, partial(_finished, job, folder))) is not None:
@@ -89,9 +96,9 @@ def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Tr
             return
         remove(folder)
         replaces = False
-        _begin(folder, all_points)
+        begin_sweep(folder, all_points)
 
-    _on_server(transport, partial(to_remove, folder) if replaces else partial(_begin, folder, all_points))
+    _on_server(transport, partial(begin_sweep, folder, all_points, replaces))
     if transport.rank == 0 and any(point.job.privacy is not None for point in all_points):
         say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
     for point in chosen:
@@ -137,14 +144,6 @@ def _finished(job: Job, folder: Path) -> int | None:
     return code
 
 
-def _begin(folder: Path, points: list[SweepPoint]) -> None:
-    """Write sweep.csv at the start: it marks the folder as that of a sweep."""
-    folder.mkdir(parents=True, exist_ok=True)
-    check_kind(folder / "sweep.csv")
-    if not (folder / "sweep.csv").exists():
-        write_sweep(folder, points)
-
-
 def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
     """(exit code of a point that would end the same way again, else None; whether there is a run to resume).
 
@@ -184,6 +183,8 @@ def _run_point(
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:
             say(on_screen(run_text(folder)))
+        if isinstance(error, Interrupted) and JOINED not in os.environ:  # a batch script queues its job again
+            error.args = (f"{error}; go on with {how.again}",)
         raise
     if transport.rank == 0:
         say(on_screen(run_text(folder)))

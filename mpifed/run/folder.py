@@ -20,6 +20,7 @@ from mpifed.observers.mlflow_store import NOTED
 from mpifed.observers.tensorboard import EVENTS
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
+from mpifed.results.points import is_sweep
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,6 +56,11 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     UsageError, DataError
         when the folder holds a run and `resume` is False, or one of another job; when its ledger is gone or damaged.
     """
+    if is_sweep(out):
+        raise UsageError(
+            f"{out}: holds a sweep; choose another --out, or remove its sweep.csv and folders point-* where they came "
+            "into a run by mistake"
+        )
     saved = any((out / "checkpoint").glob("round-*[0-9]"))
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
     # whether the run failed before it wrote results

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpifed.comm.transport import JOINED
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
 from mpifed.core.tables import Table
-from mpifed.core.text import command_line
 from mpifed.job.job import Job
 
 LIMIT_REACHED = 1  # an order: the run ends normally
@@ -46,9 +43,7 @@ def error_of(
     refusal : why the budget allows no further round
     """
     if end == INTERRUPTED:
-        # a batch script, which sets this variable, queues its job again and says so
-        how = "" if JOINED in os.environ else f"; go on with {command_line('--resume', '--out', out)}"
-        return Interrupted(f"interrupted after round {done}, whose checkpoint is written{how}", agreed=True)
+        return Interrupted(f"interrupted after round {done}, whose checkpoint is written in {out}", agreed=True)
     if end == BUDGET_SPENT:
         return BudgetSpent(
             f"{refusal or 'the privacy budget is reached'}; the model of round {done} stands in {out}, and the run "

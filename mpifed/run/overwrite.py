@@ -1,19 +1,23 @@
-"""Removing a run or sweep whose folder is to be used again: nothing else, none that is running, and as a whole."""
+"""The folder of a sweep, and removing a run or sweep whose folder is to be used again: nothing else, none that is
+running, and as a whole.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from glob import escape
 from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.files.run_folder import RUN, job_of, read_run
+from mpifed.core.text import command_line
+from mpifed.files.run_folder import JOB, RUN, job_of, read_run
+from mpifed.job.sweep import SweepPoint
 from mpifed.privacy.ledger_file import LEDGER
-from mpifed.results.points import SWEEP, is_sweep, point_settings
-from mpifed.run.folder import HEARTBEAT, RUN_FILES, RUN_FOLDERS
+from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
+from mpifed.run.folder import HEARTBEAT, RUN_FILES, RUN_FOLDERS, check_kind
 from mpifed.run.lock import locked
 
 _FILES = "|".join(map(re.escape, (*RUN_FILES, SWEEP)))
@@ -23,6 +27,33 @@ _POINT = re.compile(r"point-\d{4,9}")
 _REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
 _REMEDY = "--overwrite removes runs alone"
 STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
+
+
+def begin_sweep(folder: Path, points: Sequence[SweepPoint], overwrite: bool = False) -> None:
+    """Make the folder of a sweep and write sweep.csv, which marks it; on rank 0 alone.
+
+    With `overwrite` nothing is written yet: what is in it stands until the first point is ready to write.
+
+    Raises
+    ------
+    UsageError, DataError
+        when it is the folder of a run or of a sweep's point, or has a link at a name that the sweep writes; as of
+        `to_remove` with `overwrite`.
+    """
+    above = folder.absolute().parent
+    if _POINT.fullmatch(folder.absolute().name) and is_sweep(above):
+        raise UsageError(f"{folder}: is a point of a sweep; go on with {command_line('--resume', '--out', above)}")
+    if overwrite:
+        to_remove(folder)
+        return
+    if (folder / JOB).exists():
+        raise UsageError(f"{folder}: holds a run, and a sweep needs a folder of its own; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    check_kind(folder / SWEEP)
+    for point in points:
+        check_kind(folder / point.name, is_folder=True)
+    if not is_sweep(folder):  # that of a resumed sweep stays until its runs have ended
+        write_sweep(folder, points)
 
 
 def remove(folder: Path) -> None:

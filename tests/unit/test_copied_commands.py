@@ -13,10 +13,8 @@ import pytest
 from mpifed.core.errors import UsageError
 from mpifed.job.job import Job
 from mpifed.job.loading import check_data
-from mpifed.python.ranks import in_python
 from mpifed.results.show import must_be_run
 from mpifed.run.folder import same_job
-from mpifed.run.outcome import INTERRUPTED, error_of
 
 NAME = "a b'c"
 Launch = Callable[..., Any]
@@ -61,11 +59,42 @@ def test_what_makes_data(folder: Path) -> None:
     assert words_after(str(raised.value), "mpifed data digits")[-1] == f"{NAME}/data"
 
 
-def test_what_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sweep", [(), ("--set", "sweep.seeds=2"), ("--set", "sweep.seeds=2", "--point", "1")])
+def test_what_resumes(sweep: tuple[str, ...], folder: Path, digits: Path, launch: Launch) -> None:
+    """The command that is printed, as it is, goes on with the whole."""
+    out = str(folder / "run 1")
+    job = str(written(folder / "job.toml", str(digits)))
+    words = ["mpifed", "run", job, "--set", "rounds=4", *sweep[:2], "--out", out, *sweep[2:]]
+    ended = launch(None, *words[1:], "--max-hours", 0)
+    assert ended.code == 75, ended.text
+    assert words_after(ended.err, "mpifed run") == [*words[: len(words) - len(sweep[2:])], "--resume", *sweep[2:]]
+    assert launch(None, *words[1:], "--resume").code == 0
+    points = sorted(path.parent.name for path in Path(out).glob("**/model.h5"))
+    assert points == {0: ["run 1"], 2: ["point-0000", "point-0001"], 4: ["point-0001"]}[len(sweep)]
+
+
+@pytest.mark.launch
+def test_what_resumes_on_ranks(digits: Path, tmp_path: Path, launch: Launch) -> None:
+    path = written(tmp_path / "job.toml", str(digits))
+    words = [str(path), "--set", "sweep.seeds=2", "--out", str(tmp_path / "s")]
+    ended = launch(2, "run", *words, "--max-hours", 0)
+    assert ended.code == 75, ended.text
+    assert words_after(ended.err, "go on with") == ["go", "on", "with", "mpirun", "-n", "2", "mpifed", "run", *words,
+                                                    "--resume"]  # fmt: skip
+
+
+def test_a_batch_script_goes_on_by_itself(
+    digits: Path, tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It queues its job again: nobody has to go on with --resume."""
+    monkeypatch.setenv("MPIFED_JOINED", str(tmp_path / "joined"))
+    path = written(tmp_path / "job.toml", str(digits))
+    ended = launch(None, "run", path, "--out", tmp_path / "run", "--max-hours", 0)
+    assert ended.code == 75 and "interrupted after round 0" in ended.err and "go on" not in ended.err, ended.text
+
+
+def test_what_resumes_another_job(folder: Path) -> None:
     job = Job.read(written(folder / "job.toml", "data"))
-    error = error_of(INTERRUPTED, job, 3, folder, [], None)
-    assert words_after(str(error), "--resume") == ["--resume", "--out", NAME]
-    assert in_python(str(error)).endswith(f"go on with resume=True, out={NAME!r}")
     with pytest.raises(UsageError) as raised:
         same_job(folder, job.table(), {**job.table(), "seed": 2})
     assert words_after(str(raised.value), "; resume with") == [";", "resume", "with", f"{NAME}/job.toml"]

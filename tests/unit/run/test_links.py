@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 from jobs_in_python import as_in_a_file, job_table
 
+import mpifed as mf
 from mpifed.files.json_file import read_json, write_json
 
 FILES = (
@@ -69,6 +70,20 @@ def test_a_link_at_a_name_that_a_run_writes_is_refused(
     if name in ("checkpoint", "tensorboard", "model.h5.new"):  # the run is as good as it was
         ended = launch(None, "run", interrupted / "job.toml", "--out", out, *WAYS[way])
         assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
+
+
+@pytest.mark.parametrize("name", ["sweep.csv", "point-0001"])
+def test_so_it_is_in_the_folder_of_a_sweep(
+    name: str, interrupted: Path, tmp_path: Path, launch: Callable[..., Any], digits: Path
+) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / name).symlink_to(tmp_path / "victim")
+    job, before = interrupted / "job.toml", contents(tmp_path)
+    ended = launch(None, "run", job, "--set", "sweep.seeds=2", "--out", tmp_path / "sweep")
+    assert ended.code == 2 and f"{name}: is a link" in ended.err, ended.text
+    with pytest.raises(mf.UsageError, match=f"{name}: is a link"):
+        mf.sweep({"a": mf.SSCA(batch_size=4)}, digits, mf.Softmax(), rounds=1, seeds=2, out=tmp_path / "sweep")
+    assert contents(tmp_path) == before
 
 
 def test_what_others_have_left_beside_a_file_is_not_written_through(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from jobs_in_python import as_in_a_file, job_table
 
+import mpifed as mf
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
 from mpifed.files.json_file import read_json, write_json
@@ -396,3 +397,51 @@ def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
     shown = mpifed("compare", out).output
     assert "point-0003" in shown
     assert ended.output.endswith(shown)
+
+
+# --- a folder of another kind --------------------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("options", [(), ("--resume",), ("--overwrite",), ("--resume", "--point", "1")])
+def test_a_sweep_begins_in_no_point_of_a_sweep(
+    job: Path, tmp_path: Path, options: tuple[str, ...], launch: Callable[..., Any]
+) -> None:
+    """Nor in one that has not begun; the command that goes on with the sweep is said."""
+    out = tmp_path / "sweep"
+    assert launch(None, "run", job, "--out", out, "--max-hours", 0).code == 75
+    before = contents(out)
+    for name in ("point-0000", "point-0003"):
+        ended = launch(None, "run", job, "--out", out / name, *options)
+        assert ended.code == 2 and contents(out) == before, ended.text
+        assert f"{out / name}: is a point of a sweep; go on with --resume --out {out}\n" in ended.err
+    method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1))
+    how = {words.removeprefix("--"): True for words in options if words.startswith("--r") or words == "--overwrite"}
+    with pytest.raises(mf.UsageError, match=rf"is a point of a sweep; go on with resume=True, out='{out}'$"):
+        mf.sweep({"a": method}, tmp_path / "none", mf.Softmax(), rounds=1, out=out / "point-0000", **how)
+    assert contents(out) == before
+    assert launch(None, "run", job, "--out", out, "--resume").code == 0
+
+
+def test_neither_does_it_in_the_folder_of_a_run_nor_a_run_in_that_of_a_sweep(
+    digits: Path, job: Path, tmp_path: Path, launch: Callable[..., Any], write_job: Any
+) -> None:
+    one = write_job(tmp_path / "one.toml", job_table(digits, rounds=1))
+    for out, words in ((tmp_path / "run", (one,)), (tmp_path / "sweep", (job, "--set", "rounds=1"))):
+        assert launch(None, "run", *words, "--out", out).code == 0
+    before = contents(tmp_path)
+    for options in ((), ("--resume",)):
+        ended = launch(None, "run", job, "--out", tmp_path / "run", *options)
+        assert ended.code == 2 and "run: holds a run, and a sweep needs a folder of its own" in ended.err, ended.text
+        ended = launch(None, "run", one, "--out", tmp_path / "sweep", *options)
+        assert ended.code == 2 and "sweep: holds a sweep; choose another --out" in ended.err, ended.text
+    method, data = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1)), str(digits)
+    for again in (False, True):
+        with pytest.raises(mf.UsageError, match=r"run: holds a run, .*; give another out"):
+            mf.sweep({"a": method}, data, mf.Softmax(), rounds=1, out=tmp_path / "run", resume=again)
+        with pytest.raises(mf.UsageError, match=r"sweep: holds a sweep; give another out"):
+            mf.run(method, data, mf.Softmax(), rounds=1, out=tmp_path / "sweep", resume=again)
+    assert contents(tmp_path) == before
