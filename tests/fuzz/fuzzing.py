@@ -25,7 +25,7 @@ import mpifed.shards.prepare  # noqa: F401 -- imported here, and not anew in eve
 from mpifed.cli import main
 
 CODES = {0, 1, 2, 3, 4, 5, 6, 7, 75}  # of docs/reference/exit-codes.md
-SECONDS, MEMORY_BYTES = 60.0, 3 * 2**30
+SECONDS, MEMORY_BYTES = 600.0, 3 * 2**30
 EXAMPLES = int(os.environ.get("MPIFED_FUZZ", "0"))  # of each test; 0: few, as in `make test`
 
 
@@ -47,7 +47,6 @@ class Ended(NamedTuple):
 
     code: int  # negative: the signal that ended it
     text: str  # standard output and error
-    seconds: float
 
 
 def ended(arguments: Sequence[object], folder: Path) -> Ended:
@@ -68,7 +67,7 @@ def ended(arguments: Sequence[object], folder: Path) -> Ended:
         os.kill(child, signal.SIGKILL)
     os.close(reader)
     _, status = os.waitpid(child, 0)
-    return Ended(os.waitstatus_to_exitcode(status), found.decode(errors="replace"), time.monotonic() - begin)
+    return Ended(os.waitstatus_to_exitcode(status), found.decode(errors="replace"))
 
 
 def _call(arguments: list[str], folder: Path, writer: int) -> None:

@@ -219,7 +219,6 @@ def test_made_up_jobs_are_shown(area: Area) -> None:
         check(end)
         if end.code == 0 and not end.text.startswith("Imports"):
             json.loads(end.text)
-        assert end.seconds < 20, end
 
     shown()
 

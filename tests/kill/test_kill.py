@@ -84,7 +84,7 @@ def started(ranks: int, job: Path, out: Path, said: IO[bytes]) -> subprocess.Pop
     )  # fmt: skip
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_launches_killed_at_random_moments(
     task: str, request: pytest.FixtureRequest, tmp_path: Path, write_job: Any
 ) -> None:
@@ -126,7 +126,7 @@ def test_launches_killed_at_random_moments(
     print(f"{task}: killed after (and at which checkpoint): {', '.join(moments)}")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_killed_before_every_step_on_the_disk(task: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Each rename, sync, link and removal of a run, and of its resumption, is once what no more happens."""
     table = TASKS[task].table(data_of(task, request), FORKED_ROUNDS)

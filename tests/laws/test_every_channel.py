@@ -152,7 +152,7 @@ def played(folders: dict[str, Path], launch: Callable[..., Any], write_job: Any,
         runs = [one for one in runs if not (out / one.stem).exists()]
         if runs:
             jobs = [write_job(base / f"{one.stem}.toml", job_of(one, folders)) for one in runs]
-            ended = launch(ranks, out, *jobs, program=(str(PROGRAM),), limit_s=240.0)
+            ended = launch(ranks, out, *jobs, program=(str(PROGRAM),))
             assert ended.code == 0, ended.text
         return out
 

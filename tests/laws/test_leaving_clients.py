@@ -247,7 +247,7 @@ def test_a_run_ends_when_every_attempt_is_void(
 ) -> None:
     out = tmp_path / "run"
     arguments = ("run", hopeless, "--out", out, "--set", f"aggregation.security={channel}")
-    ended = launch(ranks, *arguments, limit_s=40.0)
+    ended = launch(ranks, *arguments)
     assert ended.code == 1, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
     assert ended.text.count("mpifed: error: round 2: ") == ended.text.count("max_dropouts = 2") == 1, ended.text
@@ -261,7 +261,7 @@ def test_a_run_ends_when_every_attempt_is_void(
     # some void attempts before round 1 was over, and 3 after it
     assert done.progress.exchanges["talk"]["played"] > 2 + 3
     # it ends like this again, on other numbers of ranks; and its checkpoint is as good as any
-    ended = launch(2 if ranks is None else None, *arguments, "--resume", limit_s=40.0)
+    ended = launch(2 if ranks is None else None, *arguments, "--resume")
     assert ended.code == 1, ended.text
     assert read_json(out / "run.json")["exit"] == 1
     ended = launch(None, *arguments, "--resume", "--set", "rounds=2")

@@ -16,7 +16,6 @@ from registry import table
 from mpifed.files.json_file import read_json
 
 pytestmark = pytest.mark.launch
-LIMIT_S = 30.0  # a world that ends takes 2 s; one that hangs takes for ever
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +36,7 @@ def job(job_in: Callable[[Path], Path], tmp_path: Path) -> Path:
 
 
 def run(launch: Callable[..., Any], ranks: int | None, job: Path, trouble: str = "", *more: object) -> Any:
-    return launch(
-        ranks, "run", job, "--out", job.parent / "run", *more, limit_s=LIMIT_S, env={"MPIFED_TEST_TROUBLE": trouble}
-    )
+    return launch(ranks, "run", job, "--out", job.parent / "run", *more, env={"MPIFED_TEST_TROUBLE": trouble})
 
 
 @pytest.mark.parametrize("ranks", [None, 0, 1, 3])
@@ -153,7 +150,7 @@ def test_refused(
 ) -> None:
     """One message, and the right code."""
     arguments = command(name, tmp_path / "run")
-    ended = launch(ranks, *arguments, limit_s=LIMIT_S)
+    ended = launch(ranks, *arguments)
     assert ended.code == REFUSED[name].code, ended.text
     assert ended.text.count("mpifed: error") == 1, ended.text
     assert "Traceback" not in ended.text, ended.text
@@ -243,7 +240,6 @@ def test_an_exit_at_the_start(launch: Callable[..., Any], job: Path, ranks: int 
     (job.parent / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
     ended = launch(
         ranks, "run", job, "--out", job.parent / "run", "--set", "algorithm.name=leaving:Mine", cwd=job.parent,
-        limit_s=LIMIT_S,
     )  # fmt: skip
     assert ended.code == 2, ended.text
     assert ended.text.count("importing leaving leaves the program (sys.exit)") == 1, ended.text
@@ -274,7 +270,6 @@ def test_a_users_module_that_cannot_be_imported(launch: Callable[..., Any], job:
     (job.parent / "broken_module.py").write_text("import numpy as np\n\nstep = undefined\n")
     ended = launch(
         ranks, "run", job, "--out", job.parent / "run", "--set", "algorithm.name=broken_module:Mine", cwd=job.parent,
-        limit_s=LIMIT_S,
     )  # fmt: skip
     assert ended.code != 0
     assert ended.text.count("name 'undefined' is not defined") == 1, ended.text
@@ -287,7 +282,7 @@ def test_a_rank_that_is_killed_ends_the_others(launch: Callable[..., Any], job: 
 
 def test_separate_worlds_are_told_from_one(launch: Callable[..., Any], job: Path) -> None:
     """A launcher that says 3 ranks, to processes that MPI does not join."""
-    ended = launch(0, "run", job, limit_s=LIMIT_S, env={"OMPI_COMM_WORLD_SIZE": "3"})
+    ended = launch(0, "run", job, env={"OMPI_COMM_WORLD_SIZE": "3"})
     assert ended.code == 2, ended.text
     assert "an MPI_COMM_WORLD of size 1" in ended.text
     assert "mpiexec" in ended.text

@@ -26,7 +26,6 @@ def unread(*arguments: object) -> tuple[int, str]:
         stdout=write,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=90,
         env=environment({}),
         check=False,
     )

@@ -309,7 +309,7 @@ def test_all_ranks_end_alike(
     texts = []
     for ranks in (None, 2):
         out = tmp_path / str(ranks)
-        ended = launch(ranks, "run", path, "--set", f"server.dedicated={dedicated}", "--out", out, limit_s=30.0)
+        ended = launch(ranks, "run", path, "--set", f"server.dedicated={dedicated}", "--out", out)
         assert ended.code == 2, ended.text
         assert ended.text.count("mpifed: error: [model]") == 1, ended.text
         assert "Traceback" not in ended.text
@@ -323,7 +323,7 @@ def test_an_exception_in_the_class_stays_one(
     launch: Callable[..., Any], digits: Path, write_job: Any, tmp_path: Path, ranks: int
 ) -> None:
     path = write_job(tmp_path / "job.toml", table(digits, AVG, model={"name": "own_functions:Raises"}))
-    ended = launch(ranks, "run", path, "--out", tmp_path / "run", limit_s=30.0)
+    ended = launch(ranks, "run", path, "--out", tmp_path / "run")
     assert ended.code == 1, ended.text
     assert ended.text.count("RuntimeError: trouble in a loss") == 1, ended.text
 

@@ -105,7 +105,7 @@ def sweeps(
         out = folder / f"on-{ranks}-{everything}"
         paths = [write_job(folder / f"{name}.toml", job) for name, job in jobs(data, everything).items()]
         if not out.exists():
-            ended = launch(ranks, out, *paths, program=(str(PROGRAM),), limit_s=240.0)
+            ended = launch(ranks, out, *paths, program=(str(PROGRAM),))
             assert ended.code == 0, ended.text
         return [of(out / path.stem) for path in paths]
 

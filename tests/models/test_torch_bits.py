@@ -59,7 +59,7 @@ def trained(
 
     def trained(ranks: int) -> dict[str, list[str]]:
         out = folder / f"on-{ranks}"
-        ended = launch(ranks, out, *paths, program=(str(PROGRAM),), limit_s=240.0, cwd=HERE)
+        ended = launch(ranks, out, *paths, program=(str(PROGRAM),), cwd=HERE)
         assert ended.code == 0, ended.text
         return {path.stem: hashes(out / path.stem / "sweep.csv") for path in paths}
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "slurm" / "train.sbatch"
-LIMIT_S = 60.0  # for what takes seconds
+LIMIT_S = 600.0  # for what takes seconds
 _ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE")
 
 
 def command(*words: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
     """What a command of Slurm says; an AssertionError with its complaint where it fails."""
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=30, env=env, cwd=cwd)
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=300, env=env, cwd=cwd)
     assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.stderr}"
     return done.stdout.strip()
 

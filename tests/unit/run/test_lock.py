@@ -22,11 +22,12 @@ from mpifed.files.json_file import read_json, write_json
 from mpifed.job.job import Job
 from mpifed.run import lock
 from mpifed.run.api import run
+from mpifed.run.folder import HEARTBEAT, LOCK
 from mpifed.run.launch import guarded
-from mpifed.run.lock import HEARTBEAT, LOCK, locked
+from mpifed.run.lock import locked
 
 HOLD = """
-import errno, fcntl, sys, time
+import errno, fcntl, sys
 from pathlib import Path
 from mpifed.run.lock import locked
 
@@ -37,7 +38,7 @@ if sys.argv[2] == "heartbeat":
     fcntl.flock = missing
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
@@ -50,14 +51,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def holding(folder: Path, way: str) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds a folder."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), way], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder), way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
     try:
         assert process.stdout.readline() == "held\n"
         yield process
     finally:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 
@@ -95,7 +99,7 @@ def test_the_same_process_does_not_hold_it_twice(way: str, tmp_path: Path) -> No
     hold(tmp_path)
 
 
-@pytest.mark.parametrize(("silent_s", "free"), [(lock.STALE_S - 30, False), (lock.STALE_S + 1, True)])
+@pytest.mark.parametrize(("silent_s", "free"), [(1, False), (lock.STALE_S + 1, True)])
 def test_a_heartbeat_of_another_machine_counts_for_a_while(
     silent_s: float, free: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +111,7 @@ def test_a_heartbeat_of_another_machine_counts_for_a_while(
     if free:
         hold(tmp_path)
         return
-    with pytest.raises(UsageError, match=r"process 7 on elsewhere since 2026-01-01; .*killed, .* (29|30) s"):
+    with pytest.raises(UsageError, match=r"process 7 on elsewhere since 2026-01-01; .*killed, .* in 1[0-9]{2} s"):
         hold(tmp_path)
     assert read_json(path)["pid"] == 7
 
@@ -126,11 +130,8 @@ def test_a_heartbeat_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path = tmp_path / HEARTBEAT
     with locked(tmp_path):
         os.utime(path, (0, 0))
-        for _ in range(500):
-            if path.stat().st_mtime > 0:
-                break
+        while path.stat().st_mtime == 0:
             signal.sigtimedwait([], 0.01)
-        assert path.stat().st_mtime > 0
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
