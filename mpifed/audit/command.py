@@ -29,10 +29,13 @@ from mpifed.audit.uniformity import examine
 from mpifed.core.errors import BrokenProtocol, DataError, UsageError
 from mpifed.core.record import map_leaves
 from mpifed.files.model_file import model_arrays, read_model
+from mpifed.files.run_folder import RUN
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
 from mpifed.maths.objectives import Parameters
+from mpifed.run.identity import check_same_data
 from mpifed.run.transcript import Recorded, is_recorded, read, together
+from mpifed.shards.store import open_federation
 
 PARTIES = ("server", "client:0")
 ROUNDS = 12  # recorded for an audit, if as many fit into a transcript
@@ -44,6 +47,8 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     own, run_dir = _job(target, changes)
     job = own.model_copy(update={"aggregation": own.aggregation.model_copy(update={"arithmetic": "exact"})})
     check_names(job.audit.accept)
+    if run_dir is not None and (run_dir / RUN).exists() and not changes:
+        check_same_data(run_dir, open_federation(job.data.path))
     recorded, source = None, "recorded for this audit"
     if run_dir is not None and is_recorded(run_dir) and not changes and rounds is None:
         recorded, source = read(run_dir), f"of {run_dir}"

@@ -152,7 +152,8 @@ def _read(folder: Path, label: Table, optimum: float | None) -> PlottedRun:
         excess = [history[f"constraint_{m}"] - float(constraint["limit"]) for m, constraint in constraints.items()]
         history["excess"] = np.max(excess, axis=0)
         job["constraint"] = constraints
-    name = {"name": read_run(folder).get("name", folder.name)}
+    about = read_run(folder)
+    name = {"name": about.get("name", folder.name), "data_sha256": str(about.get("data_sha256"))[:12]}
     settings = {key: value for key, value in dotted({**job, **name}) if key not in _CHANGING_NOTHING}
     return PlottedRun(folder, {**label, **settings}, job.get("seed"), history)
 

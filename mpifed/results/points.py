@@ -146,23 +146,34 @@ def read_points(where: Folders) -> list[Ran]:
     """The points of a sweep, run or not, or those of several runs and sweeps; UsageError for any other folder."""
     folders = [where] if isinstance(where, Path) else list(where)
     if len(folders) == 1 and is_sweep(folders[0]):
-        return [_read_point(folders[0] / name, settings) for name, settings in point_settings(folders[0])]
+        return _by_data([_read_point(folders[0] / name, settings) for name, settings in point_settings(folders[0])])
     runs = run_folders(folders)
     jobs = [_flat(job_of(run)) for run in runs]
     keys = dict.fromkeys(key for job in jobs for key in job)
     varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and key not in _UNCOMPARED]
-    if "data.path" in varying and _same_data(runs):
+    digests = set(map(_data_of, runs))
+    if "data.path" in varying and len(digests) == 1 and None not in digests:  # the same data, wherever they lay
         varying.remove("data.path")
-    return [
+    return _by_data([
         _read_point(run, {key: job.get(key) for key in varying})._replace(name=str(run), label=label)
         for (run, label), job in zip(runs.items(), jobs, strict=True)
-    ]
+    ])  # fmt: skip
 
 
-def _same_data(runs: Iterable[Path]) -> bool:
-    """Whether all runs had the same data, wherever they lay; that is not known of private ones."""
-    digests = {read_run(run).get("data_sha256") if (run / RUN).exists() else None for run in runs}
-    return len(digests) == 1 and None not in digests
+def _data_of(run: Path) -> str | None:
+    """The SHA-256 of its data; None where that is not known, as of private ones."""
+    return read_run(run).get("data_sha256") if (run / RUN).exists() else None
+
+
+def _by_data(points: list[Ran]) -> list[Ran]:
+    """The points, set apart by their data where these were made anew at one path."""
+    digests = [_data_of(point.folder) for point in points]
+    paths = [point.settings.get("data.path") for point in points]
+    known = {place for place in zip(paths, digests, strict=True) if place[1]}
+    if len(known) > len(dict(known)):
+        for point, digest in zip(points, digests, strict=True):
+            point.settings["data_sha256"] = str(digest)[:12]
+    return points
 
 
 def run_folders(folders: Iterable[Path]) -> dict[Path, str]:

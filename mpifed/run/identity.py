@@ -15,6 +15,7 @@ import mpifed
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.files.run_folder import read_run
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
 from mpifed.job.own_sources import sources_of
@@ -84,6 +85,16 @@ class Identity(NamedTuple):
         """The keys of run.json; without the SHA-256 of private data, by which guessed data could be confirmed."""
         about = {"sources": self.sources, "distributions": self.distributions, "accepted_changes": self.accepted}
         return about if private else {"data_sha256": self.data["sha256"], **about}
+
+
+def check_same_data(run_dir: Path, data: ShardFolder) -> None:
+    """UsageError where a run was trained on other data; that is not known of a private one."""
+    trained = read_run(run_dir).get("data_sha256")
+    if trained not in (None, data.sha256):
+        raise UsageError(
+            f"{run_dir}: was trained on other data than {data.path} holds now (SHA-256 {_short(trained)} then, "
+            f"{_short(data.sha256)} now); make those data again, or train anew"
+        )
 
 
 def _changes(before: ReadOnlyTable, now: ReadOnlyTable) -> list[str]:
