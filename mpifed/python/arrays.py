@@ -14,7 +14,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.python.frames import identifiers, in_client_order, items, of_frame, of_partition
+from mpifed.python.frames import in_client_order, items, of_frame, of_partition, owners_of
 from mpifed.python.ranks import alike, spoken, temporary
 from mpifed.python.values import (
     Pair,
@@ -23,6 +23,7 @@ from mpifed.python.values import (
     fraction_of,
     held_apart,
     integer,
+    no_pairs,
     stacked,
     tests_of,
 )
@@ -166,7 +167,7 @@ class FederatedDataset:
                 "scale": scale, "seed": seed, "feature_noise": feature_noise, "test_fraction": fraction,
                 "client_test_fraction": client_test,
             }  # fmt: skip
-            if (ids := identifiers(clients, data)) is not None:
+            if (ids := owners_of(clients, data)) is not None:
                 if (split, partition, skew, min_samples) != ("rows", "iid", None, 1):
                     raise UsageError(
                         "from_arrays: clients says whose each sample is: leave out split, partition, skew, min_samples"
@@ -201,15 +202,14 @@ class FederatedDataset:
             pairs = list(clients.values() if isinstance(clients, Mapping) else clients)
             if not pairs:
                 raise UsageError("from_clients: an empty list; expected a pair (X, y) for each client")
-            wrong = [i for i, pair in enumerate(pairs) if not isinstance(pair, (tuple, list)) or len(pair) != 2]
-            if wrong:
+            if wrong := no_pairs(pairs):
                 raise UsageError(f"from_clients: client {wrong[0]}: no pair; expected (X, y) for each client")
             tested, fraction = held_apart(test, "from_clients")
             if fraction is not None:
                 raise UsageError(f"from_clients: test = {fraction:g}: expected a pair (X, y) of test samples")
             own_tests, own_fraction = tests_of(clients, len(pairs), client_test)
-            X, y, own_shape, counts = stacked(pairs, own_tests)
-            data = dataset(X, y, tested, shape if shape is not None else own_shape, names)
+            X, y, columns, counts = stacked(pairs, own_tests, names)
+            data = dataset(X, y, tested, shape, columns)
             number, count = np.repeat(np.arange(len(counts)), counts), len(pairs)
             data = _by_owner(replace(data, client_tests=number >= count if own_tests else None), number % count, count)
             return data, {"scale": scale, "clients": count, "client_test_fraction": own_fraction}

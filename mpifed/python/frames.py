@@ -12,38 +12,31 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.python.values import Pair, Values, array, dataset, held_apart
+from mpifed.python.values import Pair, Values, array, dataset, held_apart, without_numbers
 from mpifed.shards.encoding import CATEGORICAL, FILLS, RawColumns
-from mpifed.shards.natural import canonical_order, in_order, natural_clients
+from mpifed.shards.natural import canonical_order, identifiers, in_order, natural_clients, text_of
 from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset
+from mpifed.shards.sources.texts import numbered
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 
-def identifiers(clients: object, data: Dataset) -> Array | None:
+def owners_of(clients: Values, data: Dataset) -> Array | None:
     """[s] whose each sample is, as texts; None where `clients` is a number."""
-    if np.ndim(clients) == 0:  # type: ignore[arg-type]  # of anything
+    if np.ndim(clients) == 0:
         return None
-    ids = array(clients, "clients") if not isinstance(clients, (list, tuple)) else np.asarray(clients)
-    if ids.shape != data.labels.shape[:1] or ids.dtype.kind not in "iuU":
+    if np.shape(clients) != data.labels.shape[:1]:
         raise UsageError(
-            f"from_arrays: clients: {ids.dtype} {ids.shape}; expected how many, or an integer or text for each of "
-            f"{len(data.labels)} samples"
+            f"from_arrays: clients: {getattr(clients, 'dtype', 'a list')} {np.shape(clients)}; expected how many, or "
+            f"an integer or text for each of {len(data.labels)} samples"
         )
-    return ids.astype(str)
+    return identifiers(array(clients, "clients") if hasattr(clients, "detach") else clients, "from_arrays: clients")
 
 
 def in_client_order(data: Dataset, ids: Array, test_ids: Array | None = None) -> Dataset:
     """The data with natural clients, their rows in an order of their content."""
-    names = in_order(set(ids.tolist()) | (set() if test_ids is None else set(test_ids.tolist())))
-    if strange := [name for name in names if not name.isprintable()]:
-        raise DataError(f"clients: {strange[0][:80]!r} has a control character; rename it")
-    (rows,), code = data.chunks(), {name: at for at, name in enumerate(names)}
-    owner = np.array([code[name] for name in ids.tolist()])
-    natural = natural_clients(
-        names, owner, None if test_ids is None else np.array([code[name] for name in test_ids.tolist()])
-    )
+    (rows,), natural = data.chunks(), natural_clients(*numbered(ids, test_ids))
     size = max(1, CHUNK_VALUES // data.features)
     parts = (rows[start : start + size] for start in range(0, rows.shape[0], size))
     dense = (part if isinstance(part, np.ndarray) else part.toarray() for part in parts)
@@ -75,9 +68,10 @@ def of_frame(
             f"from_dataframe: {unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"
         )
     targets: list[Values] = list(label) if isinstance(label, (list, tuple)) else [label]  # whatever columns are called
-    features = [name for name in frame.columns if name not in targets and name != by]
-    used = [*features, *targets, *([] if by is None else [by])]
-    _check_columns(frame, [*targets, *([] if by is None else [by])], "frame")
+    features = without_numbers([name for name in frame.columns if name not in targets and name != by], "from_dataframe")
+    roles = [*targets, *([] if by is None else [by])]
+    used = [*features, *roles]
+    _check_columns(frame, roles, "frame")
     tested, fraction = None, None
     if hasattr(test, "columns"):
         _check_columns(test, [*targets, *features], "test")
@@ -89,18 +83,14 @@ def of_frame(
     frame = frame[used]
     if missing == "drop":
         frame, tested = frame.dropna(), None if tested is None else tested.dropna()
-    if by is not None and frame[by].isna().any():
-        raise DataError(
-            f"from_dataframe: {by}: {int(frame[by].isna().sum())} rows have no value; drop them, or name one"
-        )
     data = _encodable(frame, tested, features, targets, categorical, missing, options.get("shape"))
     chosen: Table = {name: value for name, value in options.items() if name not in ("shape", "client_test")}
     chosen |= {"test_fraction": fraction, "client_test_fraction": options.get("client_test")}
+    chosen["missing"] = missing if missing in FILLS else "error"
     if by is None:
-        return data, {"clients": clients, "missing": missing if missing in FILLS else "error", **chosen}
-    of_test = None if tested is None or by not in tested.columns else tested[by].fillna("").to_numpy().astype(str)
-    data = in_client_order(data, frame[by].to_numpy().astype(str), of_test)
-    return data, {"missing": missing if missing in FILLS else "error", **chosen}
+        return data, {"clients": clients, **chosen}
+    parts = [part for part in (frame, tested) if part is not None and by in part]
+    return in_client_order(data, *(identifiers(part[by], f"from_dataframe: {by}") for part in parts)), chosen
 
 
 def _encodable(
@@ -156,7 +146,7 @@ def _encodable(
 
 def _texts(column: Series) -> list[str | None]:
     """The texts of a column, None for gaps."""
-    return [None if absent else str(text) for text, absent in zip(column, column.isna(), strict=True)]
+    return [None if absent else text_of(text) for text, absent in zip(column, column.isna(), strict=True)]
 
 
 def _check_columns(frame: DataFrame, names: Sequence[str], what: str) -> None:
@@ -207,5 +197,8 @@ def of_partition(part: Values, label: str, features: Sequence[str] | None) -> Pa
         columns.append(values.transpose(0, 3, 1, 2) if is_image and values.ndim == 4 else values)
     if len(columns) > 1 and any(values.ndim > 1 for values in columns):
         raise UsageError(f"from_partitioner: several columns of arrays, {', '.join(names)}; choose one by features")
-    X = columns[0] if len(columns) == 1 and columns[0].ndim > 1 else np.stack(columns, axis=1)
-    return X, np.asarray(content[label])
+    if len(columns) == 1 and columns[0].ndim > 1:
+        return columns[0], np.asarray(content[label])
+    from pandas import DataFrame  # whose names are compared with those of other partitions
+
+    return DataFrame(dict(zip(names, columns, strict=True))), np.asarray(content[label])

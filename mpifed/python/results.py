@@ -25,6 +25,7 @@ from mpifed.python import describe
 from mpifed.python.ranks import spoken
 from mpifed.python.values import Values, rows_of
 from mpifed.results.run_warnings import run_warnings
+from mpifed.run.identity import check_same_data
 from mpifed.shards.store import open_federation
 
 if TYPE_CHECKING:
@@ -96,11 +97,12 @@ class Run:
     @spoken()
     def predict(self, X: Values) -> Array:
         """The labels [s] of samples X [s, ...], or the values of real targets; scaled as the training rows were."""
-        rows, _ = rows_of(X, "predict: X")
-        rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
         if not self.arrays:
             raise UsageError(f"predict: {self.path} has no model yet; it is written when a run ends, or is interrupted")
         data = open_federation(self.job.job.data.path)
+        check_same_data(self.path, data)
+        rows, *_ = rows_of(X, "predict: X", data.names(), data.shape or [data.features])
+        rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
         if rows.shape[1] != data.features:
             raise UsageError(f"predict: samples of {rows.shape[1]} numbers; the model was trained with {data.features}")
         dtype = self.job.job.compute.dtype

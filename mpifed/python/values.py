@@ -6,6 +6,7 @@ Arrays are `Any` here: whatever NumPy takes.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
 from mpifed.maths.sparse import summed
-from mpifed.shards.sources.dataset import Dataset, whole
+from mpifed.shards.sources.dataset import Dataset, listed, numbers_rows, whole
 
 Values: TypeAlias = Any  # whatever NumPy takes: lists, frames, tensors
 Pair = tuple[Values, Values]  # samples and labels
@@ -36,12 +37,37 @@ def array(values: Values, name: str) -> Array:
     return found
 
 
-def rows_of(X: Values, name: str) -> tuple[Piece, tuple[int, ...] | None]:
-    """(rows [s, p] dense or CSR, shape of a sample where it is no vector)."""
+def without_numbers(names: Sequence[Values], what: str) -> list[Values]:
+    """The names of columns, with a warning but without those that number rows."""
+    if left := list(filter(numbers_rows, names)):
+        warnings.warn(f"{what}: column {listed(left)} numbers rows, and is left out", stacklevel=2)
+    return [name for name in names if name not in left]
+
+
+def rows_of(
+    X: Values, name: str, names: Sequence[str] | None = None, expected: Sequence[int] | None = None
+) -> tuple[Piece, tuple[int, ...] | None, Sequence[str] | None]:
+    """(rows [s, p] dense or CSR, shape of a sample where it is no vector, names of the columns if there are any).
+
+    Raises DataError for a frame without the columns `names`, or samples that have not the `expected` shape, up to axes
+    of length 1; vectors are taken for it in C order.
+    """
+    columns = getattr(X, "column_names", getattr(X, "columns", None))
+    if columns is not None:
+        own = list(map(str, columns))
+        names = without_numbers(own, name) if names is None else list(map(str, names))
+        place = {column: at for at, column in enumerate(own)}
+        wrong = sorted(column for column in {*names} ^ {*own} if column in names or not numbers_rows(column))
+        if wrong or len(place) < len(own):
+            raise DataError(
+                f"{name}: a frame with the columns {listed(own)}; expected, in any order, are {listed(names)}: "
+                f"{listed(wrong) or 'a name that is there twice'} differs"
+            )
+        X = X if own == names else np.asarray(X)[..., [place[column] for column in names]]
     if hasattr(X, "tocsr"):
         sparse = summed(X.tocsr().astype(np.float32))
         _check_finite(sparse.data, name, lambda at: int(np.searchsorted(sparse.indptr, at[0], side="right")) - 1)
-        return sparse, None
+        return sparse, None, names
     values = array(X, name)
     if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
         one = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
@@ -49,13 +75,17 @@ def rows_of(X: Values, name: str) -> tuple[Piece, tuple[int, ...] | None]:
             f"{name}: an array of {values.dtype} of shape {values.shape}; numbers [samples, ...] are expected{one}"
         )
     shape = values.shape[1:] if values.ndim > 2 else None
+    if shape and expected and [size for size in shape if size > 1] != [size for size in expected if size > 1]:
+        raise DataError(
+            f"{name}: samples of shape {shape}; those of the data have {tuple(expected)}: transpose, or reshape"
+        )
     values = values.reshape(len(values), -1)
     if values.dtype == np.uint8:
-        return np.ascontiguousarray(values), shape
+        return np.ascontiguousarray(values), shape, names
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(values.astype(np.float32))
     _check_finite(values, name, lambda at: int(at[0]))
-    return values, shape
+    return values, shape, names
 
 
 def _check_finite(values: Array, name: str, row: Callable[[tuple[int, ...]], int]) -> None:
@@ -120,15 +150,21 @@ def held_apart(test: object, what: str) -> tuple[Pair | None, float | None]:
         return None, float(test)
     if test is None or (isinstance(test, (tuple, list)) and len(test) == 2):
         return test if test is None else (test[0], test[1]), None
-    came = repr(test) if isinstance(test, (int, float, str, np.number)) else f"a {type(test).__name__}"
-    raise UsageError(f"{what}: test = {came}; expected a pair (X, y), or a fraction above 0 and below 1, such as 0.2")
+    raise UsageError(
+        f"{what}: test = {_short(test)}; expected a pair (X, y), or a fraction above 0 and below 1, such as 0.2"
+    )
 
 
-def stacked(pairs: Sequence[Pair], tests: Sequence[Pair]) -> tuple[Piece, Array, tuple[int, ...] | None, list[int]]:
-    """(rows of all clients, then those with which they test, their labels, shape of a sample, counts of rows)."""
+def stacked(
+    pairs: Sequence[Pair], tests: Sequence[Pair], columns: Sequence[str] | None
+) -> tuple[Piece, Array, Sequence[str] | None, list[int]]:
+    """(samples of all clients, then those with which they test, their labels, names of columns, counts of samples)."""
     names = [f"client {i}{what}" for what, part in (("", pairs), (": test", tests)) for i in range(len(part))]
     each = list(zip(names, [*pairs, *tests], strict=True))
-    rows = [rows_of(X, f"{name}: X") for name, (X, _) in each]
+    rows = []
+    for name, (X, _) in each:
+        *row, columns = rows_of(X, f"{name}: X", columns)
+        rows.append(row)
     labels = [labels_of(y, f"{name}: y") for name, (_, y) in each]
     first, shape = rows[0]
     counts = [X.shape[0] for X, _ in rows]
@@ -142,10 +178,11 @@ def stacked(pairs: Sequence[Pair], tests: Sequence[Pair]) -> tuple[Piece, Array,
     if wrong:
         raise DataError(f"from_clients: {'; '.join(wrong[:5])}")
     if all(isinstance(X, np.ndarray) for X, _ in rows):
-        return np.concatenate([X for X, _ in rows]), np.concatenate(labels), shape, counts
+        samples = np.concatenate([X for X, _ in rows]).reshape(-1, *(shape or first.shape[1:]))
+        return samples, np.concatenate(labels), columns, counts
     from scipy.sparse import csr_matrix, vstack
 
-    return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), shape, counts
+    return vstack([csr_matrix(X) for X, _ in rows]).tocsr(), np.concatenate(labels), columns, counts
 
 
 def tests_of(clients: object, count: int, given: object) -> tuple[list[Pair], float | None]:
@@ -167,7 +204,7 @@ def tests_of(clients: object, count: int, given: object) -> tuple[list[Pair], fl
             raise UsageError(f"from_clients: client_test: names differ: {', '.join(differing[:5])}; give each client's")
         given = {name: given[name] for name in clients}
     entries = list(given.values() if isinstance(given, Mapping) else given)
-    wrong = [i for i, pair in enumerate(entries) if not isinstance(pair, (tuple, list)) or len(pair) != 2]
+    wrong = no_pairs(entries)
     if wrong or len(entries) != count:
         came = f"entry {wrong[0]} is no pair" if wrong else f"{len(entries)} pairs for {count} clients"
         raise UsageError(
@@ -176,12 +213,20 @@ def tests_of(clients: object, count: int, given: object) -> tuple[list[Pair], fl
     return [(X, y) for X, y in entries], None
 
 
+def no_pairs(entries: Sequence[Values]) -> list[int]:
+    """Positions of entries that are no pair."""
+    return [i for i, pair in enumerate(entries) if not isinstance(pair, (tuple, list)) or len(pair) != 2]
+
+
 def fraction_of(value: object) -> float | None:
     """A fraction of rows, for `client_test`."""
     if value is None or (isinstance(value, (float, np.floating)) and 0 < value < 1):
         return None if value is None else float(value)
-    came = repr(value) if isinstance(value, (int, float, str, np.number)) else f"a {type(value).__name__}"
-    raise UsageError(f"client_test = {came}; expected a fraction above 0 and below 1, such as 0.2")
+    raise UsageError(f"client_test = {_short(value)}; expected a fraction above 0 and below 1, such as 0.2")
+
+
+def _short(value: object) -> str:
+    return repr(value) if isinstance(value, (int, float, str, np.number)) else f"a {type(value).__name__}"
 
 
 def integer(value: object, name: str) -> int:
@@ -196,7 +241,8 @@ def dataset(
     X: Values, y: Values, test: Pair | None, shape: Sequence[int] | None, names: Sequence[str] | None
 ) -> Dataset:
     """Samples and labels, checked, for `mpifed.shards.prepare`."""
-    rows, own_shape = rows_of(X, "X")
+    rows, own_shape, names = rows_of(X, "X", names, shape)
+    shape = tuple(shape) if shape is not None else own_shape
     given = labels_of(y, "y")
     classes = np.unique(given) if given.dtype.kind == "U" else None
     labels = classes_of(given, classes, "y")
@@ -205,10 +251,8 @@ def dataset(
     dtype = rows.dtype if isinstance(rows, np.ndarray) else None
     tested: tuple[Piece, Array] | None = None
     if test is not None:
-        test_rows, test_labels = (
-            rows_of(test[0], "test X")[0],
-            classes_of(labels_of(test[1], "test y"), classes, "test y"),
-        )
+        test_rows, *_ = rows_of(test[0], "test X", names, shape or rows.shape[1:])
+        test_labels = classes_of(labels_of(test[1], "test y"), classes, "test y")
         if test_rows.shape != (len(test_labels), rows.shape[1]):
             raise DataError(
                 f"test: {test_rows.shape[0]} samples of {test_rows.shape[1]} numbers and {len(test_labels)} labels; "
@@ -217,6 +261,6 @@ def dataset(
         tested = test_rows, test_labels.astype(labels.dtype, copy=False)
     return Dataset(
         rows.shape[1], dtype, labels, whole(rows), tested, names=None if names is None else tuple(map(str, names)),
-        shape=tuple(shape) if shape is not None else own_shape,
+        shape=shape,
         classes=None if classes is None else tuple(classes.tolist()),
     )  # fmt: skip

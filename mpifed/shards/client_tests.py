@@ -24,7 +24,7 @@ def with_owners_tests(data: Dataset, y: Array, test_y: Array | None) -> tuple[Da
 
     Parameters
     ----------
-    data : whose rows are encoded
+    data : whose rows are as they came
     y : [s] classes or targets
     test_y : [t] of the test rows
     """

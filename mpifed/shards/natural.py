@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 
+GAPS = ("nan", "None", "<NA>", "NaT")  # as texts
+WHOLE = r"^(-?[0-9]+)\.0$"  # an integer in a file, where another one is missing
 _DIGITS = 18  # of identifiers that are ordered as numbers
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK = 2**15  # numbers that are mixed at a time, in the cache
@@ -39,6 +41,28 @@ class NaturalClients(NamedTuple):
             owners[self.test_owner < 0] = -1
         ids = tuple(self.ids[at] for at in present.tolist())
         return NaturalClients(ids, number[self.owner[keep]], owners if test is None else number[self.owner[test]])
+
+
+def identifiers(values: object, what: str) -> Array:
+    """[s] whose each row is, as texts: integers, whole floats, texts or categories.
+
+    Raises DataError for gaps, with their number, and for other numbers.
+    """
+    ids = np.asarray(values, None if hasattr(values, "dtype") else object)
+    mixed = ids.tolist() if ids.dtype.kind in "fO" else []
+    texts = list(map(text_of, mixed)) or ids.astype(str).tolist()
+    if gaps := sum(text in GAPS for text in texts):
+        raise DataError(f"{what}: {gaps} rows have no value; drop them, or name one")
+    if wrong := [value for value in mixed if isinstance(value, float) and value % 1]:
+        raise DataError(f"{what}: {ids.dtype}, such as {wrong[0]}; expected integers or texts")
+    if strange := [text for text in set(texts) if not text.isprintable()]:
+        raise DataError(f"{what}: {strange[0][:80]!r} has a control character; rename it")
+    return np.array(texts)
+
+
+def text_of(value: object) -> str:
+    """An identifier or category as a text: a whole number as an integer, since a gap makes floats of a column."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def in_order(ids: Iterable[str]) -> list[str]:

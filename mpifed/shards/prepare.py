@@ -62,7 +62,8 @@ def prepare(options: Options) -> ShardFolder:
     data = checked(options.name, options.source.read(options.seed))
     if options.test_fraction is not None:
         data = hold_out(data, options.test_fraction, options.seed)
-    data = _encoded(data)
+    if options.split in ("columns", "grid"):
+        data = _encoded(data, np.ones(len(data.labels), bool))
     y, test_y, meaning = encode(data, options.labels)
     ids = None  # of natural clients, and the client of each
     if options.natural and data.natural is not None:
@@ -73,10 +74,13 @@ def prepare(options: Options) -> ShardFolder:
         partition = by_owners(ids[1], data.natural.owner, data.features)
     else:
         partition = data.partition or _partition(options, y, data.features)
-    if partition.missing and options.map:
-        data = _only_held(data, partition)
     tests = client_tests(partition, y, data.client_tests, options.client_test_fraction, options.seed)
     trained = np.ones(len(y), dtype=np.bool_) if tests is None else ~tests
+    if data.columns is not None:  # split by rows
+        data = _encoded(data, trained)
+        partition = partition._replace(columns=[np.arange(data.features)])
+    if partition.missing and options.map:
+        data = _only_held(data, partition)
     data, scaling = _scaled(data, options.scale, partition.missing, trained)
     if options.feature_noise is not None:
         data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
@@ -149,12 +153,12 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
     return by_rows(y, features, clients, *drawn)
 
 
-def _encoded(data: Dataset) -> Dataset:
-    """The data with categories as numbers, and gaps filled, as the training rows say."""
+def _encoded(data: Dataset, trained: NDArray[np.bool_]) -> Dataset:
+    """The data with categories as numbers, and gaps filled, as the rows `trained` [s] say."""
     if data.columns is None:
         return data
     columns, names = data.columns, data.names or tuple(map(str, range(data.features)))
-    fitted = fit_columns(columns, data.chunks, names)
+    fitted = fit_columns(columns, partial(rows_where, trained, data), names)
     return replace(
         data,
         features=width(columns, fitted, data.features),
@@ -227,6 +231,7 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
         "classes": list(meaning),
         "named": data.classes is not None,
         **_untrained(options, data),
+        **({"index": f"{listed(data.left_out)}: numbers rows, left out"} if data.left_out else {}),
         "versions": {
             "mpifed": mpifed.__version__,
             "python": platform.python_version(),

@@ -31,7 +31,7 @@ def summary(federation: ShardFolder) -> str:
     }
     lines |= {
         name: str(federation.provenance[name])
-        for name in ("tests", "licence", "origin")
+        for name in ("tests", "index", "licence", "origin")
         if name in federation.provenance
     }
     missing = federation.provenance.get("missing_cells")

@@ -15,7 +15,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.encoding import FILLS, RawColumns
 from mpifed.shards.natural import canonical_order, in_order, natural_clients
-from mpifed.shards.sources.dataset import Dataset, Source, listed, typed_labels
+from mpifed.shards.sources.dataset import Dataset, Source, listed, numbers_rows, typed_labels
 from mpifed.shards.sources.spool import Spool
 from mpifed.shards.sources.table import position, positions
 from mpifed.shards.sources.texts import Owners, Texts, identifiers, in_numpy, ranks_of
@@ -34,6 +34,7 @@ class TableLayout(NamedTuple):
     labels: list[int]
     by: int | None
     features: list[int]
+    left_out: tuple[str, ...] = ()  # that number rows
 
     def feature_names(self) -> tuple[str, ...] | None:
         return tuple(self.names[at] for at in self.features) if self.names else None
@@ -102,6 +103,10 @@ class ColumnSource(Source):
         """The same by a whole reading, where `batches` has raised TextsMet."""
         return self.texts(path, layout) or set()
 
+    def index(self, path: Path) -> list[str]:
+        """Names of the columns that a frame had as its index."""
+        return []
+
     def class_names(self, path: Path, layout: TableLayout) -> tuple[str, ...]:
         """Names of the classes 0, 1, ... where the file says them beside labels that are integers; else ()."""
         return ()
@@ -132,7 +137,10 @@ class ColumnSource(Source):
         if self.test is not None:
             test_names, test_width = self.names(self.test)
             if test_names != names or test_width != width:
-                raise DataError(f"{self.test}: other columns than {self.path}; both need the same, in the same order")
+                differing = listed(sorted(set(names or ()) ^ set(test_names or ()))) or "their order"
+                raise DataError(
+                    f"{self.test}: other columns than {self.path} ({differing}); both need the same, in the same order"
+                )
             if self.class_names(self.test, layout) != self.class_names(self.path, layout):
                 raise DataError(f"{self.test}: other names of classes than {self.path}; both need the same numbering")
             test = self._load(self.test, layout, texts, known)
@@ -151,10 +159,18 @@ class ColumnSource(Source):
         ignored = [] if self.ignore is None else positions(path, names, width, "ignore", self.ignore)
         if {by, *labels}.intersection(ignored):
             raise UsageError(f"--ignore {self.ignore}: has the column of --label or --by; leave out others alone")
-        features = [at for at in range(width) if at not in (by, *labels, *ignored)]
+        stored = self.index(path)
+        numbers = {
+            name: at
+            for at, name in enumerate(names or ())
+            if (numbers_rows(name) or name in stored) and name not in (self.label, self.by)
+        }
+        if {by, *labels}.intersection(numbers.values()):
+            raise UsageError(f"--label {self.label}: {path} has {listed(numbers)} there, which numbers rows; name it")
+        features = [at for at in range(width) if at not in (by, *labels, *ignored, *numbers.values())]
         if not features:
             raise DataError(f"{path}: no column besides the label's; expected at least one feature")
-        return TableLayout(names, width, labels, by, features)
+        return TableLayout(names, width, labels, by, features, tuple(numbers))
 
     def _known(self, layout: TableLayout, texts: set[int] | None) -> KnownTexts:
         """Texts to come; DataError or UsageError where there may be none."""
@@ -246,6 +262,7 @@ class ColumnSource(Source):
             else (np.concatenate(list(chunks(test.spool, test_order))), test_labels),
             names=layout.feature_names(), natural=natural, classes=classes,
             files=tuple(file for path in (self.path, self.test) if path for file in self.files(path)),
+            left_out=layout.left_out,
             columns=RawColumns(categories, self.categorical, self.missing) if categories or gappy else None,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import DataError
+from mpifed.shards.natural import WHOLE
 from mpifed.shards.sources.columns import ColumnSource, TableLayout, TextsMet
 from mpifed.shards.sources.dataset import check_packed, open_packed, shown
 from mpifed.shards.sources.table import GAPS, explain, first_line, number_in, read_lines, wrong_cell
@@ -49,6 +50,8 @@ class CsvTable(ColumnSource):
         return texts - mixed  # a label among numbers that is no number is an error, if nobody says that it is a class
 
     def batches(self, path: Path, layout: TableLayout, texts: set[int] | None) -> Iterator[list[pa.Array]]:
+        import pyarrow.compute as pc
+
         done = 0
         for columns in self._strings(path, layout):
             for at in [*layout.features, *layout.labels]:
@@ -62,7 +65,8 @@ class CsvTable(ColumnSource):
                     raise self.refuse(path, layout, done + wrong, at, "is not a number")
                 columns[at] = values
             if layout.by is not None:
-                columns[layout.by] = _gapped(columns[layout.by], ("",))
+                ids = _gapped(columns[layout.by], ("", "nan", "<na>", "nat"))
+                columns[layout.by] = pc.replace_substring_regex(ids, WHOLE, r"\1")
             yield columns
             done += len(columns[0])
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import math
+import re
 import reprlib
 import zlib
 from abc import ABC, abstractmethod
@@ -66,6 +67,7 @@ class Dataset:
     natural: NaturalClients | None = None  # whose each row is, if the source knows; rows in the order of owners
     columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
     client_tests: NDArray[np.bool_] | None = None  # [s] True for rows with which the client that holds them tests
+    left_out: tuple[str, ...] = ()  # columns that number rows, such as the index of a frame
 
 
 class Source(ABC):
@@ -138,6 +140,11 @@ def _as_declared(name: str, data: Dataset) -> Iterator[Piece]:
         yield X
     if rows != len(data.labels):
         raise DataError(f"{name}: {rows} rows and {len(data.labels)} labels; expected a label for each row")
+
+
+def numbers_rows(name: object) -> bool:
+    """Whether a column of this name is the index of a frame of pandas or R, as files have it."""
+    return bool(re.fullmatch(r"__index_level_\d+__|Unnamed: \d+(\.\d+)*|rownames|", str(name)))
 
 
 def whole(X: Piece) -> Callable[[], Iterator[Piece]]:

@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.memory import check_memory
-from mpifed.shards.natural import canonical_order, natural_clients
+from mpifed.shards.natural import canonical_order, identifiers, natural_clients
 from mpifed.shards.sources.columns import LARGEST
 from mpifed.shards.sources.dataset import (
     CHUNK_VALUES,
@@ -163,11 +163,9 @@ class Npz(Source):
     def _ids(self, path: Path, name: str, rows: int) -> Array:
         """Identifiers [rows], as texts."""
         ids = self._flat(path, name, rows)
-        if ids.ndim > 1 or ids.dtype.kind not in "iuU":
+        if ids.ndim > 1:
             raise DataError(f"{path}: {name}: {ids.dtype} {ids.shape}; expected integers or texts [{rows}]")
-        if ids.dtype.kind == "U" and (bad := [text for text in np.unique(ids).tolist() if not text.isprintable()]):
-            raise DataError(f"{path}: {name}: identifier {shown(bad[0])} has a control character; rename it")
-        return ids.astype(str)
+        return identifiers(ids, f"{path}: {name}")
 
 
 def _of_test(name: str) -> str:

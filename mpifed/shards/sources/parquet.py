@@ -42,6 +42,12 @@ class TypedSource(ColumnSource):
         schema = self.schema(path)
         return {at for at in [*layout.features, *layout.labels] if _is_text(schema.types[at])}
 
+    def index(self, path: Path) -> list[str]:
+        try:
+            return list(map(str, self.schema(path).pandas_metadata["index_columns"]))
+        except (KeyError, TypeError, ValueError, RecursionError):  # not written by pandas
+            return []
+
     def class_names(self, path: Path, layout: TableLayout) -> tuple[str, ...]:
         import pyarrow as pa
 
@@ -61,7 +67,7 @@ class TypedSource(ColumnSource):
         for at in used:
             if (at in (texts or ()) or at == layout.by) and _is_text(schema.types[at]):
                 continue
-            if not _is_number(schema.types[at]) or (at == layout.by and pa.types.is_floating(schema.types[at])):
+            if not _is_number(schema.types[at]):
                 expected = "texts or integers" if at == layout.by else "numbers or texts"
                 nested = "" if pa.types.is_primitive(schema.types[at]) or at == layout.by else (
                     " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/data.md)"
@@ -75,6 +81,9 @@ class TypedSource(ColumnSource):
             columns: list[pa.Array] = [None] * len(schema)
             for at, column in zip(used, batch.columns, strict=True):
                 if at == layout.by or at in (texts or ()):
+                    if pa.types.is_floating(column.type):  # of integers, where others are gaps
+                        with _reading(path):
+                            column = pc.cast(null_for_nan(column), pa.int64())
                     columns[at] = pc.cast(column, pa.string())
                     continue
                 values = null_for_nan(pc.cast(column, pa.float64(), safe=False))
@@ -87,7 +96,7 @@ class TypedSource(ColumnSource):
 
     def refuse(self, path: Path, layout: TableLayout, row: int, at: int, why: str) -> DataError:
         name = layout.names[at] if layout.names else at
-        fill = "" if at in layout.labels else "fill it in, by --missing mean, median or zero, or "
+        fill = "" if at not in layout.features else "fill it in, by --missing mean, median or zero, or "
         remedy = f"{fill}leave the row out, by --missing drop"
         return DataError(f"{path}: row {row}, column {name!r} {why}; {remedy if 'missing' in why else 'correct it'}")
 

@@ -79,12 +79,9 @@ def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str]
         )
     names = [cell.strip() for cell in cells]
     for column, name in enumerate(names):
-        if not name or any(unicodedata.category(letter) == "Cc" for letter in name):
+        if (column and not name) or any(unicodedata.category(letter) == "Cc" for letter in name):
             what = f"the name {shown(name)}, with a control character" if name else "no name"
-            index = "" if name or column else " (an index of pandas: write without it, by to_csv(FILE, index=False))"
-            raise DataError(
-                f"{path}: line 1, column {column + 1} has {what}; every column needs a name of its own{index}"
-            )
+            raise DataError(f"{path}: line 1, column {column + 1} has {what}; every column needs a name of its own")
     (name, count), *_ = Counter(names).most_common(1)
     if count > 1:
         raise DataError(f"{path}: line 1 names {count} columns {shown(name)}; every column needs a name of its own")

@@ -13,6 +13,7 @@ parties, and find their common samples; here any number of clients are joined, i
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.cells import cover
+from mpifed.shards.natural import WHOLE
 from mpifed.shards.partition import Groups, Partition, by_rectangles
 from mpifed.shards.sources.dataset import (
     CHUNK_VALUES,
@@ -33,6 +35,7 @@ from mpifed.shards.sources.dataset import (
     Source,
     check_packed,
     listed,
+    numbers_rows,
     open_packed,
     shown,
     typed_labels,
@@ -126,6 +129,8 @@ class Tables(Source):
         names = names or []
         if self.id not in names:
             raise DataError(f"{path}: line 1 has no column {self.id!r}, the identifiers of --id")
+        if numbers := list(filter(numbers_rows, names)):
+            raise DataError(f"{path}: column {listed(map(shown, numbers))} numbers rows, and is no feature; remove it")
         at = names.index(self.id)
         features = [name for name in names if name not in (self.id, self.label)]
         if not features:
@@ -170,7 +175,7 @@ def _identifiers(path: Path, column: int, max_unpacked: float | None) -> list[st
     with read_lines(path, max_unpacked) as lines:
         next(lines)
         for cells in filter(None, lines):
-            name = cells[column].strip() if column < len(cells) else ""
+            name = re.sub(WHOLE, r"\1", cells[column].strip()) if column < len(cells) else ""
             if not name:
                 raise DataError(f"{path}: line {lines.line_num}: no identifier; every sample needs one")
             if name in line_of:
