@@ -121,6 +121,8 @@ class FedPDM(Rows):
 
     def check(self) -> list[str]:
         """The batch must fit the data, local steps must be stable, and the uploads must be accounted for."""
+        if wrong := self.client_optimizer.wrong_end("client_optimizer"):  # which no step could be computed of
+            return wrong
         wrong = check_rows(self.problem, self.batch_size) + self.local.check()
         wrong += self.client_optimizer.wrong_momentum("client_optimizer", "the dual variables are those of plain steps")
         keep = max(bare_leaves(self._keep(self._step(1))), key=abs)

@@ -100,6 +100,7 @@ class Scaffold(Rows):
         wrong = check_rows(self.problem, self.batch_size) + self.local.check()
         why = "control variates are of plain steps, and these of all clients alike"
         wrong += self.client_optimizer.wrong_momentum("client_optimizer", why)
+        wrong += self.client_optimizer.wrong_end("client_optimizer")
         wrong += self.server_optimizer.wrong_momentum("server_optimizer", "SCAFFOLD's server has none")
         privacy = self.problem.privacy
         if privacy is not None and privacy.level == "sample" and privacy.trust != "local":

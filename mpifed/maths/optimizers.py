@@ -13,7 +13,7 @@ from annotated_types import Ge, Lt
 
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.maths.ranges import Weight
-from mpifed.maths.schedules import LearningRate, rate_at
+from mpifed.maths.schedules import CosineDecay, LearningRate
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 
@@ -27,7 +27,8 @@ class Steps(MadeByKeywords):
 
     def at(self, t: int) -> float:
         """The learning rate of round t = 1, 2, ..."""
-        return rate_at(self.learning_rate, t)
+        rate = self.learning_rate
+        return float(rate) if isinstance(rate, (int, float)) else rate.at(t)
 
     def wrong(self, table: str) -> list[str]:
         """Messages on settings that contradict each other."""
@@ -36,6 +37,12 @@ class Steps(MadeByKeywords):
     def wrong_momentum(self, table: str, why: str) -> list[str]:
         """The message of a method without momentum, if the job sets it."""
         return [f"[{table}] momentum = {self.momentum:g}: {why}; leave it out"] if self.momentum else []
+
+    def wrong_end(self, table: str) -> list[str]:
+        """The message of a method that divides by learning rates, if the schedule ends at 0."""
+        ends = isinstance(self.learning_rate, CosineDecay) and not self.learning_rate.final
+        message = f"[{table}] learning_rate: ends at 0, by which this method would divide; give a final above 0"
+        return [message] if ends else []
 
 
 @dataclass(frozen=True)

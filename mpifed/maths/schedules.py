@@ -78,19 +78,14 @@ class CosineDecay(MadeByKeywords):
     """The schedule's name; may be left out."""
 
     def at(self, t: int) -> float:
-        """The learning rate of round t; constant from round `rounds` on."""
-        done = min(t - 1, self.rounds - 1) / self.rounds
+        """The learning rate of round t: `final` from round `rounds` on, also where that is the first."""
+        done = (t - 1) / (self.rounds - 1) if t < self.rounds else 1.0
         return float(self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2)
 
 
 LearningRate: TypeAlias = Size | PowerDecay | StepDecay | CosineDecay
 # by the value of `schedule` in a job
 SCHEDULES: dict[str, type] = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
-
-
-def rate_at(rate: float | PowerDecay | StepDecay | CosineDecay, t: int) -> float:
-    """The learning rate of round t = 1, 2, ..."""
-    return float(rate) if isinstance(rate, (int, float)) else rate.at(t)
 
 
 def unmet(rho: StepSize, gamma: StepSize) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.maths.schedules import CosineDecay, PowerDecay, StepDecay, StepSize, rate_at, unmet
+from mpifed.maths.optimizers import SGD
+from mpifed.maths.schedules import CosineDecay, PowerDecay, StepDecay, StepSize, unmet
 
 ALL = [
     "rho -> 0", "sum rho = infinity", "sum rho^2 < infinity", "gamma -> 0", "sum gamma = infinity",
@@ -26,19 +27,27 @@ def test_an_offset_keeps_the_first_steps_small() -> None:
 
 def test_a_learning_rate_falls_in_steps() -> None:
     rate = StepDecay(0.8, 0.5, every=3)
-    assert [rate_at(rate, t) for t in range(1, 8)] == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
+    assert [SGD(rate).at(t) for t in range(1, 8)] == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
 
 
 def test_a_learning_rate_falls_along_half_a_cosine() -> None:
     """That of PyTorch's CosineAnnealingLR after t - 1 steps, T_max = 4, eta_min = 0.1."""
-    rate = CosineDecay(1.1, rounds=4, final=0.1)
-    expected = [1.1, 0.1 + (1 + 0.5**0.5) / 2, 0.6, 0.1 + (1 - 0.5**0.5) / 2]
-    assert [rate_at(rate, t) for t in (1, 2, 3, 4)] == pytest.approx(expected)
-    assert rate.at(50) == rate.at(4)
+    rate = CosineDecay(1.1, rounds=5, final=0.1)
+    expected = [1.1, 0.1 + (1 + 0.5**0.5) / 2, 0.6, 0.1 + (1 - 0.5**0.5) / 2, 0.1]
+    assert [SGD(rate).at(t) for t in (1, 2, 3, 4, 5)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 10])
+@pytest.mark.parametrize("final", [0.0, 0.25, 2.0])
+def test_a_cosine_ends_at_its_final_value(rounds: int, final: float) -> None:
+    rates = [CosineDecay(1.0, rounds=rounds, final=final).at(t) for t in range(1, rounds + 3)]
+    assert rates[0] == (1.0 if rounds > 1 else final)
+    assert rates[rounds - 1 :] == [final] * 3
+    assert rates == sorted(rates, reverse=final < 1)
 
 
 def test_a_number_is_every_rounds() -> None:
-    assert rate_at(0.3, 1) == rate_at(0.3, 7) == 0.3
+    assert SGD(0.3).at(1) == SGD(0.3).at(7) == 0.3
 
 
 def test_step_sizes_do_not_decay_unless_told_to() -> None:
