@@ -85,10 +85,15 @@ class FedAvg(Rows):
     (H. Yu, R. Jin, S. Yang, ICML 2019, arXiv:1905.03817, E = 1). With a decaying one, momentum SGD would take all of u
     by the new rate: the same as here with momentum rate_t / rate_{t-1} in place of momentum, which tends to it.
 
-    A `[regularizer]` h is the server's: after averaging, w = prox of h with step (local steps) x (learning rates of
-    clients and server). With one local step that is proximal stochastic gradient descent. Momentum then keeps how far w
-    has really moved, prox and all, so that it rests where the method without momentum does (P. Ochs, Y. Chen, T. Brox,
-    T. Pock: "iPiano", SIAM J. Imaging Sciences 2014, arXiv:1404.4805).
+    A `[regularizer]` h is the server's: after averaging, w = prox of h with step s, by which a constant gradient
+    moves w where the method rests: `LocalSteps.rate`, which counts the clients' momentum,
+    times the server's learning rate. For w = prox_{s h}(w - s g) says that -g is a subgradient of h at w, so that w
+    is the optimum; with another step than that of g it would be that of a smaller or larger h. With one local step
+    that is proximal stochastic gradient descent; with several, gradients change on the way, as they do without h. The
+    server's momentum keeps how far w has really moved, prox and all: nothing, where the method rests. So s is that of
+    the method without momentum, and it rests where that does (P. Ochs, Y. Chen, T. Brox, T. Pock: "iPiano", SIAM J.
+    Imaging Sciences 2014, arXiv:1404.4805); but in Nesterov's form w moves by 1 + momentum times the mean change, and
+    so does s.
     """
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
@@ -115,7 +120,9 @@ class FedAvg(Rows):
 
     @property
     def local(self) -> LocalSteps:
-        return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
+        return LocalSteps(
+            self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer, self.proximity
+        )
 
     @property
     def proximity(self) -> float:
@@ -143,7 +150,7 @@ class FedAvg(Rows):
         step, mu = float(broadcast.step), self.proximity
         push = map_leaves(lambda w: w * w.dtype.type(step * mu), broadcast.model) if mu else None
         share = self._share(step)
-        change = self.local.run(Descent(broadcast.model, step, self._keep(step), push), block, now)
+        change = self.local.run(Descent(broadcast.model, step, self.local.keeps(step), push), block, now)
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, change, weight, block, now)
         return clients, weighted(self.problem, leaving, weight)
@@ -152,7 +159,7 @@ class FedAvg(Rows):
         """The answers after one step, a few at a time; the penalty is left to who adds them where all weights are 1."""
         step, model, local = float(broadcast.step), broadcast.model, self.local
         weight, few = weights(self.problem, block), _few(model)
-        keeps = [float(keep) for keep in bare_leaves(self._keep(step))]
+        keeps = [float(keep) for keep in bare_leaves(self.local.keeps(step))]
         alike = bool((weight == 1).all())
         public = [(w, keep - 1) if keep != 1 else None for w, keep in zip(bare_leaves(model), keeps, strict=True)]
         for who, part, _ in block.by_batch_size(self.batch_size):
@@ -204,7 +211,8 @@ class FedAvg(Rows):
             change = map_leaves(lambda d: d * d.dtype.type(rate), change)
         model = map_leaves(operator.add, server.model, change)
         if self.problem.regularizer is not None:
-            model = self.problem.regularizer.prox(model, rate * self.local.count * step)
+            reach = rate * self.local.rate(step)
+            model = self.problem.regularizer.prox(model, reach * (1 + momentum) if optimizer.nesterov else reach)
             if momentum:
                 velocity = map_leaves(lambda new, old: (new - old) / new.dtype.type(rate), model, server.model)
         return FedAvgServer(model, server.steps + 1, velocity)
@@ -222,14 +230,11 @@ class FedAvg(Rows):
             share, alone = self._share(float(received.question.step)), self.problem.regularizer is None
             yield from noise_of_uploads(self.local, share, received, in_model=alone)
 
-    def _keep(self, step: float) -> Parameters:
-        return self.local.keeps(step, self.proximity)
-
     def _share(self, step: float) -> Share:
         """The sensitivity of a client's change to a single record."""
         if self.problem.privacy is None:
             return NO_SHARE
-        kappa = contraction(self.problem, self._keep(step), step)
+        kappa = contraction(self.problem, self.local.keeps(step), step)
         return upload_share(self.problem, step, 1.0, kappa, self.local.count, self.batch_size)
 
 

@@ -117,7 +117,7 @@ class FedPDM(Rows):
 
     @property
     def local(self) -> LocalSteps:
-        return LocalSteps(self.problem, self.batch_size, self.local_steps, None, self.client_optimizer)
+        return LocalSteps(self.problem, self.batch_size, self.local_steps, None, self.client_optimizer, self.rho)
 
     def check(self) -> list[str]:
         """The batch must fit the data, local steps must be stable, and the uploads must be accounted for."""
@@ -125,7 +125,7 @@ class FedPDM(Rows):
             return wrong
         wrong = check_rows(self.problem, self.batch_size) + self.local.check()
         wrong += self.client_optimizer.wrong_momentum("client_optimizer", "the dual variables are those of plain steps")
-        keep = max(bare_leaves(self._keep(self._step(1))), key=abs)
+        keep = max(bare_leaves(self.local.keeps(self._step(1))), key=abs)
         if abs(keep) >= 1:
             eta, rho = self.client_optimizer.at(1), self.rho
             why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.local_rule == "paper" else f"eta = {eta:g}"
@@ -192,7 +192,7 @@ class FedPDM(Rows):
 
         starts = clients.model if self.start == "own" else None
         push, share = map_leaves(pushed, clients.dual, start), self._share(int(now.index))
-        moved = self.local.run(Descent(start, step, self._keep(step), push, starts, self.tolerance), block, now)
+        moved = self.local.run(Descent(start, step, self.local.keeps(step), push, starts, self.tolerance), block, now)
         weight = weights(self.problem, block)
         upload = map_leaves(partial(_uploaded, rho), moved, clients.dual)  # (10d)
         leaving = protected(self.problem, share, upload, weight, block, now)  # (12)
@@ -225,9 +225,6 @@ class FedPDM(Rows):
         eta = self.client_optimizer.at(t)
         return {"prox": 1 / (self.rho + 1 / eta), "fedpd": eta / self.rho, "paper": eta}[self.local_rule]
 
-    def _keep(self, step: float) -> Parameters:
-        return self.local.keeps(step, self.rho)
-
     @property
     def _penalties(self) -> tuple[float, ...]:
         """The factors of ||x||^2 in a client's objective: for intercepts, where there are any, and for weights."""
@@ -242,7 +239,7 @@ class FedPDM(Rows):
             return NO_SHARE
         client = privacy.level == "client"
         hidden = client or (self.dual == "hidden" and not privacy.on_gradients)
-        kappa = contraction(self.problem, self._keep(step), step)
+        kappa = contraction(self.problem, self.local.keeps(step), step)
         share = upload_share(self.problem, step, 2.0, kappa, self.local_steps, self.batch_size, hidden)
         if hidden and not client:
             share = share._replace(sensitivity=float(self._hidden(1 << index.bit_length())[index]))

@@ -8,7 +8,7 @@ arXiv:2012.12420), with which T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Al
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template, start_model
 from mpifed.algorithms.hybrid import own_part, padded, placed_by_columns
 from mpifed.algorithms.hybrid_measures import measured_products
+from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
@@ -78,10 +79,14 @@ class HyFEM(OwnScores):
             ToServer("models", fields, self.ask, self.answer, self.absorb, told_by_columns=by_columns, stale=stale),
         )
 
+    @property
+    def local(self) -> LocalSteps:
+        return replace(super().local, pull=self.mu)
+
     def check(self) -> list[str]:
         """The batch must fit the data, the model must be linear without intercepts, and local steps must be stable."""
         wrong, step = check_own_scores(self.problem, self.local), self.client_optimizer.at(1)
-        keep = float(self.local.keeps(step, self.mu).first)
+        keep = float(self.local.keeps(step).first)
         if abs(keep) >= 1 and self.mu:
             wrong.append(
                 f"[algorithm] mu = {self.mu:g}: with a step of {step:g} a local step multiplies w_k - w_0 by "
@@ -103,7 +108,7 @@ class HyFEM(OwnScores):
         self, clients: HyFEMClients, broadcast: OwnScoresBroadcast, block: Block, now: Round
     ) -> tuple[HyFEMClients, HyFEMUpload]:
         step, values = float(broadcast.step), []
-        keep = self.local.keeps(step, self.mu)
+        keep = self.local.keeps(step)
         for i, shard in enumerate(block.shards):
             common = own_part(broadcast.model.first, shard)
             start = Parameters(clients.first[i, None, : shard.features], ())

@@ -36,28 +36,34 @@ from mpifed.maths.optimizers import SGD
 class LocalSteps(Minibatches):
     """Clients' work in a round: a step on each of its minibatches."""
 
-    optimizer: SGD | None = None  # with momentum and weight decay; those of None are 0
+    optimizer: SGD = SGD(1.0)  # noqa: RUF009  (frozen); for its momentum and weight decay
+    pull: float = 0.0  # mu of mu / 2 ||x - x_0||^2, x_0 being the model that clients were sent
 
-    @property
-    def momentum(self) -> float:
-        return self.optimizer.momentum if self.optimizer is not None else 0.0
+    def rate(self, step: float) -> float:
+        """How far a constant gradient moves a client in its round: with gradient g in all steps, x_i - x_0 = -rate g.
 
-    @property
-    def gain(self) -> float:
-        """The total weight of a gradient that is the same in all steps: `count`, but for momentum."""
-        momentum, steps = self.momentum, self.count
-        more = 1 if self.optimizer is not None and self.optimizer.nesterov else 0
-        return float(
-            sum(sum(momentum**j for j in range(left + more)) for left in range(1, steps + 1)) if momentum else steps
-        )
+        In units of `step`, let d be how far it is and v its velocity, from 0 both. In a step v <- momentum v + 1, and
+        d <- d + v, or in Nesterov's form d + momentum v + 1. So after r steps rate / step is
 
-    def keeps(self, step: float, pull: float = 0.0) -> Parameters:
+            r                                         for plain ones,
+            (r - m (1 - m^r) / (1 - m)) / (1 - m)     with momentum m alone; Nesterov's adds m (1 - m^r) / (1 - m),
+
+        the ||a_i||_1 of FedNova (J. Wang et al., arXiv:2007.07481). l2 and weight decay do not count: their
+        gradients are part of g, as they are part of what is minimized. With epochs it is that of the largest shard.
+        """
+        momentum, distance, velocity = self.optimizer.momentum, 0.0, 0.0
+        for _ in range(self.count):
+            velocity = momentum * velocity + 1
+            distance += momentum * velocity + 1 if self.optimizer.nesterov else velocity
+        return step * distance
+
+    def keeps(self, step: float) -> Parameters:
         """`keep` of each leaf of the model: 1 - step (pull + 2 l2 + weight decay), without l2 for intercepts."""
-        return _keeps(self.problem, step, pull, self.optimizer.weight_decay if self.optimizer is not None else 0.0)
+        return _keeps(self.problem, step, self.pull, self.optimizer.weight_decay)
 
     def check(self) -> list[str]:
         """Errors of the settings, one message each."""
-        wrong = self.optimizer.wrong("client_optimizer") if self.optimizer is not None else []
+        wrong = self.optimizer.wrong("client_optimizer")
         if self.steps and self.epochs:
             wrong.append("[algorithm] local_steps and local_epochs: give one of the two")
         rows = self.epochs * int(self.problem.counts.max()) if self.epochs else (self.steps or 1) * self.batch
@@ -70,9 +76,10 @@ class LocalSteps(Minibatches):
                 "for; give local_steps"
             )
         privacy = privacy_of(self.problem)
-        if self.momentum and privacy is not None and privacy.level == "sample" and not privacy.on_gradients:
+        momentum = self.optimizer.momentum
+        if momentum and privacy is not None and privacy.level == "sample" and not privacy.on_gradients:
             wrong.append(
-                f"[client_optimizer] momentum = {self.momentum:g}: with noise on the upload of what single records add "
+                f"[client_optimizer] momentum = {momentum:g}: with noise on the upload of what single records add "
                 "no sensitivity is proven for steps with momentum; take momentum = 0, [privacy] "
                 'noise_on = "gradients", or level = "client"'
             )
@@ -107,24 +114,18 @@ class LocalSteps(Minibatches):
 
         In a private job there is no warning of numbers that are not finite: it would depend on the data.
         """
-        if privacy_of(self.problem) is None:
-            return self._ran(descent, block, now)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._ran(descent, block, now)
-
-    def _ran(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """`run` for clients with any numbers of rows, and so of steps and of rows in a minibatch."""
         size = self.batch if self.epochs is None else int(self.problem.counts.max())
 
         def of_part(who: Array, part: Block, rows: int) -> Parameters:
             return self._run(descent if part is block else descent.only(who), part, now)
 
-        changes: Parameters = block.joined(size, of_part)
+        with np.errstate() if privacy_of(self.problem) is None else np.errstate(over="ignore", invalid="ignore"):
+            changes: Parameters = block.joined(size, of_part)
         return changes
 
     def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """`run` for clients with the same numbers of steps and rows."""
-        if self.momentum and not (self.single_step and self.optimizer is not None and not self.optimizer.nesterov):
+        if self.optimizer.momentum and (self.optimizer.nesterov or not self.single_step):
             return self._with_momentum(descent.of(working_dtype(self.problem)), block, now)
         descent = descent if self.single_step else descent.of(working_dtype(self.problem))
         model, step, keep, push, starts, tolerance = descent
@@ -143,7 +144,9 @@ class LocalSteps(Minibatches):
                 down = map_leaves(_add, down, push)
             if x is None:
                 if self.single_step:
-                    return map_leaves(_shrunk, down, model, keep)
+                    return map_leaves(
+                        lambda d, w, part: d if part == 1 else moved(d, w, (part - 1,)), down, model, keep
+                    )
                 new = map_leaves(begun, down, model, keep)
             else:
                 new = map_leaves(lambda w, d, part: d + w * w.dtype.type(part), x, down, keep)
@@ -153,7 +156,7 @@ class LocalSteps(Minibatches):
             if tolerance and bool(ended.all()):
                 break
         assert x is not None  # there is a minibatch
-        return map_leaves(_subtract, x, model)
+        return map_leaves(operator.isub, x, model)
 
     def _along_gradients(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """`_run` for steps along the gradient alone, which a model may take in its own way."""
@@ -170,11 +173,11 @@ class LocalSteps(Minibatches):
             if batch.weights is not weights:  # those of most steps are the same
                 weights, each = batch.weights, batch.weights * -step
             local_step(x, batch.X, batch.y, each)
-        return map_leaves(_subtract, x, model)
+        return map_leaves(operator.isub, x, model)
 
     def _with_momentum(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """`_run` with momentum: v <- momentum v + u, u being the change by a plain step."""
-        assert self.optimizer is not None and not descent.tolerance
+        assert not descent.tolerance
         momentum, nesterov = self.optimizer.momentum, self.optimizer.nesterov
         x = descent.model if descent.starts is None else descent.starts
         velocity: Parameters | None = None
@@ -250,15 +253,6 @@ def _add(out: Array, other: Array) -> Array:
 
 def _scaled(factor: float, out: Array) -> Array:
     out *= factor
-    return out
-
-
-def _shrunk(down: Array, w: Array, keep: float) -> Array:
-    return down if keep == 1 else moved(down, w, (keep - 1,))
-
-
-def _subtract(out: Array, other: Array) -> Array:
-    out -= other
     return out
 
 

@@ -58,10 +58,7 @@ class OwnScores(Grid):
 def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
     """Errors of the job for these algorithms, one message each."""
     wrong = check_cells(problem) + local.check()
-    if local.optimizer is not None:
-        wrong += local.optimizer.wrong_momentum(
-            "client_optimizer", "columns that no row drawn has are left out of steps"
-        )
+    wrong += local.optimizer.wrong_momentum("client_optimizer", "columns that no row drawn has are left out of steps")
     kind = type(problem.objective).__name__
     if not isinstance(problem.objective, LinearScores) or any(True for _ in leaves(model_template(problem).head)):
         wrong.append(

@@ -84,8 +84,8 @@ def gradient_of_steps(
     moved : how far they came, on the mean over the clients whose answers these are
     first : whether clients keep states, which all know in their first round alone
     """
-    steps, decay = local.count, local.optimizer.weight_decay if local.optimizer is not None else 0.0
-    mean = of_step(local.problem.objective, model, moved, float(received.question.step) * local.gain)
+    steps, decay = local.count, local.optimizer.weight_decay
+    mean = of_step(local.problem.objective, model, moved, local.rate(float(received.question.step)))
     if decay:
         mean = map_leaves(lambda g, w: g - decay * w, mean, wide(model))
     return MeanGradient(model, mean, rows_each(local.problem, received, local.batch) * steps, first)

@@ -137,7 +137,7 @@ class Scaffold(Rows):
 
         push = map_leaves(towards, clients, broadcast.control)
         share = self._share(step)
-        moved = self.local.run(Descent(broadcast.model, step, self._keep(step), push), block, now)
+        moved = self.local.run(Descent(broadcast.model, step, self.local.keeps(step), push), block, now)
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, moved, weight, block, now)
 
@@ -178,14 +178,11 @@ class Scaffold(Rows):
             yield gradient_of_steps(self.local, received, model, moved, first=True)
             yield from noise_of_uploads(self.local, self._share(float(received.question.step)), received)
 
-    def _keep(self, step: float) -> Parameters:
-        return self.local.keeps(step)
-
     def _share(self, step: float) -> Share:
         """The sensitivity of the change to a record; at level "client" c_i may depend on all of its records."""
         privacy = self.problem.privacy
         if privacy is None:
             return NO_SHARE
-        kappa = contraction(self.problem, self._keep(step), step)
+        kappa = contraction(self.problem, self.local.keeps(step), step)
         remembers = privacy.level == "client"
         return upload_share(self.problem, step, 1.0, kappa, self.local_steps, self.batch_size, remembers)

@@ -1,0 +1,110 @@
+"""Where FedAvg and FedProx with a regularizer rest: at the optimum of loss plus regularizer, whatever moves clients.
+
+The server's prox must have as its step how far a constant gradient moves the model in a round, with the momentum of the
+clients, FedProx's pull and the server's own step; otherwise the model rests at the optimum of another weight.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lengths import covering
+from scipy.optimize import minimize
+
+import mpifed as mf
+
+ROWS, FEATURES = (5, 9, 16), 8  # of clients who hold different numbers of rows
+DOUBLE = {"compute": mf.Compute(dtype="float64"), "aggregation": mf.Aggregation(arithmetic="float")}
+CLIENTS = {
+    "plain": (0.0, False),
+    "momentum": (0.9, False),
+    "nesterov": (0.9, True),
+}
+SERVERS = {
+    "plain": mf.ServerSGD(),
+    "slow": mf.ServerSGD(0.5),
+    "momentum": mf.ServerSGD(0.8, momentum=0.5),
+    "nesterov": mf.ServerSGD(momentum=0.5, nesterov=True),
+    "cosine": mf.ServerSGD(mf.CosineDecay(1.0, rounds=40, final=0.4), momentum=0.5, nesterov=True),
+}
+RATES = {"constant": 0.05, "power": mf.PowerDecay(0.05, exponent=0.5), "step": mf.StepDecay(0.03, factor=0.5, every=40)}
+
+
+def some_rows() -> tuple[Any, np.random.Generator]:
+    """Numbers that single precision, in which folders hold them, has exactly; and a generator for labels."""
+    rng = np.random.default_rng(4)
+    return rng.integers(-32, 33, (sum(ROWS), FEATURES)) / 16, rng
+
+
+def trained(
+    folder: Path, rows: Any, labels: Any, rounds: int, mu: float, model: Any, regularizer: Any, **how: Any
+) -> Any:
+    """[p] the model after these rounds; every client takes all of its rows in every step."""
+    owner = np.repeat(np.arange(len(ROWS)), ROWS)
+    data = mf.FederatedDataset.from_arrays(rows, labels, clients=owner, out=folder / "data")
+    settings = {"batch_size": max(ROWS), **how}
+    method = mf.FedProx(mu=mu, **settings) if mu else mf.FedAvg(**settings)
+    run = mf.run(
+        method, data, model, rounds=rounds, regularizer=regularizer, evaluate_every=0, progress="none",
+        out=folder / "run", **DOUBLE,
+    )  # fmt: skip
+    return run.model["first"][:, 0]
+
+
+@covering(
+    {
+        "mu, steps, rate": [(0.0, 1, "constant"), (0.0, 6, "power"), (3.0, 1, "constant"), (0.0, 6, "step")],
+        "client": CLIENTS,
+        "server": SERVERS,
+    }
+)
+def test_gradients_that_are_constant(
+    tmp_path: Path, mu: float, steps: int, rate: str, client: str, server: str
+) -> None:
+    """The hinge loss while no margin is met: the optimum is soft(mean of y x, weight) / (2 square_weight)."""
+    X, rng = some_rows()
+    y = rng.integers(0, 2, sum(ROWS))
+    signs, weight, square = 2 * y - 1, 0.15, 8.0
+    mean = signs @ X / len(y)  # less the gradient
+    optimum = np.sign(mean) * np.maximum(np.abs(mean) - weight, 0) / (2 * square)
+    assert (signs * (X @ optimum)).max() < 0.9 and 2 <= np.count_nonzero(optimum) < FEATURES
+    momentum, nesterov = CLIENTS[client]
+    found = trained(
+        tmp_path, X, y, 120, mu, mf.Hinge(bias=False, l2=0.0), mf.ElasticNet(weight, square_weight=square),
+        local_steps=steps, server_optimizer=SERVERS[server],
+        client_optimizer=mf.SGD(RATES[rate], momentum=momentum, nesterov=nesterov),
+    )  # fmt: skip
+    np.testing.assert_allclose(found, optimum, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("server", ["plain", "momentum", "nesterov"])
+@pytest.mark.parametrize(
+    ("mu", "steps", "step", "client", "apart"),
+    [(0.0, 1, 0.05, "nesterov", 1e-8), (10.0, 1, 0.05, "nesterov", 1e-8), (0.0, 8, 5e-4, "nesterov", 0.05),
+     (0.0, 8, 5e-4, "momentum", 0.05)],
+)  # fmt: skip
+def test_the_lasso(tmp_path: Path, mu: float, steps: int, step: float, client: str, apart: float, server: str) -> None:
+    """With one step the optimum; with several as near as gradients that change on the way allow, five in a hundred."""
+    X, rng = some_rows()
+    y = (X @ [1, -1, 0.5, 0.5, 0, 0, 0, 0] + 0.1 * rng.standard_normal(sum(ROWS))).astype("f4")
+    weight, l2 = 0.2, 0.01
+
+    def objective(parts: Any) -> Any:
+        w = parts[:FEATURES] - parts[FEATURES:]
+        gradient = X.T @ (X @ w - y) / len(y) + 2 * l2 * w
+        value = ((X @ w - y) ** 2).mean() / 2 + l2 * w @ w + weight * parts.sum()
+        return value, np.concatenate([gradient, -gradient]) + weight
+
+    positive = [(0, None)] * (2 * FEATURES)
+    exact = minimize(objective, np.zeros(2 * FEATURES), jac=True, bounds=positive, tol=1e-15).x
+    momentum, nesterov = CLIENTS[client]
+    found = trained(
+        tmp_path, X, y, 600, mu, mf.LeastSquares(bias=False, l2=l2), mf.L1(weight), local_steps=steps,
+        server_optimizer=SERVERS[server], client_optimizer=mf.SGD(step, momentum=momentum, nesterov=nesterov),
+    )  # fmt: skip
+    slope = (X.T @ (X @ found - y) / len(y) + 2 * l2 * found)[found != 0]
+    np.testing.assert_allclose(np.abs(slope), weight, rtol=apart)
+    np.testing.assert_allclose(found, exact[:FEATURES] - exact[FEATURES:], rtol=0, atol=max(apart * weight, 1e-6))
