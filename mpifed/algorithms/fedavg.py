@@ -86,7 +86,7 @@ class FedAvg(Rows):
     by the new rate: the same as here with momentum rate_t / rate_{t-1} in place of momentum, which tends to it.
 
     A `[regularizer]` h is the server's: after averaging, w = prox of h with step s, by which a constant gradient
-    moves w where the method rests: `LocalSteps.rate`, which counts the clients' momentum,
+    moves w where the method rests: `LocalSteps.rate`, which counts the clients' momentum and the pull of FedProx,
     times the server's learning rate. For w = prox_{s h}(w - s g) says that -g is a subgradient of h at w, so that w
     is the optimum; with another step than that of g it would be that of a smaller or larger h. With one local step
     that is proximal stochastic gradient descent; with several, gradients change on the way, as they do without h. The

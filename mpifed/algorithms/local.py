@@ -42,19 +42,22 @@ class LocalSteps(Minibatches):
     def rate(self, step: float) -> float:
         """How far a constant gradient moves a client in its round: with gradient g in all steps, x_i - x_0 = -rate g.
 
-        In units of `step`, let d be how far it is and v its velocity, from 0 both. In a step v <- momentum v + 1, and
-        d <- d + v, or in Nesterov's form d + momentum v + 1. So after r steps rate / step is
+        In units of `step`, let d be how far it is and v its velocity, from 0 both. A plain step goes on by
+        u = 1 - step pull d, since the pull grows with the distance; then v <- momentum v + u, and d <- d + v, or in
+        Nesterov's form d + momentum v + u. So after r steps rate / step is
 
             r                                         for plain ones,
+            (1 - (1 - step pull)^r) / (step pull)     with a pull alone,
             (r - m (1 - m^r) / (1 - m)) / (1 - m)     with momentum m alone; Nesterov's adds m (1 - m^r) / (1 - m),
 
-        the ||a_i||_1 of FedNova (J. Wang et al., arXiv:2007.07481). l2 and weight decay do not count: their
+        the three ||a_i||_1 of FedNova (J. Wang et al., arXiv:2007.07481). l2 and weight decay are no pull: their
         gradients are part of g, as they are part of what is minimized. With epochs it is that of the largest shard.
         """
         momentum, distance, velocity = self.optimizer.momentum, 0.0, 0.0
         for _ in range(self.count):
-            velocity = momentum * velocity + 1
-            distance += momentum * velocity + 1 if self.optimizer.nesterov else velocity
+            move = 1 - step * self.pull * distance
+            velocity = momentum * velocity + move
+            distance += momentum * velocity + move if self.optimizer.nesterov else velocity
         return step * distance
 
     def keeps(self, step: float) -> Parameters:

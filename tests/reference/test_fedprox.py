@@ -39,7 +39,8 @@ def plain_loop(task: Job, outputs: int = 10) -> Any:
             total, rows = total + len(y) * v, rows + len(y)
         w = total / rows
         if task.regularizer is not None:
-            threshold = task.regularizer["weight"] * rule["local_steps"] * step
+            pulled = sum((1 - step * rule["mu"]) ** r for r in range(rule["local_steps"]))
+            threshold = task.regularizer["weight"] * pulled * step
             w = np.sign(w) * np.maximum(np.abs(w) - threshold, 0)
     return w
 

@@ -56,7 +56,7 @@ def trained(
 
 @covering(
     {
-        "mu, steps, rate": [(0.0, 1, "constant"), (0.0, 6, "power"), (3.0, 1, "constant"), (0.0, 6, "step")],
+        "mu, steps, rate": [(0.0, 1, "constant"), (0.0, 6, "power"), (3.0, 1, "constant"), (3.0, 6, "step")],
         "client": CLIENTS,
         "server": SERVERS,
     }
@@ -84,7 +84,7 @@ def test_gradients_that_are_constant(
 @pytest.mark.parametrize(
     ("mu", "steps", "step", "client", "apart"),
     [(0.0, 1, 0.05, "nesterov", 1e-8), (10.0, 1, 0.05, "nesterov", 1e-8), (0.0, 8, 5e-4, "nesterov", 0.05),
-     (0.0, 8, 5e-4, "momentum", 0.05)],
+     (0.0, 8, 5e-4, "momentum", 0.05), (10.0, 8, 0.005, "plain", 0.06), (10.0, 8, 5e-4, "momentum", 0.05)],
 )  # fmt: skip
 def test_the_lasso(tmp_path: Path, mu: float, steps: int, step: float, client: str, apart: float, server: str) -> None:
     """With one step the optimum; with several as near as gradients that change on the way allow, five in a hundred."""
