@@ -112,10 +112,9 @@ class FedAvg(Rows):
         """One exchange: the server receives the weighted sum of the clients' changes."""
         fields = upload_fields(self.problem, self._share(self.client_optimizer.at(1)))
         plain = self.local.single_step and self.problem.privacy is None and not self.client_optimizer.nesterov
-        fused = self.fused if plain else None
-        inherited = type(self).answer is FedAvg.answer  # a variant may answer otherwise
-        alone = plain and inherited and not self.proximity and not concave(self.problem.objective)
-        in_turn = self.in_turn if alone else None
+        fused = self.fused if plain and self.holds("fused", "answer", "local") else None
+        alone = plain and not self.proximity and not concave(self.problem.objective)
+        in_turn = self.in_turn if alone and self.holds("in_turn", "answer", "local") else None
         return (ToServer("changes", fields, self.ask, self.answer, self.absorb, fused=fused, in_turn=in_turn),)
 
     @property

@@ -95,7 +95,8 @@ class SSCAHorizontal(SSCABase, Rows):
         level = np.empty(functions) if self.problem.constraints else ABSENT
         fields = weighted_fields(self.problem, Statistics(stacked, level))
         if self.local_steps == 1:
-            return (ToServer("gradients", fields, self.ask, self.answer, self.absorb, fused=self.fused),)
+            fused = self.fused if self.holds("fused", "answer") else None
+            return (ToServer("gradients", fields, self.ask, self.answer, self.absorb, fused=fused),)
         local = weighted_fields(self.problem, LocalStepsUpload(template, stacked, level))
         return (ToServer("local-steps", local, self.ask_local, self.answer_local, self.absorb_local, one_by_one=True),)
 

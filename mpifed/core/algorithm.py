@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from mpifed.core.block import Block
+from mpifed.core.contract import depth
 from mpifed.core.exchange import Exchange, Measure, Problem, ToClients, ToServer
 from mpifed.core.nearest import MadeByKeywords, nearest
 from mpifed.core.record import Record
@@ -79,6 +80,11 @@ class Algorithm(MadeByKeywords, ABC):
     def for_split(cls, split: str) -> type[Algorithm]:
         """The class that runs on data split like that ("rows", "columns" or "grid"), where these differ."""
         return cls
+
+    @classmethod
+    def holds(cls, member: str, *methods: str) -> bool:
+        """Whether what a member says, or does in place of methods, holds: no newer class has changed one of these."""
+        return all(depth(cls, member) <= depth(cls, method) for method in methods or ("exchanges", "answer", "absorb"))
 
     # --- what is run ------------------------------------------------------------------------------------------------
 
@@ -150,8 +156,8 @@ class Algorithm(MadeByKeywords, ABC):
 
     @classmethod
     def accounts(cls) -> bool:
-        """Whether it implements `released`."""
-        return cls.released is not Algorithm.released
+        """Whether it implements `released` for what it plays, and has not changed that since."""
+        return cls.released is not Algorithm.released and cls.holds("released")
 
     def reveals(self, received: Received) -> Iterable[Revealed]:
         """What one client's upload, or a sum, reveals about private rows: see `mpifed.core.reveals`.

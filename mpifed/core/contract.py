@@ -71,6 +71,11 @@ def _breaches(part: type, base: type) -> tuple[str, ...]:
     return tuple(breaches(part, base))
 
 
+def depth(kind: type, name: str) -> int:
+    """Index in the method resolution order of the class that defines a member."""
+    return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))
+
+
 def _near(name: str, contract: list[str]) -> list[str]:
     """The member that a name nearly is: by most of its letters, or but for two neighbours that are swapped."""
     swapped = {name[:at] + name[at + 1] + name[at] + name[at + 2 :] for at in range(len(name) - 1)}

@@ -45,6 +45,7 @@ from mpifed.job.renamed import old_words
 from mpifed.job.schema import LimitKeys
 from mpifed.job.settings import Settings, split_constraint
 from mpifed.job.validation import wrong_fit, wrong_together
+from mpifed.maths.optimizers import Watched
 
 
 class Job(Settings):
@@ -131,11 +132,15 @@ class Job(Settings):
         """
         given = {name: make(kind, getattr(self, name) or {}) for name, kind in optimizers(self.algorithm).items()}
         algorithm: Algorithm = make_algorithm(self.algorithm, problem, given)
-        if own_module(name := self.algorithm["name"]) is not None and (wrong := list(wrong_exchanges(algorithm))):
+        own = own_module(name := self.algorithm["name"]) is not None
+        if own and (wrong := list(wrong_exchanges(algorithm))):
             raise UsageError("\n".join(f'[algorithm] name = "{name}": {error}' for error in wrong))
         wrong = wrong_fit(self, algorithm)
         if wrong:
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
+        watched = {key: each for key, part in given.items() if (each := Watched(part)).unread}
+        if own and watched:  # checks may have read what the method does not
+            algorithm = make_algorithm(self.algorithm, problem, given | watched)
         return algorithm
 
 

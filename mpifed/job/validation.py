@@ -117,8 +117,8 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
     if private and not algorithm.accounts():
         others = ", ".join(known for known, kind in ALGORITHMS.items() if kind.accounts())
         return [
-            f'[algorithm] name = "{name}": does not say what it releases, so nobody could account for it; [privacy] '
-            f"goes with {others or 'an algorithm of your own that has `released`'}"
+            f'[algorithm] name = "{name}": does not say what it releases, so nobody could account for it; a class of '
+            f"your own has `released` beside its `answer` and `absorb`; [privacy] goes with {others}"
         ]
     settled = algorithm
     if privacy is not None and privacy.noise_multiplier is None:
@@ -131,9 +131,9 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
         wrong += _wrong_delta(privacy, problem.samples, problem.clients)
     if constrains(problem) and not algorithm.constrained:
         wrong.append(unconstrained(name))
-    if not algorithm.regularized:
+    if not (algorithm.regularized and algorithm.holds("regularized")):
         wrong += squares_alone(problem)
-    if problem.split == "rows" and not algorithm.seeds_rows:
+    if problem.split == "rows" and not (algorithm.seeds_rows and algorithm.holds("seeds_rows")):
         wrong += _wrong_rows(algorithm, name)
     per_round = job.participation.clients_per_round
     if per_round is not None and per_round > problem.clients:

@@ -16,6 +16,7 @@ from typing import cast
 
 import numpy as np
 
+from mpifed.core.contract import depth
 from mpifed.core.errors import UsageError
 from mpifed.core.loops import row_products
 from mpifed.core.protocols import Features, Model, Parameters
@@ -90,7 +91,7 @@ def _of_linear_scores(
     wide: Features = X if narrow or isinstance(X, tuple) else X.astype("f8", copy=False)
     working = "f4" if narrow and network is not None else "f8"
     head, headed = map_leaves(lambda leaf: leaf.astype(working, copy=False), model.head), any(leaves(model.head))
-    by_slopes = all(_depth(type(objective), name) <= _depth(type(objective), "slope") for name in _OF_HEADS)
+    by_slopes = all(depth(type(objective), name) <= depth(type(objective), "slope") for name in _OF_HEADS)
     with np.errstate(over="ignore", invalid="ignore"):
         scores = objective.scores(model.first, X if model.first.dtype == "f4" else wide).astype(working, copy=False)
         xp, later, of_head = namespace(scores), None, None
@@ -221,11 +222,6 @@ def clippable(objective: Model) -> list[str]:
         f"[model] name: {kind.__name__} has {' and '.join(overridden)} of its own, and clipping needs those of "
         "mpifed.maths.objectives.LinearScores, X times the weights; derive it from LinearScores and leave them out"
     ]
-
-
-def _depth(kind: type, name: str) -> int:
-    """Index in the method resolution order of the class that defines a method."""
-    return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))
 
 
 def record_factors(record: Record, clip: float) -> Array:

@@ -45,6 +45,18 @@ class Steps(MadeByKeywords):
         return [message] if ends else []
 
 
+class Watched:
+    """An optimizer, and which of its settings nobody has read yet: of those that differ from their defaults."""
+
+    def __init__(self, optimizer: object) -> None:
+        self.optimizer = optimizer
+        self.unread = {key for key, value in vars(optimizer).items() if value != getattr(type(optimizer), key, value)}
+
+    def __getattr__(self, name: str) -> object:
+        self.unread.discard("learning_rate" if name == "at" else name)
+        return getattr(self.optimizer, name)
+
+
 @dataclass(frozen=True)
 class SGD(Steps):
     """Stochastic gradient descent: w <- w - learning_rate (g + weight_decay w), optionally with momentum.

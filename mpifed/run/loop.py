@@ -10,7 +10,7 @@ from pathlib import Path
 from mpifed.algorithms.private import settings
 from mpifed.comm.aggregator import Request
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import NotCertified, TooFewClients
+from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord, play
 from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
@@ -21,6 +21,7 @@ from mpifed.files.history_csv import FIRST, HISTORY
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.job.validation import data_warnings
+from mpifed.maths.optimizers import Watched
 from mpifed.privacy.ledger import Ledger, write_header
 from mpifed.privacy.ledger_file import Header
 from mpifed.run import environment, outcome
@@ -177,6 +178,7 @@ class RunLoop:
             if len(self.round_s) == 1:
                 with agreed(self.transport):
                     self._check_states()
+                self._check_settings()
             if self.progress.round >= record.transcript:
                 self._recorded()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
@@ -193,6 +195,17 @@ class RunLoop:
         if number is not None:
             state = clients.peek(number), clients.begun(number), self.ready.aggregator.blocks.size(number)
         check_renewed(name, self.server, self.ready.specs, *state)
+
+    def _check_settings(self) -> None:
+        """Refuse settings of optimizers that an own method was given, and that no rank has read by now. Collective."""
+        parts = vars(self.ready.algorithm).items()
+        unread = {f"[{key}] {name}" for key, part in parts if isinstance(part, Watched) for name in part.unread}
+        gathered = self.transport.gather(unread)
+        if unread := self.transport.share(gathered and set.intersection(*gathered)):
+            method = self.job.algorithm["name"]
+            raise UsageError(
+                f'{", ".join(sorted(unread))}: "{method}" has not read that; leave it out, or make use of it'
+            )
 
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The order that the server broadcasts before round `now`; 0 to run it, which the ledger then records."""
