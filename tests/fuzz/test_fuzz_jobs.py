@@ -16,7 +16,8 @@ import tomli_w
 from fuzzing import Ended, check, ended, examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
-from laws.registry import CASES, Case, private, table
+from laws.registry import CASES, Case, table
+from methods import private
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.privacy import Privacy

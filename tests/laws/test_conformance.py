@@ -11,7 +11,8 @@ import pytest
 from ended import of_certificate, run
 from jobs_in_python import checked
 from lengths import long_unless
-from registry import BARE, CASES, FEW, HYPER, NAMES, Case, table
+from methods import BARE, METHODS, class_of, named
+from registry import CASES, FEW, NAMES, Case, table
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.comm.aggregator import Aggregator
@@ -91,8 +92,17 @@ def flat(record: Record) -> Any:
 
 
 def test_every_algorithm_of_the_registry_is_tried() -> None:
-    assert {Case(name, {}, {}).algorithm["name"] for name in HYPER} == set(ALGORITHMS)
-    assert all(HYPER.values())
+    """By its row of `METHODS`, whose columns all tables of methods are."""
+    assert {named(row) for row in METHODS} == set(ALGORITHMS)
+    assert all(method.cases for method in METHODS.values())
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_a_row_is_of_the_class_that_plays_it(row: str) -> None:
+    method, kind = METHODS[row], class_of(row)
+    assert set(METHODS[row].reveals.attacks) and kind.explains_answers()
+    assert kind.accounts() == method.private == any("privacy" in tables for _, tables in method.cases)
+    assert 0 <= method.short < len(method.cases) == len(method.single)
 
 
 # --- purity ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from ended import of_certificate
 from jobs_in_python import checked
-from registry import SIZES, table
+from methods import SIZES
+from registry import table
 
 from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.comm.transport import Alone

@@ -13,9 +13,9 @@ from channel_algorithms import progress_of
 from ended import run
 from jobs_in_python import checked
 from lengths import long_unless
-from registry import CASES, FEW, NAMES, PEOPLE_BY_CHANCE, table
+from methods import METHODS, PEOPLE_BY_CHANCE
+from registry import CASES, FEW, NAMES, table
 
-from mpifed.algorithms import ALGORITHMS
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
@@ -32,20 +32,12 @@ BY_NAME = dict(zip(NAMES, CASES, strict=True))
 # columns that may differ between channels: what is sent, and how long it takes
 OF_A_CHANNEL = ("elapsed_s", "up_bytes", "down_bytes")
 
-# What single clients send, and so no channel can hide from who hears the sum: a client's own columns of the first
-# layer's gradient, and what the one client has computed who has the labels and the upper layer.
-GRADIENTS = ["gradients.statistics", "certificate-gradients.statistics"]
-LOSSES = ["all-losses.tally", "certificate-gradients.tally"]
-SLOPES = ["slopes.slopes", "certificate-slopes.slopes"]
+# What single clients send, and so no channel can hide from who hears the sum.
 SINGLE = {
-    "ssca-vertical-0": GRADIENTS + LOSSES,
-    "ssca-vertical-1": GRADIENTS + LOSSES + SLOPES,
-    "ssca-vertical-2": GRADIENTS + LOSSES,
-    "ssca-vertical-3": GRADIENTS + LOSSES + SLOPES + ["shares.counted"],
-    "ssca-vertical-4": GRADIENTS + LOSSES,
-    "ssca-vertical-5": GRADIENTS + LOSSES,
-    "vertical-sgd-0": GRADIENTS + LOSSES,
-    "vertical-sgd-1": GRADIENTS + LOSSES + SLOPES,
+    f"{name}-{number}": fields
+    for name, method in METHODS.items()
+    for number, fields in enumerate(method.single)
+    if fields
 }
 
 # Seed 2: with so many clients, and so many who may leave, rounds 0 and 1 are void the first time.
@@ -165,8 +157,7 @@ def history(out: Path) -> dict[str, str]:
 
 
 def test_the_plan_holds_every_algorithm_and_every_case() -> None:
-    assert {case.algorithm["name"] for case in CASES} == set(ALGORITHMS)
-    assert {BY_NAME[name].name for name in FEW} == {case.name for case in CASES}
+    assert {case.name for case in CASES} == {BY_NAME[name].name for name in FEW} == set(METHODS)
     for channel in PROTECTED:
         for ranks, names in ((SHORT, FEW), (set(PLAN) - {1}, NAMES)):
             several = [one for number in ranks for one in PLAN[number]]

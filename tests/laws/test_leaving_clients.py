@@ -15,7 +15,8 @@ import pytest
 from channel_algorithms import by_hand, saved
 from ended import of_certificate, run
 from jobs_in_python import checked
-from registry import CASES, NAMES, Case, private, table
+from methods import private
+from registry import CASES, NAMES, Case, table
 from small import algorithm, answers, block_of
 
 from mpifed.audit.replay import replay_job

@@ -10,7 +10,8 @@ import pytest
 from ended import run
 from jobs_in_python import checked
 from lengths import covering
-from registry import SIZES, table
+from methods import SIZES
+from registry import table
 
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted

@@ -16,7 +16,8 @@ from channel_algorithms import progress_of
 from ended import of_certificate, run
 from jobs_in_python import checked
 from lengths import long_unless
-from registry import private, table
+from methods import private
+from registry import table
 
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.share_deposits import TurnSecrets

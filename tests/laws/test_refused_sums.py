@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from ended import run
 from jobs_in_python import checked
-from registry import PEOPLE_BY_CHANCE, table
+from methods import PEOPLE_BY_CHANCE
+from registry import table
 
 from mpifed.comm.masking.share_deposits import TurnSecrets
 from mpifed.comm.transport import Alone

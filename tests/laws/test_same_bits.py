@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from jobs_in_python import as_in_a_file
-from registry import CASES, FEW, NAMES, SIZES, Case, table
+from methods import SIZES
+from registry import CASES, FEW, NAMES, Case, table
 
 from mpifed.files.history import read_history
 

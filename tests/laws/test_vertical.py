@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 from ended import run
 from jobs_in_python import checked
-from registry import CASES, SIZES, Case, table
+from methods import SIZES
+from registry import CASES, Case, table
 
 from mpifed.cli import main
 from mpifed.comm.transport import Alone

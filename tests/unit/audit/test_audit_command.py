@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from jobs_in_python import checked
+from methods import METHODS, named
 
 from mpifed.audit.command import audited
 from mpifed.audit.findings import NAMES
@@ -221,47 +222,19 @@ def test_noise_is_no_finding_of_the_condition(digits: Path, audit: Callable[...,
 
 # --- the control: on plain uploads the tests fail, whatever the algorithm --------------------------------------------
 
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "ssca-horizontal": SSCA | {"batch_size": 20},
-    "fedavg": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}},
-    "fedprox": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 3, "mu": 0.4},
-    "scaffold": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 2},
-    "fedpdm": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "rho": 2.0},
-    "ssca-vertical": VERTICAL,
-    "vertical-sgd": {"batch_size": 7, "server_optimizer": {"learning_rate": 0.5}},
-    "hybrid-fedavg": {
-        "batch_size": 7,
-        "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
-    },
-    "hyfdca": {"rule": "damped"},
-    "bundle": {},
-    "hyfem": {"batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "mu": 0.4},
-    "cocoa": {},
-}
-COLUMNS, CELLS = ("ssca-vertical", "vertical-sgd"), ("hybrid-fedavg", "hyfdca", "bundle", "hyfem")
 
-
-def plain(name: str) -> str:
-    return name.removesuffix("-horizontal").removesuffix("-vertical")
-
-
-def test_every_algorithm_is_here() -> None:
-    from mpifed.algorithms import ALGORITHMS as known
-
-    assert {plain(name) for name in ALGORITHMS} == set(known)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_plain_uploads_are_told_from_uniform_and_masked_ones_are_not(
     name: str, digits: Path, sides: Path, patches: Path, halves: Path
 ) -> None:
-    folder = {**dict.fromkeys(COLUMNS, sides), **dict.fromkeys(CELLS, patches), "cocoa": halves}.get(name, digits)
+    method = METHODS[name]
+    folder = {"rows": digits, "columns": sides, "cells": patches, "halves": halves}[method.data]
     own = {} if folder in (digits, sides) else {"model": {"name": "logistic", "bias": False, "l2": 1e-3}}
-    allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if name in COLUMNS else {}
+    allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if folder is sides else {}
     for channel in ("plain", "masked"):
         job = checked(
             table(
-                folder, algorithm=ALGORITHMS[name] | {"name": plain(name)},
+                folder, algorithm=method.control | {"name": named(name)},
                 aggregation={"security": channel} | (allow if channel == "masked" else {}), **own,
             )
         )  # fmt: skip

@@ -12,11 +12,9 @@ import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
 from lengths import long_unless
+from methods import METHODS, named
 from own_reveals import renamed
 
-from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
-from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.audit import gradient_attacks
 from mpifed.audit.attack_result import beyond_chance
 from mpifed.audit.command import audited
@@ -28,7 +26,6 @@ from mpifed.audit.sent_rows import _near
 from mpifed.cli import main
 
 SOFTMAX = {"name": "softmax", "bias": True, "l2": 1e-3}
-SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 HINGE = {"name": "hinge", "bias": False, "l2": 5e-3}
 LOGISTIC = {"name": "logistic", "bias": False, "l2": 1e-3}
 WIDE = {"name": "mlp", "bias": False, "hidden": 16}
@@ -71,52 +68,18 @@ def attack(found: Audit, name: str, seen: str = "each client's") -> Any:
 
 # --- other names, the same findings ----------------------------------------------------------------------------------
 
-# the attacks that succeed; and the folder, rounds, objective, [algorithm] and other tables with which they do
-ROW, FEW, PRODUCTS, LINEAR, MOVED = "reconstruction", "inversion", "inner-products", "linear-system", "moved-row"
-CASES: dict[str, tuple[set[str], str, int, Any, dict[str, Any], dict[str, Any]]] = {
-    "fedavg": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, {}),
-    "fedprox": ({ROW, FEW}, "digits", 2, SOFTMAX,
-    {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}, "mu": 0.4}, {}),
-    "scaffold": ({ROW, FEW}, "digits", 2, SOFTMAX, {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, {}),
-    "fedpdm": ({ROW, FEW}, "digits", 2, SOFTMAX,
-    {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}, "rho": 2.0}, {}),
-    "ssca-horizontal": ({ROW}, "digits", 2, {"name": "mlp", "bias": False, "hidden": 6}, {"batch_size": 1} | SIZES, {}),
-    "ssca-vertical": (
-        {FEW, PRODUCTS, LINEAR}, "hundred", 1, WIDE, {"batch_size": 2, "label_holder": 2} | SIZES,
-        {"record": {"evaluate_every": 1}},
-    ),
-    "vertical-sgd": ({FEW, PRODUCTS}, "hundred", 2, WIDE, {"batch_size": 2, "server_optimizer": {"learning_rate": 0.5}},
-    {}),
-    "hybrid-fedavg": ({ROW}, "patches", 1, LOGISTIC,
-    {"batch_size": 1, "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}}}, {}),
-    "hyfem": ({ROW}, "patches", 1, LOGISTIC, {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}, "mu": 0.4},
-    {}),
-    "hyfdca": (
-        {PRODUCTS, LINEAR, MOVED}, "squares", 30, HINGE, {"rule": "paper", "inner": 1},
-        {"participation": {"clients_per_round": 3}},
-    ),
-    "bundle": ({PRODUCTS, MOVED}, "squares", 12, HINGE, {}, {"record": {"evaluate_every": 1}}),
-    "cocoa": ({MOVED}, "alone", 2, HINGE, {}, {}),
-}  # fmt: skip
-
-
-def test_every_algorithm_is_here() -> None:
-    named = {name.removesuffix("-horizontal").removesuffix("-vertical") for name in CASES}
-    assert named == set(ALGORITHMS)
-    kinds = {**ALGORITHMS, "ssca": SSCAHorizontal, "ssca, columns": SSCAVertical}
-    assert all(kind.explains_answers() for kind in kinds.values())
-
 
 @pytest.mark.parametrize(
-    "name", long_unless(lambda name: name in ("fedavg", "ssca-horizontal", "ssca-vertical", "hyfdca"), CASES)
+    "name", long_unless(lambda name: name in ("fedavg", "ssca-horizontal", "ssca-vertical", "hyfdca"), METHODS)
 )
 def test_other_names_of_exchanges_silence_no_attack(
     name: str, audit: Callable[..., Audit], request: pytest.FixtureRequest
 ) -> None:
-    successful, folder, rounds, objective, settings, more = CASES[name]
+    successful, folder, rounds, objective, settings, more = METHODS[name].reveals
     data = request.getfixturevalue(folder)
-    plain = name.removesuffix("-horizontal").removesuffix("-vertical")
-    own, other = (audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (plain, renamed(name)))
+    own, other = (
+        audit(data, rounds, objective, {"name": kind, **settings}, **more) for kind in (named(name), renamed(name))
+    )
     assert {one.attack for one in own.attacks if one.success and one.attack != "membership"} == successful
     assert as_json(own)["attacks"] == as_json(other)["attacks"]
     assert [_nameless(one) for one in own.remarks] == [_nameless(one) for one in other.remarks]

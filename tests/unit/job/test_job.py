@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tomli_w
 from jobs_in_python import as_in_a_file, checked, job_table
+from methods import METHODS, named
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.fedavg import FedAvg
@@ -212,20 +213,11 @@ def test_all_defaults_are_written_out() -> None:
     assert written["server_optimizer"] == {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0, "nesterov": False}
 
 
-STEPS = {
-    "ssca": {"rho": [0.5], "gamma": [0.5]},
-    "fedavg": {"client_optimizer": {"learning_rate": 0.5}},
-    "fedprox": {"client_optimizer": {"learning_rate": 0.5}, "mu": 0.1},
-    "scaffold": {"client_optimizer": {"learning_rate": 0.5}},
-    "fedpdm": {"client_optimizer": {"learning_rate": 0.5}, "rho": 1.0},
-    "vertical-sgd": {"server_optimizer": {"learning_rate": 0.5}},
-}
+# of cells, and of two classes, tests/laws/test_hybrid.py and the references have these checks
+STEPS = {named(row): method.least for row, method in METHODS.items() if method.least is not None}
 
 
-OF_CELLS = {"hybrid-fedavg", "hyfem", "hyfdca", "bundle", "cocoa"}  # of tests/laws/test_hybrid.py and their references
-
-
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - OF_CELLS))
+@pytest.mark.parametrize("name", sorted(STEPS))
 def test_every_algorithm_checks_what_fits(name: str) -> None:
     vertical = name == "vertical-sgd"
     right, wrong = ("columns", "rows") if vertical else ("rows", "columns")

@@ -1,0 +1,365 @@
+"""Every method of mpifed, one row each: what tests of all methods must know of it. A new method is a row here.
+
+`tests/laws/registry.py` makes jobs of the cases, which the laws, all channels and the device play. No column has a
+default, so that a row without one is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.core.algorithm import Algorithm
+
+STEP = {"initial": 0.5, "exponent": 0.1}
+SIZES = {"batch_size": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+BARE = {"name": "mlp", "bias": False, "hidden": 6}
+
+NORM = {"model": BARE, "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1.5}]}
+GROUPS = {
+    "model": BARE | {"bias": True, "l2": 1e-3},
+    "constraint": [
+        {"name": "loss", "classes": [0, 1, 2], "limit": 1.2, "margin": 0.1},
+        {"name": "loss", "classes": [3, 4, 5], "limit": 1.0},
+        {"name": "error-rate", "classes": [6, 7, 8, 9], "limit": 0.4},
+    ],
+}
+SMALL = {"constraint": [{"name": "norm", "limit": 6.0}]}
+
+SPARSE = {"regularizer": {"name": "l1", "weight": 1e-3}, "model": BARE | {"l2": 1e-3, "nonconvex_penalty": 1e-2}}
+
+
+def private(**settings: Any) -> dict[str, Any]:
+    """[privacy] whose noise can be had again."""
+    return {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test"} | settings}
+
+
+BY_CHANCE = private(sampling="poisson", adjacency="add-remove", accountant="rdp")
+UPLOADS = private(noise_on="upload")
+TOGETHER = private(sampling="poisson", adjacency="add-remove", accountant="rdp", trust="distributed")
+PEOPLE = private(level="client", trust="distributed")
+PEOPLE_BY_CHANCE = private(
+    level="client", trust="central", sampling="poisson", adjacency="add-remove", accountant="rdp"
+)  # fmt: skip
+HINGE = {"model": {"name": "hinge", "bias": False, "l2": 1e-3}}
+LOGISTIC = {"model": {"name": "logistic", "bias": False, "l2": 1e-3}}
+CELLS = {"model": {"name": "softmax", "bias": False, "l2": 1e-3}}  # without parameters that belong to no column
+MARGIN = {"model": {"name": "hinge", "bias": False, "l2": 5e-3}}
+PDM = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "rho": 2.0}
+
+# What single clients send, and so no channel can hide from who hears the sum: a client's own columns of the first
+# layer's gradient, and what the one client has computed who has the labels and the upper layer.
+GRADIENTS = ["gradients.statistics", "certificate-gradients.statistics"]
+LOSSES = ["all-losses.tally", "certificate-gradients.tally"]
+SLOPES = ["slopes.slopes", "certificate-slopes.slopes"]
+
+# for rows of other tables
+HALF = {"learning_rate": 0.5}
+FALLING = {"initial": 0.5, "exponent": 0.5, "offset": 1.0}
+ONE, SEVEN = ({"batch_size": rows, "client_optimizer": HALF} for rows in (1, 7))
+STEPS_OF_SSCA = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
+SSCA = {"name": "ssca", "batch_size": 1} | STEPS_OF_SSCA
+BIASED = {"name": "softmax", "bias": True, "l2": 1e-3}
+SHORT_HINGE = {"name": "hinge", "bias": False, "l2": 5e-3}
+SHORT_LOGISTIC = {"name": "logistic", "bias": False, "l2": 1e-3}
+WIDE = {"name": "mlp", "bias": False, "hidden": 16}
+ROW, FEW, PRODUCTS, LINEAR, MOVED = "reconstruction", "inversion", "inner-products", "linear-system", "moved-row"
+
+
+def always(settings: dict[str, Any]) -> bool:
+    return True
+
+
+def never(settings: dict[str, Any]) -> bool:
+    return False
+
+
+class Reveals(NamedTuple):
+    """The attacks that succeed on plain uploads, and a job with which they do."""
+
+    attacks: set[str]
+    data: str  # a fixture
+    rounds: int
+    model: dict[str, Any]
+    settings: dict[str, Any]  # [algorithm]
+    tables: dict[str, Any]  # of the job, besides
+
+
+class Method(NamedTuple):
+    """A row. A method that has a class for each split of the data has a row for each."""
+
+    data: str  # rows, or columns, of ten classes; halves (rows), or cells, of two
+    cases: list[tuple[dict[str, Any], dict[str, Any]]]  # [algorithm], and the tables that a job has besides
+    short: int  # the number of the case that stands for all of them in tests that are not long
+    everybody: Callable[[dict[str, Any]], bool]  # (settings) whether nobody may be absent
+    drawn: Callable[[dict[str, Any]], bool]  # whether the seed makes a difference to more than an eigenvalue's estimate
+    private: bool  # whether a sensitivity is proven, so that [privacy] may be set
+    single: list[list[str]]  # of each case, the fields that single clients fill, which no channel can hide
+    least: dict[str, Any] | None  # all that [algorithm] must have beside `batch_size`; None: of clients with cells
+    control: dict[str, Any]  # [algorithm] with which plain uploads are told from random numbers
+    reveals: Reveals
+
+
+METHODS = {
+    "ssca-horizontal": Method(
+        data="rows",
+        cases=[
+            (SIZES, {}),
+            (SIZES | {"tau": 0.2, "start": "paper"}, {}),
+            (SIZES | {"start": "paper", "slack_cost": 50.0}, NORM),
+            (SIZES | {"slack_cost": [2.0, 20.0], "stage_rounds": 2, "slack_tolerance": 1e-6}, GROUPS),
+            (SIZES | {"local_steps": 3, "tau": 0.3}, {}),
+            (SIZES | {"local_steps": 3, "start": "paper", "slack_cost": 20.0}, GROUPS),
+            (SIZES | {"variance_reduction": "recursive", "slack_cost": 20.0}, GROUPS),
+            (SIZES | {"slack_cost": "auto", "margins": "auto"}, GROUPS),
+            (SIZES | {"slack_cost": "auto", "local_steps": 2}, GROUPS),
+        ],
+        short=6,
+        everybody=never,
+        drawn=always,
+        private=False,
+        single=[[]] * 9,
+        least={"rho": [0.5], "gamma": [0.5]},
+        control=SSCA | {"batch_size": 20},
+        reveals=Reveals(
+            {ROW}, "digits", 2, {"name": "mlp", "bias": False, "hidden": 6}, {"batch_size": 1} | STEPS_OF_SSCA, {}
+        ),
+    ),
+    "ssca-vertical": Method(
+        data="columns",
+        cases=[
+            (SIZES, {}),
+            (SIZES | {"label_holder": 3}, {}),
+            (SIZES | {"start": "paper", "slack_cost": 50.0, "head_client": 1}, NORM),
+            (SIZES | {"slack_cost": 20.0, "label_holder": 2, "variance_reduction": "recursive"}, GROUPS),
+            (SIZES | {"slack_cost": [2.0, 20.0], "stage_rounds": 2, "slack_tolerance": 1e-6}, SMALL),
+            (SIZES | {"slack_cost": "auto", "margins": "auto", "variance_reduction": "recursive"}, NORM),
+        ],
+        short=3,
+        everybody=always,
+        drawn=always,
+        private=False,
+        single=[
+            GRADIENTS + LOSSES,
+            GRADIENTS + LOSSES + SLOPES,
+            GRADIENTS + LOSSES,
+            GRADIENTS + LOSSES + SLOPES + ["shares.counted"],
+            GRADIENTS + LOSSES,
+            GRADIENTS + LOSSES,
+        ],
+        least=None,
+        control=SSCA | {"batch_size": 5},
+        reveals=Reveals(
+            {FEW, PRODUCTS, LINEAR},
+            "hundred",
+            1,
+            WIDE,
+            {"batch_size": 2, "label_holder": 2} | STEPS_OF_SSCA,
+            {"record": {"evaluate_every": 1}},
+        ),
+    ),
+    "fedavg": Method(
+        data="rows",
+        cases=[
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}}, {}),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, {}),
+            ({"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}, {}),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.9}}, {}),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 1}, TOGETHER),
+            (
+                {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.5}},
+                PEOPLE_BY_CHANCE,
+            ),
+        ],
+        short=4,
+        everybody=never,
+        drawn=always,
+        private=True,
+        single=[[]] * 6,
+        least={"client_optimizer": HALF},
+        control=SEVEN,
+        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
+    ),
+    "fedprox": Method(
+        data="rows",
+        cases=[
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, {}),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, BY_CHANCE),
+        ],
+        short=1,
+        everybody=never,
+        drawn=always,
+        private=True,
+        single=[[]] * 2,
+        least={"client_optimizer": HALF, "mu": 0.1},
+        control=SEVEN | {"local_steps": 3, "mu": 0.4},
+        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"mu": 0.4}, {}),
+    ),
+    "scaffold": Method(
+        data="rows",
+        cases=[
+            (
+                {
+                    "batch_size": 7,
+                    "client_optimizer": {"learning_rate": STEP},
+                    "local_steps": 3,
+                    "server_optimizer": {"learning_rate": 0.7},
+                },
+                {},
+            ),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, UPLOADS),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 2}, PEOPLE),
+        ],
+        short=1,
+        everybody=never,
+        drawn=always,
+        private=True,
+        single=[[]] * 3,
+        least={"client_optimizer": HALF},
+        control=SEVEN | {"local_steps": 2},
+        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
+    ),
+    "fedpdm": Method(
+        data="rows",
+        cases=[
+            (PDM, {}),
+            (PDM | {"local_steps": 8, "start": "own", "tolerance": 1.0}, SPARSE),
+            (PDM | {"local_steps": 3, "local_rule": "paper"}, BY_CHANCE),
+            (PDM | {"local_steps": 3, "local_rule": "fedpd", "start": "own", "tolerance": 0.5}, private()),
+            (PDM | {"local_steps": 3}, UPLOADS),
+            (PDM | {"local_steps": 3, "dual": "hidden"}, UPLOADS),
+            (PDM | {"local_steps": 2}, PEOPLE),
+        ],
+        short=5,
+        everybody=never,
+        drawn=always,
+        private=True,
+        single=[[]] * 7,
+        least={"client_optimizer": HALF, "rho": 1.0},
+        control=SEVEN | {"rho": 2.0},
+        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"rho": 2.0}, {}),
+    ),
+    "vertical-sgd": Method(
+        data="columns",
+        cases=[
+            ({"batch_size": 7, "server_optimizer": {"learning_rate": STEP}}, {}),
+            ({"batch_size": 7, "server_optimizer": {"learning_rate": STEP}, "label_holder": 2}, {}),
+        ],
+        short=1,
+        everybody=always,
+        drawn=always,
+        private=False,
+        single=[GRADIENTS + LOSSES, GRADIENTS + LOSSES + SLOPES],
+        least={"server_optimizer": HALF},
+        control={"batch_size": 7, "server_optimizer": HALF},
+        reveals=Reveals({FEW, PRODUCTS}, "hundred", 2, WIDE, {"batch_size": 2, "server_optimizer": HALF}, {}),
+    ),
+    "hybrid-fedavg": Method(
+        data="cells",
+        cases=[
+            (
+                {
+                    "batch_size": 7,
+                    "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
+                    "local_steps": 3,
+                    "combine": "feature-blocks",
+                },
+                CELLS,
+            ),
+            ({"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}, CELLS),
+        ],
+        short=0,
+        everybody=never,
+        drawn=always,
+        private=False,
+        single=[[]] * 2,
+        least=None,
+        control={"batch_size": 7, "client_optimizer": {"learning_rate": FALLING}},
+        reveals=Reveals(
+            {ROW}, "patches", 1, SHORT_LOGISTIC, {"batch_size": 1, "client_optimizer": {"learning_rate": FALLING}}, {}
+        ),
+    ),
+    "hyfdca": Method(
+        data="cells",
+        cases=[
+            ({"rule": "paper", "returns": "mean"}, MARGIN),
+            ({"rule": "damped", "primal": "clear"}, MARGIN),
+            ({"rule": "theory", "inner": 90, "draws": "client", "returns": "last", "gamma": [0.9, 0.2]}, MARGIN),
+            (
+                {"rule": "line-search", "senders": "none"},
+                MARGIN | {"model": {"name": "logistic", "bias": False, "l2": 5e-3}},
+            ),
+            ({"rule": "accelerated"}, MARGIN | {"model": {"name": "squared-hinge", "bias": False, "l2": 5e-3}}),
+        ],
+        short=0,
+        everybody=lambda settings: settings["rule"] in ("line-search", "accelerated"),
+        drawn=lambda settings: settings["rule"] == "paper" or "inner" in settings,
+        private=False,
+        single=[[]] * 5,
+        least=None,
+        control={"rule": "damped"},
+        reveals=Reveals(
+            {PRODUCTS, LINEAR, MOVED},
+            "squares",
+            30,
+            SHORT_HINGE,
+            {"rule": "paper", "inner": 1},
+            {"participation": {"clients_per_round": 3}},
+        ),
+    ),
+    "bundle": Method(
+        data="cells",
+        cases=[
+            ({"planes": 3}, MARGIN),
+        ],
+        short=0,
+        everybody=always,
+        drawn=never,
+        private=False,
+        single=[[]],
+        least=None,
+        control={},
+        reveals=Reveals({PRODUCTS, MOVED}, "squares", 12, SHORT_HINGE, {}, {"record": {"evaluate_every": 1}}),
+    ),
+    "hyfem": Method(
+        data="cells",
+        cases=[
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, CELLS),
+        ],
+        short=0,
+        everybody=never,
+        drawn=always,
+        private=False,
+        single=[[]],
+        least=None,
+        control=SEVEN | {"mu": 0.4},
+        reveals=Reveals({ROW}, "patches", 1, SHORT_LOGISTIC, ONE | {"mu": 0.4}, {}),
+    ),
+    "cocoa": Method(
+        data="halves",
+        cases=[
+            ({}, HINGE),
+            ({"gamma": 0.5, "local_epochs": 2}, LOGISTIC),
+        ],
+        short=0,
+        everybody=never,
+        drawn=always,
+        private=False,
+        single=[[]] * 2,
+        least=None,
+        control={},
+        reveals=Reveals({MOVED}, "alone", 2, SHORT_HINGE, {}, {}),
+    ),
+}
+
+
+def named(row: str) -> str:
+    """What a job calls the method of a row."""
+    return row.removesuffix("-horizontal").removesuffix("-vertical")
+
+
+def class_of(row: str) -> type[Algorithm]:
+    """The class that plays it."""
+    split = {"columns": "columns", "cells": "grid"}.get(METHODS[row].data, "rows")
+    return ALGORITHMS[named(row)].for_split(split)
