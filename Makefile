@@ -131,10 +131,10 @@ format: $(VENV)/dev.done ## ruff: mend what it can, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# CASES='2 columns': of these names or families; QUICK=1: a few small cases; AGAINST=FILE: other results than results.json
-bench: $(VENV)/data,encrypted,plot,torch.done ## speed against a hand-written loop, and what became slower since benchmarks/results.json
-	$(LAUNCH) $(BIN)/python benchmarks/bench.py $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES)) \
-	  $(if $(AGAINST),--against '$(AGAINST)')
+# CASES='2 columns': of these names or families, without the gate; QUICK=1: the gate, and that the loops by hand run
+bench: $(VENV)/data,encrypted,plot,torch.done ## ends with 1 if slower than the commit in benchmarks/base; speed against a hand-written loop
+	@command -v valgrind >/dev/null || { set -x; apt-get update --quiet && apt-get install --yes --quiet valgrind; }
+	$(LAUNCH) $(BIN)/python benchmarks/bench.py $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES))
 
 # CASE=2, a name of benchmarks/cases.py; VARIANT=exact; RANKS=1; ROUNDS: half of them are profiled
 profile: RANKS = 1

@@ -1,14 +1,14 @@
-"""Speed, CPU time and memory of mpifed against the hand-written loop, on the same data, interleaved.
+"""Speed, CPU time and memory of mpifed against the hand-written loop and against the commit that `base` names.
 
-    python benchmarks/bench.py [--quick] [--cases 2 columns] [--against FILE]
+    python benchmarks/bench.py [--quick] [--cases 2 columns]
 
-Prints the rows of each case as soon as it is done, what remains, then what is accepted, the times of SSCA's server
-step, of private noise and of private rounds (not with --quick or --cases), and what became slower since results.json,
-if that is of this kind of machine, or since other results. Every repetition is written to .cache/results.jsonl when it
-ends, and at the end to results.json beside this file, or, where not all was run in full, to .cache/results.json. The
-data are MNIST from $MPIFED_DATA/mnist, or synthetic of its shape; they are prepared once, in .cache beside this file.
-Every rank has one BLAS thread. $MPIEXEC names another launcher. Let nothing else run meanwhile; ratios are what lasts,
-no single times.
+First the gate, six cases on one rank (gate.py; not with --cases). Then the rows of each case as soon as it is done,
+every run of mpifed beside one of base (not with --quick), what is accepted, and the times of SSCA's server step, of
+private noise and of private rounds (not with --quick or --cases). Ends with 1 where something is slower than base.
+Every repetition is written to .cache/results.jsonl when it ends, and at the end to results.json beside this file, or,
+where not all was run in full, to .cache/results.json. The data are MNIST from $MPIFED_DATA/mnist, or synthetic of its
+shape; they are prepared once, in .cache beside this file. Every rank has one BLAS thread. $MPIEXEC names another
+launcher. Let nothing else run meanwhile; ratios are what lasts, no single times.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from against import Earlier, compared, comparison, read_results, same_kind, shown_machine, slower_lines
-from cases import BY_ROWS, CASES, FAMILIES, GRIDS, NEIGHBOURS, NUMBERS, QUICK, chosen
+from cases import BY_ROWS, CASES, FAMILIES, GRIDS, NEIGHBOURS, NUMBERS, QUICK, REPETITIONS, Planned, chosen, planned
+from gate import gate, job_path
 from noise import noise_costs
-from plan import Forecast, Planned, planned, shown_left
-from prepared import CACHE, HERE, prepared, prepared_cells, prepared_clients, run
+from prepared import CACHE, HERE, ROOT, base, prepared, prepared_cells, prepared_clients, run
 from private_rounds import private_rounds, shown
-from report import accepted, grouped, table
+from report import BASE, accepted, grouped, slower, table
 from rich.console import Console
 from server_step import PARAMETERS, server_steps
 
@@ -39,13 +38,12 @@ from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import summary
 from mpifed.run.environment import commit, versions
 
-REPETITIONS = 3  # of the server's step and of noise; of a case, its own
 WHOLE = HERE / "results.json"  # of a run of all cases in full
 
 
-def launched(ranks: int, *command: str) -> str:
+def launched(ranks: int, *command: str, root: Path = ROOT) -> str:
     """The standard output of a Python command on so many ranks."""
-    return run([*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", str(ranks), sys.executable, *command])
+    return run([*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", str(ranks), sys.executable, *command], root)
 
 
 BY_HAND = {"hand": "", "hand-exact": "-exact", "products": "-products"}  # and how these loops are called
@@ -64,18 +62,18 @@ def by_hand(case: str, variant: str, ranks: int, rounds: int, data: Path) -> dic
     return result
 
 
-def job_of(case: str, rounds: int, data: Path, numbers: str) -> list[str]:
+def job_of(case: str, rounds: int, data: Path, numbers: str, root: Path = ROOT) -> list[str]:
     """The job of a case, and the settings that a variant changes, as arguments of `mpifed run`."""
     changes = [*CASES[case].changes, f"--set=rounds={rounds}", f"--set=data.path={data}"]
     form = {"sum": CASES[case].sum, **GRIDS.get(data.name.split("-")[0], {})}
     changes += [change.format(**form) for change in NUMBERS[numbers]]
-    return [str(HERE / (CASES[case].job or f"case{case}.toml")), *changes]
+    return [job_path(CASES[case].job or f"case{case}.toml", root), *changes]
 
 
-def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> dict[str, Any]:
+def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str, root: Path = ROOT) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "run")
-        launched(ranks, "-m", "mpifed", "run", *job_of(case, rounds, data, numbers), "--out", str(out))
+        launched(ranks, "-m", "mpifed", "run", *job_of(case, rounds, data, numbers, root), "--out", str(out), root=root)
         found = summary(out)
         return {
             "seconds_per_round": found["seconds_per_round"],
@@ -84,16 +82,17 @@ def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str) -> d
         }
 
 
-def data_of(case: str, variant: str) -> Path:
+def data_of(case: str, variant: str, root: Path = ROOT) -> Path:
     """The folder of a variant's data, prepared where it is not there yet."""
     if CASES[case].data == "clients":
-        return prepared_clients(100_000 if variant == "many" else CASES[case].clients)
+        return prepared_clients(100_000 if variant == "many" else CASES[case].clients, root)
     if CASES[case].data:
-        return prepared_cells(CASES[case].data)
-    return prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows")
+        return prepared_cells(CASES[case].data, root)
+    return prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows", root)
 
 
-def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, Any]:
+def repetition(case: str, ranks: int, rounds: int, variant: str, beside: Path | None) -> dict[str, Any]:
+    """One repetition; of mpifed with one of the state in the folder `beside` right after it."""
     data = data_of(case, variant)
     if variant in NEIGHBOURS:
         result = json.loads(launched(ranks, str(HERE / "streams.py"), str(NEIGHBOURS[variant]), str(rounds)))
@@ -104,14 +103,10 @@ def repetition(case: str, ranks: int, rounds: int, variant: str) -> dict[str, An
         result = by_mpifed(BY_ROWS[case], ranks, rounds, data, "float")
     else:
         result = by_mpifed(case, ranks, rounds, data, variant)
+        if beside is not None:
+            then = by_mpifed(case, ranks, rounds, data_of(case, variant, beside), variant, beside)
+            result |= {BASE: then["seconds_per_round"]}
     return result | {"data": data.name}
-
-
-def timed_repetition(planned: Planned) -> dict[str, Any]:
-    """One repetition, with what it is and the seconds that it took in all."""
-    began = time.monotonic()
-    result = repetition(planned.case, planned.ranks, planned.rounds, planned.variant)
-    return result | planned._asdict() | {"took_s": round(time.monotonic() - began, 2)}
 
 
 def machine() -> dict[str, Any]:
@@ -123,21 +118,7 @@ def machine() -> dict[str, Any]:
     return {"system": platform.platform(), "architecture": platform.machine(), "cpu": model, "cores": os.cpu_count()}
 
 
-def earlier_results(against: Path | None, here: dict[str, Any]) -> tuple[Earlier | None, str]:
-    """The results that this run is compared with, if any, and what to say of them."""
-    path = against or WHOLE
-    if not path.exists():
-        return None, f"compared with nothing: there is no {path}; `make bench` writes it, --against names another"
-    earlier = read_results(path)
-    if not same_kind(earlier.machine, here):
-        is_of = f"{path} is of {shown_machine(earlier.machine)}, this machine is {shown_machine(here)}"
-        if against is None:
-            return None, f"compared with nothing: {is_of}; --against compares all the same"
-        return earlier, f"warning: {is_of}: ratios differ between machines"
-    return earlier, f"compared with {path}, {earlier.started}"
-
-
-def measured(plan: list[Planned], forecast: Forecast, about: dict[str, Any], console: Console) -> list[dict[str, Any]]:
+def measured(plan: list[Planned], beside: Path | None, about: dict[str, Any], console: Console) -> list[dict[str, Any]]:
     """The results of all that is planned, each written when it ends; says what is done, and what remains."""
     results: list[dict[str, Any]] = []
     cases = list(dict.fromkeys(repetition.case for repetition in plan))
@@ -145,20 +126,17 @@ def measured(plan: list[Planned], forecast: Forecast, about: dict[str, Any], con
         print(json.dumps(about), file=log, flush=True)
         for number, case in enumerate(cases, 1):
             began, of_case = time.monotonic(), []
-            for repetition in (one for one in plan if one.case == case):
-                done = len(results) + len(of_case)
+            for each in (one for one in plan if one.case == case):
                 status.update(
-                    f"case {case} ({number} of {len(cases)}): {repetition.ranks} ranks, {repetition.variant}; "
-                    f"{done} of {len(plan)} repetitions, {shown_left(forecast.left_s(plan[done:]))}"
+                    f"case {case} ({number} of {len(cases)}): {each.ranks} ranks, {each.variant}; "
+                    f"{len(results) + len(of_case)} of {len(plan)} repetitions"
                 )
-                of_case.append(result := timed_repetition(repetition))
-                forecast.done(result)
+                result = repetition(case, each.ranks, each.rounds, each.variant, beside) | each._asdict()
+                of_case.append(result)
                 print(json.dumps(result), file=log, flush=True)
             results += of_case
             console.print(table(grouped(of_case)))
-            taken, left = time.monotonic() - began, plan[len(results) :]
-            remains = f"; {shown_left(forecast.left_s(left))}" if left else ""
-            console.print(f"case {number} of {len(cases)}, {taken:.0f} s{remains}")
+            console.print(f"case {number} of {len(cases)}, {time.monotonic() - began:.0f} s")
     return results
 
 
@@ -176,28 +154,26 @@ def show_parts(steps: dict[int, float], noise: dict[float, tuple[float, float, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     several = ", ".join(QUICK)
-    parser.add_argument("--quick", action="store_true", help=f"2 repetitions of a fifth of the rounds; cases {several}")
+    parser.add_argument("--quick", action="store_true", help=f"the gate; cases {several} once, without base")
     parser.add_argument("--cases", nargs="*", help=f"of these names, or of families: {', '.join(FAMILIES)}")
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--against", type=Path, metavar="FILE", help="results to compare with (.json or .jsonl)")
     given = parser.parse_args()
     about = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": machine()}
     about |= {"versions": versions(), "commit": commit()}
     try:
         cases = chosen(given.cases) if given.cases is not None else list(QUICK if given.quick else CASES)
-        if given.against is not None and not given.against.exists():
-            raise ValueError(f"--against {given.against}: there is no such file")
-        earlier, said = earlier_results(given.against, about["machine"])
     except ValueError as error:
         parser.error(str(error))
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 110)  # of the tables, where the output is no terminal
-    plan = planned(cases, given.ranks, 0.2 if given.quick else 1.0)
-    forecast = Forecast(earlier.results if earlier else [])
-    console.print(f"{said}\n{len(plan)} repetitions, {shown_left(forecast.left_s(plan))}")
-    console.print("hand, exact, floor: time by hand, of exact sums by hand, of the bare products / of this variant")
+    plan = planned(cases, given.ranks, given.quick)
     CACHE.mkdir(exist_ok=True)
-    results = measured(plan, forecast, about, console)
+    failed = gate() if given.cases is None else []
+    console.print(
+        "base: its time / this variant's; hand, exact, floor: those by hand, of exact sums by hand, of the bare"
+    )
+    console.print(f"products / this variant's; {len(plan)} repetitions")
+    results = measured(plan, None if given.quick else base(), about, console)
     parts: dict[str, Any] = {}
     if not given.quick and given.cases is None:
         steps, noise = server_steps(REPETITIONS), noise_costs(REPETITIONS)
@@ -210,17 +186,14 @@ def main() -> None:
     write_json(written, about | {"results": results} | parts)
     for line in accepted(grouped(results)):
         console.print(line)
-    if earlier is not None:
-        rows = compared(grouped(results), grouped(earlier.results))
-        if rows:
-            console.print("speed as a share of the floor's, median (least-most of the repetitions):", comparison(rows))
-        for line in slower_lines(rows):
-            console.print(line)
     console.print(f"every repetition: {written}")
+    failed += slower(grouped(results))
+    console.print(*failed, sep="\n")
+    raise SystemExit(bool(failed))
 
 
 if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        raise SystemExit(f"interrupted; what is done: {CACHE / 'results.jsonl'}, which --against takes") from None
+        raise SystemExit(f"interrupted; what is done: {CACHE / 'results.jsonl'}") from None

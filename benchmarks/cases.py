@@ -1,8 +1,8 @@
-"""The cases of bench.py: which job, how much of it, which variants; and what a variant changes in a job."""
+"""The cases of bench.py: which job, how much of it, how often, which variants; and what a variant changes in a job."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -18,7 +18,6 @@ class Case(NamedTuple):
     floor: tuple[str, ...] = ()  # the hand-written loop of columns, without its rounds; of rows where left out
     loop: tuple[str, ...] = ()  # a hand-written loop for this case alone, without its rounds
     ranks: tuple[int, ...] = ()  # instead of those asked for
-    repetitions: int = 2  # 3 of the cases that readers look at first: every run takes a second or more to start
     data: str = ""  # instead of images split by rows or columns: "grid", "text", or "clients"
     family: str = "rows"  # the cases that it is asked for with
 
@@ -78,7 +77,7 @@ NUMBERS = {
 GRIDS = {"mnist": {"bound": 2.0**4, "scale": 2.0**-18}, "synthetic": {"bound": 2.0**10, "scale": 2.0**-12}}
 CASES = {
     "1": Case(
-        10, 200, "gradients", ("hand", "float", "blocks", "hand-exact", "exact", "exact32", "products"), repetitions=3
+        10, 200, "gradients", ("hand", "float", "blocks", "hand-exact", "exact", "exact32", "products")
     ),
     "1-recursive": Case(
         10, 200, "gradients", ("float", "exact", "products"),
@@ -87,7 +86,7 @@ CASES = {
     "1-fedsgd": Case(10, 200, "changes", ("hand", "float", "exact", "exact32")),
     "2": Case(100, 120, "changes", family="local"),
     "3": Case(1000, 12, "changes", ("hand", "float", "blocks", "hand-exact", "exact")),
-    "alg2": Case(10, 200, "gradients", ("hand", "float", "exact", "products"), "alg2.toml", repetitions=3),
+    "alg2": Case(10, 200, "gradients", ("hand", "float", "exact", "products"), "alg2.toml"),
     "alg2-groups": Case(10, 200, "gradients", ("float", "exact", "products"), "alg2-groups.toml", ranks=(1,)),
     "alg3-b1000": columns("alg3", 1000, "rows"),  # and the same arithmetic on data split by rows
     "alg4-b1000": columns("alg4", 1000, "rows"),
@@ -111,7 +110,7 @@ CASES = {
 NEIGHBOURS = {"streams": 9, "streams-sparse": 4}  # of each client of case 1
 BY_ROWS = {"alg3-b1000": "1", "alg4-b1000": "alg2"}
 FAMILIES = tuple(dict.fromkeys(case.family for case in CASES.values()))
-QUICK = ("1-fedsgd", "2", "alg3-b100")  # the cases of --quick: small, each of another family
+QUICK = ("2", "alg3-b100")  # the cases of --quick: that the loops by hand run
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -127,3 +126,27 @@ def chosen(names: Sequence[str]) -> list[str]:
         raise ValueError(f"--cases {' '.join(unknown)}: no such case or family; {known}")
     single = {name for name in names if name not in FAMILIES}
     return [name for name, case in CASES.items() if case.family in names or name in single]
+
+
+REPETITIONS = 3  # two of them tell what is slower
+
+
+class Planned(NamedTuple):
+    """One repetition of one variant."""
+
+    case: str
+    ranks: int
+    rounds: int
+    variant: str
+    repetition: int
+
+
+def planned(cases: Iterable[str], ranks: Sequence[int], quick: bool) -> list[Planned]:
+    """Every repetition of every variant, what is compared one right after the other; quick: one, a fifth as long."""
+    return [
+        Planned(case, size, max(CASES[case].rounds // (5 if quick else 1), 1), variant, number)
+        for case in cases
+        for size in CASES[case].ranks or ranks
+        for number in range(1 if quick else REPETITIONS)
+        for variant in CASES[case].variants
+    ]

@@ -1,4 +1,4 @@
-"""The data of the benchmarks, prepared once in .cache, and the commands that prepare and run."""
+"""What benchmarks need, prepared once in .cache: data, and the state to compare with; and the commands that run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from mpifed.core.errors import NotCertified
 from mpifed.shards.store import open_federation
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 CACHE = HERE / ".cache"
 ENVIRONMENT = os.environ | {
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
@@ -26,19 +28,50 @@ ENVIRONMENT = os.environ | {
 SYNTHETIC = "synthetic --samples 60000 --features 784 --task classification --classes 10 --dtype uint8"
 
 
-def run(command: Sequence[str]) -> str:
-    """The standard output of a command; ends the benchmark where the command fails.
+def run(command: Sequence[str], root: Path = ROOT, **variables: str) -> str:
+    """The standard output of a command, where `python -m mpifed` is that of `root`; ends the benchmark where it fails.
 
     Some rounds need not be enough for a limit to be met.
     """
-    done = subprocess.run(command, env=ENVIRONMENT, cwd=HERE.parent, capture_output=True, text=True)
+    done = subprocess.run(command, env=ENVIRONMENT | variables, cwd=root, capture_output=True, text=True)
     if done.returncode not in (0, NotCertified.exit_code):
         said = (done.stderr or done.stdout)[-2000:]
         raise SystemExit(f"{shlex.join(command)}\nended with {done.returncode}:\n{said}")
     return done.stdout
 
 
-def prepared_cells(kind: str) -> Path:
+def base() -> Path:
+    """The folder of the commit that the file `base` names: its package, built here, and its benchmarks."""
+    commit = (HERE / "base").read_text(encoding="utf-8").strip()
+    folder = CACHE / f"base-{commit[:12]}-{sys.implementation.cache_tag}"
+    if folder.exists():
+        return folder
+    if subprocess.run(
+        ["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, stderr=subprocess.DEVNULL
+    ).returncode:
+        raise SystemExit(
+            f"benchmarks/base: commit {commit}, with which speed is compared, is not in {ROOT}; it needs a clone with "
+            "its history: git fetch --unshallow --tags"
+        )
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
+        archive, source, built = (Path(temporary, name) for name in ("base.tar", "source", "built"))
+        run(["git", "archive", "--output", str(archive), commit])
+        shutil.unpack_archive(archive, source)
+        run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(built), str(source)])
+        if not any(built.rglob("*.so")):
+            raise SystemExit("benchmarks/base: its C did not compile; without it speed cannot be compared")
+        shutil.copytree(source / "benchmarks", built / "benchmarks")
+        built.rename(folder)
+    return folder
+
+
+def cache(root: Path) -> Path:
+    """Where the data of a state are: another may not read them."""
+    return root / "benchmarks" / ".cache"
+
+
+def prepared_cells(kind: str, root: Path = ROOT) -> Path:
     """The folder with 4 x 4 cells of MNIST, even against odd, or of sparse text; rows of norm 1."""
     data = Path(os.environ.get("MPIFED_DATA", ""))
     texts = data / "libsvm" / "20news-binary.train.svm.bz2"
@@ -47,32 +80,32 @@ def prepared_cells(kind: str) -> Path:
         if kind == "text":
             raise SystemExit("case hyfdca-text: needs libsvm/20news-binary.train.svm.bz2 in $MPIFED_DATA; leave it out")
         source = [*SYNTHETIC.split(), "--labels", "even-odd"]
-    folder = CACHE / f"{source[0]}-{kind}"
+    folder = cache(root) / f"{source[0]}-{kind}"
     if not (folder / "federation.h5").exists():
         how = f"--split grid --grid 4x4 --scale unit-rows --force --out {folder}".split()
-        run([sys.executable, "-m", "mpifed", "data", *source, *how])
+        run([sys.executable, "-m", "mpifed", "data", *source, *how], root)
     return folder
 
 
-def prepared_clients(clients: int) -> Path:
+def prepared_clients(clients: int, root: Path = ROOT) -> Path:
     """The folder with 10 rows for each of so many clients, 1,000 clients a file."""
-    folder = CACHE / f"clients-{clients}"
+    folder = cache(root) / f"clients-{clients}"
     if not (folder / "federation.h5").exists():
         what = f"synthetic --samples {10 * clients} --features 20 --task classification --seed 1"
         how = f"--split rows --clients {clients} --pack 1000 --force --out {folder}"
-        run([sys.executable, "-m", "mpifed", "data", *what.split(), *how.split()])
+        run([sys.executable, "-m", "mpifed", "data", *what.split(), *how.split()], root)
     return folder
 
 
-def prepared(clients: int, split: str) -> Path:
+def prepared(clients: int, split: str, root: Path = ROOT) -> Path:
     """The folder with the data of so many clients, as shards for mpifed and, in `npz`, for the hand-written loops."""
     mnist = Path(os.environ.get("MPIFED_DATA", ""), "mnist")
     source = ["mnist", str(mnist)] if "MPIFED_DATA" in os.environ else SYNTHETIC.split()
-    folder = CACHE / "-".join([source[0], *([split] if split != "rows" else []), str(clients)])
-    if not (folder / "npz").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        how = f"--split {split} --clients {clients} --scale unit --seed 1 --out".split()
-        run([sys.executable, "-m", "mpifed", "data", *source, *how, str(folder)])
+    folder = cache(root) / "-".join([source[0], *([split] if split != "rows" else []), str(clients)])
+    if not (folder / "federation.h5").exists():
+        how = f"--split {split} --clients {clients} --scale unit --seed 1 --force --out {folder}"
+        run([sys.executable, "-m", "mpifed", "data", *source, *how.split()], root)
+    if root == ROOT and not (folder / "npz").exists():
         convert(folder, folder / "npz.new")
         (folder / "npz.new").rename(folder / "npz")
     return folder
@@ -80,6 +113,7 @@ def prepared(clients: int, split: str) -> Path:
 
 def convert(data: Path, out: Path) -> None:
     """Writes the shards of a federation as one .npz a client."""
+    shutil.rmtree(out, ignore_errors=True)  # of a conversion that was interrupted
     out.mkdir()
     federation = open_federation(data)
     for client in range(federation.clients):

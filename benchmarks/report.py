@@ -1,9 +1,9 @@
-"""What bench.py prints of its results: medians and ratios of each case, and the ratios that have a bound."""
+"""What bench.py prints of its results: medians and ratios of each case, what is slower, and ratios with a bound."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -11,6 +11,10 @@ from cases import BY_ROWS
 from rich import box
 from rich.table import Table
 
+# what a case is measured against, the first that it has: loop by hand, bare products, few clients, the plain sum
+FLOORS = ("hand", "products", "few", "exact")
+BASE = "base_seconds_per_round"  # of the commit that `base` names, in the results of a variant that is a run of mpifed
+LEAST_SPEED = 0.90  # of base's
 Grouped: TypeAlias = dict[tuple[str, int], dict[str, list[dict[str, Any]]]]  # by case and ranks, by variant
 
 
@@ -34,6 +38,39 @@ def ratio(variants: dict[str, list[dict[str, Any]]], above: str, below: str) -> 
     return median(several) if (several := ratios(variants, above, below)) else None
 
 
+def floor_of(variants: Iterable[str]) -> str | None:
+    """What the variants of a case are measured against; None where the case has nothing of that."""
+    present = set(variants)
+    return next((floor for floor in FLOORS if floor in present), None)
+
+
+def speeds(runs: Iterable[dict[str, Any]]) -> list[float]:
+    """Time of base / time now, of each repetition; none of what is no run of mpifed."""
+    return [run[BASE] / run["seconds_per_round"] for run in runs if BASE in run]
+
+
+def slower_in_two(found: Sequence[float]) -> bool:
+    """Whether two repetitions say that this state is slower than base."""
+    return sum(speed < LEAST_SPEED for speed in found) >= 2
+
+
+def slower(groups: Grouped) -> list[str]:
+    """The variants that are slower than base, a line each, and how to look again."""
+    lines, cases = [], []
+    for (case, ranks), variants in groups.items():
+        for variant, runs in variants.items():
+            if slower_in_two(found := speeds(runs)):
+                shown = ", ".join(f"{speed:.2f}" for speed in found)
+                lines.append(
+                    f"slower: case {case}, {ranks} ranks, {variant}: {shown} of base's speed; at least {LEAST_SPEED} "
+                    "in two of three"
+                )
+                cases.append(case)
+    if lines:
+        lines.append(f"to measure them again: make bench CASES='{' '.join(dict.fromkeys(cases))}'")
+    return lines
+
+
 def beyond(variants: dict[str, list[dict[str, Any]]], variant: str, streams: str) -> float | None:
     """What a masked round takes beyond the exact plain one, in key streams; the median within each repetition."""
     if variant not in variants:
@@ -47,12 +84,14 @@ def table(groups: Grouped) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     for heading in ("case", "ranks", "variant"):
         shown.add_column(heading, no_wrap=True)
-    for heading in ("ms/round", "spread", "CPU ms", "MiB", "hand", "exact", "floor"):
+    for heading in ("ms/round", "spread", "CPU ms", "MiB", "base", "hand", "exact", "floor"):
         shown.add_column(heading, justify="right")
     for (case, ranks), variants in groups.items():
         for variant, runs in variants.items():
             taken = [one["seconds_per_round"] for one in runs]
-            speeds = [ratio(variants, floor, variant) for floor in ("hand", "hand-exact", "products")]
+            of_base = speeds(runs)
+            shares = [median(of_base) if of_base else None]
+            shares += [ratio(variants, floor, variant) for floor in ("hand", "hand-exact", "products")]
             shown.add_row(
                 case,
                 str(ranks),
@@ -61,7 +100,7 @@ def table(groups: Grouped) -> Table:
                 f"{(max(taken) - min(taken)) / median(taken):.0%}",
                 f"{1e3 * median(one['cpu_s_per_round'] for one in runs):.2f}",
                 f"{median(one['peak_rss_bytes'] for one in runs) / 2**20:.0f}",
-                *("" if one is None else f"{one:.2f}" for one in speeds),
+                *("" if one is None else f"{one:.2f}" for one in shares),
             )
     return shown
 

@@ -22,8 +22,7 @@ DOCS = Path(__file__).parent
 BENCHMARKS = DOCS.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from against import floor_of  # noqa: E402
-from report import Grouped, grouped, ratio, ratios  # noqa: E402
+from report import Grouped, floor_of, grouped, ratio, ratios  # noqa: E402
 
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#dddddd",
