@@ -133,7 +133,8 @@ format: $(VENV)/dev.done ## ruff: mend what it can, and format
 
 # CASES='2 columns': of these names or families, without the gate; QUICK=1: the gate, and that the loops by hand run
 bench: $(VENV)/data,encrypted,plot,torch.done ## ends with 1 if slower than the commit in benchmarks/base; speed against a hand-written loop
-	@command -v valgrind >/dev/null || { set -x; apt-get update --quiet && apt-get install --yes --quiet valgrind; }
+	@if ! command -v valgrind >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; \
+	then set -x; apt-get update --quiet && apt-get install --yes --quiet valgrind; fi
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES))
 
 # CASE=2, a name of benchmarks/cases.py; VARIANT=exact; RANKS=1; ROUNDS: half of them are profiled
