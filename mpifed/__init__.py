@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from mpifed.comm import gate as _gate
+
 __version__ = "0.1.0"
+_gate.watch()
 
 # by name, its module, and after a colon its name there where that is another: imported when it is first asked for, so
 # that `import mpifed` is quick and starts no MPI; editors and type checkers read __init__.pyi

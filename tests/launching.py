@@ -13,6 +13,7 @@ ROOT = Path(mpifed.__file__).resolve().parents[1]
 OWN = Path(__file__).parent / "laws"  # holds `own_algorithms`, which jobs name
 _STEP_VARIABLES = (
     "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "PRTE_LAUNCHED", "HYDI_", "HYDRA_", "SLURM_STEP_",
+    "MPIFED_PROCESS",
 )  # fmt: skip
 
 
@@ -38,6 +39,7 @@ def environment(changes: dict[str, str]) -> dict[str, str]:
     kept["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"  # Open MPI 5: more ranks than cores
     kept["OMPI_MCA_rmaps_base_oversubscribe"] = "true"  # Open MPI 4
     kept["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"  # MPICH: ranks that wait leave the cores to those that compute
+    kept["OMPI_MCA_mpi_yield_when_idle"] = "1"  # Open MPI: the same
     if os.geteuid() == 0:
         kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return kept | changes

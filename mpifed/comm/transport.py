@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.allreduce import AUTO, Direct, FastestReduction, Reduction, SharedArrays, Timings, pieces
-from mpifed.comm.mpi import Communicator, is_mpich, launched_ranks, library, load
+from mpifed.comm.mpi import Communicator, is_mpich, load, world
 from mpifed.comm.node_map import NodeMap
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
@@ -224,33 +224,14 @@ def connect(environment: Mapping[str, str] = os.environ) -> Transport:
 
     Raises UsageError when a launcher started several processes that MPI does not join into a single MPI_COMM_WORLD.
     """
-    ranks = launched_ranks(environment)
-    if ranks == 1:
+    if (comm := world(environment)) is None:
         _joined(environment)
         return Alone()
-    try:
-        MPI = load()
-    except (ImportError, RuntimeError) as error:
-        raise UsageError(
-            f"launched as {ranks} ranks, but mpi4py or its MPI library cannot be loaded ({error}); "
-            "install an MPI library that mpi4py finds, or the extra of this package: pip install 'mpifed[mpich]'"
-        ) from error
-    version = library()
-    mismatch = "OMPI_COMM_WORLD_SIZE" in environment and "Open MPI" not in str(version)
-    if not mismatch and not MPI.Is_initialized():
-        # MPICH yields the core while waiting only under THREAD_MULTIPLE: 30 times as fast if cores are shared
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    if mismatch or MPI.COMM_WORLD.Get_size() == 1:  # MPICH would abort in Init under Open MPI's launcher
-        raise UsageError(
-            f"launched as {ranks} ranks, but the launcher and the MPI library ({version}) do not belong together: "
-            "every process would be an MPI_COMM_WORLD of size 1. Use the mpiexec that came with this library; under "
-            "Slurm `srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; `mpifed doctor` shows both"
-        )
     per_node = environment.get(PER_NODE, "")
     if per_node and not (per_node.isdigit() and int(per_node)):
         raise UsageError(f"{PER_NODE}={per_node}: expected a number of ranks, or nothing")
-    nodes = NodeMap.even(ranks, int(per_node)) if per_node else None
-    transport = MPITransport(MPI.COMM_WORLD, nodes, environment.get(REDUCE, AUTO))
+    nodes = NodeMap.even(comm.Get_size(), int(per_node)) if per_node else None
+    transport = MPITransport(comm, nodes, environment.get(REDUCE, AUTO))
     transport.barrier()  # where nodes are given, the constructor does not communicate
     if transport.rank == 0:
         _joined(environment)

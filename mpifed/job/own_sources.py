@@ -11,6 +11,7 @@ import ast
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
@@ -46,7 +47,7 @@ def sources_of(job: Settings) -> Sources:
     names = {module for table in tables if table for value in table.values() if (module := own_module(value))}
     files, tops = dict[str, str](), set[str]()
     if SESSION in names:
-        files |= {f"{SESSION}:{name}": _source_of(value) for name, value in sorted(remembered().items())}
+        files |= {f"{SESSION}:{name}": source_of(value) for name, value in sorted(remembered().items())}
     for name in sorted(names):
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None:
@@ -56,12 +57,12 @@ def sources_of(job: Settings) -> Sources:
     return Sources(files, _distributions(tops))
 
 
-def _source_of(value: object) -> str:
+def source_of(value: object) -> str:
     """SHA-256 of the text of a class or function that no file of a module has, or of its compiled code."""
     try:
         text = inspect.getsource(value)  # type: ignore[arg-type]
     except (OSError, TypeError):  # typed at a prompt
-        text = repr(getattr(getattr(value, "__code__", None), "co_code", value))
+        text = re.sub(" at 0x[0-9a-f]+", "", repr(getattr(getattr(value, "__code__", None), "co_code", value)))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

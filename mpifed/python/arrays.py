@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.comm.transport import connect
 from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.python.frames import in_client_order, items, of_frame, of_partition, owners_of
-from mpifed.python.ranks import alike, spoken, temporary
+from mpifed.python.ranks import alike, spoken, temporary, together
 from mpifed.python.values import (
     Pair,
     Values,
@@ -27,11 +26,12 @@ from mpifed.python.values import (
     stacked,
     tests_of,
 )
+from mpifed.run.agreement import begin_call
 from mpifed.shards.command import SCALES
 from mpifed.shards.partition import by_owners
 from mpifed.shards.prepare import Options, prepare
 from mpifed.shards.sources.dataset import Dataset, Source
-from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.store import open_federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,9 +70,9 @@ class FederatedDataset:
     shape : of a sample, such as (channels, height, width); None for vectors
     """
 
+    @spoken()
     def __init__(self, path: str | Path) -> None:
-        transport = connect()
-        self._folder: ShardFolder = alike(transport, lambda: open_federation(path))
+        self._folder = open_federation(path)
         self.path = Path(path)
         self.clients, self.samples = self._folder.clients, self._folder.samples
         self.features, self.shape = self._folder.features, self._folder.shape
@@ -310,7 +310,6 @@ def _by_owner(data: Dataset, owner: Array, clients: int) -> Dataset:
 
 def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Dataset, Table]]) -> Path:
     """The folder with the data, on every rank; written by rank 0, with the options of `described`. Collective."""
-    transport = connect()
 
     def options() -> Options:
         data, chosen = described()
@@ -330,7 +329,12 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
         chosen = {**chosen, **whole_numbers, "client_test_fraction": own}
         return Options("arrays", _source(data), place, force=force, **chosen)
 
-    chosen = alike(transport, options)
+    transport, chosen = begin_call(
+        "FederatedDataset",
+        options,
+        lambda chosen: {**vars(chosen), "out": str(out), "source": None, "data": chosen.source.read(0)},
+        together,
+    )
     folder = Path(out) if out is not None else temporary(transport, "mpifed-data-")
     alike(transport, lambda: transport.rank == 0 and bool(prepare(replace(chosen, out=folder))))
     return folder

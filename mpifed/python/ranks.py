@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
 import re
 import shlex
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from mpifed.comm.gate import at_last
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import MpifedError, UnexpectedError
 from mpifed.core.io_errors import explaining
@@ -22,7 +20,6 @@ from mpifed.run.agreement import agreed
 from mpifed.run.launch import guarded, note_failure
 
 T = TypeVar("T")
-_WAIT_S = 10.0  # for the other ranks, before a temporary folder vanishes
 # words of the command line as those of Python; first whole phrases
 _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"`mpifed data \.\.\. --split (\w+)`", r"FederatedDataset.from_arrays(..., split='\1')"),
@@ -120,18 +117,6 @@ def alike(transport: Transport, work: Callable[[], T]) -> T:
 def temporary(transport: Transport, prefix: str) -> Path:
     """A folder that vanishes with the process of rank 0, once the others have ended, too. Collective."""
     folder = Path(transport.share(tempfile.mkdtemp(prefix=prefix) if transport.rank == 0 else None))
-    atexit.register(_leave, folder, transport.rank, transport.size, os.getpid())
+    if transport.rank == 0:
+        at_last(partial(shutil.rmtree, folder, ignore_errors=True))
     return folder
-
-
-def _leave(folder: Path, rank: int, size: int, process: int) -> None:
-    if os.getpid() != process:  # forked
-        return
-    if rank:
-        with contextlib.suppress(OSError):
-            (folder / f".left-{rank}").touch()
-        return
-    end = time.monotonic() + _WAIT_S
-    while not all((folder / f".left-{other}").exists() for other in range(1, size)) and time.monotonic() < end:
-        time.sleep(0.01)
-    shutil.rmtree(folder, ignore_errors=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from mpifed.comm.transport import Transport, connect
+from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.nearest import nearest
@@ -24,6 +24,8 @@ from mpifed.python.arrays import FederatedDataset
 from mpifed.python.ranks import alike, temporary, together
 from mpifed.python.results import Run, read_run
 from mpifed.python.values import integer
+from mpifed.run.agreement import begin_call
+from mpifed.run.agreement import settings as settings_of
 from mpifed.run.data_cache import DataCache
 from mpifed.run.observation import checked_observers
 from mpifed.run.progress import reporter
@@ -148,7 +150,6 @@ def run(
     MpifedError
         In a single process; under MPI an error ends all ranks with its exit code.
     """
-    transport = connect()
     observers: list[Observer] = []
 
     def described() -> Job:
@@ -160,7 +161,9 @@ def run(
         observers.extend(all_observers(checked, settings.get("observers", ())))
         return checked
 
-    checked = alike(transport, described)
+    transport, checked = begin_call(
+        "run", described, lambda checked: {**settings_of(checked), "out": str(out)}, together
+    )
     folder = run_folder(transport, out, "mpifed-run-")
     train(
         transport, checked, folder, observers, out, overwrite=overwrite, resume=resume, max_hours=max_hours,
@@ -245,12 +248,15 @@ def check(
     from mpifed.forecast.job import forecast
     from mpifed.forecast.text import forecast_text
 
+    transport, written = begin_call(
+        "check", lambda: _read_or_described("check", algorithm, data, model, settings), settings_of, together
+    )
+
     def forecasted() -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "job.toml"
             if isinstance(algorithm, (str, Path)):
                 path = Path(algorithm)
-            written = _read_or_described("check", algorithm, data, model, settings)
             if not isinstance(algorithm, (str, Path)) or settings:
                 path = Path(folder) / "job.toml"
                 path.write_text(written.text(), encoding="utf-8")
@@ -260,7 +266,7 @@ def check(
             result["who_learns"] += [observer_statement(observer, written) for observer in unnamed]
             return str(forecast_text(result))
 
-    return alike(connect(), forecasted)
+    return alike(transport, forecasted)
 
 
 def run_folder(transport: Transport, out: str | Path | None, prefix: str) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifed.comm.transport import Transport, connect
+from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import BudgetSpent, MpifedError, NumericalError, TooFewClients, UsageError
 from mpifed.core.io_errors import say
@@ -21,11 +21,13 @@ from mpifed.job.sweep import SweepPoint, points
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike, spoken
+from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.results import Run, frame, read_run
 from mpifed.python.runs import Progress, all_observers, job, run_folder, train
 from mpifed.python.values import integer
 from mpifed.results.points import is_sweep, write_sweep
+from mpifed.run.agreement import begin_call
+from mpifed.run.agreement import settings as settings_of
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import ended_before
 from mpifed.run.overwrite import begin_sweep, remove
@@ -79,7 +81,6 @@ def sweep(
     MpifedError
         The error of the first run where all have failed; of any other kind, at once.
     """
-    transport = connect()
 
     def described() -> list[SweepPoint]:
         if not isinstance(methods, Mapping) or not methods:
@@ -95,7 +96,13 @@ def sweep(
         labelled = [{"label": str(label), **table} for label, table in zip(methods, tables, strict=True)]
         return points({**base, "seed": first, "sweep": {"methods": labelled, "seed": chosen}}, "sweep")
 
-    all_points = alike(transport, described)
+    how = {"out": str(out), "resume": resume}
+    transport, all_points = begin_call(
+        "sweep",
+        described,
+        lambda listed: {**how, **{_named(point): settings_of(point.job) for point in listed}},
+        together,
+    )
     observers = alike(transport, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
     folder = run_folder(transport, out, "mpifed-sweep-")
     replaces = overwrite  # on rank 0: until the first run is ready to write

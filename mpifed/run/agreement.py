@@ -1,11 +1,30 @@
-"""Work that every rank does by itself, and whose failure must be known on all ranks."""
+"""What all ranks must know of each other: that the work of one has failed, and whether their settings are the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
-from mpifed.comm.transport import Transport
+import numpy as np
+
+from mpifed.comm.gate import enter
+from mpifed.comm.mpi import launched_ranks
+from mpifed.comm.transport import Transport, connect
+from mpifed.core.contract import SESSION, remembered
+from mpifed.core.errors import UsageError
+from mpifed.core.tables import Table
+from mpifed.job.job import Job
+from mpifed.job.loading import dotted
+from mpifed.job.own_sources import source_of, sources_of
+from mpifed.shards.layout import BYTES
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -17,3 +36,67 @@ def agreed(transport: Transport) -> Iterator[None]:
     except (Exception, SystemExit) as failed:  # whatever it is, all ranks must raise it
         error = failed
     transport.agree(error)
+
+
+def begin_call(
+    call: str, describe: Callable[[], T], facts: Callable[[T], Mapping[str, object]], guard: Callable[..., T]
+) -> tuple[Transport, T]:
+    """The transport, and what `describe` gives on this rank: the first step of every collective function of users.
+
+    By `guard(transport, None, function)` all ranks end, or raise, where `describe` fails on any, where they are in
+    different calls, or where the `facts` differ. Collective; where a rank has left the program, all end.
+    """
+    described, text, error = list[T](), "", None
+    try:
+        described.append(describe())
+        if launched_ranks() > 1:
+            text = json.dumps({"call": call, **facts(described[0])}, default=_plain, skipkeys=True)
+    except (Exception, SystemExit) as failed:
+        error = failed
+    texts = enter(call, text)
+    if texts and "" not in texts:  # where a rank has an error, that will be raised
+        error = _difference([dict(dotted(json.loads(each))) for each in texts])
+    transport = connect()
+
+    def agree() -> T:
+        transport.agree(error)
+        return described[0]
+
+    return transport, guard(transport, None, agree)
+
+
+def _difference(facts: list[Table]) -> UsageError:
+    first = facts[0]
+    rank, other = next((rank, each) for rank, each in enumerate(facts) if each != first)
+    key = next(key for key in {**first, **other} if first.get(key) != other.get(key))
+    return UsageError(
+        f"{first['call']}: {key}: {first.get(key)!r} on rank 0, {other.get(key)!r} on rank {rank}; all ranks must make "
+        "the same calls with the same settings and data: draw numbers from a fixed seed, or on one rank for all"
+    )
+
+
+def settings(job: Job) -> Table:
+    """What decides the bits of a run: its tables, data, own sources and objects. Observers may be those of rank 0."""
+    table = job.table()
+    table.pop("observe", None)
+    with contextlib.suppress(OSError):  # no data, as the run says, or those of an earlier version
+        table["data"]["path"] = (Path(table["data"]["path"]) / BYTES).read_text(errors="replace")
+    known, text = {f"{SESSION}:{name}": value for name, value in remembered().items()}, str(table)
+    files = sources_of(job).files
+    table["sources"] = {
+        name: known.get(name, files[name]) for name in files if name not in known or f"'{name}'" in text
+    }
+    return table
+
+
+def _plain(value: object) -> object:
+    """What is equal on two ranks where a value is: of arrays the digest, of functions the source and variables."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}, SHA-256 {hashlib.sha256(value.tobytes()).hexdigest()[:12]}"
+    if hasattr(value, "indptr") or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        return vars(value)
+    held = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+    held += getattr(value, "__defaults__", None) or ()
+    if hasattr(value, "state_dict") and not isinstance(value, type):  # of PyTorch
+        held += [tensor.cpu().double().numpy() for tensor in value.state_dict().values()]
+    return [source_of(value)[:12], *(each for each in held if each is not value)]

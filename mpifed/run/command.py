@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from mpifed.comm.transport import JOINED, Transport, connect
+from mpifed.comm.transport import JOINED, Transport
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
@@ -21,7 +21,7 @@ from mpifed.privacy.protection import SWEPT
 from mpifed.results.compare import compare_text
 from mpifed.results.points import write_sweep
 from mpifed.results.show import run_text
-from mpifed.run.agreement import agreed
+from mpifed.run.agreement import agreed, begin_call, settings
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import ended_before
@@ -46,27 +46,28 @@ class How(NamedTuple):
 
 def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
     """Run a job or sweep, and return the exit code. An error ends the process, on all ranks."""
+
+    def read() -> tuple[list[SweepPoint], bool]:
+        if how.resume and how.overwrite:
+            raise UsageError("--resume with --overwrite: the one goes on with a run, the other removes it; give one")
+        table = read_table(path, changes)
+        jobs = points(table, str(path))
+        if point is not None and point >= len(jobs):
+            raise UsageError(f"--point {point}: {path} has {counted(len(jobs), 'point')}, counted from 0")
+        if "sweep" not in table:  # in a sweep each point reports it, and can be run again
+            check_data(path, Path(jobs[0].job.data.path))
+        return jobs, "sweep" in table
+
     try:
-        transport = connect()
+        transport, (all_points, is_sweep) = begin_call(
+            "mpifed run",
+            read,
+            lambda jobs: {"--out": str(out), **{each.name: settings(each.job) for each in jobs[0]}},
+            guarded,
+        )
     except MpifedError as error:  # each process reports it, since there is no communicator
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
-
-    def read() -> tuple[list[SweepPoint], bool]:
-        with agreed(transport):
-            if how.resume and how.overwrite:
-                raise UsageError(
-                    "--resume with --overwrite: the one goes on with a run, the other removes it; give one"
-                )
-            table = read_table(path, changes)
-            jobs = points(table, str(path))
-            if point is not None and point >= len(jobs):
-                raise UsageError(f"--point {point}: {path} has {counted(len(jobs), 'point')}, counted from 0")
-            if "sweep" not in table:  # in a sweep each point reports it, and can be run again
-                check_data(path, Path(jobs[0].job.data.path))
-        return jobs, "sweep" in table
-
-    all_points, is_sweep = guarded(transport, None, read)
     if transport.rank == 0 and loops.compiled is None:
         say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
     folder = out or Path("runs") / all_points[0].job.name

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from mpifed.comm.transport import Transport, connect
+from mpifed.comm.transport import Transport
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
 from mpifed.core.tables import Table
@@ -21,7 +21,7 @@ from mpifed.core.text import shown_lines
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import ended
 from mpifed.job.job import Job
-from mpifed.run.agreement import agreed
+from mpifed.run.agreement import begin_call, settings
 from mpifed.run.api import run
 from mpifed.run.folder import FAILURE
 from mpifed.run.outcome import Result, code_of
@@ -49,22 +49,17 @@ def launch(
     With `accept_changed` a run is resumed even if own sources or libraries have changed, which run.json records too.
     An error on any rank ends all of them with its exit code. In a single process, errors are raised.
     """
-    transport = connect()
 
-    def guard(run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
+    def guard(transport: Transport, run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
         if transport.size > 1:
             return guarded(transport, run_dir, function, brief)
         with explaining():
             return function()
 
-    def read() -> Job:
-        with agreed(transport):
-            checked = _job(job)
-        return checked
-
-    checked: Job = guard(None, read)
+    transport, checked = begin_call("launch", lambda: _job(job), settings, guard)
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
     result: Result | None = guard(
+        transport,
         folder,
         lambda: run(
             checked,

@@ -224,7 +224,6 @@ def test_errors_of_the_system_are_explained_wherever_they_end(tmp_path: Path, mo
 
     monkeypatch.setattr(launch, "run", fails)
     monkeypatch.setattr(launch, "_job", lambda job: job)
-    monkeypatch.setattr(launch, "connect", Alone)
     with pytest.raises(MpifedError, match="not enough memory: 29 GiB"):
         launch.launch(Named(), tmp_path)  # type: ignore[arg-type]
 
