@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from launching import environment, mpiexec
-from shared_data import shared_data
+from quick import quick_disk_and_pools
 from standing import World
 
 settings.register_profile("mpifed", deadline=None)  # how long an example takes depends on who else is on the machine
@@ -198,8 +198,8 @@ _TIMER = pytest.StashKey[threading.Timer]()
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_runs() -> Iterator[None]:
-    """Runs of this process open the same data once."""
-    with shared_data():
+    """Runs of this process look for libraries once, and wait for no disk; public names alone are replaced."""
+    with quick_disk_and_pools():
         yield
 
 

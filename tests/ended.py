@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mpifed.algorithms.certificate import CERTIFICATE
-from mpifed.comm.transport import Transport
+import runs
+
 from mpifed.core.errors import NotCertified
-from mpifed.job.job import Job
-from mpifed.run import api
+from mpifed.maths.certificates import Certificate
 from mpifed.run.outcome import Result
+from mpifed.testing import Alone, Job
+
+CERTIFICATE = Certificate._fields  # columns of the history
 
 
-def run(job: Job, transport: Transport, out: Path, **how: Any) -> Result | None:
-    """`mpifed.run.api.run`, of rounds so few that a limit need not be met."""
+def run(job: Job, alone: Alone, out: Path, **how: Any) -> Result | None:
+    """A whole run, of rounds so few that a limit need not be met."""
     try:
-        return api.run(job, transport, out, **how)
+        return runs.run(job, alone, out, **how)
     except NotCertified as error:
         result: Result | None = error.result
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mpifed.job.job import Job
+from mpifed.testing import Job
 
 SOFTMAX = {"name": "softmax", "bias": False}
 

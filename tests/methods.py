@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mpifed.algorithms import ALGORITHMS
 from mpifed.core.algorithm import Algorithm
+from mpifed.testing import ALGORITHMS
 
 STEP = {"initial": 0.5, "exponent": 0.1}
 SIZES = {"batch_size": 7, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from records import record_of
 
-from mpifed.comm.transport import Alone
-from mpifed.core.exchange import play
-from mpifed.core.round import SETUP, Round
-from mpifed.job.job import Job
-from mpifed.job.participation import returning, round_of
-from mpifed.run.evaluation import measure
-from mpifed.run.setup import prepare
+from mpifed.shards.store import open_federation
+from mpifed.testing import Job, Named, rounds
 
 
 class Seen(NamedTuple):
@@ -22,48 +18,36 @@ class Seen(NamedTuple):
     model: Any  # [p]
     alpha: Any  # [N] of the clients' states; None for the bundle method
     told: list[Any]  # of every client [s_i], what it knows of alpha
-    columns: dict[str, float]  # measured
+    columns: dict[str, float | None]  # measured
     server: Any
 
 
 def rounds_of(job: Job, measured: int = 1) -> list[Seen]:
     """All rounds of a job on one rank; the last ones of every so many are measured, with 0 none."""
-    at = prepare(job, Alone())
-    clients, aggregator = at.aggregator.clients, at.aggregator
-    everybody = Round(SETUP, job.seed, np.ones(clients, dtype=bool))
-    server, states = play(at.algorithm.setup, at.server, at.clients, everybody, aggregator)
+    _, *played = rounds(job, measured=measured)
+    data = open_federation(job.data.path)
+    held = [data.shard(i, in_memory=True).rows for i in range(data.clients)]
     found = []
-    for index in range(job.rounds):
-        now = returning(job, round_of(job, clients, index))
-        server, states = play(at.algorithm.exchanges, server, states, now, aggregator)
-        columns: dict[str, Any] = {}
-        if measured and (index + 1) % measured == 0:
-            here = everybody._replace(index=index)
-            columns, _ = measure(
-                at.algorithm.measures, at.algorithm, server, aggregator.blocks, states, here, aggregator, None
-            )
-        w = server.w if hasattr(server, "w") else server.best
-        model = at.algorithm.model(server).first[:, 0]
-        alpha, told = alpha_of(at, server, states) if hasattr(server, "w") else (None, [])
-        found.append(Seen(np.array(w), np.array(model), alpha, told, columns, server))
+    for after in played:
+        w = after.server["w" if "w" in after.server else "best"]
+        alpha, told = alpha_of(data.samples, held, after.server, after.clients) if "w" in after.server else (None, [])
+        found.append(Seen(w, after.model["first"][:, 0], alpha, told, after.columns, record_of(after.server)))
     return found
 
 
-def alpha_of(at: Any, server: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+def alpha_of(N: int, held: list[Any], server: Named, clients: list[Named]) -> tuple[Any, list[Any]]:
     """What the clients of HyFDCA keep: the sum of the steps they have sent, or alpha, which all holders know alike."""
-    N = at.algorithm.problem.samples
     summed, known, told = np.zeros(N), np.full(N, np.nan), []
-    for block, state in zip(at.aggregator.blocks, states, strict=True):
-        for i, shard in enumerate(block.shards):
-            own = slice(0, shard.samples)
-            alpha = state.alpha[i, own].astype(float)
-            if np.size(server.part):
-                alpha = alpha + float(server.part) * state.other[i, own]
-            told.append(alpha)
-            if len(state.sent):
-                summed[shard.rows] += state.sent[i, own]
-            else:
-                before = known[shard.rows]
-                assert (np.isnan(before) | (before == alpha)).all()  # whoever holds a sample knows the same
-                known[shard.rows] = alpha
+    for rows, state in zip(held, clients, strict=True):
+        own = slice(0, len(rows))
+        alpha = state["alpha"][own].astype(float)
+        if "part" in server:
+            alpha = alpha + float(server["part"]) * state["other"][own]
+        told.append(alpha)
+        if "sent" in state:
+            summed[rows] += state["sent"][own]
+        else:
+            before = known[rows]
+            assert (np.isnan(before) | (before == alpha)).all()  # whoever holds a sample knows the same
+            known[rows] = alpha
     return (summed if np.isnan(known).any() else known), told

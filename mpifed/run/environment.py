@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 _PACKAGES = ("mpifed", "numpy", "scipy", "h5py", "mpi4py", "mpich", "openmpi", "cupy", "scikit-learn")
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """The versions of Python and of the installed packages on which a run's bits depend."""
     versions_by_name = {"python": platform.python_version()}
@@ -40,6 +42,7 @@ def blas() -> list[str]:
     )
 
 
+@functools.cache
 def commit() -> str | None:
     """The commit of this package's checkout, with + when it has changes; None outside one."""
     here = Path(__file__).resolve().parent

@@ -9,15 +9,14 @@ import numpy as np
 from jobs_in_python import checked
 from registry import Case, table
 
-from mpifed.comm.transport import Alone
 from mpifed.core.device import host_record
 from mpifed.core.exchange import play
 from mpifed.core.record import Record, leaves
 from mpifed.core.round import Round
-from mpifed.job.job import Job
 from mpifed.job.participation import returning, round_of
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone, Job
 
 
 class Outcome(NamedTuple):

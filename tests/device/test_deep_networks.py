@@ -13,11 +13,11 @@ from lengths import long_unless
 from make_believe import make_believe
 from registry import CASES, FEW, NAMES, Case, table
 
-from mpifed.comm.transport import Alone
 from mpifed.core.exchange import play
 from mpifed.core.round import Round
 from mpifed.maths.activations import ACTIVATIONS
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone
 
 pytestmark = pytest.mark.long
 

@@ -15,6 +15,7 @@ from both import job_of
 from jobs_in_python import checked
 from lengths import covering
 from registry import CASES, NAMES
+from written_files import read_json
 
 from mpifed import doctor
 from mpifed.comm.accumulate import make_sum
@@ -24,7 +25,6 @@ from mpifed.core.device import Device, any_on_device, host_record
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer, fields_like
 from mpifed.core.record import put, take
-from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
 from mpifed.maths import device
 from mpifed.maths.device import Cuda, open_device

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from both import assert_alike, job_of, outcome
 from registry import CASES, NAMES, Case
+from written_files import read_json
 
-from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
 from mpifed.maths import arrays, kernels, kernels_sums
 from mpifed.maths.device import open_device

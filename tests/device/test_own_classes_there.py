@@ -10,12 +10,11 @@ import pytest
 from jobs_in_python import checked
 from make_believe import make_believe
 from registry import table
+from runs import run
+from written_files import read_json
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.files.json_file import read_json
-from mpifed.job.job import Job
-from mpifed.run.api import run
+from mpifed.testing import Alone, Job
 
 
 @pytest.fixture(autouse=True)

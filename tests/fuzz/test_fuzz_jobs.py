@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 from laws.registry import CASES, Case, table
 from methods import private
 
-from mpifed.algorithms import ALGORITHMS
-from mpifed.core.privacy import Privacy
-from mpifed.job.job import Job
+from mpifed import SGD, Privacy, ServerSGD
 from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
+from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
+from mpifed.testing import ALGORITHMS, Job
 
 pytestmark = pytest.mark.long
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from quick import REAL
+
+
+@pytest.fixture(autouse=True)
+def real_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is killed has waited for the disk, as runs do."""
+    for name, call in REAL.items():
+        monkeypatch.setattr(os, name, call)
 
 
 @pytest.fixture(scope="session")

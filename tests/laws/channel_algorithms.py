@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from written_files import read_json
 
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.record import Array
 from mpifed.core.round import Round
-from mpifed.files.json_file import read_json
-from mpifed.job.job import Job
 from mpifed.job.participation import leaving, round_of
 from mpifed.run.checkpoint import Progress
+from mpifed.testing import Job
 
 SIZE = 3
 GRID = 2.0**-20  # all numbers are multiples of it, so that sums by hand have the same bits

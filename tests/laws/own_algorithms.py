@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from annotated_types import Gt
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import FedAvg
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToClients, ToServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import FedAvg
 from mpifed.algorithms.horizontal import mean
 from mpifed.algorithms.private import weighted, weights
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal

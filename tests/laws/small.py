@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.algorithms import ALGORITHMS
+from mpifed import Privacy, StepSize
 from mpifed.algorithms.private import known
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
-from mpifed.core.privacy import Privacy
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.job.components import make, optimizers
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.maths.schedules import StepSize
+from mpifed.testing import ALGORITHMS
 
 Rows = tuple[Any, Any]  # X [s, p], y [s] of a client
 

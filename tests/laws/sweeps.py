@@ -10,23 +10,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from shared_data import SharedData, shared_data
+from quick import quick_disk_and_pools
 
+from mpifed.cli import main
 from mpifed.comm.transport import connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED
 from mpifed.maths.privacy import accounting, renyi
-from mpifed.run import command
-from mpifed.run.command import How, run_command
 
 
 def ended(job: Path, out: Path) -> int:
-    """The exit code of one of them, as `mpifed run` would have it."""
+    """The exit code of one of them, by `mpifed run`."""
     try:
-        return run_command(job, (), out, None, How(progress="none"))
+        main.main(["run", str(job), "--out", str(out), "--progress", "none"], standalone_mode=False)
     except SystemExit as end:
         assert isinstance(end.code, int)
         return end.code
+    return 0
 
 
 @contextmanager
@@ -43,10 +43,8 @@ def fewer_orders() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    with shared_data(), fewer_orders(), ExitStack() as before:
-        before.callback(setattr, command, "DataCache", command.DataCache)
+    with quick_disk_and_pools(), fewer_orders(), ExitStack() as before:
         before.callback(setattr, loops, "compiled", loops.compiled)
-        command.DataCache = SharedData  # type: ignore[misc]
         if connect().rank % 2:
             loops.compiled = None
         folder, *jobs = map(Path, sys.argv[1:])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from lengths import long_unless
+from runs import run
 from scipy.stats import binom, chisquare
 from small import share_of
 
@@ -22,13 +23,11 @@ from mpifed.audit.command import audited
 from mpifed.audit.noise_attack import noise_attack
 from mpifed.audit.reader import Reader
 from mpifed.audit.replay import Replay, replay_job
-from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
-from mpifed.job.job import Job
 from mpifed.maths.privacy.discrete import levels_of
-from mpifed.run.api import run
+from mpifed.testing import Alone, Job
 
 P, COMMON, L, ROWS = 2000, 20, 10, 20  # features, those of everybody, classes, and rows of a client
 FLOATS, RUNS = 8, 40  # runs with noise in floats, and with integers

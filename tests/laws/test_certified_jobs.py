@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from launching import ROOT
+from runs import run
 
 from jobs.constraints.certify import certified, compared, last_row
 from jobs.constraints.optimum import FOUND, SHARPNESS, solve, starts
 from jobs.constraints.rows import read_rows
 from jobs.constraints.whole import DATA, names
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import NotCertified
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
-from mpifed.run.api import run
+from mpifed.testing import Alone
 
 TOLERANCE = 1e-4  # of sums of 32-bit numbers over 60,000 rows
 

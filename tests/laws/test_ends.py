@@ -12,17 +12,17 @@ from ended import of_certificate
 from jobs_in_python import checked
 from methods import SIZES
 from registry import table
+from runs import run
+from written_files import read_json
 
 from mpifed.algorithms.certificate import CERTIFICATE
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, NotCertified, UsageError
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.job import goals
 from mpifed.results.show import run_text
-from mpifed.run.api import run
+from mpifed.testing import Alone
 
 SOUND = {"rho": [0.9, 0.6], "gamma": [0.9, 0.8]}  # all conditions of the theorems hold
 

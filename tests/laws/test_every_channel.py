@@ -16,10 +16,10 @@ from lengths import long_unless
 from methods import METHODS, PEOPLE_BY_CHANCE
 from registry import CASES, FEW, NAMES, table
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
+from mpifed.testing import Alone
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -15,11 +15,11 @@ from ended import run
 from jobs_in_python import checked
 from registry import table
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
+from mpifed.testing import Alone
 
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}, "local_steps": 1}
 SSCA = {"name": "ssca", "batch_size": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "start": "paper"}

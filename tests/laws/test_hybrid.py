@@ -13,10 +13,10 @@ from lengths import covering
 from rounds import Seen, rounds_of
 
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone
 
 PENALTY = 1e-2
 RULES: dict[str, dict[str, Any]] = {

@@ -18,21 +18,20 @@ from jobs_in_python import checked
 from methods import private
 from registry import CASES, NAMES, Case, table
 from small import algorithm, answers, block_of
+from written_files import read_json
 
 from mpifed.audit.replay import replay_job
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Leaving, Round
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.job import participation
-from mpifed.job.job import Job
 from mpifed.job.participation import leaving, round_of
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone, Job
 
 CLIENTS, PER_ROUND = 11, 9  # of `skewed`
 LEAVING = {"clients_per_round": PER_ROUND, "dropout_rate": 0.2, "max_dropouts": 2}

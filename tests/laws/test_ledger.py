@@ -13,13 +13,12 @@ from lengths import covering
 from methods import SIZES
 from registry import table
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
-from mpifed.job.job import Job
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone, Job
 
 ROUNDS, B, J, L = 3, 7, 4, 10  # minibatch, hidden cells, classes
 HEAD = J * L

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from lengths import long_unless
+from runs import run
 from test_released_only import JOBS, SECRET, items, private
 
-from mpifed.comm.transport import Alone
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.privacy.disclosure import PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
-from mpifed.run.api import run
+from mpifed.testing import Alone
 
 RUNS = 4  # of each data set
 WHO = ("present", "absent")

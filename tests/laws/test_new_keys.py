@@ -21,10 +21,10 @@ from registry import table
 
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.share_deposits import TurnSecrets
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
+from mpifed.testing import Alone
 
 PDM = {
     "name": "fedpdm",

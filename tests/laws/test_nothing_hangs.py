@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from lengths import long_unless
 from registry import table
-
-from mpifed.files.json_file import read_json
+from written_files import read_json
 
 pytestmark = pytest.mark.launch
 

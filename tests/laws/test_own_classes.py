@@ -13,16 +13,15 @@ import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
 from registry import table
+from runs import run
+from written_files import read_json
 
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
-from mpifed.files.json_file import read_json
 from mpifed.files.model_file import model_sha256
-from mpifed.job.job import Job
-from mpifed.run.api import run
 from mpifed.run.launch import launch as launch_here
+from mpifed.testing import Alone, Job
 
 ROOT = Path(__file__).resolve().parents[2]
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}

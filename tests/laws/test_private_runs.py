@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import private_algorithms
 import pytest
+from forecasts import forecast
 from jobs_in_python import checked
 from lengths import long_unless
 from registry import table
+from runs import run
+from written_files import SUMMARY, read_json, write_json
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, DataError, Interrupted, UsageError
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json, write_json
 from mpifed.files.model_file import read_model
-from mpifed.files.run_folder import SUMMARY, summary
-from mpifed.forecast.job import forecast, forecast_text
-from mpifed.job.job import Job
+from mpifed.files.run_folder import summary
+from mpifed.forecast.job import forecast_text
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
 from mpifed.privacy import ledger
@@ -36,9 +36,9 @@ from mpifed.results.compare import compare_text
 from mpifed.results.criteria import criteria_of
 from mpifed.results.select_text import best_text, pareto_text
 from mpifed.results.show import run_text
-from mpifed.run.api import run
 from mpifed.run.command import How, run_command
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone, Job
 
 CLIENTS, DELTA = 8, 1e-4
 NOISE = {"name": "private_algorithms:Noise"}

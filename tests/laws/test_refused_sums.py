@@ -14,15 +14,14 @@ from ended import run
 from jobs_in_python import checked
 from methods import PEOPLE_BY_CHANCE
 from registry import table
+from written_files import read_json
 
 from mpifed.comm.masking.share_deposits import TurnSecrets
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
-from mpifed.job.job import Job
 from mpifed.job.participation import round_of
+from mpifed.testing import Alone, Job
 
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
 

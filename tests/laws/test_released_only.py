@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from registry import table
+from runs import run
+from written_files import read_json
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
 from mpifed.job.loading import dotted
 from mpifed.job.participation import leaving, round_of
 from mpifed.privacy.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
 from mpifed.results.show import run_text
-from mpifed.run.api import run
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone
 
 CLIENTS = 8
 AVG = {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.3}}

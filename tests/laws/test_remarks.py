@@ -17,12 +17,11 @@ from scipy.optimize import nnls
 
 from mpifed.algorithms.slack_costs import typical
 from mpifed.algorithms.ssca_remarks import Course, against_noise, remark
-from mpifed.comm.transport import Alone
 from mpifed.core.exchange import play
 from mpifed.core.round import SETUP, Round
-from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone, Job
 
 SOUND = {"rho": [0.9, 0.55], "gamma": [0.9, 0.6], "tau": 0.1}
 TWO = [({"classes": [0]}, 0.7), ({"classes": [1, 2]}, 0.6)]
@@ -151,7 +150,7 @@ def test_limits_that_contradict_each_other(classes: Path) -> None:
 
 def test_a_run_says_so_once_and_keeps_it(classes: Path, tmp_path: Path) -> None:
     """However little is measured: the end is."""
-    from mpifed.files.json_file import read_json
+    from written_files import read_json
 
     for every in 10, 0:
         job = job_of(classes, {"slack_cost": 1.0}, 40).model_dump(exclude_none=True)

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ended import of_certificate
+from ended import CERTIFICATE, of_certificate
 from registry import table
+from written_files import read_json
 
-from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
 
 ROUNDS = 12

@@ -16,7 +16,6 @@ from methods import SIZES
 from registry import CASES, Case, table
 
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
@@ -26,6 +25,7 @@ from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone
 
 ROUNDS, BATCH, STEP = 9, 11, 0.1
 

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 import mpifed as mf
+from mpifed.cli import data as data_command
 from mpifed.core.record import Array
-from mpifed.shards.command import data as data_command
 from mpifed.shards.store import ShardFolder, open_federation
 
 datasets = pytest.importorskip("datasets", reason="needs the extra `flwr-datasets`")

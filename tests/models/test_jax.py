@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import bare_leaves, flat
 
 from jobs.examples.own_jax import Tanh
-from mpifed.core.record import bare_leaves, flat, map_leaves
+from mpifed.core.record import map_leaves
 from mpifed.files.run_folder import summary
 from mpifed.maths.checks.examined import Examined
 from mpifed.maths.checks.networks import examine_network

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from ended import run
 from jobs_in_python import checked
+from records import bare_leaves
 
-from mpifed.comm.transport import Alone
 from mpifed.core.exchange import play
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import bare_leaves, leaves, map_leaves
+from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.activations import ACTIVATIONS
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import MLP, TorchNetwork
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 import nets  # noqa: E402  # needs torch

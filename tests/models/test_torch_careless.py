@@ -11,8 +11,9 @@ import careless
 import numpy as np
 import pytest
 import torch
+from records import bare_leaves, flat
 
-from mpifed.core.record import bare_leaves, flat, map_leaves
+from mpifed.core.record import map_leaves
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import TorchNetwork
 

@@ -12,18 +12,18 @@ import nets
 import numpy as np
 import pytest
 import torch
+from records import bare_leaves, flat
 from test_torch_bits import hashes
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import FedAvg, Privacy
 from mpifed.algorithms.local import LocalSteps
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
-from mpifed.core.privacy import Privacy
-from mpifed.core.record import bare_leaves, flat, leaves, map_leaves
+from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.files.history import read_history

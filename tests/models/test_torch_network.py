@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from nets import REFUSED
+from records import bare_leaves, flat
 from torch.func import functional_call
 from torch.nn import functional
 
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import bare_leaves, flat, leaves, map_leaves, vectors
+from mpifed.core.record import leaves, map_leaves, vectors
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import MLP, Softmax, TorchNetwork
 from mpifed.maths.objectives.network import NeuralNetwork

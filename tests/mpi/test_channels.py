@@ -13,12 +13,12 @@ from jobs_in_python import checked
 from test_transport import around_a_piece, worlds
 
 from mpifed.comm.accumulate import make_sum
-from mpifed.comm.transport import Alone, Bytes
+from mpifed.comm.transport import Bytes
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Field, ToServer
 from mpifed.job import validation
-from mpifed.job.job import Job
 from mpifed.run.api import run
+from mpifed.testing import Alone, Job
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from ended import run
 from jobs_in_python import checked
+from rank_runs import run
 from test_transport import worlds
 
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.placement import place
-from mpifed.comm.transport import Alone, Transport
+from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError, MpifedError, NotCertified, NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
@@ -24,9 +24,9 @@ from mpifed.core.round import Round
 from mpifed.core.states import ClientStates
 from mpifed.files.clients import read_clients
 from mpifed.files.model_file import model_sha256
-from mpifed.job.job import Job
 from mpifed.run import api
 from mpifed.run.checkpoint import Checkpoints, Progress
+from mpifed.testing import Alone, Job
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

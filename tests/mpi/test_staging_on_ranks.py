@@ -9,13 +9,13 @@ from jobs_in_python import checked, job_table
 
 from mpifed.comm.node_map import NodeMap
 from mpifed.comm.placement import place
-from mpifed.comm.transport import Alone, MPITransport
+from mpifed.comm.transport import MPITransport
 from mpifed.core.errors import DataError, MpifedError
 from mpifed.core.record import leaves
 from mpifed.files.model_file import model_sha256
-from mpifed.job.job import Job
 from mpifed.run.api import run
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone, Job
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

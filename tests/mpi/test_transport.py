@@ -13,8 +13,9 @@ import pytest
 from sub_worlds import worlds
 
 from mpifed.comm import allreduce as module
-from mpifed.comm.transport import Alone, MPITransport, connect
+from mpifed.comm.transport import MPITransport, connect
 from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageError
+from mpifed.testing import Alone
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZES = [0, 1, 7, 1000]

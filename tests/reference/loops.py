@@ -12,16 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jobs_in_python import checked
-from paper import model_flat
+from records import record_of, together
 
-from mpifed.comm.transport import Alone
-from mpifed.core.exchange import play
 from mpifed.core.record import leaves
-from mpifed.core.round import Round
-from mpifed.job.job import Job
-from mpifed.job.participation import round_of
-from mpifed.run.setup import Ready, prepare
 from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.testing import Job, participants, rounds
+from mpifed.testing import minibatches as drawn
 
 Gradient = Callable[[Any, Any, Any], Any]  # (w [d], X [s, p], y [s]) -> [d], with all penalties
 SEED = 11
@@ -51,40 +47,54 @@ def local_job(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job
 # --- the product ---------------------------------------------------------------------------------------------------
 
 
+class Hosted(NamedTuple):
+    """All clients of a job, as if one process computed them together."""
+
+    clients: Any  # [N]
+    shards: list[Any]
+
+
+class Sums(NamedTuple):
+    """What `Played` says of where clients are."""
+
+    clients: int
+    blocks: list[Hosted]
+
+
+class Ready(NamedTuple):
+    """The clients of a job and their data."""
+
+    aggregator: Sums
+
+
 class Played(NamedTuple):
     """What the product has after all rounds."""
 
     ready: Ready
     server: Any
-    clients: list[Any]  # a record for each block
-
-    @property
-    def model(self) -> Any:
-        """[d]"""
-        return model_flat(self.ready.algorithm.model(self.server))
+    clients: list[Any]  # one record, [N, ...]
+    model: Any  # [d]
 
     def kept(self, field: str) -> Any:
         """[N, d] what the clients keep under this name, or as their whole state."""
-        found = np.empty((self.ready.aggregator.clients, len(self.model)))
-        for block, state in zip(self.ready.aggregator.blocks, self.clients, strict=True):
-            record = getattr(state, field) if field else state
-            found[block.clients] = np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in leaves(record)], axis=1)
-        return found
+        (state,) = self.clients
+        record = getattr(state, field) if field else state
+        return np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in leaves(record)], axis=1)
 
 
 def played(task: Job) -> Played:
     """All rounds of a job, by the product."""
-    ready = prepare(task, Alone())
-    server, clients = ready.server, ready.clients
-    for index in range(task.rounds):
-        now = round_of(task, ready.aggregator.clients, index)
-        server, clients = play(ready.algorithm.exchanges, server, clients, now, ready.aggregator)
-    return Played(ready, server, clients)
+    (*_, last) = rounds(task)
+    data = open_federation(task.data.path)
+    shards = [data.shard(i, in_memory=True) for i in range(data.clients)]
+    hosted = Hosted(np.arange(data.clients), shards)
+    model = np.concatenate([leaf.ravel() for leaf in last.model.values()])
+    return Played(Ready(Sums(data.clients, [hosted])), record_of(last.server), [together(last.clients)], model)
 
 
 def start_of(task: Job) -> Any:
     """[d] the product's model before round 0."""
-    return played(task.model_copy(update={"rounds": 0})).model
+    return np.concatenate([leaf.ravel() for leaf in next(rounds(task)).model.values()])
 
 
 # --- data and draws ------------------------------------------------------------------------------------------------
@@ -103,10 +113,9 @@ def rows_of(data: str | Path | ShardFolder) -> list[tuple[Any, Any]]:
 
 def present(task: Job, clients: int, t: int) -> list[int]:
     """Who takes part in round t = 1, 2, ..."""
-    now, some = Round(t - 1, task.seed, np.ones(clients, dtype=bool)), task.participation.clients_per_round
-    if some is None:
-        return list(range(clients))
-    return sorted(now.rng("participation").choice(clients, some, replace=False).tolist())
+    found: list[int] = participants(task, t).tolist()
+    assert clients == open_federation(task.data.path).clients
+    return found
 
 
 def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
@@ -114,15 +123,8 @@ def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
 
     They are drawn at once, and so are disjoint; but where every gradient is made noisy, step by step.
     """
-    Q, b = task.algorithm.get("local_steps", 1), min(task.algorithm["batch_size"], size)
-    now, privacy = Round(t - 1, task.seed, np.zeros(0, dtype=bool)), task.privacy
-    one, rows = np.array([client]), np.array([size])
-    if privacy is not None and privacy.sampling == "poisson" and privacy.level == "sample":
-        coins = [now.coins(f"minibatch {r}", one, rows, np.array([b / size])) for r in range(Q)]
-        return [drawn[0][counts[0]] for drawn, counts in coins]
-    if privacy is not None and privacy.on_gradients:
-        return [now.draw(f"minibatch {r}", one, rows, b)[0] for r in range(Q)]
-    return list(now.draw("minibatch", one, rows, Q * b)[0].reshape(Q, b))
+    assert size == open_federation(task.data.path).counts[client]
+    return list(drawn(task, t, client))
 
 
 # --- gradients of mean losses, sample by sample --------------------------------------------------------------------

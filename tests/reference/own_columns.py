@@ -11,8 +11,8 @@ from loops import present
 from paper import make_data, step_size
 
 from mpifed.core.round import Round
-from mpifed.job.job import Job
 from mpifed.shards.store import open_federation
+from mpifed.testing import Job
 
 PENALTY = 1e-2
 SGD = {

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from ended import run
 from jobs_in_python import checked
+from records import record_of
 
-from mpifed.comm.transport import Alone
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.job.job import Job
 from mpifed.run.outcome import Result
-from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone, Job, rounds
 
 # --- jobs and data -----------------------------------------------------------------------------------------------
 
@@ -118,8 +117,7 @@ def draw(task: Job, data: Data, t: int) -> Drawn:
 
 def first_model(task: Job) -> Any:
     """w^1, "any": the product's."""
-    ready = prepare(task, Alone())
-    return ready.algorithm.model(ready.server)
+    return record_of(next(rounds(task)).model)
 
 
 # --- the network, component by component -------------------------------------------------------------------------

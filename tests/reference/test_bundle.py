@@ -13,11 +13,10 @@ from rounds import rounds_of
 from scipy.optimize import minimize
 
 from mpifed.algorithms.bundle import PARTS, Planes, with_plane
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.job.job import Job
 from mpifed.maths.simplex import least_on_simplex
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone, Job
 
 PENALTY = 1e-2
 SOFTMAX = {"name": "softmax", "bias": False, "l2": 1e-2}

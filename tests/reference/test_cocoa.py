@@ -12,17 +12,17 @@ import pytest
 from loops import played, present, rows_of
 from own_columns import PENALTY, close, task
 from paper import make_data
+from runs import run
 from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 import mpifed.algorithms.cocoa
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
-from mpifed.run.api import run
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone
 
 COCOA = {"name": "cocoa"}
 

@@ -11,17 +11,16 @@ import pytest
 from jobs_in_python import checked
 from loops import rows_of
 from paper import make_data, step_size
+from records import flat
+from runs import run
 
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.comm.transport import Alone
+from mpifed import FedAvg
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import play
-from mpifed.core.record import flat
 from mpifed.core.round import Round
-from mpifed.job.job import Job
-from mpifed.run.api import run
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone, Job
 
 ROUNDS, SEED = 4, 5
 STEP = {"initial": 0.4, "exponent": 0.25}

@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from lengths import covering
-from loops import PRIVATE, gradient_of, local_job, minibatches, played, present, rows_of, start_of
+from loops import PRIVATE, gradient_of, local_job, minibatches, present, rows_of, start_of
 from paper import make_data, model_flat, step_size
+from prepared import played
+from records import flat
+from runs import run
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
-from mpifed.core.record import flat, map_leaves
+from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
-from mpifed.job.job import Job
-from mpifed.run.api import run
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone, Job
 
 RHO = 2.0
 RULES: dict[str, dict[str, float]] = {

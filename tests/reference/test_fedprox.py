@@ -15,7 +15,7 @@ from lengths import covering
 from loops import PRIVATE, gradient_of, local_job, minibatches, played, present, rows_of, start_of
 from paper import make_data, step_size
 
-from mpifed.job.job import Job
+from mpifed.testing import Job
 
 STEP = {"initial": 0.4, "exponent": 0.3}
 SOME = {"participation": {"clients_per_round": 3}}

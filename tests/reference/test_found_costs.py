@@ -28,8 +28,8 @@ from paper import (
 from scipy.optimize import minimize
 
 from mpifed.core.errors import UsageError
-from mpifed.job.job import Job
 from mpifed.maths.terms import Loss
+from mpifed.testing import Job
 
 ROUNDS = 30
 RULE: dict[str, Any] = {"batch_size": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.15, "slack_cost": "auto"}
@@ -201,8 +201,8 @@ def test_limits_that_contradict_each_other_leave_finite_costs(classes: Path, tmp
 
 
 def test_local_steps_send_no_values_for_margins(classes: Path) -> None:
-    from mpifed.comm.transport import Alone
     from mpifed.run.setup import prepare
+    from mpifed.testing import Alone
 
     rule = {**RULE, "name": "ssca", "local_steps": 2, "margins": "auto"}
     task = job(classes, rule, {"name": "softmax", "bias": False}, 2, constraint=[{"name": "norm", "limit": 1.0}])

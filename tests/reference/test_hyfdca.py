@@ -16,11 +16,10 @@ from paper import make_data
 from rounds import rounds_of
 from scipy.optimize import minimize_scalar
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
-from mpifed.job.job import Job
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone, Job
 
 PENALTY = 1e-2
 CLOSE = {"rtol": 0, "atol": 1e-11}  # sums over some hundred rows in float64

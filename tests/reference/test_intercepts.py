@@ -14,16 +14,16 @@ from click.testing import CliRunner
 from jobs_in_python import checked
 from lengths import covering, long_unless
 from paper import read
+from runs import run
 from scipy.optimize import minimize
 
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.record import leaves
 from mpifed.files.run_folder import job_of
-from mpifed.run.api import run
 from mpifed.run.outcome import Result
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone
 
 DOUBLE = {"dtype": "float64"}
 RIDGE = {"name": "least-squares", "l2": 0.05}

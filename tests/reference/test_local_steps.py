@@ -28,14 +28,13 @@ from paper import (
     value_of,
 )
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import play as play_round
 from mpifed.core.round import Round
-from mpifed.job.job import Job
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.surrogate import Surrogate
 from mpifed.run.setup import prepare
+from mpifed.testing import Alone, Job
 
 ROUNDS, TAU, HIDDEN = 5, 0.3, 3
 RULE: dict[str, Any] = {

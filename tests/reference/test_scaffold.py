@@ -15,7 +15,7 @@ from lengths import covering
 from loops import PRIVATE, Played, gradient_of, local_job, minibatches, played, present, rows_of, start_of
 from paper import make_data, model_flat, step_size
 
-from mpifed.job.job import Job
+from mpifed.testing import Job
 
 STEP = {"initial": 0.4, "exponent": 0.3}
 EXACT = {"rtol": 0, "atol": 1e-12}

@@ -45,7 +45,7 @@ from paper import (
     value_of,
 )
 
-from mpifed.job.job import Job
+from mpifed.testing import Job
 
 ROUNDS, B, TAU, HIDDEN = 7, 3, 0.15, 4
 RULE = {"name": "ssca", "batch_size": B, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": TAU}

@@ -31,7 +31,7 @@ from paper import (
     without_biases,
 )
 
-from mpifed.job.job import Job
+from mpifed.testing import Job
 
 ROUNDS = 7
 RULE: dict[str, Any] = {

@@ -6,7 +6,8 @@ import os
 import time
 from dataclasses import dataclass
 
-from mpifed.algorithms.fedavg import FedAvg, FedAvgBroadcast, FedAvgServer
+from mpifed import FedAvg
+from mpifed.algorithms.fedavg import FedAvgBroadcast, FedAvgServer
 from mpifed.core.round import Round
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from mpifed.core.errors import UsageError
-from mpifed.job.job import Job
 from mpifed.job.loading import check_data
 from mpifed.results.show import must_be_run
 from mpifed.run.folder import same_job
+from mpifed.testing import Job
 
 NAME = "a b'c"
 Launch = Callable[..., Any]

@@ -14,13 +14,13 @@ from typing import Any
 import click
 import pytest
 from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of, sentences
+from written_files import FIRST, LEDGER
 
 from mpifed.cli import main
 from mpifed.core import errors
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.exchange import ToServer
-from mpifed.files.history_csv import FIRST, LEDGER
 from mpifed.job.loading import read_table
 from mpifed.job.sweep import points
 from mpifed.shards.maps import read_map

@@ -12,12 +12,11 @@ import pytest
 from click.shell_completion import BashComplete, CompletionItem, ZshComplete
 from click.testing import CliRunner
 
-from mpifed.algorithms import ALGORITHMS
 from mpifed.cli import main
 from mpifed.explain.answers import explained
 from mpifed.explain.entries import Explanation, entries
-from mpifed.job.job import Job
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.testing import ALGORITHMS, Job
 
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:

@@ -13,12 +13,10 @@ import pytest
 import scipy.stats
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from written_files import SUMMARY, History, write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
-from mpifed.files.history import History
-from mpifed.files.json_file import write_json
-from mpifed.files.run_folder import SUMMARY
 from mpifed.plots.convergence import MOST_LINES, draw, figure, terminal
 from mpifed.plots.labels import labels_of
 from mpifed.plots.lines import PlottedLines, curve, read_lines

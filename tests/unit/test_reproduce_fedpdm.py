@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from mpifed.job.job import Job
+from mpifed.testing import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 AT = (30, 90, 300)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs_in_python import checked
+from written_files import read_json
 
 from mpifed.core.errors import DataError
-from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
 
 ROOT = Path(__file__).resolve().parents[2]

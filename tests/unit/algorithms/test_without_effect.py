@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mpifed.forecast.job import algorithm_of
-from mpifed.job.job import Job
 from mpifed.shards import store
+from mpifed.testing import Job
 
 LIMIT = [{"name": "loss", "limit": 9.0}]
 TWO = {"slack_cost": [1.0, 10.0], "stage_rounds": 5}

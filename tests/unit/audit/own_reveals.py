@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from records import flat, unflat
 
-from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.cocoa import Change, CoCoA
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import CoCoA, FedAvg
+from mpifed.algorithms.cocoa import Change
 from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
@@ -24,10 +24,11 @@ from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
-from mpifed.core.record import Array, flat, map_leaves, unflat
+from mpifed.core.record import Array, map_leaves
 from mpifed.core.reveals import AddedNoise, DualSum, InnerProducts, MeanGradient, Received
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
+from mpifed.testing import ALGORITHMS
 
 
 class Renamed:

@@ -13,6 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 from jobs_in_python import checked
 from methods import METHODS, named
+from runs import run
+from written_files import read_json
 
 from mpifed.audit.command import audited
 from mpifed.audit.findings import NAMES
@@ -21,11 +23,9 @@ from mpifed.audit.report import Audit, as_json, as_text
 from mpifed.audit.sealed import sealed
 from mpifed.audit.uniformity import examine
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
-from mpifed.files.json_file import read_json
 from mpifed.privacy.disclosure import NOTE
-from mpifed.run.api import run
+from mpifed.testing import Alone
 
 SSCA = {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 VERTICAL = SSCA | {"name": "ssca", "batch_size": 5}

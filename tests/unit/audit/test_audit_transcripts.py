@@ -11,14 +11,14 @@ import h5py
 import numpy as np
 import pytest
 from jobs_in_python import checked, fedavg, job_table
+from runs import run
 
 from mpifed.audit.command import audited
 from mpifed.audit.replay import replay_job
 from mpifed.comm.masking.channel import Masked
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
-from mpifed.run.api import run
 from mpifed.run.transcript import Transcript
+from mpifed.testing import Alone
 
 
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked, fedavg, job_table
+from records import flat
+from runs import run
 
 from mpifed.audit.messages import complete, decoded, filled, plan_of, plays
 from mpifed.audit.replay import replay_job
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
-from mpifed.core.record import flat, leaves, map_leaves
+from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.job.job import Job
-from mpifed.run.api import run
 from mpifed.run.transcript import Recorded, Transcript, is_recorded, read, together
+from mpifed.testing import Alone, Job
 
 
 class Question(NamedTuple):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forecasts import forecast
 
 from mpifed.batch.needs import check_time, mib_of, needs, notes
 from mpifed.core.errors import UsageError
-from mpifed.forecast.job import forecast
 
 
 def test_the_forecast_of_a_job(digits: Path, job: Callable[..., Path]) -> None:

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from pretended import Slurm, killed
+from written_files import write_json
 
 from mpifed.batch.record import Record, Submission, last_words, write
 from mpifed.batch.status import statuses_of
 from mpifed.batch.status import text as text_of
 from mpifed.cli import main
 from mpifed.core.text import fitted
-from mpifed.files.json_file import write_json
-from mpifed.job.job import Job, read_table
+from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 from mpifed.results.points import write_sweep
 from mpifed.run.lock import is_alive, this_process
+from mpifed.testing import Job
 
 Write = Callable[..., Path]
 HEADER = "round,elapsed_s,train_loss,test_accuracy,objective,up_bytes,down_bytes,epsilon\n"

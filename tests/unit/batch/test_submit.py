@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from pretended import Slurm, killed
+from written_files import write_json
 
 from mpifed.batch import needs, record, submit
 from mpifed.batch.needs import Needs
 from mpifed.batch.script import options_of
 from mpifed.batch.submit import ranges
 from mpifed.cli import main
-from mpifed.files.json_file import write_json
-from mpifed.job.job import Job, read_table
+from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 from mpifed.run.lock import this_process
+from mpifed.testing import Job
 
 pytestmark = pytest.mark.usefixtures("scripts")
 Write = Callable[..., Path]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from mpifed.comm import accumulate
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.message_layout import Place
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves, map_leaves
+from mpifed.testing import Alone
 
 
 class Inner(NamedTuple):

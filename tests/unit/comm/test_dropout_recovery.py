@@ -14,11 +14,11 @@ from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.channel import Masked
 from mpifed.comm.masking.dropout_recovery import Dropouts, threshold
 from mpifed.comm.masking.share_deposits import TurnSecrets, open_keys, open_seed
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import ToClients, ToServer
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
+from mpifed.testing import Alone
 
 TWO = Protection("masked", max_dropouts=2)
 

@@ -14,11 +14,11 @@ from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.encryption.paillier import PackedPaillier
 from mpifed.comm.encryption.schemes import check, make_scheme
 from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients, UsageError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Leaving, Round
+from mpifed.testing import Alone
 
 CLIENTS = 5
 

@@ -12,9 +12,9 @@ from ranks import on_ranks
 
 from mpifed.comm.channel import ChannelSetting
 from mpifed.comm.keys import Keyring, agree, derive, seal, unseal
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.holdings import Cells
+from mpifed.testing import Alone
 
 
 def private(text: str) -> X25519PrivateKey:

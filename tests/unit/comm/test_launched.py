@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mpifed.comm.mpi import launched_ranks
-from mpifed.comm.transport import Alone, connect
+from mpifed.comm.transport import connect
 from mpifed.core.errors import DataError, UsageError
+from mpifed.testing import Alone
 
 
 @pytest.mark.parametrize(

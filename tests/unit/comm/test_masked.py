@@ -13,11 +13,11 @@ from ranks import on_ranks, totals
 from mpifed.comm.channel import ChannelSetting, Protection
 from mpifed.comm.key_streams import Pad
 from mpifed.comm.masking.channel import Masked
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
+from mpifed.testing import Alone
 
 SPLITS = [[[0, 1, 2, 3, 4, 5]], [[], [0, 1, 2], [3, 4, 5]], [[2], [0, 5], [1], [3, 4]], [[], [0, 1, 2, 3, 4, 5]]]
 

@@ -12,8 +12,8 @@ from masking import CHANCE, Case, chi_square, leaving, placed, play, values, vec
 from mpifed.comm.channel import Protection
 from mpifed.comm.key_streams import Pad, Stream
 from mpifed.comm.masking.channel import Masked
-from mpifed.comm.transport import Alone
 from mpifed.core.exchange import Field, ToClients, ToServer
+from mpifed.testing import Alone
 
 
 def uploads(case: Case, turns: int = 1) -> tuple[Masked, list[dict[int, Any]]]:

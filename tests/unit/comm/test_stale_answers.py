@@ -10,12 +10,12 @@ from ranks import Threads, on_ranks
 
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Protection
-from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange, Field, Placed, ToClients, ToServer, play
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Round
+from mpifed.testing import Alone
 
 CLIENTS, ROWS, COLUMNS = 7, 11, 6
 # row groups overlap in part, as arbitrary maps allow; the last one is one client's alone

@@ -15,11 +15,11 @@ from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.encryption.decryption import DecryptionRequest
 from mpifed.comm.encryption.schemes import make_scheme
 from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
+from mpifed.testing import Alone
 
 
 def _missing() -> str:

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import FedAvg
 from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import breaches
 from mpifed.core.exchange import ToServer
 from mpifed.maths.objectives import OBJECTIVES, LeastSquares, LinearScores, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.maths.terms import TERMS, Loss, Sampled, Term
+from mpifed.testing import ALGORITHMS
 
 
 @dataclass(frozen=True)

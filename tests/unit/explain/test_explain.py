@@ -9,7 +9,7 @@ import pytest
 from annotated_types import Gt
 from click.testing import CliRunner
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import FedAvg
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
 from mpifed.explain.answers import explained

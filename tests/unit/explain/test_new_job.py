@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from mpifed.algorithms import ALGORITHMS
 from mpifed.explain.entries import entries
 from mpifed.explain.new_job import new_job
-from mpifed.job.job import Job
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.testing import ALGORITHMS, Job
 
 if sys.version_info >= (3, 11):
     import tomllib

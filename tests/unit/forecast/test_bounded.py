@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forecasts import forecast
 
 from mpifed.core.errors import UsageError
 from mpifed.forecast import extrapolated, rehearsal
-from mpifed.forecast.job import forecast, forecast_text
+from mpifed.forecast.job import forecast_text
 
 
 @pytest.fixture

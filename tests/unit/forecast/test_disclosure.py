@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forecasts import forecast
 from jobs_in_python import fedavg, job_table
 
 from mpifed.core.errors import UsageError
-from mpifed.forecast.job import forecast, forecast_text
+from mpifed.forecast.job import forecast_text
 
 VERTICAL = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
 ALLOW = 'aggregation.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'

@@ -12,18 +12,18 @@ import pytest
 import tomli_w
 from click.testing import CliRunner
 from ended import run
+from forecasts import forecast
 from jobs_in_python import as_in_a_file, fedavg, job_table
 from lengths import long_unless
+from written_files import read_json
 
 from mpifed.cli import main
 from mpifed.comm.placement import place
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
-from mpifed.files.json_file import read_json
 from mpifed.forecast import rehearsal
-from mpifed.forecast.job import forecast, forecast_text
-from mpifed.job.job import Job
+from mpifed.forecast.job import forecast_text
 from mpifed.shards import store
+from mpifed.testing import Alone, Job
 
 SEALED = ["masked", "encrypted"]
 OWN = '''

@@ -9,7 +9,7 @@ import pytest
 from jobs_in_python import checked
 
 from mpifed.job import goals
-from mpifed.job.job import Job
+from mpifed.testing import Job
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 

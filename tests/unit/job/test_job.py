@@ -12,18 +12,15 @@ import tomli_w
 from jobs_in_python import as_in_a_file, checked, job_table
 from methods import METHODS, named
 
-from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import SGD, FedAvg, Privacy, StepSize
 from mpifed.algorithms.functions import Constraint
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.core.privacy import Privacy
-from mpifed.job.job import Job, read_table, set_value
+from mpifed.job.job import read_table, set_value
 from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
-from mpifed.maths.optimizers import SGD
-from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import ErrorRate, Loss, Norm
+from mpifed.testing import ALGORITHMS, Job
 
 
 def table(**changes: Any) -> dict[str, Any]:

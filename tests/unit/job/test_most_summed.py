@@ -9,9 +9,9 @@ from jobs_in_python import checked
 
 from mpifed.comm.accumulate import make_sum
 from mpifed.core.exchange import Problem
-from mpifed.job.job import Job
 from mpifed.job.participation import most_summed
 from mpifed.maths.objectives import Softmax
+from mpifed.testing import Job
 
 CLIENTS = 100_000  # times the default bound of 2^50 steps: beyond one int64
 

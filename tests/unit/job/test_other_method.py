@@ -9,7 +9,7 @@ import pytest
 from pages import ROOT
 
 from mpifed.core.errors import UsageError
-from mpifed.job.job import Job
+from mpifed.testing import Job
 
 SSCA = ROOT / "jobs" / "ssca" / "alg2-auto.toml"
 

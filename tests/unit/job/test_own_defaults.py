@@ -9,12 +9,12 @@ import pytest
 from annotated_types import Gt, Lt
 from jobs_in_python import as_in_a_file
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import FedAvg, StepSize
 from mpifed.core.contract import remember
 from mpifed.core.errors import UsageError
-from mpifed.job.job import Job
 from mpifed.maths.objectives import Softmax
-from mpifed.maths.schedules import LearningRate, StepSize
+from mpifed.maths.schedules import LearningRate
+from mpifed.testing import Job
 
 
 @dataclass(frozen=True)

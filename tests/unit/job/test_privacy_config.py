@@ -12,16 +12,15 @@ from jobs_in_python import checked, fedavg, job_table
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from mpifed.algorithms.fedavg import FedAvg
+from mpifed import FedAvg, Privacy
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.core.privacy import Privacy
 from mpifed.core.record import Array
-from mpifed.job.job import Job
 from mpifed.maths.objectives import Softmax
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.privacy.calibration import settle
+from mpifed.testing import Job
 
 PRIVATE = {"delta": 1e-3, "clip": 1.0, "noise_multiplier": 2.0}
 

@@ -8,12 +8,11 @@ import pytest
 from jobs_in_python import as_in_a_file
 from test_job import complaints, table
 
-from mpifed.algorithms import ALGORITHMS
 from mpifed.core.errors import UsageError
 from mpifed.core.nearest import SYNONYMS, nearest
-from mpifed.job.job import Job
 from mpifed.job.renamed import RENAMED, TABLES, VALUES, Renamed, old_words
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.testing import ALGORITHMS, Job
 
 KEYS = [entry for entry in RENAMED if entry.key is not None]
 

@@ -12,19 +12,18 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from jobs_in_python import SOFTMAX, checked, fedavg, job_table
+from runs import run
+from written_files import read_json
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, UsageError
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
-from mpifed.job.job import Job
 from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.job.time_model import KINDS, PRESETS, described, figures, simulate
 from mpifed.results.costs import simulated_lines
 from mpifed.results.show import run_summary, run_text
-from mpifed.run.api import run
+from mpifed.testing import Alone, Job
 
 LINK = {"latency_s": 0.1, "up_bytes_per_s": 1000.0, "down_bytes_per_s": 4000.0}
 # two plays with 3 clients, of whom the largest sends 100 values and is told 200

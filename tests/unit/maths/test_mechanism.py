@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpifed import Privacy
 from mpifed.core import loops
-from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy.mechanism import (
     FINE,
     SMOOTH,

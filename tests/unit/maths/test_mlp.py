@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import bare_leaves, flat, unflat
 from scipy.stats import norm
 
-from mpifed.core.record import NamedArrays, bare_leaves, flat, leaves, map_leaves, unflat
+from mpifed.core.record import NamedArrays, leaves, map_leaves
 from mpifed.job.components import MODEL, make, written_out, wrong_with
 from mpifed.maths.activations import ACTIVATIONS
 from mpifed.maths.clipping import clipped_gradient

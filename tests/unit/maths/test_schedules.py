@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.maths.optimizers import SGD
-from mpifed.maths.schedules import CosineDecay, PowerDecay, StepDecay, StepSize, unmet
+from mpifed import SGD, CosineDecay, PowerDecay, StepDecay, StepSize
+from mpifed.maths.schedules import unmet
 
 ALL = [
     "rho -> 0", "sum rho = infinity", "sum rho^2 < infinity", "gamma -> 0", "sum gamma = infinity",

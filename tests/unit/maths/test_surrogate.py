@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad, minimize
 
+from mpifed import StepSize
 from mpifed.core.record import leaves, map_leaves
-from mpifed.maths.schedules import StepSize
 from mpifed.maths.surrogate import (
     Start,
     Surrogate,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mpifed import Privacy
 from mpifed.core.errors import UsageError
-from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy.accounting import epsilon, wrong_combination
 
 DELTA = 1e-5

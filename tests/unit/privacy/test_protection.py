@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 
+from mpifed import Privacy
 from mpifed.comm.channel import Protection
-from mpifed.core.privacy import Privacy
-from mpifed.job.job import Job
 from mpifed.maths.privacy import accounting
 from mpifed.maths.privacy.release import Release
 from mpifed.privacy.protection import collusion, from_whom, warnings_of
 from mpifed.privacy.spending import Spending
+from mpifed.testing import Job
 
 UNCOVERED = "sees each client's upload, with its part of the noise, and is not covered"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mpifed.core.privacy import Privacy
+from mpifed import Privacy
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.release import Release
 from mpifed.privacy import spending as spending_module

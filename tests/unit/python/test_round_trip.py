@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import mpifed as mf
-from mpifed.algorithms import ALGORITHMS
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import TERMS
+from mpifed.testing import ALGORITHMS
 
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((60, 4)).astype("f4")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tomli_w
 from test_show import mpifed, write_run, write_sweep
+from written_files import write_json
 
-from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_sha256, write_arrays
 from mpifed.results.best import select
 from mpifed.results.points import read_settings

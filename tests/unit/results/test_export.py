@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from written_files import read_json, write_json
 
 from mpifed.cli import main
-from mpifed.files.json_file import read_json, write_json
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 

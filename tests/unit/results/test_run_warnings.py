@@ -13,7 +13,8 @@ from test_show import mpifed
 from written_runs import JOB, write_made_run, write_made_sweep
 
 import mpifed as mf
-from mpifed.algorithms.cocoa import UNSAFE_SIGMA, CoCoA
+from mpifed import CoCoA
+from mpifed.algorithms.cocoa import UNSAFE_SIGMA
 from mpifed.core.exchange import Problem
 from mpifed.maths.objectives import Hinge
 from mpifed.results.best import select

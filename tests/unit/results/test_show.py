@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 import tomli_w
 from click.testing import CliRunner
+from written_files import FIRST, LEDGER, SUMMARY, write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
-from mpifed.files.history_csv import FIRST, LEDGER
-from mpifed.files.json_file import write_json
-from mpifed.files.run_folder import SUMMARY
 from mpifed.job.job import read_table
 from mpifed.results.best import select
 from mpifed.results.compare import compare_text

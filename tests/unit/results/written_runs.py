@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from written_files import History, write_json
 
 from mpifed.core.tables import Table
-from mpifed.files.history import History
-from mpifed.files.json_file import write_json
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.results.points import write_sweep
 

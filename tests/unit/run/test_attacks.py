@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import BudgetSpent, DataError, Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.io_errors import explaining
 from mpifed.files.history import read_history
@@ -20,6 +19,7 @@ from mpifed.files.json_file import read_json
 from mpifed.job.loading import read_table
 from mpifed.run.api import stop_on_signals
 from mpifed.run.launch import guarded
+from mpifed.testing import Alone
 
 
 class Untold(Exception):

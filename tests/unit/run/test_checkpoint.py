@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from written_files import read_json, write_json
 
-from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.states import ClientStates
-from mpifed.files.json_file import read_json, write_json
 from mpifed.run import checkpoint_files
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.shards.hdf5 import open_hdf5
+from mpifed.testing import Alone
 
 
 class Inner(NamedTuple):

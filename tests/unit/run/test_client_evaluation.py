@@ -9,26 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import run
+from forecasts import forecast
 from jobs_in_python import checked, fedavg, job_table
 from sklearn import metrics as sklearn
+from written_files import read_json
 
 import mpifed as mf
-from mpifed.comm.transport import Alone
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import leaves
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
-from mpifed.forecast.job import forecast
-from mpifed.job.job import Job
 from mpifed.privacy.disclosure import uncovered
 from mpifed.results.show import run_text
 from mpifed.run.scoring import test_scores as scores
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone, Job
 
 RNG = np.random.default_rng(8)
 SIZES = (40, 1, 25, 12, 2, 60, 33)  # the clients of 1 and 2 rows have no test rows

@@ -14,14 +14,13 @@ from click.testing import CliRunner
 from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError
 from mpifed.files.json_file import content, read_json, write_json
 from mpifed.files.run_folder import read_run, summary
 from mpifed.files.schemas import Digest, FileName, JobTables, RunJson, conforming
-from mpifed.job.job import Job
 from mpifed.run.api import run
 from mpifed.run.progress import Reporter
+from mpifed.testing import Alone, Job
 
 PRIVATE = {"privacy": {"noise_multiplier": 2.0, "noise": "test", "delta": 1e-5, "clip": 0.3}}
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from written_files import write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError
-from mpifed.files.json_file import write_json
 from mpifed.run import follow
 from mpifed.run.lock import this_process
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from written_files import read_json, write_json
 
-from mpifed.comm.transport import Alone, _Failure
+from mpifed.comm.transport import _Failure
 from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalError, UsageError
-from mpifed.files.json_file import read_json, write_json
 from mpifed.run import launch
 from mpifed.run.agreement import agreed
 from mpifed.run.launch import guarded, message
 from mpifed.run.outcome import code_of
+from mpifed.testing import Alone
 
 
 class Ended(BaseException):

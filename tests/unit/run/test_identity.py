@@ -15,18 +15,17 @@ import pytest
 from click.testing import CliRunner
 from ended import run
 from jobs_in_python import checked, fedavg, job_table
+from written_files import read_json, write_json
 
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, UsageError
-from mpifed.files.json_file import read_json, write_json
 from mpifed.files.model_file import read_attributes
 from mpifed.files.run_folder import summary
-from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
 from mpifed.run import environment, identity
 from mpifed.run.outcome import code_of
 from mpifed.shards.store import open_federation
+from mpifed.testing import Alone, Job
 
 MINE = """
 from dataclasses import dataclass

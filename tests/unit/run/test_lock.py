@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 from jobs_in_python import checked
+from runs import run
+from written_files import read_json, write_json
 
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import DataError, UsageError
-from mpifed.files.json_file import read_json, write_json
-from mpifed.job.job import Job
 from mpifed.run import lock
-from mpifed.run.api import run
 from mpifed.run.folder import HEARTBEAT, LOCK
 from mpifed.run.launch import guarded
 from mpifed.run.lock import locked
+from mpifed.testing import Alone, Job
 
 HOLD = """
 import errno, fcntl, sys

@@ -17,22 +17,21 @@ import pytest
 from click.testing import CliRunner
 from ended import run
 from jobs_in_python import SOFTMAX, checked, fedavg, job_table
+from written_files import SUMMARY, read_json, write_json
 
 import mpifed as mf
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import Interrupted, MpifedError, UsageError
 from mpifed.core.record import leaves
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json, write_json
 from mpifed.files.model_file import model_sha256, read_model
-from mpifed.files.run_folder import SUMMARY, summary
-from mpifed.job.job import Job
+from mpifed.files.run_folder import summary
 from mpifed.job.participation import round_of
 from mpifed.observers import Observer
 from mpifed.run.api import _quiet
 from mpifed.run.launch import guarded, launch
 from mpifed.run.outcome import code_of
+from mpifed.testing import Alone, Job
 
 
 def job(folder: Path, **changes: Any) -> Job:

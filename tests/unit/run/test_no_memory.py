@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.forecast import job
 from mpifed.run.launch import guarded
+from mpifed.testing import Alone
 
 
 def test_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,20 +17,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked, fedavg, job_table
+from written_files import read_json
 
 import mpifed as mf
 from mpifed.cli import main
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import NumericalError
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
-from mpifed.job.job import Job
 from mpifed.job.own_sources import own_modules
 from mpifed.observers.base import ObservedRun, RunOutcome
 from mpifed.run.api import run
 from mpifed.run.observation import Observation
 from mpifed.run.progress import Reporter
+from mpifed.testing import Alone, Job
 
 
 @pytest.fixture(scope="module", autouse=True)

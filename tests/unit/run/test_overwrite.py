@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import tomli_w
 from jobs_in_python import as_in_a_file, job_table
+from written_files import read_json
 
 import mpifed as mf
 from mpifed.core.errors import UsageError
-from mpifed.files.json_file import read_json
 from mpifed.run import lock, overwrite
 from mpifed.run.lock import locked
 from mpifed.run.overwrite import remove

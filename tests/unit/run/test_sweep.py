@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import as_in_a_file, job_table
+from written_files import SUMMARY, read_json, write_json
 
 import mpifed as mf
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
-from mpifed.files.json_file import read_json, write_json
-from mpifed.files.run_folder import SUMMARY, finished, summary
+from mpifed.files.run_folder import finished, summary
 from mpifed.job.sweep import points
 from mpifed.results.text import toml_text
 from mpifed.run import command

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import fedavg, job_table
+from written_files import read_json
 
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
-from mpifed.files.json_file import read_json
 from mpifed.forecast import scale as forecast_scale
 from mpifed.scaling import command, figures
 from mpifed.scaling.launch import cores, launcher, refuse_oversubscription

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import partition
-from mpifed.shards.command import data
 from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import by_grid, held_out
 from mpifed.shards.partitioners import _leave_nobody_out, deal

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from mpifed.cli import data
 from mpifed.core.errors import DataError, MpifedError
-from mpifed.shards.command import data
 from mpifed.shards.store import ShardFolder, open_federation
 
 TABLE = "size,colour,shape,y\n1,red,a,0\n,blue,b,1\n4,,a,0\n7,red,?,1\n6,red,b,1\n"

@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 from sklearn.datasets import load_digits
 
+from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import prepare as prepare_module
-from mpifed.shards.command import SCALES, data
+from mpifed.shards.command import SCALES
 from mpifed.shards.shard import Shard
 from mpifed.shards.sources import synthetic as synthetic_module
 from mpifed.shards.store import ShardFolder, open_federation

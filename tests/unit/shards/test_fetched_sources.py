@@ -19,8 +19,8 @@ from sklearn import datasets
 from sklearn.datasets import _covtype, _twenty_newsgroups
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.command import data
 from mpifed.shards.sources import Covtype, Newsgroups, covtype, newsgroups
 from mpifed.shards.store import ShardFolder, open_federation
 

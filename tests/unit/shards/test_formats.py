@@ -17,9 +17,8 @@ from click.testing import CliRunner
 from pyarrow import parquet
 from scipy.io import savemat
 
-from mpifed.cli import main
+from mpifed.cli import data, main
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.command import data
 from mpifed.shards.store import ShardFolder, open_federation
 from mpifed.shards.summary import summary
 

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 from sklearn import datasets  # noqa: F401 -- now, and not while memory is measured
 
+from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.command import data
 from mpifed.shards.maps import read_map
 from mpifed.shards.sources import CsvTable, Svmlight, Tables, dataset, svmlight
 from mpifed.shards.sources.dataset import listed, shown

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from mpifed.cli import main
+from mpifed.cli import data, main
 from mpifed.core.errors import DataError, MpifedError, UsageError
-from mpifed.shards.command import data
 from mpifed.shards.natural import NaturalClients, canonical_order, grouped, in_order, natural_clients
 from mpifed.shards.sources.texts import Owners, Texts
 from mpifed.shards.store import ShardFolder, open_federation

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.command import data
 from mpifed.shards.store import open_federation
 
 SOURCE = """

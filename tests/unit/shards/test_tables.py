@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.command import data
 from mpifed.shards.sources import Tables
 from mpifed.shards.sources import tables as tables_module
 from mpifed.shards.store import open_federation

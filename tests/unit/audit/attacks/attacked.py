@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from records import flat, unflat
 from scipy.optimize import approx_fprime
 from sklearn.datasets import load_digits
 
-from mpifed.core.record import flat, map_leaves, unflat
+from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import MLP, OBJECTIVES, Bias, LinearScores, Parameters
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

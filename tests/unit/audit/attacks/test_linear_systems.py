@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from attacked import digits
 
+from mpifed import StepSize
 from mpifed.algorithms.revealed import of_statistics
 from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.audit.attacks.inversion import invert
@@ -22,7 +23,6 @@ from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import MLP, Softmax
-from mpifed.maths.schedules import StepSize
 
 RNG = np.random.default_rng(4)
 S, P = 12, 7

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attacked import digits
 
-from mpifed.algorithms import ALGORITHMS
+from mpifed import SGD, PowerDecay, ServerSGD, StepSize
 from mpifed.algorithms.revealed import fedpdm_moved, of_statistics, of_step, wide
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.audit.attacks.matching import match
@@ -18,8 +18,7 @@ from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves, zeros
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import Softmax
-from mpifed.maths.optimizers import SGD, ServerSGD
-from mpifed.maths.schedules import PowerDecay, StepSize
+from mpifed.testing import ALGORITHMS
 
 X, Y = digits()
 COUNTS = (9, 5)

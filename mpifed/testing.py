@@ -1,0 +1,286 @@
+"""Play a job round by round and look inside; test classes of one's own, as `mpifed.run` would use them.
+
+Arrays are copies in host memory, by the dotted names of fields. Rounds count from 1, as in a history; the start is
+round 0. What is played has the bits of `mpifed run`, where that computes with one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.algorithms import ALGORITHMS as ALGORITHMS
+from mpifed.algorithms.minibatches import Minibatches
+from mpifed.comm.aggregator import Aggregator
+from mpifed.comm.channel import answering
+from mpifed.comm.mpi import Communicator
+from mpifed.comm.transport import Alone as Alone
+from mpifed.comm.transport import MPITransport
+from mpifed.core.device import host_record
+from mpifed.core.errors import TooFewClients, UsageError
+from mpifed.core.exchange import Exchange, ServerRecord, States, fields_of, play
+from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves, on_host, take, unflat
+from mpifed.core.round import Round
+from mpifed.core.tables import ReadOnlyTable
+from mpifed.job.job import Job as Job
+from mpifed.job.participation import is_secure, next_attempt, next_round, round_of
+from mpifed.run.evaluation import measure
+from mpifed.run.setup import Ready, prepare
+from mpifed.shards.store import open_federation
+
+Named: TypeAlias = dict[str, Array]  # arrays by the dotted names of fields, as "head.bias"
+AnyJob: TypeAlias = "Job | ReadOnlyTable | str | Path"  # a checked job, its table, or its file
+_STEPS = 10.0 ** -np.arange(1.0, 7.0)
+_ROUNDING = 1e-5  # of a sum in float32, relative; and of a difference quotient
+_SHAPE = 5, 20  # random models, rows for each
+
+
+class Played(NamedTuple):
+    """A job after a round."""
+
+    round: int  # rounds so far
+    model: Named  # on rank 0; elsewhere empty
+    server: Named  # the server's state; on rank 0
+    clients: list[Named]  # N, what each client keeps
+    columns: dict[str, float | None]  # what a history has of this round, where it was measured; on rank 0
+
+
+def rounds(job: AnyJob, *, ranks: Communicator | None = None, measured: int = 0) -> Iterator[Played]:
+    """The start, and the job after each of its rounds. Collective over `ranks`; nothing is written.
+
+    Parameters
+    ----------
+    job
+        A table, a file, or a checked `Job`.
+    ranks
+        A communicator of mpi4py; absent: this process alone.
+    measured
+        Every so many rounds `columns` are measured, certificates included; 0: never.
+
+    Raises
+    ------
+    UsageError, DataError, NumericalError, TooFewClients
+        As the run itself would.
+    """
+    checked = _checked(job)
+    at = prepare(checked, Alone() if ranks is None else MPITransport(ranks))
+    yield from _rounds(checked, at, at.aggregator, checked.rounds, measured)
+
+
+def participants(job: AnyJob, round: int) -> NDArray[np.int64]:
+    """[K] the clients who are drawn for a round, ascending."""
+    checked = _reproducible(job)
+    return np.flatnonzero(round_of(checked, open_federation(checked.data.path).clients, round - 1).present)
+
+
+def minibatches(job: AnyJob, round: int, client: int) -> list[NDArray[np.int64]]:
+    """The rows [b] of a client in each of its local steps of a round, by position in its shard.
+
+    Of columns, whose clients all take the same rows, those of client 0.
+    """
+    checked = _reproducible(job)
+    table, privacy, size = checked.algorithm, checked.privacy, int(open_federation(checked.data.path).counts[client])
+    now = round_of(checked, 1, round - 1)
+    batch, steps = min(table["batch_size"], size), table.get("local_steps", 1)
+    drawn_for = np.array([client]), np.array([size])
+    if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
+        coins = (now.coins(f"minibatch {r}", *drawn_for, np.array([batch / size])) for r in range(steps))
+        return [rows[0][counts[0]] for rows, counts in coins]
+    if privacy is not None and privacy.on_gradients:
+        return [now.draw(f"minibatch {r}", *drawn_for, batch)[0] for r in range(steps)]
+    problem: Any = None  # the places of minibatches do not depend on it
+    places = Minibatches(problem, batch, steps, table.get("local_epochs")).slices(size)
+    rows = now.draw("minibatch", *drawn_for, places[-1].stop)[0]
+    return [rows[place] for place in places]
+
+
+def uploads(job: AnyJob, round: int) -> Named:
+    """[n, ...] what each participating client of a round would send, clipped and with its noise, before any sum.
+
+    By "exchange/field"; functions are tested as by `check_algorithm`. A value that a method weights is times its
+    weight; with columns or cells, zeros stand where a client holds nothing.
+    """
+    checked, at = _prepared(job)
+    listening = _Listening(at.aggregator)
+    for played in _rounds(checked, at, listening, round):
+        if played.round < round:
+            listening.sent.clear()
+    return listening.sent
+
+
+def check_algorithm(job: AnyJob, rounds: int = 3) -> None:
+    """Test the job's algorithm on its data, in a few rounds; AssertionError names the exchange and what it does.
+
+    Its functions must not change what they are given, nor give other bits the second time; sums must be those of the
+    answers, however they are formed; states keep names, shapes and types.
+    """
+    checked, at = _prepared(job)
+    start, *others = ([one.server, *one.clients] for one in _rounds(checked, at, _Listening(at.aggregator), rounds))
+    for states in others:
+        for came, expected in zip(states, start, strict=True):
+            _must_be_alike(checked, "algorithm", "a state", came, expected)
+
+
+def check_model(job: AnyJob) -> None:
+    """Test gradients of the job's model by differences of its losses, at random models and rows.
+
+    AssertionError says what came and what was expected.
+    """
+    checked, at = _prepared(job)
+    problem, rng = at.algorithm.problem, np.random.default_rng(checked.seed)
+    model, y = problem.objective, np.resize(at.data.shard(0, in_memory=True).y, _SHAPE)
+    like = model.start(problem.features, problem.outputs, rng, "float64")
+    models = map_leaves(lambda leaf: leaf + 0.3 * rng.standard_normal((len(y), *leaf.shape)), like)
+    along = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), models)
+    X, weights = rng.standard_normal((*_SHAPE, problem.features)), rng.uniform(0, 1, _SHAPE)
+    slopes = _pure("gradient()", model.gradient, models, X, y, weights)
+    _must_be_alike(checked, "model", "what gradient() gives", _named(slopes), _named(models))
+
+    def losses(step: float) -> Any:  # [n]
+        ends = map_leaves(lambda leaf, way: leaf + step * way, models, along)
+        return (weights * model.loss(ends.head, model.scores_of(ends, X), y)).sum(axis=1)
+
+    quotients = np.array([(losses(step) - losses(-step)) / (2 * step) for step in _STEPS])
+    products = map_leaves(lambda slope, way: (slope * way).reshape(len(y), -1).sum(axis=1), slopes, along)
+    claimed = np.sum(bare_leaves(products), axis=0)
+    apart = np.abs(quotients - claimed).min(axis=0)
+    if not (apart <= 1e-3 * np.abs(claimed) + _ROUNDING).all():
+        _refuse(checked, "model", f"along random directions {claimed} by gradient(), {quotients} by differences")
+
+
+def check_regularizer(job: AnyJob) -> None:
+    """Test that the prox of the job's regularizer is a minimizer, against other points; AssertionError if not."""
+    checked, ready = _prepared(job)
+    problem, rng, regularizer = ready.algorithm.problem, np.random.default_rng(checked.seed), checked.make_regularizer()
+    assert regularizer is not None, "[regularizer]: missing, and so there is nothing to check"
+    like = problem.objective.start(problem.features, problem.outputs, rng, "float64")
+
+    for step in (0.01, 0.1, 1.0, 10.0):
+        at = flat(like) + rng.standard_normal(len(flat(like)))
+        best = flat(_pure("prox()", regularizer.prox, unflat(at, like), step))
+        points = [best, at, *(best + 10.0**-k * rng.standard_normal(len(at)) for k in range(6))]
+        costs = [regularizer.value(unflat(x, like)) + ((x - at) ** 2).sum() / (2 * step) for x in points]
+        if min(costs) < costs[0] - 1e-9 * (1 + abs(costs[0])):
+            _refuse(checked, "regularizer", f"prox(), step {step}: the cost {costs[0]}, elsewhere {min(costs)}")
+
+
+class _Listening:
+    """A summation that asks every client once more: functions must be pure, and sums those of the answers."""
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        self.aggregator, self.sent = aggregator, Named()
+
+    def __getattr__(self, name: str) -> Any:  # all that `play` needs beside these two
+        return getattr(self.aggregator, name)
+
+    def serve(self, exchange: Exchange, function: Callable[..., Any], *given: Any) -> ServerRecord:
+        _pure(exchange.name, function, *given)
+        return self.aggregator.serve(exchange, function, *given)
+
+    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
+        answers, present = [], answering(exchange, now)
+        for i, who in self.blocks.among(present):
+            for few in who[:, None] if exchange.one_by_one else (who,):
+                state = host_record(take(clients[i], few))
+                given = state, host_record(question), self.blocks[i].only(few), now
+                _, upload = _pure(exchange.name, exchange.answer, *given)
+                answers.append(_named(upload))
+        after, total = self.aggregator.tally(exchange, clients, question, now)
+        whole = not exchange.stale and now.leaving is None
+        totals = _named(total) if whole and total is not None else {}
+        for name, field in fields_of(exchange).items() if answers else ():
+            each = np.concatenate([answer[name] for answer in answers])
+            if field.sender is not None:
+                each[np.flatnonzero(present) != field.sender] = 0
+            self.sent[f"{exchange.name}/{name}"] = each
+            if name in totals:
+                apart = np.abs(each.sum(axis=0, dtype="f8") - totals[name]).max(initial=0.0)
+                if apart > len(each) * (field.scale + _ROUNDING * np.abs(each).max(initial=0.0)):
+                    raise AssertionError(f"{exchange.name}: the sum of {name} is {apart:g} from that of its answers")
+        return after, total
+
+
+def _rounds(job: Job, at: Ready, aggregator: Any, rounds: int, measured: int = 0) -> Iterator[Played]:
+    """`rounds`, by any summation."""
+    exchanges, count = at.algorithm.exchanges, at.aggregator.clients
+    server, clients = play(at.algorithm.setup, at.server, at.clients, at.everybody, aggregator)
+    yield _played(at, 0, server, clients, {})
+    for index in range(rounds):
+        attempt: int | None = 0
+        while attempt is not None:
+            if attempt == job.participation.attempts:
+                raise TooFewClients(f"round {index + 1}: void in every attempt; raise [participation] attempts")
+            now = next_round(job, count, exchanges, index, attempt, at.key)
+            server, clients = play(exchanges, server, clients, now, aggregator)
+            attempt = next_attempt(job, now, exchanges, attempt)
+        columns: dict[str, float | None] = {}
+        if measured and (index + 1) % measured == 0:
+            end = server, at.aggregator.blocks, clients, at.everybody._replace(index=index), at.aggregator, at.test
+            columns, _ = measure(at.algorithm.measures, at.algorithm, *end)
+        yield _played(at, index + 1, server, clients, columns)
+
+
+def _played(at: Ready, round: int, server: Any, clients: States, columns: dict[str, float | None]) -> Played:
+    aggregator, transport = at.aggregator, at.aggregator.transport
+    kept = [(_named(clients[i]), len(block.shards)) for i, block in enumerate(aggregator.blocks)]
+    own = [{name: leaf[j] for name, leaf in named.items()} for named, n in kept for j in range(n)]
+    everybody = [*chain(*transport.share(transport.gather(own)))]  # by rank, and so in the order of clients
+    if aggregator.serves:
+        return Played(round, _named(at.algorithm.model(server)), _named(server), everybody, columns)
+    return Played(round, {}, {}, everybody, {})
+
+
+def _named(record: Any) -> Named:
+    return {name: np.array(on_host(leaf)) for name, leaf in leaves(record)}
+
+
+def _pure(name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What it gives; AssertionError if it changes what it is given, or gives other bits the second time."""
+    records = [one for one in given if isinstance(one, np.ndarray | tuple)]
+    before = [_bits(one) for one in records]
+    first, again = _bits(function(*given)), function(*given)
+    if [_bits(one) for one in records] != before:
+        raise AssertionError(f"{name}: its function changes what it is given; work on a copy")
+    if _bits(again) != first:
+        raise AssertionError(f"{name}: its function gives other bits the second time; draw from now.rng")
+    return again
+
+
+def _bits(record: Any) -> list[bytes]:
+    parts = record if type(record) is tuple else (record,)
+    return [np.asarray(leaf).tobytes() for part in parts for leaf in bare_leaves(part)]
+
+
+def _must_be_alike(job: Job, table: str, what: str, came: Named, expected: Named) -> None:
+    """AssertionError unless arrays have these names, shapes and dtypes."""
+    shapes, others = ({name: (a.shape, a.dtype) for name, a in one.items()} for one in (came, expected))
+    if shapes != others:
+        _refuse(job, table, f"{what} is {shapes}, {others} is expected")
+
+
+def _refuse(job: Job, table: str, what: str) -> NoReturn:
+    raise AssertionError(f"[{table}] {getattr(job, table)['name']}: {what}")
+
+
+def _checked(job: AnyJob) -> Job:
+    if isinstance(job, Job):
+        return job
+    return Job.check(job) if isinstance(job, Mapping) else Job.read(Path(job))
+
+
+def _reproducible(job: AnyJob) -> Job:
+    """The job; UsageError where noise and draws are secret, since no two runs have the same."""
+    checked = _checked(job)
+    if is_secure(checked):
+        raise UsageError('[privacy] noise = "secure": no two runs draw the same; set noise = "test" to look inside')
+    return checked
+
+
+def _prepared(job: AnyJob) -> tuple[Job, Ready]:
+    checked = _reproducible(job)
+    return checked, prepare(checked, Alone())

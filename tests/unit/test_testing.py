@@ -1,0 +1,160 @@
+"""`mpifed.testing`: what it shows is what a run does, and wrong classes are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs_in_python import checked, job_table
+from launching import environment
+from pages import ROOT, blocks
+
+from mpifed.core.errors import UsageError
+from mpifed.files.model_file import read_model
+from mpifed.run.launch import launch
+from mpifed.testing import (
+    Job,
+    check_algorithm,
+    check_model,
+    check_regularizer,
+    minibatches,
+    participants,
+    rounds,
+    uploads,
+)
+
+SCAFFOLD = {
+    "name": "scaffold", "batch_size": 4, "local_steps": 2, "client_optimizer": {"learning_rate": 0.1},
+}  # fmt: skip
+OWN = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifed import FedAvg, L1, Softmax
+from mpifed.core.record import map_leaves
+from mpifed.maths.objectives import Slope
+
+
+@dataclass(frozen=True)
+class InPlace(FedAvg):
+    "Its server changes what it is given."
+
+    def absorb(self, server, total, now):
+        total.value.first[...] *= 2
+        return super().absorb(server, total, now)
+
+
+@dataclass(frozen=True)
+class Forgetful(Softmax):
+    "Its slope is not that of its loss."
+
+    def slope(self, head, scores, y, weights):
+        loss, head_slope, down = super().slope(head, scores, y, weights)
+        return Slope(loss, head_slope, 1.01 * down)
+
+
+@dataclass(frozen=True)
+class Longer(L1):
+    "Its prox goes twice as far."
+
+    def prox(self, model, step):
+        return super().prox(model, 2 * step)
+"""
+
+
+def job_of(folder: Path, **changes: Any) -> Job:
+    return checked(job_table(folder, **{"algorithm": SCAFFOLD, "participation": {"clients_per_round": 3}, **changes}))
+
+
+def test_rounds_are_those_of_a_run(classes: Path, tmp_path: Path) -> None:
+    job = job_of(classes)
+    start, *others = rounds(job, measured=3)
+    launch(job, tmp_path / "run")
+    model = read_model(tmp_path / "run" / "model.h5")
+    assert {name: values.tobytes() for name, values in others[-1].model.items()} == {
+        name: values.tobytes() for name, values in model.items()
+    }
+    assert [one.round for one in (start, *others)] == [0, 1, 2, 3]
+    assert not start.server["control.first"].any()
+    assert [bool(one.columns) for one in others] == [False, False, True]
+    assert others[-1].columns["train_loss"] > 0
+
+
+def test_clients_change_when_they_take_part(classes: Path) -> None:
+    job = job_of(classes)
+    played = list(rounds(job))
+    assert len(played[0].clients) == 4
+    for before, after in pairwise(played):
+        moved = [
+            k for k, (one, two) in enumerate(zip(before.clients, after.clients, strict=True))
+            if any((one[name] != two[name]).any() for name in one)
+        ]  # fmt: skip
+        assert moved == participants(job, after.round).tolist()
+
+
+def test_uploads_are_what_is_summed(classes: Path) -> None:
+    """FedAvg's next model is the mean of changes by rows."""
+    algorithm = SCAFFOLD | {"name": "fedavg"}
+    job = job_of(classes, algorithm=algorithm, compute={"dtype": "float64"})
+    _, first, second, _ = rounds(job)
+    sent = uploads(job, 2)
+    assert {len(values) for values in sent.values()} == {3}
+    mean = sent["changes/value.first"].sum(axis=0) / sent["changes/weight"].sum()
+    np.testing.assert_allclose(second.model["first"] - first.model["first"], mean, rtol=0, atol=1e-11)
+
+
+def test_minibatches_are_disjoint_and_of_the_client(classes: Path) -> None:
+    job = job_of(classes)
+    one, two = minibatches(job, 1, 2)
+    assert len({*one, *two}) == 8
+    assert not all((a == b).all() for a, b in zip(minibatches(job, 1, 2), minibatches(job, 2, 2), strict=True))
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of wrong classes."""
+    (tmp_path / "wrong_parts.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wrong_parts", raising=False)
+
+
+@pytest.mark.usefixtures("own")
+def test_wrong_classes_are_refused(classes: Path) -> None:
+    weight = {"regularizer": {"name": "l1", "weight": 0.01}}
+    right = job_of(classes, algorithm=SCAFFOLD | {"name": "fedavg"}, **weight)
+    check_algorithm(right)
+    check_model(right)
+    check_regularizer(right)
+    wrong: list[tuple[Callable[[Job], None], dict[str, Any], str]] = [
+        (check_algorithm, {"algorithm": SCAFFOLD | {"name": "wrong_parts:InPlace"}}, "changes: .*changes what"),
+        (check_model, {"model": {"name": "wrong_parts:Forgetful", "bias": False}}, "Forgetful"),
+        (check_regularizer, {"regularizer": {"name": "wrong_parts:Longer", "weight": 0.01}}, "Longer"),
+    ]
+    for check, changes, named in wrong:
+        with pytest.raises(AssertionError, match=named):
+            check(job_of(classes, **{"algorithm": SCAFFOLD | {"name": "fedavg"}, **weight, **changes}))
+
+
+def test_secret_draws_are_refused(classes: Path) -> None:
+    private = {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0}
+    algorithm = SCAFFOLD | {"name": "fedavg"}
+    for look in (lambda job: participants(job, 1), lambda job: minibatches(job, 1, 0), lambda job: uploads(job, 1)):
+        with pytest.raises(UsageError, match="noise"):
+            look(job_of(classes, algorithm=algorithm, privacy=private))
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    page = ROOT / "docs/how-to/own-algorithm.md"
+    (block,) = (one for one in blocks(page, "python") if one.title == "try_local_steps.py")
+    (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+    command = [sys.executable, block.title]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment({}), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout.splitlines()) == 6
