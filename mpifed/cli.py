@@ -21,7 +21,6 @@ from mpifed.core.text import on_screen, prose, screen_width, shown_lines
 from mpifed.explain.cli import new
 from mpifed.plots.cli import plot
 from mpifed.results.cli import compare, export
-from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
 
 _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
@@ -55,7 +54,7 @@ def main() -> None:
     """Federated optimization at HPC scale, over MPI."""
 
 
-for _command in (audit, compare, data, export, new, plot, scale, status, submit):
+for _command in (audit, compare, data, export, new, plot, status, submit):
     main.add_command(_command)
 
 
