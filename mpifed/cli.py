@@ -70,9 +70,6 @@ for _command in (audit, compare, data, export, new, plot, status, submit):
     help="auto: a bar at a terminal. MPICH's mpiexec hides the terminal from its ranks: there, use bar.",
 )  # fmt: skip
 @click.option(
-    "--no-check", "unchecked", is_flag=True, help="Do not test own models, terms and regularizers before the run."
-)
-@click.option(
     "--accept-changed", is_flag=True, help="With --resume: go on even if own sources or libraries have changed."
 )
 @click.option("--overwrite", is_flag=True, help="Remove the run or sweep in --out first, unless it is running.")
@@ -88,7 +85,7 @@ def run(
 
     Before round 0 the job's own classes, "module:Class" of [model], [minimize], [[constraint]] and [regularizer],
     are tested on a few rows: gradients against finite differences, a proximal operator by its inequality, and the
-    properties that they declare. An error in one ends the run with 2. --no-check skips the tests, and run.json says so.
+    properties that they declare. An error in one ends the run with 2.
 
     --resume needs the data that the run began with, in any folder, and the same own sources and libraries, unless
     --accept-changed is given; run.json then lists the changes.
@@ -104,21 +101,14 @@ def run(
 @click.option(
     "--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Number of ranks to forecast for."
 )
-@click.option(
-    "--no-import", "unimported", is_flag=True,
-    help='List the modules of own classes, "module:Class", without importing them; check all other tables.',
-)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_json: bool) -> None:
+def check(job: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> None:
     """Check a job, and forecast what it will send, to whom, in how much time and memory; nothing is trained.
 
-    If a job has own classes, "module:Class", their modules are listed first, since importing them runs their
-    code; with --json on the standard error, and in the object as "imports".
+    A job that has own classes, "module:Class", is code: to check it is to import their modules.
     """
     if job.is_dir():
         raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")
-    if _only_named(job, changes, unimported, as_json):
-        return
     from mpifed.forecast.job import forecast, forecast_text
 
     result = forecast(job, changes, ranks)
@@ -156,37 +146,12 @@ def show(run: Path, as_json: bool, following: bool) -> None:
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))
 
 
-def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
-    """List the modules that a job would import; True if nothing else is to be done."""
-    from mpifed.job.loading import read_table
-    from mpifed.job.own_sources import lines, own_modules
-
-    table = read_table(job, changes)
-    modules = own_modules(table)
-    if not modules:
-        return False
-    if not unimported:
-        click.echo(lines(modules) + "\n", err=as_json)
-        sys.stdout.flush()
-        return False
-    from mpifed.job.sweep import points
-
-    jobs = points(table, str(job), imports=False)
-    if as_json:
-        imports = [module._asdict() for module in modules]
-        click.echo(json.dumps({"job": jobs[0].job.name, "points": len(jobs), "imports": imports}, indent=2))
-    else:
-        click.echo(f"{lines(modules)}\n\nNothing was imported, so these tables were not checked; all others are valid.")
-    return True
-
-
 @main.command(short_help="What a name of a job or result means.")
 @click.argument("name", shell_complete=explained_names)
 def explain(name: str) -> None:
     """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
-    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands; for
-    a name of an earlier version, the new name is given.
+    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands.
     For a class of your own, "module:Class", its docstring and keys are shown; to read them, the class is imported.
     """
     from mpifed.audit.findings import NAMES

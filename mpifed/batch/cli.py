@@ -42,7 +42,6 @@ class _Submit(click.Command):
 @click.option("--throttle", type=click.IntRange(min=1), metavar="K", help="At most K tasks of the array at a time.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch --qos=high.")
 @click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here to estimate time and memory.")
-@click.option("--no-check", "unchecked", is_flag=True, help="As that of mpifed run.")
 @click.option(
     "--dry-run",
     is_flag=True,

@@ -35,7 +35,6 @@ class SubmitRequest(NamedTuple):
     dry_run: bool
     options: tuple[str, ...]  # further options of sbatch
     command: tuple[str, ...]  # arguments of mpifed, as typed
-    unchecked: bool  # --no-check: user-defined classes are not checked before the run
 
 
 def sized(request: SubmitRequest, runs: int, whole: float, options: Options) -> tuple[Options, list[str]]:

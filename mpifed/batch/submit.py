@@ -114,7 +114,6 @@ def prepared(request: SubmitRequest) -> SubmissionPlan:
     ]
     options = _named(request, options, out, all_points, indices)
     arguments = [request.job, out, *(word for change in request.changes for word in ("--set", change))]
-    arguments += ["--no-check"] if request.unchecked else []
     before, more = _path()
     text = script.filled(script.read_script(), options, arguments, before)
     numbers = indices if request.array else None

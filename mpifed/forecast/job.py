@@ -38,7 +38,6 @@ from mpifed.forecast.text import forecast_text as forecast_text
 from mpifed.job import goals
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
-from mpifed.job.own_sources import own_modules
 from mpifed.job.participation import most_summed
 from mpifed.job.sweep import points
 from mpifed.job.time_model import described, played_once, simulate
@@ -61,7 +60,6 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     Raises UsageError or DataError as `mpifed run` would before its first round.
     """
     table = read_table(job_path, changes)
-    imports = own_modules(table)
     all_points = points(table, str(job_path))
     job = all_points[0].job
     observers = checked_observers(job.make_observers())
@@ -110,7 +108,6 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     return {
         "job": job.name,
         "points": len(all_points),
-        "imports": [module._asdict() for module in imports],
         "rounds": job.rounds,
         "clients": data.clients,
         "clients_per_round": int(now.present.sum()),

@@ -86,7 +86,7 @@ def test_by_hand(
 
 @pytest.mark.parametrize(
     ("options", "variables"),
-    [([], {}), (["--gpus-per-node", "1", "--partition", "gpu"], GPU), (["--array"], TASK), (["--no-check"], {})],
+    [([], {}), (["--gpus-per-node", "1", "--partition", "gpu"], GPU), (["--array"], TASK)],
 )
 def test_as_submitted(
     options: list[str], variables: dict[str, str], slurm: Slurm, job: Callable[..., Path],

@@ -102,8 +102,8 @@ def test_a_script_is_written_through_no_link(slurm: Slurm, job: Write, tmp_path:
 
 
 def test_runs_that_are_not_to_try_own_classes(slurm: Slurm, job: Write, tmp_path: Path) -> None:
-    ok(job(), "--time", 30, "--no-check", "--out", "runs/a")
-    assert f"set -- {tmp_path}/job.toml runs/a --no-check\n" in (tmp_path / "runs/a.sbatch").read_text()
+    ok(job(), "--time", 30, "--out", "runs/a")
+    assert f"set -- {tmp_path}/job.toml runs/a\n" in (tmp_path / "runs/a.sbatch").read_text()
 
 
 def test_the_folder_of_the_job_name(slurm: Slurm, job: Write) -> None:
