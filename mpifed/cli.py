@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mpifed import __version__
-from mpifed.arguments import FOLDER, Finite, explained_names, run_folders
+from mpifed.arguments import FOLDER, Finite, explained_names
 from mpifed.audit.cli import audit
 from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
@@ -116,31 +116,21 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> Non
 
 
 @main.command(short_help="How a run ended, and what it cost.")
-@click.argument("run", type=FOLDER, shell_complete=run_folders)
+@click.argument("run", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--follow", "following", is_flag=True, help="Its measured rounds as they come, until it ends.")
-def show(run: Path, as_json: bool, following: bool) -> None:
-    """How a run ended: its results, its costs, what is protected, and what is certified; or what a data folder holds.
-
-    --follow also waits for a run that has not begun; Ctrl-C ends it with 130, and does nothing to the run.
-    """
+def show(run: Path, as_json: bool) -> None:
+    """How a run ended: its results, costs, what is protected, and what is certified; or what a data folder holds."""
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
     of_data = (run / "federation.h5").is_file()
-    if of_data and (as_json or following):
-        raise click.UsageError(f"{run} is a data folder: --json and --follow are for runs; leave them out")
+    if of_data and as_json:
+        raise click.UsageError(f"{run} is a data folder: --json is for runs; leave it out")
     if of_data:
         from mpifed.shards.store import open_federation
         from mpifed.shards.summary import summary
 
         click.echo(on_screen(summary(open_federation(run))))
         return
-    if following:
-        if as_json:
-            raise click.UsageError("--follow prints lines: give it without --json")
-        from mpifed.run.follow import follow
-
-        sys.exit(follow(run))
     from mpifed.results.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mpifed.arguments import FOLDER, run_folders
+from mpifed.arguments import FOLDER
 from mpifed.core.errors import DataError
 from mpifed.core.text import on_screen, screen_width
 
@@ -74,9 +74,7 @@ def submit(
 
 
 @click.command(short_help="The states of runs and sweeps, and what is next.")
-@click.argument(
-    "folders", metavar="RUN|SWEEP|FOLDER...", nargs=-1, required=True, type=FOLDER, shell_complete=run_folders
-)
+@click.argument("folders", metavar="RUN|SWEEP|FOLDER...", nargs=-1, required=True, type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="A list of objects.")
 def status(folders: tuple[Path, ...], as_json: bool) -> None:
     """Which points are done, running, queued, resumable or failed, and why; and what to do next.
