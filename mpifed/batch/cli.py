@@ -34,14 +34,13 @@ class _Submit(click.Command):
     "--ntasks-per-node", "tasks", type=click.IntRange(min=1),
     help="Ranks on each node.  [default: as many as --gpus-per-node, else 1]",
 )  # fmt: skip
-@click.option("--time", metavar="T", help="In a format of sbatch: 12:00:00.  [default: from the forecast]")
+@click.option("--time", metavar="T", required=True, help="Limit of each start, in a format of sbatch: 12:00:00.")
 @click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Partition.  [default: the cluster's]")
 @click.option("--account", metavar="NAME", help="Account to charge.  [default: yours]")
 @click.option("--gpus-per-node", "gpus", type=click.IntRange(min=1), help="One rank runs on each GPU.")
 @click.option("--array", is_flag=True, help="Submit a sweep as a job array, one task per point.")
 @click.option("--throttle", type=click.IntRange(min=1), metavar="K", help="At most K tasks of the array at a time.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch --qos=high.")
-@click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here to estimate time and memory.")
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -53,15 +52,15 @@ def submit(
 ) -> None:  # fmt: skip
     """Submit a job to Slurm; it checkpoints before its time limit, is requeued and resumes, until it is done.
 
-    Time and memory come from the forecast of `mpifed check` and are checked against the cluster. A run that is queued,
-    running or finished is not submitted again; a sweep's array has only the points that are not.
+    Whether the cluster takes the job `sbatch --test-only` says. A run that is queued, running or finished is not
+    submitted again; a sweep's array has only the points that are not.
     """
-    from mpifed.batch.resources import SubmitRequest
+    from mpifed.batch.submit import SubmitRequest
     from mpifed.batch.submit import dry_run as tried
     from mpifed.batch.submit import submit as submitted
 
     request = SubmitRequest(
-        tasks=tasks or gpus or 1, gpus=gpus or 0, dry_run=dry_run, options=(*more, *options),
+        tasks=tasks or gpus or 1, gpus=gpus or 0, options=(*more, *options),
         command=tuple(sys.argv[1:]), **given,
     )  # fmt: skip
     if dry_run:

@@ -40,7 +40,7 @@ MAY = {
     "explain": ["arguments", "core", "maths", "shards", "algorithms", "files", "observers", "job", "explain"],
     "run": [*_JOB, "privacy", "results", "run"],
     "forecast": [*_JOB, "privacy", "results", "run", "forecast"],
-    "batch": ["arguments", "core", "shards", "comm", "files", "job", "results", "run", "forecast", "batch"],
+    "batch": ["arguments", "core", "shards", "comm", "files", "job", "results", "run", "batch"],
     "audit": ["arguments", *_JOB, "privacy", "results.text", "run", "audit"],
     "python": [*_JOB, "privacy", "results", "run", "forecast", "plots", "python"],
     "plots": ["core", "shards", "files", "job.loading", "results", "arguments", "plots"],

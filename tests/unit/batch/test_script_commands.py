@@ -93,7 +93,7 @@ def test_as_submitted(
     calls: Callable[..., list[list[str]]],
 ) -> None:  # fmt: skip
     path = job(sweep={"seeds": 2}) if "--array" in options else job()
-    words = ["submit", str(path), "--time", "30", "--no-forecast", "--set", "name='a b'", "--out", "my runs/a"]
+    words = ["submit", str(path), "--time", "30", "--set", "name='a b'", "--out", "my runs/a"]
     done = CliRunner().invoke(main, [*words, *options])
     assert done.exit_code == 0, done.output
     called = calls(Path("my runs/a.sbatch"), **variables)
