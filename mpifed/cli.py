@@ -95,15 +95,15 @@ def run(
     sys.exit(run_command(job, changes, out, point, How(**how)))
 
 
-@main.command(short_help="Check a job, and forecast its run.")
+@main.command(short_help="Check a job: who learns what, and bytes.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option(
-    "--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Number of ranks to forecast for."
+    "--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Number of ranks to place clients on."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def check(job: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> None:
-    """Check a job, and forecast what it will send, to whom, in how much time and memory; nothing is trained.
+    """Check a job: what it will send, to whom, who learns what, and what a private one spends; nothing is trained.
 
     A job that has own classes, "module:Class", is code: to check it is to import their modules.
     """
