@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from ended import run
 from lengths import long_unless
-from registry import CASES, FEW, NAMES, PEOPLE_BY_CHANCE, table
+from methods import PEOPLE_BY_CHANCE
+from registry import CASES, FEW, NAMES, table
 
 from mpifed.comm.transport import Alone
 from mpifed.files.json_file import read_json
