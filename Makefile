@@ -60,7 +60,7 @@ run: $(VENV)/data,plot.done data/digits ## set up, train by FedAvg and by SSCA o
 	mpiexec -n $(RANKS) $(BIN)/mpifed run jobs/quickstart.toml --progress $$progress; \
 	mpiexec -n $(RANKS) $(BIN)/mpifed run jobs/quickstart-ssca.toml --progress $$progress; \
 	$(BIN)/mpifed plot --label FedAvg=runs/quickstart --label SSCA=runs/quickstart-ssca --x round --x bytes \
-	  --y train_loss --y test_accuracy --out runs/quickstart.png --terminal
+	  --y train_loss --y test_accuracy --out runs/quickstart.png
 	@echo 'next: source $(BIN)/activate; README.md goes on from there'
 
 test: ## set up and pass the quick tests: serial, then on 4 ranks

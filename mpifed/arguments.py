@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
 from mpifed.core.text import shown, wrong_line
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 Given: TypeAlias = Any  # a value on the command line, before click has converted it and after
 _NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
-_DEPTH, _MOST_FOLDERS = 4, 2000  # of the folders in which a shell's completion looks for runs
 _TABLES = (
     "data", "model", "algorithm", "client_optimizer", "server_optimizer", "minimize", "constraint", "regularizer",
     "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop", "privacy", "audit",
@@ -87,31 +81,3 @@ def explained_names(ctx: click.Context, param: click.Parameter, incomplete: str)
     names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, "step-size", *_OBSERVERS, *commands]
     names += [column.name for column in columns("history")] + [str(end.code) for end in ENDS]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
-
-
-def run_folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The runs and sweeps whose path begins with a text; where there are none, the shell is to list folders."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(path) for path in _runs(incomplete)] or [CompletionItem(incomplete, type="dir")]
-
-
-def _runs(start: str) -> Iterator[str]:
-    above = start.rpartition("/")[0] + "/" * ("/" in start)
-    left, seen = deque([(above, 0)]), 0
-    while left:
-        folder, depth = left.popleft()
-        try:
-            names = sorted(entry.name for entry in os.scandir(folder or ".") if entry.is_dir(follow_symlinks=False))
-        except OSError:
-            continue
-        for name in names:
-            path = folder + name
-            if not path.startswith(start) or (name.startswith(".") and not start.rpartition("/")[2].startswith(".")):
-                continue
-            if (seen := seen + 1) > _MOST_FOLDERS:
-                return
-            if any(os.path.exists(f"{path}/{file}") for file in ("run.json", "job.toml", "sweep.csv")):
-                yield path
-            elif depth + 1 < _DEPTH:
-                left.append((f"{path}/", depth + 1))

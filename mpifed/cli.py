@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mpifed import __version__
-from mpifed.arguments import FOLDER, Finite, explained_names, run_folders
+from mpifed.arguments import FOLDER, Finite, explained_names
 from mpifed.audit.cli import audit
 from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
@@ -21,7 +21,6 @@ from mpifed.core.text import on_screen, prose, screen_width, shown_lines
 from mpifed.explain.cli import new
 from mpifed.plots.cli import plot
 from mpifed.results.cli import compare, export
-from mpifed.scaling.cli import scale
 from mpifed.shards.command import data
 
 _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
@@ -55,7 +54,7 @@ def main() -> None:
     """Federated optimization at HPC scale, over MPI."""
 
 
-for _command in (audit, compare, data, export, new, plot, scale, status, submit):
+for _command in (audit, compare, data, export, new, plot, status, submit):
     main.add_command(_command)
 
 
@@ -70,9 +69,6 @@ for _command in (audit, compare, data, export, new, plot, scale, status, submit)
     "--progress", type=click.Choice(["auto", "bar", "lines", "none"]), default="auto", show_default=True,
     help="auto: a bar at a terminal. MPICH's mpiexec hides the terminal from its ranks: there, use bar.",
 )  # fmt: skip
-@click.option(
-    "--no-check", "unchecked", is_flag=True, help="Do not test own models, terms and regularizers before the run."
-)
 @click.option(
     "--accept-changed", is_flag=True, help="With --resume: go on even if own sources or libraries have changed."
 )
@@ -89,7 +85,7 @@ def run(
 
     Before round 0 the job's own classes, "module:Class" of [model], [minimize], [[constraint]] and [regularizer],
     are tested on a few rows: gradients against finite differences, a proximal operator by its inequality, and the
-    properties that they declare. An error in one ends the run with 2. --no-check skips the tests, and run.json says so.
+    properties that they declare. An error in one ends the run with 2.
 
     --resume needs the data that the run began with, in any folder, and the same own sources and libraries, unless
     --accept-changed is given; run.json then lists the changes.
@@ -99,27 +95,20 @@ def run(
     sys.exit(run_command(job, changes, out, point, How(**how)))
 
 
-@main.command(short_help="Check a job, and forecast its run.")
+@main.command(short_help="Check a job: who learns what, and bytes.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
 @click.option(
-    "--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Number of ranks to forecast for."
+    "--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Number of ranks to place clients on."
 )
-@click.option(
-    "--no-import", "unimported", is_flag=True,
-    help='List the modules of own classes, "module:Class", without importing them; check all other tables.',
-)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_json: bool) -> None:
-    """Check a job, and forecast what it will send, to whom, in how much time and memory; nothing is trained.
+def check(job: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> None:
+    """Check a job: what it will send, to whom, who learns what, and what a private one spends; nothing is trained.
 
-    If a job has own classes, "module:Class", their modules are listed first, since importing them runs their
-    code; with --json on the standard error, and in the object as "imports".
+    A job that has own classes, "module:Class", is code: to check it is to import their modules.
     """
     if job.is_dir():
         raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")
-    if _only_named(job, changes, unimported, as_json):
-        return
     from mpifed.forecast.job import forecast, forecast_text
 
     result = forecast(job, changes, ranks)
@@ -127,58 +116,24 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, unimported: bool, as_
 
 
 @main.command(short_help="How a run ended, and what it cost.")
-@click.argument("run", type=FOLDER, shell_complete=run_folders)
+@click.argument("run", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--follow", "following", is_flag=True, help="Its measured rounds as they come, until it ends.")
-def show(run: Path, as_json: bool, following: bool) -> None:
-    """How a run ended: its results, its costs, what is protected, and what is certified; or what a data folder holds.
-
-    --follow also waits for a run that has not begun; Ctrl-C ends it with 130, and does nothing to the run.
-    """
+def show(run: Path, as_json: bool) -> None:
+    """How a run ended: its results, costs, what is protected, and what is certified; or what a data folder holds."""
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
     of_data = (run / "federation.h5").is_file()
-    if of_data and (as_json or following):
-        raise click.UsageError(f"{run} is a data folder: --json and --follow are for runs; leave them out")
+    if of_data and as_json:
+        raise click.UsageError(f"{run} is a data folder: --json is for runs; leave it out")
     if of_data:
         from mpifed.shards.store import open_federation
         from mpifed.shards.summary import summary
 
         click.echo(on_screen(summary(open_federation(run))))
         return
-    if following:
-        if as_json:
-            raise click.UsageError("--follow prints lines: give it without --json")
-        from mpifed.run.follow import follow
-
-        sys.exit(follow(run))
     from mpifed.results.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))
-
-
-def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: bool) -> bool:
-    """List the modules that a job would import; True if nothing else is to be done."""
-    from mpifed.job.loading import read_table
-    from mpifed.job.own_sources import lines, own_modules
-
-    table = read_table(job, changes)
-    modules = own_modules(table)
-    if not modules:
-        return False
-    if not unimported:
-        click.echo(lines(modules) + "\n", err=as_json)
-        sys.stdout.flush()
-        return False
-    from mpifed.job.sweep import points
-
-    jobs = points(table, str(job), imports=False)
-    if as_json:
-        imports = [module._asdict() for module in modules]
-        click.echo(json.dumps({"job": jobs[0].job.name, "points": len(jobs), "imports": imports}, indent=2))
-    else:
-        click.echo(f"{lines(modules)}\n\nNothing was imported, so these tables were not checked; all others are valid.")
-    return True
 
 
 @main.command(short_help="What a name of a job or result means.")
@@ -186,8 +141,7 @@ def _only_named(job: Path, changes: tuple[str, ...], unimported: bool, as_json: 
 def explain(name: str) -> None:
     """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
-    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands; for
-    a name of an earlier version, the new name is given.
+    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands.
     For a class of your own, "module:Class", its docstring and keys are shown; to read them, the class is imported.
     """
     from mpifed.audit.findings import NAMES

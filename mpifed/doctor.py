@@ -22,9 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.batch.cluster import partitions
 from mpifed.batch.plugin import plugin, plugins
-from mpifed.batch.slurm import has
+from mpifed.batch.slurm import has, misconfigured
 from mpifed.comm.encryption.schemes import SCHEMES, library_of
 from mpifed.comm.key_streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.mpi import PMI, family_of, launched_rank, launched_ranks, library
@@ -286,15 +285,5 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckRes
         how = f"`srun --mpi={plugin_name} mpifed doctor` checks its ranks"
         yield CheckResult("ok", f"Slurm job {job}, outside its steps; {how}")
     else:
-        yield CheckResult("ok", f"Slurm: {sbatch}")
-        yield from _partitions(environment)
-
-
-def _partitions(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    try:
-        available = partitions(environment, _SLURM_S)
-    except MpifedError as error:
-        yield CheckResult("warning", str(error), "or ask the cluster's administrators whether Slurm is up")
-        return
-    for partition in (partition for partition in available if partition.default):
-        yield CheckResult("ok" if partition.available == "up" and partition.working else "warning", str(partition))
+        why = misconfigured(environment)
+        yield CheckResult("warning", why) if why else CheckResult("ok", f"Slurm: {sbatch}; `sinfo` lists partitions")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mpifed.arguments import FOLDER, run_folders
+from mpifed.arguments import FOLDER
 from mpifed.core.errors import DataError
 from mpifed.core.text import on_screen, screen_width
 
@@ -34,15 +34,13 @@ class _Submit(click.Command):
     "--ntasks-per-node", "tasks", type=click.IntRange(min=1),
     help="Ranks on each node.  [default: as many as --gpus-per-node, else 1]",
 )  # fmt: skip
-@click.option("--time", metavar="T", help="In a format of sbatch: 12:00:00.  [default: from the forecast]")
+@click.option("--time", metavar="T", required=True, help="Limit of each start, in a format of sbatch: 12:00:00.")
 @click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Partition.  [default: the cluster's]")
 @click.option("--account", metavar="NAME", help="Account to charge.  [default: yours]")
 @click.option("--gpus-per-node", "gpus", type=click.IntRange(min=1), help="One rank runs on each GPU.")
 @click.option("--array", is_flag=True, help="Submit a sweep as a job array, one task per point.")
 @click.option("--throttle", type=click.IntRange(min=1), metavar="K", help="At most K tasks of the array at a time.")
 @click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch --qos=high.")
-@click.option("--forecast/--no-forecast", default=True, help="Rehearse a round here to estimate time and memory.")
-@click.option("--no-check", "unchecked", is_flag=True, help="As that of mpifed run.")
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -54,15 +52,15 @@ def submit(
 ) -> None:  # fmt: skip
     """Submit a job to Slurm; it checkpoints before its time limit, is requeued and resumes, until it is done.
 
-    Time and memory come from the forecast of `mpifed check` and are checked against the cluster. A run that is queued,
-    running or finished is not submitted again; a sweep's array has only the points that are not.
+    Whether the cluster takes the job `sbatch --test-only` says. A run that is queued, running or finished is not
+    submitted again; a sweep's array has only the points that are not.
     """
-    from mpifed.batch.resources import SubmitRequest
+    from mpifed.batch.submit import SubmitRequest
     from mpifed.batch.submit import dry_run as tried
     from mpifed.batch.submit import submit as submitted
 
     request = SubmitRequest(
-        tasks=tasks or gpus or 1, gpus=gpus or 0, dry_run=dry_run, options=(*more, *options),
+        tasks=tasks or gpus or 1, gpus=gpus or 0, options=(*more, *options),
         command=tuple(sys.argv[1:]), **given,
     )  # fmt: skip
     if dry_run:
@@ -75,9 +73,7 @@ def submit(
 
 
 @click.command(short_help="The states of runs and sweeps, and what is next.")
-@click.argument(
-    "folders", metavar="RUN|SWEEP|FOLDER...", nargs=-1, required=True, type=FOLDER, shell_complete=run_folders
-)
+@click.argument("folders", metavar="RUN|SWEEP|FOLDER...", nargs=-1, required=True, type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="A list of objects.")
 def status(folders: tuple[Path, ...], as_json: bool) -> None:
     """Which points are done, running, queued, resumable or failed, and why; and what to do next.

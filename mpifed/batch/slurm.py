@@ -27,10 +27,10 @@ def misconfigured(environment: Mapping[str, str]) -> str | None:
     return f"SLURM_CONF={shown(path)}: no such file, so Slurm's commands find no cluster; correct it, or unset it"
 
 
-def call(command: Sequence[str], environment: Mapping[str, str] = os.environ, limit_s: float = _LIMIT_S) -> str:
-    """The standard output of a command.
+def call(command: Sequence[str], environment: Mapping[str, str] = os.environ, given: str = "") -> str:
+    """The standard output of a command, which gets the text `given` on its standard input.
 
-    Raises UsageError if it is not on PATH; MpifedError, with its text, if it fails or takes longer than `limit_s`.
+    Raises UsageError if it is not on PATH; MpifedError, with its text, if it fails or takes longer than a minute.
     """
     path = has(command[0], environment)
     if path is None:
@@ -41,9 +41,11 @@ def call(command: Sequence[str], environment: Mapping[str, str] = os.environ, li
         raise MpifedError(why)
     english = {**environment, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
-        completed = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=limit_s, env=english)
+        completed = subprocess.run(
+            [path, *command[1:]], input=given, capture_output=True, text=True, timeout=_LIMIT_S, env=english
+        )
     except subprocess.TimeoutExpired as error:
-        raise MpifedError(f"{command[0]} has not answered within {limit_s:g} s; is Slurm running?") from error
+        raise MpifedError(f"{command[0]} has not answered within {_LIMIT_S:g} s; is Slurm running?") from error
     except OSError as error:
         raise MpifedError(f"{command[0]} cannot be run ({error}); is Slurm running?") from error
     if completed.returncode:

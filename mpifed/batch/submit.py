@@ -1,4 +1,4 @@
-"""`mpifed submit`: check a job against the cluster, fill in its batch script, and call sbatch."""
+"""`mpifed submit`: fill in the batch script of a job, ask sbatch whether the cluster takes it, and submit it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from mpifed.batch import cluster, record, script
+from mpifed.batch import record, script
 from mpifed.batch.record import Record, Submission, beside
-from mpifed.batch.resources import SubmitRequest, sized
 from mpifed.batch.script import Options
 from mpifed.batch.slurm import call, has
 from mpifed.batch.states import RunStatus, State, fails_again, status_at
@@ -23,9 +22,30 @@ from mpifed.core.text import command_line
 from mpifed.files.atomic import aside
 from mpifed.files.run_folder import job_of
 from mpifed.job.job import read_table
+from mpifed.job.loading import check_data
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.results.points import is_sweep
 from mpifed.run.folder import same_job
+
+_SIGNAL = "B:USR1@"
+
+
+class SubmitRequest(NamedTuple):
+    """The command-line options of `mpifed submit`."""
+
+    job: Path
+    changes: tuple[str, ...]
+    out: Path | None
+    nodes: int
+    tasks: int  # per node
+    time: str
+    partition: str | None
+    account: str | None
+    gpus: int  # per node
+    array: bool
+    throttle: int | None
+    options: tuple[str, ...]  # further options of sbatch
+    command: tuple[str, ...]  # arguments of mpifed, as typed
 
 
 class SubmissionPlan(NamedTuple):
@@ -42,8 +62,8 @@ class SubmissionPlan(NamedTuple):
 def submit(request: SubmitRequest) -> Iterator[str]:
     """Submit a job, yielding the lines to print.
 
-    Raises UsageError if the job, the command line or the cluster does not allow it, or the job is already queued or
-    finished; DataError if its data are missing; MpifedError if Slurm refuses the job.
+    Raises UsageError if the job or the command line does not allow it, or the job is already queued or finished;
+    DataError if its data are missing; MpifedError, with Slurm's words, if the cluster does not take the job.
     """
     if not has("sbatch"):
         raise UsageError(
@@ -56,8 +76,7 @@ def submit(request: SubmitRequest) -> Iterator[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with aside(path) as temporary:
         temporary.write_text(plan.text, encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name not in script.variables(plan.text)}
-    id = call(["sbatch", "--parsable", str(path)], environment).strip().splitlines()[-1].partition(";")[0]
+    id = call(["sbatch", "--parsable", str(path)], _environment(plan.text)).strip().splitlines()[-1].partition(";")[0]
     _note(request, plan, path, id)
     yield from follow_commands(request, plan, id)
 
@@ -69,6 +88,19 @@ def dry_run(request: SubmitRequest) -> tuple[list[str], str]:
     return [
         *plan.notes, f"dry run   nothing was submitted; this script would be written to {path} and given to sbatch"
     ], plan.text  # fmt: skip
+
+
+def _environment(text: str) -> dict[str, str]:
+    """The environment, without the variables of sbatch that would override what the script says."""
+    return {name: value for name, value in os.environ.items() if name not in script.variables(text)}
+
+
+def _refusal(text: str) -> Iterator[str]:
+    """A warning where `sbatch --test-only` would not start the script now, since nodes are down or it can never run."""
+    try:
+        call(["sbatch", "--test-only"], _environment(text), given=text)
+    except MpifedError as error:
+        yield f"warning   {error}"
 
 
 def prepared(request: SubmitRequest) -> SubmissionPlan:
@@ -88,20 +120,18 @@ def prepared(request: SubmitRequest) -> SubmissionPlan:
             f"--ntasks-per-node {request.tasks} with --gpus-per-node {request.gpus}: each rank uses one GPU; leave "
             "--ntasks-per-node out"
         )
+    check_data(request.job, Path(all_points[0].job.data.path))
     out = request.out or Path("runs") / all_points[0].job.name
     status = status_of(out, all_points, sweep)
     indices = pending_points(all_points, status, request.array, sweep)
-    to_do = [1 - min(1.0, (status.points[k].files.checkpoint or 0) / all_points[k].job.rounds) for k in indices]
     options = script.parsed(request.options)
     _check_export(options.get("export", os.environ.get("SBATCH_EXPORT")))
-    if request.array and (most := cluster.most_points()) is not None and indices[-1] >= most:
-        raise UsageError(
-            f"--array: {len(all_points)} points, and this cluster takes at most {most} (MaxArraySize of `scontrol show "
-            "config`); leave --array out to run them one after the other in one job, or split [sweep] over several jobs"
-        )
-    options, notes = sized(
-        request, 1 if request.array else len(indices), max(to_do) if request.array else sum(to_do), options
-    )
+    signal = options.get("signal")
+    if signal is not None and not signal.startswith(_SIGNAL):
+        raise UsageError(f"--signal={signal}: expected --signal={_SIGNAL}SECONDS, which the script forwards")
+    notes = []
+    if len(indices) > 1 and not request.array:
+        notes.append(f"note      {len(indices)} points, one after the other in one job; --array runs them in parallel")
     if request.gpus and find_spec("cupy") is None:
         notes.append(
             "warning   no CuPy in this environment, so the job would end before its first round: every rank is to use "
@@ -112,15 +142,27 @@ def prepared(request: SubmitRequest) -> SubmissionPlan:
         for state in (status.points[k] for k in indices)
         if state.state == "unknown"
     ]
-    options = _named(request, options, out, all_points, indices)
+    options = _named(request, _sizes(request) | options, out, all_points, indices)
     arguments = [request.job, out, *(word for change in request.changes for word in ("--set", change))]
-    arguments += ["--no-check"] if request.unchecked else []
     before, more = _path()
     text = script.filled(script.read_script(), options, arguments, before)
+    notes += _refusal(text)
     numbers = indices if request.array else None
     return SubmissionPlan(
         text, out, options["output"] or "", numbers, notes + more, [point.name for point in all_points] if sweep else []
     )
+
+
+def _sizes(request: SubmitRequest) -> Options:
+    """The options of sbatch for nodes, ranks and time."""
+    return {
+        "nodes": str(request.nodes),
+        "ntasks-per-node": str(request.tasks),
+        "time": request.time,
+        **({"partition": request.partition} if request.partition else {}),
+        **({"account": request.account} if request.account else {}),
+        **({"gpus-per-node": str(request.gpus), "gpus-per-task": "1"} if request.gpus else {}),
+    }
 
 
 def _check_export(value: str | None) -> None:

@@ -50,7 +50,6 @@ class Aggregator:
     by_blocks : exact sums alone: whether a block's answers are summed in floats before they are rounded, if possible
     cells : which clients hold which rows and columns; by default each holds all of them
     protection : security of aggregation; plain by default
-    rehearsed : whether clients of other ranks are not simulated, since only costs are of interest
     device : where this rank's clients compute; the CPU by default
     drawn : number, or mean number, of participating clients per round, where participation is secret; else None
     """
@@ -68,7 +67,6 @@ class Aggregator:
         target_scale: float = 1.0,
         cells: Cells | None = None,
         protection: Protection | None = None,
-        rehearsed: bool = False,
         device: Device | None = None,
         summed: Mapping[str, int] | None = None,
         by_blocks: bool = False,
@@ -83,7 +81,7 @@ class Aggregator:
         self._by_blocks, self._summed, self._drawn = exact and by_blocks, dict(summed or {}), drawn
         self.cells = cells or Cells.all(clients)
         self.protection = protection or Protection()
-        setting = ChannelSetting(transport, self.blocks.clients, clients, self.cells, self.protection, rehearsed)
+        setting = ChannelSetting(transport, self.blocks.clients, clients, self.cells, self.protection)
         self.channel = make_channel(setting)
         self._clear = Channel(setting)  # for exchanges that are not private
         self._plans: dict[str, ExchangePlan] = {}

@@ -43,7 +43,6 @@ class ChannelSetting(NamedTuple):
     clients: int  # N
     cells: Cells
     protection: Protection = Protection()
-    rehearsed: bool = False  # clients of other ranks are not simulated: only costs are of interest
 
 
 class Recorder(Protocol):

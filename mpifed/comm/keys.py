@@ -178,20 +178,3 @@ class Keyring:
         self._private, self._group = {}, None
         self._pairs.clear()
         self._prfs.clear()
-
-    @classmethod
-    def made_up(cls, setting: ChannelSetting) -> Keyring:
-        """A keyring of random secrets, for forecasts of costs, where clients of other ranks are not simulated."""
-        keyring = _MadeUp(setting)
-        keyring._group = os.urandom(KEY_BYTES)
-        return keyring
-
-
-class _MadeUp(Keyring):
-    """No private keys: the secrets of pairs are drawn at random."""
-
-    def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        pass
-
-    def _secret(self, i: int, j: int) -> bytes:
-        return os.urandom(KEY_BYTES)

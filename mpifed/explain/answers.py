@@ -11,7 +11,6 @@ from mpifed.core.nearest import nearest
 from mpifed.core.text import shown
 from mpifed.explain.entries import Explanation, Key, entries, own_entry
 from mpifed.files.columns import column_of
-from mpifed.job.renamed import RENAMED, VALUES
 
 # names for which all entries of a kind are listed, with their first lines
 CHOICES = {
@@ -57,10 +56,6 @@ def explained(name: str, more: Sequence[Explanation] = ()) -> str:
     ]
     choices = [entry for entry in known_entries if not table and entry.kind == CHOICES.get(wanted)]
     if not whole and not holders and not choices:
-        old = [entry.now for entry in RENAMED if wanted in (entry.table if entry.key is None else entry.key,)]
-        old += [new for (_, _, value), new in VALUES.items() if value == wanted]
-        if old:
-            return "\n".join(f"{wanted}: is now {now}" for now in dict.fromkeys(old))
         known = [entry.name for entry in known_entries] + [key.name for entry in known_entries for key in entry.keys]
         raise UsageError(f"{shown(name)}: nothing has that name{nearest(wanted, known)}")
     parts = ["\n".join(_entry_lines(entry)) for entry in whole]

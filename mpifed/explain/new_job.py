@@ -97,7 +97,7 @@ def _named(kind: Kind[Any], name: str, known: dict[tuple[str, str], Explanation]
 def _lines(
     name: str, method: Explanation, model: Explanation, data: _Data, known: dict[tuple[str, str], Explanation]
 ) -> Iterator[str]:
-    yield f"# {method.name}, on {model.name}. `mpifed check` forecasts this job, `mpifed run` runs it."
+    yield f"# {method.name}, on {model.name}. `mpifed check` says what it sends, `mpifed run` runs it."
     yield "# A key behind a # without a space has its default; take the # away to change it."
     yield "# `mpifed explain NAME` says more of a key, a table, an algorithm or a model."
     values = {"name": json.dumps(name, ensure_ascii=False), "rounds": str(_ROUNDS)}

@@ -1,4 +1,4 @@
-"""The history of a run, history.csv: the measured rounds, a row each, and history.h5 with the same columns.
+"""The history of a run, history.csv: the measured rounds, a row each.
 
 However a run ends, it can be read: a row is a single write. An incomplete last row is ignored by the reader and removed
 by `History.resume`.
@@ -19,7 +19,6 @@ from mpifed.core.text import shown
 from mpifed.files.atomic import aside
 from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines, renewed_lines
 from mpifed.files.json_file import content
-from mpifed.files.model_file import write_arrays
 
 _CHOSEN = ("test_", "client_test_")  # columns that `[record]` chooses, which may change when a run is resumed
 
@@ -122,11 +121,6 @@ class History:
         """The last measured round, by column; empty where there is none."""
         columns = read_history(self._path.parent) if self._columns else {}
         return {name: values[-1].item() for name, values in columns.items() if len(values)}
-
-    def close(self) -> None:
-        """Write history.h5: every column as a dataset [measured rounds], NaN where a cell is empty."""
-        if self._columns:
-            write_arrays(self._path.with_suffix(".h5"), read_history(self._path.parent))
 
 
 def read_history(run_dir: str | os.PathLike[str]) -> dict[str, Array]:

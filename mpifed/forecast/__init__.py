@@ -1,1 +1,1 @@
-"""Forecasts before a job runs: what it sends, who learns what, and the time and memory it takes."""
+"""Forecasts before a job runs: what it sends, who learns what, and what a private one spends."""

@@ -15,14 +15,13 @@ from mpifed.core.tables import Table
 from mpifed.core.text import fitted
 from mpifed.forecast.disclosure import disclosure_lines
 from mpifed.forecast.outlook import outlook_lines
-from mpifed.results.costs import Costs, cost_lines, simulated_lines, simulated_s
-from mpifed.results.text import human_bytes, human_seconds
+from mpifed.results.costs import Costs, cost_lines
+from mpifed.results.text import human_bytes
 
 _WIDTH = 100
 _INDENT = 12
 _MANY = 5  # arrays of a network from which on they share a line; `check --json` has each
 _UNIT = r"(\d) (us|ms|s|min|h|B|[KMGT]iB)\b"
-_REHEARSED = "rehearsed here on random rows, without messages, files and MPI's own memory"
 
 
 def forecast_text(forecast: Table, width: int | None = None) -> str:
@@ -52,9 +51,6 @@ def _lines(forecast: Table, width: int) -> Iterator[str]:
     yield from text("Sent", f"{_both(forecast, '_per_round')} per round")
     yield from text("", f"{_both(forecast, '')} in the whole run; evaluation is not counted")
     yield from cost_lines(_costs(forecast), " " * _INDENT, "each time")
-    if forecast["simulated"] is not None:
-        yield from text("Simulated", f"{human_seconds(simulated_s(forecast['simulated'], forecast['rounds']))} in all")
-        yield from simulated_lines(forecast["simulated"], 1, " " * _INDENT)
     if forecast["dropout_rate"]:
         again = f"{forecast['void_chance']:.2%} of rounds are void and repeated"
         yield from text("", f"if no client drops out; with a dropout_rate of {forecast['dropout_rate']:g}, {again}")
@@ -66,10 +62,7 @@ def _lines(forecast: Table, width: int) -> Iterator[str]:
     yield from text("Who learns", *who_learns)
     yield from text("Tests", *forecast["tests"])
     yield from text("Placement", _placement(forecast["placement"]))
-    yield from text("Memory", _memory(forecast["memory_bytes"]))
-    yield from text("Time", _time(forecast["seconds"]), _REHEARSED)
-    if forecast["extrapolated"]:
-        yield from text("", f"EXTRAPOLATED, as is the memory, from rehearsals of {'; '.join(forecast['extrapolated'])}")
+    yield from text("Memory", f"{human_bytes(forecast['data_bytes'])} of data on the largest rank")
     if forecast["privacy"] is not None:
         yield from outlook_lines(forecast["privacy"], forecast["rounds"])
     for warning in forecast["warnings"]:
@@ -89,22 +82,8 @@ def _text(width: int, label: str, *texts: str) -> Iterator[str]:
 
 def _costs(forecast: Table) -> Costs:
     exchanges = {exchange["name"]: exchange for part in ("setup", "exchanges") for exchange in forecast[part]}
-    return {"keys": forecast["keys"], **exchanges}
-
-
-def _memory(memory: dict[str, float]) -> str:
-    parts = ", ".join(f"{human_bytes(memory[part])} {part}" for part in ("process", "data", "work"))
-    return f"{human_bytes(memory['largest_rank'])} on the largest rank: {parts}"
-
-
-def _time(seconds: dict[str, float]) -> str:
-    text = f"{human_seconds(seconds['elapsed'])} for the rounds, {human_seconds(seconds['round'])} each"
-    if seconds["evaluations"]:
-        text += f"; {seconds['evaluations']} evaluations of {human_seconds(seconds['evaluation'])}"
-    if seconds["certificates"]:
-        many = "s" * (seconds["certificates"] > 1)
-        text += f", {seconds['certificates']} certificate{many} of {human_seconds(seconds['certificate'])}"
-    return text
+    costs = {"keys": forecast["keys"], **exchanges}
+    return {name: {"up_bytes": cost["up_bytes"], "down_bytes": cost["down_bytes"]} for name, cost in costs.items()}
 
 
 def _joined(fields: list[Table]) -> Iterator[Table]:

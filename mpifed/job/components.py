@@ -125,10 +125,8 @@ def observer(number: int) -> Kind[Observer]:
     return Kind(f"observe {number}", OBSERVERS, (), Observer)
 
 
-def wrong_with(kind: Kind[Any], table: ReadOnlyTable, imports: bool = True) -> list[str]:  # of any kind
-    """The errors of a table, one message each; if `imports`, the user's own class is imported."""
-    if not imports and own_module(table.get("name")) is not None:
-        return []
+def wrong_with(kind: Kind[Any], table: ReadOnlyTable) -> list[str]:  # of any kind
+    """The errors of a table, one message each; the user's own class is imported."""
     try:
         part = _class(kind, table)
     except UsageError as error:

@@ -41,7 +41,6 @@ from mpifed.job.loading import put_key as put_key
 from mpifed.job.loading import read_table as read_table
 from mpifed.job.loading import set_value as set_value
 from mpifed.job.methods import wrong_beside, wrong_limits, wrong_optimizers
-from mpifed.job.renamed import old_words
 from mpifed.job.schema import LimitKeys
 from mpifed.job.settings import Settings, split_constraint
 from mpifed.job.validation import wrong_fit, wrong_together
@@ -52,15 +51,15 @@ class Job(Settings):
     """All settings of one run."""
 
     @classmethod
-    def check(cls, table: ReadOnlyTable, source: str = "job", *, imports: bool = True) -> Job:
-        """The job that `table` describes; if not `imports`, the tables of the user's own classes are not checked.
+    def check(cls, table: ReadOnlyTable, source: str = "job") -> Job:
+        """The job that `table` describes.
 
         Raises
         ------
         UsageError
             listing every unknown key, wrong type and missing value.
         """
-        wrong = list(wrong_values(table)) or list(old_words(table))
+        wrong = list(wrong_values(table))
         if wrong:
             raise UsageError(listed_errors(source, wrong))
         try:
@@ -69,21 +68,21 @@ class Job(Settings):
             wrong += [message(entry, list(entry["loc"]), _known(entry["loc"])) for entry in error.errors()]
         for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
             if isinstance(part := table.get(kind.table), Mapping):
-                wrong += wrong_with(kind, part, imports)
+                wrong += wrong_with(kind, part)
         constraints = table.get("constraint", [])
         for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
             if isinstance(part, Mapping):
-                wrong += _wrong_constraint(number, part, imports)
+                wrong += _wrong_constraint(number, part)
         observers = table.get("observe", [])
         for number, part in enumerate(observers if isinstance(observers, list) else [], 1):
             if isinstance(part, Mapping):
-                wrong += wrong_with(observer(number), part, imports)
+                wrong += wrong_with(observer(number), part)
         if wrong:
             wrong += wrong_beside(table)
-        elif imports or own_module(job.algorithm["name"]) is None:
+        else:
             wrong = wrong_optimizers(table) + wrong_intercepts(job.model, job.algorithm)
             wrong += wrong_limits(table) if wrong else []
-        if not wrong and (imports or own_module(job.algorithm["name"]) is None):  # it may choose the channel
+        if not wrong:
             wrong = wrong_together(job)
         if wrong:
             raise UsageError(listed_errors(source, wrong))
@@ -144,10 +143,10 @@ class Job(Settings):
         return algorithm
 
 
-def _wrong_constraint(number: int, table: ReadOnlyTable, imports: bool) -> list[str]:
+def _wrong_constraint(number: int, table: ReadOnlyTable) -> list[str]:
     kind = constraint(number)
     limits = {key: value for key, value in table.items() if key in LimitKeys.model_fields}
-    wrong = wrong_with(kind, {key: value for key, value in table.items() if key not in limits}, imports)
+    wrong = wrong_with(kind, {key: value for key, value in table.items() if key not in limits})
     try:
         LimitKeys.model_validate_json(json.dumps(limits, default=str))
     except ValidationError as error:

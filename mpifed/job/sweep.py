@@ -26,8 +26,8 @@ class SweepPoint(NamedTuple):
     job: Job
 
 
-def points(table: Table, source: str, *, imports: bool = True) -> list[SweepPoint]:
-    """The jobs that `table` describes: one, or the grid of its `[sweep]`, seeds fastest; `imports` as in `Job.check`.
+def points(table: Table, source: str) -> list[SweepPoint]:
+    """The jobs that `table` describes: one, or the grid of its `[sweep]`, seeds fastest.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def points(table: Table, source: str, *, imports: bool = True) -> list[SweepPoin
         for key, value in settings.items():
             put_key(changed, key, copy.deepcopy(value))
         settings = {**({LABEL: label} if label else {}), **method, **settings}
-        all_points.append(SweepPoint(point_name(number), settings, Job.check(changed, source, imports=imports)))
+        all_points.append(SweepPoint(point_name(number), settings, Job.check(changed, source)))
     return all_points
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mpifed.arguments import FOLDER, Finite, run_folders
+from mpifed.arguments import FOLDER, Finite
 from mpifed.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 @click.command(short_help="Draw runs, sweeps or data.")
-@click.argument("folders", nargs=-1, type=FOLDER, metavar="RUN... SWEEP... | DATA", shell_complete=run_folders)
+@click.argument("folders", nargs=-1, type=FOLDER, metavar="RUN... SWEEP... | DATA")
 @click.option("--out", type=FOLDER, help="Figure to write: .png, .pdf, .svg and others.")
-@click.option("--terminal", is_flag=True, help="Draw each line's training loss here as well.")
 @click.option(
     "--label", "joined", multiple=True, callback=_joined, metavar="NAME=FOLDER[,FOLDER...]",
     help="Draw these runs as one line of that name, with a band where they are several; may be repeated.",
@@ -65,7 +64,6 @@ def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 def plot(
     folders: tuple[Path, ...],
     out: Path | None,
-    terminal: bool,
     joined: dict[str, list[Path]],
     across: tuple[str, ...],
     down: tuple[str, ...],
@@ -86,30 +84,23 @@ def plot(
     """
     if not folders and not joined:
         raise click.UsageError("give folders of runs or sweeps, or of data")
-    if out is None and not terminal:
-        raise click.UsageError("give --out FIGURE, or --terminal")
+    if out is None:
+        raise click.UsageError("give --out FIGURE")
     of_figures = bool(across or down or log or relative_to) or band != "range"
     if any((folder / "federation.h5").exists() for folder in folders):
-        if len(folders) > 1 or joined or of_figures or terminal or out is None:
+        if len(folders) > 1 or joined or of_figures:
             raise click.UsageError("data are drawn one folder at a time, with --out and --size alone")
         _draw_data(folders[0], out, size)
         return
     from mpifed.plots.convergence import draw
-    from mpifed.plots.convergence import terminal as as_text
     from mpifed.plots.lines import read_lines
     from mpifed.plots.style import save
 
-    if out is None and of_figures:
-        raise click.UsageError("--x, --y, --band, --log and --relative-to go with --out FIGURE")
     read = read_lines(folders, joined, relative_to)
     for note in read.notes:
         click.echo(note, err=True)
-    if terminal:
-        for text in as_text(read):
-            click.echo(text)
-    if out is not None:
-        save(draw(read, x=across, y=down, band=band, log=log, size=size), out)
-        click.echo(f"figure: {out}")
+    save(draw(read, x=across, y=down, band=band, log=log, size=size), out)
+    click.echo(f"figure: {out}")
 
 
 def _draw_data(folder: Path, out: Path, size: SizeName) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.plots.lines import Band, Curve, Folder, Line, PlottedLines, band_text, curve, read_lines
-from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, log_helps, plain, size_of
+from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, plain, size_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -208,22 +208,3 @@ def _legend_shape(labels: Sequence[str], width: float, size: Size) -> tuple[int,
         if sum(max(widths[i] for i in part) + 1.4 for part in parts) * size.points <= 72 * width:
             return across, max(sum(heights[i] for i in part) for part in parts)
     return 1, sum(heights)
-
-
-def terminal(read: PlottedLines) -> Iterator[str]:
-    """The training loss against rounds, in 80 columns, of each line."""
-    import plotext
-
-    for line in read.lines:
-        shown = curve(line.runs, "round", "train_loss")
-        if not len(shown.x):
-            where = line.runs[0].folder
-            raise DataError(f"{where}: no training loss was measured; run with [record] evaluate_every = 1 or more")
-        plotext.clear_figure()
-        plotext.theme("clear")
-        plotext.plot_size(80, 18)
-        plotext.plot(shown.x.tolist(), shown.y.tolist(), marker="braille")
-        plotext.yscale("log" if log_helps(shown.y) else "linear")
-        plotext.title(f"{line.label}: {PANELS['train_loss']}")
-        plotext.xlabel("round")
-        yield "\n".join(text.rstrip() for text in plotext.uncolorize(plotext.build()).splitlines())

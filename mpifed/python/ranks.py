@@ -34,7 +34,6 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"--set (\w+)\.(\w+)=\.\.\. --resume", r"\1={'\2': ...}, resume=True"),
     (r"--set (\w+)=\.\.\. --resume", r"\1=..., resume=True"),
     (r"--resume --out (.+)$", lambda match: f"resume=True, out={shlex.split(match[1])[0]!r}"),
-    (r", or run with --no-check", ""),
     (r"by --ignore NAME, or of a frame by", "by"),
     (r"with --accept-changed", "by `mpifed run JOB --resume --accept-changed`"),
     (r"or --force to", "or overwrite=True to"),

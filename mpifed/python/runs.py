@@ -243,7 +243,7 @@ def check(
     ranks: int = 1,
     **settings: Any,  # those of `job`
 ) -> str:
-    """What `mpifed check` says before a run: who learns what, bytes, memory and time; raises the errors of a run."""
+    """What `mpifed check` says before a run: who learns what, bytes and privacy; raises the errors of a run."""
     from mpifed.forecast.disclosure import observer_statement
     from mpifed.forecast.job import forecast
     from mpifed.forecast.text import forecast_text

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from mpifed.arguments import FOLDER, run_folders
+from mpifed.arguments import FOLDER
 
 
 @click.command(short_help="Write a model for other libraries.")
-@click.argument("run", type=FOLDER, shell_complete=run_folders)
+@click.argument("run", type=FOLDER)
 @click.option(
     "--to", "form", type=click.Choice(["safetensors", "npz", "torch"]), required=True,
     help="safetensors, npz (NumPy), or torch: a state_dict for torch.load(FILE, weights_only=True).",
@@ -32,7 +32,7 @@ def export(run: Path, form: str, out: Path | None) -> None:
 
 
 @click.command(short_help="Compare runs and sweeps.")
-@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN|SWEEP...", shell_complete=run_folders)
+@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN|SWEEP...")
 @click.option(
     "--to", "targets", multiple=True, metavar="COLUMN>=NUMBER",
     help="Rounds, bytes and seconds until a column of the history is at least, or at most (<=), a number; in quotes; "

@@ -8,9 +8,7 @@ from mpifed.core.tables import ReadOnlyTable
 from mpifed.job.time_model import KINDS
 from mpifed.results.text import human_bytes, human_seconds
 
-Costs = Mapping[str, Mapping[str, float]]  # by exchange, or "keys": up_bytes, down_bytes, crypto_s
-
-KEYS = ("up_bytes", "down_bytes", "crypto_s")
+Costs = Mapping[str, Mapping[str, float]]  # by exchange, or "keys": up_bytes, down_bytes, and of a run crypto_s
 
 
 def cost_lines(costs: Costs, indent: str = "", heading: str = "by exchange") -> Iterator[str]:
@@ -19,7 +17,7 @@ def cost_lines(costs: Costs, indent: str = "", heading: str = "by exchange") -> 
     Empty for a single exchange without cryptography, whose costs are those of the run.
     """
     rows = {name: cost for name, cost in costs.items() if name != "keys" or cost["up_bytes"]}
-    has_cryptography = any(cost["crypto_s"] for cost in rows.values())
+    has_cryptography = any(cost.get("crypto_s") for cost in rows.values())
     if len(rows) < 2 and not has_cryptography:
         return
     width = max(len(name) for name in (heading, *rows))
@@ -28,13 +26,7 @@ def cost_lines(costs: Costs, indent: str = "", heading: str = "by exchange") -> 
     )
     for name, cost in rows.items():
         line = f"{indent}{name:{width}}  {human_bytes(cost['up_bytes']):>10}  {human_bytes(cost['down_bytes']):>10}"
-        yield f"{line}  {human_seconds(cost['crypto_s'])}" if cost["crypto_s"] else line
-
-
-def simulated_s(simulated: ReadOnlyTable, rounds: int) -> float:
-    """Seconds of the set-up and of `rounds` rounds, from those of the set-up and of a single round."""
-    once, each = (sum(sum(seconds.values()) for seconds in simulated[part].values()) for part in ("set_up", "rounds"))
-    return once + rounds * each
+        yield f"{line}  {human_seconds(cost['crypto_s'])}" if cost.get("crypto_s") else line
 
 
 def simulated_lines(simulated: ReadOnlyTable, rounds: int, indent: str = "") -> Iterator[str]:

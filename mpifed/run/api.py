@@ -36,7 +36,6 @@ def run(
     max_hours: float | None = None,
     reporter: Reporter | None = None,
     cache: DataCache | None = None,
-    check: bool = True,
     accept_changed: bool = False,
     observers: Sequence[Observer] | None = None,
     overwrite: bool = False,
@@ -49,7 +48,6 @@ def run(
     out : the run's folder; must not hold a run already unless `resume`
     max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
     cache : data that an earlier run in this process has opened, and that this run shares with the next
-    check : test the user's own model, terms and regularizer first; without, run.json has a warning
     overwrite : remove the run or sweep that is in `out`, once data and job are known to be right
     replace : on rank 0, what removes it; by default `mpifed.run.overwrite.remove`
     accept_changed : go on even if the user's sources or the libraries have changed since the checkpoint
@@ -92,7 +90,7 @@ def run(
         header = None if opened is None else opened.header
         try:
             with watched.watching():
-                this = RunLoop(job, transport, out, reporter, request, cache, header, check, accept_changed, watched)
+                this = RunLoop(job, transport, out, reporter, request, cache, header, accept_changed, watched)
                 if opened is None:
                     with agreed(transport):
                         opened = prepared() if transport.rank == 0 else None

@@ -38,7 +38,6 @@ class How(NamedTuple):
     resume: bool = False
     max_hours: float | None = None
     progress: str = "auto"
-    unchecked: bool = False
     accept_changed: bool = False
     overwrite: bool = False
     again: str = ""  # the command that goes on with what was interrupted
@@ -73,7 +72,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
     folder = out or Path("runs") / all_points[0].job.name
     words: list[object] = ["mpifed", "run", path, *(word for change in changes for word in ("--set", change))]
     words += ["--out", folder, "--resume", *(() if point is None else ("--point", point))]
-    words += [*["--no-check"] * how.unchecked, *["--accept-changed"] * how.accept_changed]
+    words += ["--accept-changed"] * how.accept_changed
     launcher = ["mpirun", "-n", transport.size] * (transport.size > 1)
     how = how._replace(again=command_line(*launcher, *words))
     if not is_sweep:
@@ -179,7 +178,7 @@ def _run_point(
     try:
         run(
             point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, cache=cache,
-            check=not how.unchecked, accept_changed=how.accept_changed, overwrite=how.overwrite, replace=replace,
+            accept_changed=how.accept_changed, overwrite=how.overwrite, replace=replace,
         )  # fmt: skip
     except MpifedError as error:
         if transport.rank == 0 and error.exit_code in FINISHED:

@@ -40,12 +40,11 @@ def launch(
     *,
     resume: bool = False,
     max_hours: float | None = None,
-    check: bool = True,
     accept_changed: bool = False,
 ) -> Result | None:
     """Run a job from a script under mpirun, as `mpifed run` does; the result on rank 0, None on the others.
 
-    Own models, terms and regularizers are tested first, unless `check` is False, which run.json records.
+    Own models, terms and regularizers are tested first.
     With `accept_changed` a run is resumed even if own sources or libraries have changed, which run.json records too.
     An error on any rank ends all of them with its exit code. In a single process, errors are raised.
     """
@@ -68,7 +67,6 @@ def launch(
             resume=resume,
             max_hours=max_hours,
             reporter=shown,
-            check=check,
             accept_changed=accept_changed,
         ),
         checked.released_only,

@@ -137,12 +137,6 @@ def _take_away(path: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def is_held(folder: Path) -> bool:
-    """Whether a run may be going on in a folder: only of a process of this machine is it known that it has ended."""
-    holder = _read(folder / LOCK) or _read(folder / HEARTBEAT)
-    return bool(holder) and is_alive(holder) is not False
-
-
 def _holder() -> str:
     since = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return json.dumps({**this_process(), "since": since}) + "\n"

@@ -34,7 +34,6 @@ from mpifed.run.identity import Identity
 from mpifed.run.observation import Observation
 from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW, Result
 from mpifed.run.output import Results
-from mpifed.run.own_classes import not_checked
 from mpifed.run.progress import Reporter
 from mpifed.run.setup import Ready, prepare
 from mpifed.run.transcript import FOLDER as TRANSCRIPT
@@ -53,7 +52,6 @@ class RunLoop:
         request: Request,
         cache: DataCache | None,
         header: Header | None,
-        check: bool,
         accept_changed: bool,
         observation: Observation,
     ) -> None:
@@ -61,8 +59,8 @@ class RunLoop:
         self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
         self.transcript.channel = job.channel
         recorder = self.transcript if job.record.transcript else None
-        self.ready: Ready = prepare(job, transport, cache, header, recorder, check)
-        self.notes = list(self.ready.notes) if check else not_checked(job, self.ready.algorithm.problem)
+        self.ready: Ready = prepare(job, transport, cache, header, recorder, check=True)
+        self.notes = list(self.ready.notes)
         self.ready.aggregator.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges = self.ready.algorithm.exchanges

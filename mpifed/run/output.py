@@ -165,7 +165,7 @@ class Results:
         return {"simulated_s": simulation.total_s, "simulated": described(self.job.simulated_network, simulation)}
 
     def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None]) -> None:
-        """Write the model, history.h5 and the table of privacy, and report the algorithm's remarks.
+        """Write the model and the table of privacy, and report the algorithm's remarks.
 
         Parameters
         ----------
@@ -173,8 +173,6 @@ class Results:
         late : those of them that are not in the history
         """
         write_arrays(self.out / "model.h5", model_arrays(self.algorithm.model(server)), self._attributes())
-        if self.history is not None:
-            self.history.close()
         remarks = self.algorithm.remarks(server, last)
         for remark in remarks:
             self.reporter.warn(remark)

@@ -39,7 +39,6 @@ from mpifed.run.agreement import agreed
 
 _PURPOSE = "checks of own classes"
 _STORED = 8  # values of a random sparse row
-NOT_CHECKED = "--no-check: {} tested before the run, whose results are right only if it is"
 UNTRIED = "{}: was tested before the run, but nothing could be compared, so it may be right or wrong"
 
 
@@ -87,12 +86,6 @@ def check_own_classes(job: Job, problem: Problem, transport: Transport, blocks: 
     return all_notes
 
 
-def not_checked(job: Job, problem: Problem) -> list[str]:
-    """The warning in run.json of a run without these tests."""
-    places = [own.place for own in own_parts(job, problem)]
-    return [NOT_CHECKED.format(f"{' and '.join(places)} {'was' if len(places) == 1 else 'were'} not")] if places else []
-
-
 def _tried(parts: list[Own], objective: Model, task: Task, device: Device) -> list[str]:
     """Notes on what could not be tested; UsageError with all errors."""
     wrong, notes, placed = [], [], _placed(device)
@@ -106,7 +99,7 @@ def _tried(parts: list[Own], objective: Model, task: Task, device: Device) -> li
                 compared = 0
             except Broken as broken:
                 methods = " or ".join(f"{method}()" for method in broken.methods)
-                wrong.append(f"{own.place}: {broken.what}; correct {methods}, or run with --no-check")
+                wrong.append(f"{own.place}: {broken.what}; correct {methods}")
                 if own.table == "model":
                     break  # the other tests use it
                 continue

@@ -205,7 +205,7 @@ def test_damaged_job_files(area: Area) -> None:
     @given(st.sampled_from(CASES), seeds, st.sampled_from(["check", "submit"]))
     def damaged(case: Case, seed: int, command: str) -> None:
         job = table(Path(area.data[case.split].name), case.algorithm, **(case.tables | {"rounds": 2}))
-        options = {"check": ["--json"], "submit": ["--dry-run"]}[command]
+        options = {"check": ["--json"], "submit": ["--dry-run", "--time", "30"]}[command]
         check(area.call(mutated(tomli_w.dumps(job).encode(), seed), command, *options))
 
     damaged()
@@ -243,7 +243,7 @@ def test_made_up_jobs_are_submitted(area: Area) -> None:
     @given(jobs(area.data), st.lists(simple.map(str), max_size=2), st.sampled_from(["--out", "--account", "--sbatch"]))
     def submitted(job: dict[str, Any], words: list[str], option: str) -> None:
         given = [part for word in words for part in (option, word.replace("\0", ""))]
-        end = area.call(tomli_w.dumps(job).encode(), "submit", "--dry-run", *given)
+        end = area.call(tomli_w.dumps(job).encode(), "submit", "--dry-run", "--time", "30", *given)
         check(end)
 
     submitted()

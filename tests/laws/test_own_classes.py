@@ -10,18 +10,16 @@ from typing import Any
 import numpy as np
 import own_functions
 import pytest
-from click.testing import CliRunner
 from jobs_in_python import checked
 from registry import table
-from runs import run
 from written_files import read_json
 
-from mpifed.cli import main
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.files.model_file import model_sha256
-from mpifed.run.launch import launch as launch_here
+from mpifed.run import setup
 from mpifed.testing import Alone, Job
+from runs import run
 
 ROOT = Path(__file__).resolve().parents[2]
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
@@ -91,7 +89,7 @@ def test_a_wrong_objective(digits: Path, tmp_path: Path, name: str) -> None:
     text = refused(job(digits, model={"name": f"own_functions:{name}", **bias}), tmp_path / "run")
     assert text.startswith(f'[model] name = "own_functions:{name}": '), text
     assert said in text, text
-    assert text.endswith(f"; correct {methods}, or run with --no-check"), text
+    assert text.endswith(f"; correct {methods}"), text
     assert "\n" not in text
 
 
@@ -127,7 +125,7 @@ def test_a_wrong_term(digits: Path, tmp_path: Path, name: str, table: str) -> No
     place = "minimize" if table == "minimize" else "constraint 3"
     assert text.startswith(f'[{place}] name = "own_functions:{name}": '), text
     assert TERMS[name][0] in text, text
-    assert text.endswith(f"; correct {TERMS[name][1]}, or run with --no-check"), text
+    assert text.endswith(f"; correct {TERMS[name][1]}"), text
 
 
 def test_a_wrong_server_whatever_the_seed(classes: Path, tmp_path: Path) -> None:
@@ -228,46 +226,19 @@ def _said(out: Path) -> list[str]:
 # --- what a run is without and with it -------------------------------------------------------------------------------
 
 
-def test_without_it_a_wrong_class_runs_and_run_json_says_so(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    path = write_job(tmp_path / "job.toml", table(digits, AVG, model={"name": "own_functions:ZeroSlope"}, rounds=1))
-    command = ["run", str(path), "--progress", "none", "--out"]
-    ended = CliRunner().invoke(main, [*command, str(tmp_path / "checked")])
-    assert ended.exit_code == 2, ended.output
-    assert ended.output.count("mpifed: error: [model]") == 1, ended.output
-    ended = CliRunner().invoke(main, [*command, str(tmp_path / "run"), "--no-check"])
-    assert ended.exit_code == 0, ended.output
-    (said,) = _said(tmp_path / "run")
-    assert said.startswith('--no-check: [model] name = "own_functions:ZeroSlope" was not tested')
-    assert said in ended.output
-
-
-def test_a_sweep_and_python_pass_it_on(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    wrong = table(digits, AVG, model={"name": "own_functions:ZeroSlope"}, rounds=1)
-    path = write_job(tmp_path / "job.toml", wrong | {"sweep": {"seeds": 2}})
-    for more, code in (([], 2), (["--no-check"], 0)):
-        out = str(tmp_path / f"sweep{code}")
-        ended = CliRunner().invoke(main, ["run", str(path), "--progress", "none", "--out", out, *more])
-        assert ended.exit_code == code, ended.output
-    assert _said(tmp_path / "sweep0" / "point-0001")
-    with pytest.raises(UsageError):
-        launch_here(wrong, tmp_path / "one")
-    assert launch_here(wrong, tmp_path / "two", check=False) is not None
-
-
-def test_no_check_says_nothing_where_all_is_of_mpifed(digits: Path, tmp_path: Path) -> None:
-    begin(job(digits), tmp_path / "run", check=False)
-    assert not any("--no-check" in line for line in read_json(tmp_path / "run" / "run.json")["warnings"])
-
-
 @pytest.mark.parametrize("regularizer", [{}, {"regularizer": {"name": "own_functions:L1"}}])
-def test_it_changes_no_bit(digits: Path, tmp_path: Path, regularizer: dict[str, Any]) -> None:
+def test_it_changes_no_bit(
+    digits: Path, tmp_path: Path, regularizer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = job(digits, model={"name": "own_functions:MLP", "hidden": 6}, rounds=2, **regularizer)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
     found, drawn = [], []
     for check in (True, False):
         state = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
-        result = begin(task, tmp_path / str(check), check=check)
+        if not check:
+            monkeypatch.setattr(setup, "check_own_classes", lambda *given: [])
+        result = begin(task, tmp_path / str(check))
         drawn.append(state == (random.getstate(), np.random.get_state()[1].tolist()))  # type: ignore[index]  # noqa: NPY002
         found.append(model_sha256(dict(leaves(result.model))))
     assert found[0] == found[1]

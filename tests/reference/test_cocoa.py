@@ -12,7 +12,6 @@ import pytest
 from loops import played, present, rows_of
 from own_columns import PENALTY, close, task
 from paper import make_data
-from runs import run
 from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
@@ -23,6 +22,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone
+from runs import run
 
 COCOA = {"name": "cocoa"}
 

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from jobs_in_python import checked
 from lengths import covering, long_unless
 from paper import read
-from runs import run
 from scipy.optimize import minimize
 
 from mpifed.cli import main
@@ -24,6 +23,7 @@ from mpifed.files.run_folder import job_of
 from mpifed.run.outcome import Result
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone
+from runs import run
 
 DOUBLE = {"dtype": "float64"}
 RIDGE = {"name": "least-squares", "l2": 0.05}

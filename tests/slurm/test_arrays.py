@@ -76,7 +76,7 @@ def test_submit_and_status(job: Make, tmp_path: Path, in_order: list[Any], monke
     monkeypatch.chdir(tmp_path)
     words = (
         "submit", job(table=SWEEP, pause_s=0.1), "--array", "--throttle", 2, "--ntasks-per-node", 1, "--time", 10,
-        "--no-forecast", "--out", tmp_path / "sweep",
+        "--out", tmp_path / "sweep",
     )  # fmt: skip
     done = mpifed(*words)
     assert done.returncode == 0, done.stderr

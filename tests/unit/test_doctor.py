@@ -180,29 +180,25 @@ def test_slurm(tmp_path: Path) -> None:
             {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"},
         )
     ]
-    assert said[0] == "no Slurm" and said[1] == f"Slurm: {tmp_path / 'sbatch'}"
+    assert said[0] == "no Slurm" and said[1].startswith(f"Slurm: {tmp_path / 'sbatch'}")
     assert said[2].startswith("Slurm job 7, outside its steps") and said[3] == "Slurm job 7, a step of 4 tasks"
 
 
 def test_slurm_and_the_library(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     environment = command(folder, "sbatch") | command(folder, "srun", "MPI plugin types are...\n\tnone\n\tpmi2")
-    sinfo = "debug*|up|1-00:00:00|1-4|n1|idle|8|1|4000|(null)\ndebug*|up|1-00:00:00|1-4|n2|down*|8|1|4000|(null)"
-    environment |= command(folder, "sinfo", sinfo)
     found = list(doctor.slurm(MPICH, environment))
     assert [one.what for one in found] == [
         "this library needs `srun --mpi=pmi2`, which `srun --mpi=list` lists; no rank was started",
-        f"Slurm: {folder / 'sbatch'}",
-        "partition debug is up: 1 of 2 nodes in service, each 8 CPUs and 4000 MiB or less; time limit 1-0:00:00",
+        f"Slurm: {folder / 'sbatch'}; `sinfo` lists partitions",
     ]
     found = list(doctor.slurm(OPEN_MPI, environment))
-    assert levels(found) == ["warning", "ok", "ok"] and "needs srun --mpi=pmix" in found[0].what
-    (folder / "sinfo").unlink()
+    assert levels(found) == ["warning", "ok"] and "needs srun --mpi=pmix" in found[0].what
     (folder / "srun").unlink()
     said = next(doctor.slurm(MPICH, environment)).what
     assert said == "this library needs `srun --mpi=pmi2`, which `srun --mpi=list` did not list"
     command(folder, "srun", "MPI plugin types are...\n\tnone\n\tpmi2")
-    assert levels(doctor.slurm(MPICH, environment)) == ["ok", "ok", "warning"]
+    assert levels(doctor.slurm(MPICH, environment)) == ["ok", "ok"]
     inside = list(doctor.slurm(MPICH, environment | {"SLURM_JOB_ID": "7"}))
     assert "`srun --mpi=pmi2 mpifed doctor`" in inside[1].what
     command(folder, "mpiexec", "HYDRA build details:\n    Version: 5.0.2")
@@ -237,14 +233,8 @@ def test_worlds_of_one(launch: Callable[..., Any], tmp_path: Path) -> None:
     assert (other.code, other.out) == (1, "")
 
 
-def test_slurm_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configuration that is not there is said at once; whoever does not answer is not waited for."""
-    environment = command(tmp_path, "sbatch") | command(tmp_path, "sinfo", "a line")
-    nowhere = environment | {"SLURM_CONF": str(tmp_path / "a b.conf")}
-    found = list(doctor.slurm(None, nowhere))
-    assert levels(found) == ["ok", "warning"]
-    assert found[1].what.startswith(f"SLURM_CONF={tmp_path / 'a b.conf'}: no such file, so Slurm's commands find no")
-    (tmp_path / "sinfo").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
-    monkeypatch.setattr(doctor, "_SLURM_S", 0.05)
-    found = list(doctor.slurm(None, environment))
-    assert found[1].what == "sinfo has not answered within 0.05 s; is Slurm running?"
+def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
+    environment = command(tmp_path, "sbatch") | {"SLURM_CONF": str(tmp_path / "a b.conf")}
+    (found,) = doctor.slurm(None, environment)
+    assert found.level == "warning"
+    assert found.what.startswith(f"SLURM_CONF={tmp_path / 'a b.conf'}: no such file, so Slurm's commands find no")

@@ -56,7 +56,6 @@ COMMANDS = [
     *(("show", f"runs/{name}") for name in ("masked", "limits", "cells")),
     *(("check", f"{name}.toml") for name in ("masked", "limits", "cells", "sweep")),
     ("status", "runs"), ("status", "runs/sweep"), ("status", "runs/masked", "runs/sweep"),
-    ("scale", "masked.toml", "--predict", "--ranks", "1,2,4,128"),
     ("explain", "commands"), ("explain", "findings"), ("explain", "history"), ("explain", "ssca"),
     ("data", "digits", "--split", "rows", "--clients", "4", "--out", "made"), ("new", "--help"), ("--help",),
 ]  # fmt: skip

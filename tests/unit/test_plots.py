@@ -17,7 +17,7 @@ from written_files import SUMMARY, History, write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
-from mpifed.plots.convergence import MOST_LINES, draw, figure, terminal
+from mpifed.plots.convergence import MOST_LINES, draw, figure
 from mpifed.plots.labels import labels_of
 from mpifed.plots.lines import PlottedLines, curve, read_lines
 from mpifed.plots.style import COLOURS, DASHES, MARKERS, save
@@ -160,16 +160,6 @@ def test_what_is_not_a_run_is_a_data_error(tmp_path: Path) -> None:
         figure([tmp_path])
     with pytest.raises(DataError, match="nothing was measured"):
         figure([write_run(tmp_path / "run", unknown=["train_loss", "test_accuracy"])])
-
-
-def test_the_terminal_shows_the_loss_in_eighty_columns(tmp_path: Path) -> None:
-    pytest.importorskip("plotext")
-    (text,) = terminal(read_lines([write_run(tmp_path / "run")]))
-    picture = text.splitlines()
-    assert "job: training loss" in picture[0] and picture[-1].strip() == "round"
-    assert max(map(len, picture)) <= 80 and "\x1b" not in "".join(picture)
-    drawn = [line for line in picture if any("\u2800" < character <= "\u28ff" for character in line)]
-    assert len(drawn) > 8, picture
 
 
 def write_constrained(run: Path, limit: float, certified: Sequence[int]) -> Path:
@@ -471,9 +461,7 @@ def test_the_command_draws_what_it_is_asked_for(sweep: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     ([], 2, "give folders of runs or sweeps, or of data"),
-    (["run"], 2, "give --out FIGURE, or --terminal"),
-    (["run", "--terminal", "--x", "round"], 2, "go with --out"),
-    (["run", "--terminal", "--log", "x"], 2, "go with --out"),
+    (["run"], 2, "give --out FIGURE"),
     (["run", "--out", "f.png", "--relative-to", "0"], 2, "relative-to"),
     (["run", "--out", "f.png", "--label", "A"], 2, "expected NAME=FOLDER or NAME=FOLDER,FOLDER"),
     (["run", "--out", "f.png", "--label", "=run"], 2, "expected NAME=FOLDER"),

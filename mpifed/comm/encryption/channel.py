@@ -69,7 +69,7 @@ class Encrypted(Channel):
         for rank, clients in enumerate(gathered or []):
             self._homes[clients] = rank
         self._homes = self.transport.share(self._homes)
-        keyring = Keyring.made_up(self.setting) if self.setting.rehearsed else Keyring(self.setting)
+        keyring = Keyring(self.setting)
         keyring.prepare(self.keys.timed)
         self._keyring = keyring
         self._decryption = decryption_by(self.scheme, self.setting, self._homes)
@@ -90,7 +90,7 @@ class Encrypted(Channel):
         values = rng.integers(-most, most, (_TRIED, self.packing.slots), endpoint=True)
         values[:, 0::4], values[:, 1::4] = most, -most
         kinds = np.arange(self.setting.clients) % _TRIED
-        mine = kinds if self.setting.rehearsed else kinds[self.setting.hosted]
+        mine = kinds[self.setting.hosted]
         total = None
         with self.keys.timed():
             for kind in np.unique(mine).tolist():
@@ -176,8 +176,7 @@ class Encrypted(Channel):
             answered = plan.stale.answered
             for _, upload in sorted(plan.stale.sealed.items()):
                 self._sum(plan, upload)
-        absent = self.setting.rehearsed and not (now.staying & (self._homes >= 0)).any()  # not simulated
-        if not answered.any() or absent:  # nothing was encrypted: the sum of no uploads is 0
+        if not answered.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0
             return True
         self._decryption.able(now)

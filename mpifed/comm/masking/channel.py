@@ -45,7 +45,7 @@ class Masked(Channel):
     def __init__(self, setting: ChannelSetting) -> None:
         """Raises UsageError when more clients may leave than their neighbours can compensate."""
         super().__init__(setting)
-        self.keyring = Keyring.made_up(setting) if setting.rehearsed else Keyring(setting)
+        self.keyring = Keyring(setting)
         self.pad, self._turns = Pad(), Turns()
         self._dropouts: Dropouts | None = None  # None where nobody may leave
         self._most = setting.protection.max_dropouts
@@ -57,7 +57,6 @@ class Masked(Channel):
         self._nonce = nonce(0)  # of the turn
         self._commons: dict[str, Common] = {}
         self._graphs: dict[str, tuple[bytes, MaskGraph]] = {}
-        self._discarded: dict[str, np.ndarray] = {}
 
     def watch_secrets(self, watch: Callable[[Drawn], None]) -> None:
         """Pass the secrets that clients draw for dropouts, in each turn, to an audit."""
@@ -122,7 +121,7 @@ class Masked(Channel):
                 plan.put(plan.sum.message, client, self._change(plan, numbers, client))
                 plan.stale.last[client] = numbers
         with plan.account.timed():
-            turn, message = self._turn(plan, now), self._target(plan, plan.sum.message)
+            turn, message = self._turn(plan, now), plan.sum.message
             for client in clients.tolist():
                 self._mask(turn, message, client)
 
@@ -135,7 +134,7 @@ class Masked(Channel):
             sealed = np.zeros_like(integers)
             plan.put(sealed, client, self._change(plan, plan.pick(integers, client), client))
         with plan.account.timed():
-            self._mask(self._turn(plan, now), self._target(plan, sealed), client)
+            self._mask(self._turn(plan, now), sealed, client)
         return sealed
 
     @staticmethod
@@ -154,21 +153,12 @@ class Masked(Channel):
         assert stale is not None
         last, stale.last = stale.last, {}
         self.begin(plan, now)
-        message = self._target(plan, plan.sum.message)
+        message = plan.sum.message
         for client, numbers in sorted(last.items()):
             plan.put(plan.sum.message, client, numbers)
             self._mask(self._turn(plan, now), message, client)
         stale.last = last
         self.collect(plan, now)
-
-    def _target(self, plan: ExchangePlan, message: np.ndarray) -> np.ndarray:
-        """Where masks are added: in a forecast they would never be removed, so they are computed and discarded."""
-        if not self.setting.rehearsed:
-            return message
-        name = plan.exchange.name
-        if name not in self._discarded:
-            self._discarded[name] = np.zeros_like(message)
-        return self._discarded[name]
 
     def _mask(self, turn: Turn, message: np.ndarray, client: int) -> None:
         self._turns.use(client)
@@ -223,7 +213,7 @@ class Masked(Channel):
             self.transport.reduce(message, reduced if serves else None)
         if self._dropouts is not None:
             if now.present.any():
-                self._dropouts.open(turn, self._target(plan, reduced), self.recorder)
+                self._dropouts.open(turn, reduced, self.recorder)
             if to_clients:
                 self.transport.broadcast(reduced)
         if stored is not None and to_clients:
@@ -251,7 +241,7 @@ class Masked(Channel):
         if not hearing(turn.plan.exchange, turn.now)[self.setting.hosted].any():
             return False
         with turn.account.timed():
-            reduced = self._target(turn.plan, turn.plan.reduced)
+            reduced = turn.plan.reduced
             for client in np.flatnonzero(answering(turn.plan.exchange, turn.now)).tolist():
                 self.pad.add([(self._sealing(client), -1)], reduced, turn.graph.common.own(client))
         return True
@@ -261,7 +251,7 @@ class Masked(Channel):
         plan, now, message = turn.plan, turn.now, turn.plan.sum.message
         receives = self._hear(turn)
         with turn.account.timed():
-            opened = self._target(plan, plan.reduced)
+            opened = plan.reduced
             for unit, before in stored.known() if receives else ():
                 self.pad.add([(self._storing(unit.number, before), -1)], opened, [unit.at])
             message[:-1] = 0
@@ -270,7 +260,7 @@ class Masked(Channel):
             for unit, client in sealers:
                 if client in hosted:
                     message[unit.at], stream = plan.reduced[unit.at], self._storing(unit.number, turn.number)
-                    self.pad.add([(stream, 1)], self._target(plan, message), [unit.at])
+                    self.pad.add([(stream, 1)], message, [unit.at])
                     if self.recorder is not None:
                         sealed = message[unit.at].tobytes()
                         self.recorder.note(plan, now, f"client {client}", "server", "sum so far, sealed", sealed)

@@ -26,7 +26,7 @@ from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.key_streams import Pad, Stream
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.neighbour_graph import MaskGraph
-from mpifed.comm.masking.secret_sharing import SECRET_BYTES, SHARE_BYTES, rebuild, split
+from mpifed.comm.masking.secret_sharing import SHARE_BYTES
 from mpifed.comm.masking.share_deposits import (
     SEALED_BYTES,
     Deposit,
@@ -149,10 +149,7 @@ class Dropouts:
         if gathered is not None and all(shares is not None for shares in gathered):
             try:
                 with turn.account.timed():
-                    if self.setting.rehearsed:
-                        self._rehearse(turn, reduced)
-                    else:
-                        self._unmask(turn, reduced, [share for shares in gathered for share in shares or []])
+                    self._unmask(turn, reduced, [share for shares in gathered for share in shares or []])
             except (BrokenProtocol, TooFewClients) as error:
                 failure = error
         self.transport.agree(failure)
@@ -163,7 +160,7 @@ class Dropouts:
         for holder in self._hosted(turn.now.staying):
             for giver in near[holder].tolist():
                 if giver not in self.turn_secrets.held:
-                    continue  # not simulated, in a forecast; otherwise rank 0 finds shares missing
+                    continue  # rank 0 finds that the share is missing
                 number = int(np.searchsorted(near[giver], holder)) + 1
                 revealed.append(self.turn_secrets.reveal(holder, giver, number, bool(turn.now.present[giver])))
                 if recorder is not None:
@@ -189,16 +186,6 @@ class Dropouts:
             for (other, sign, parts), key in zip(graph.partners(client), open_keys(*secrets), strict=True):
                 if present[other]:  # and has added the mask with the opposite sign
                     self._pad.add([(Stream(key), sign)], reduced, parts)
-
-    def _rehearse(self, turn: Turn, reduced: np.ndarray) -> None:
-        """The same computation on made-up shares, since clients of other ranks are not simulated."""
-        shares: dict[tuple[int, int], dict[int, bytes]] = {}  # split once: the server only reconstructs
-        for client in turn.graph.asked.tolist():
-            near, least = len(turn.graph.near[client]), self.threshold(turn, client)
-            if (near, least) not in shares:
-                shares[near, least] = dict(enumerate(split(bytes(SECRET_BYTES), near, least), 1))
-            secret = rebuild(shares[near, least], least)
-            self._pad.add([(Stream(secret), -1)], reduced, turn.graph.common.own(client))
 
     def traffic(self, turn: Turn) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes of deposits and shares that each client uploads and receives, as in a deployment."""

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked, fedavg, job_table
 from lengths import long_unless
-from runs import run
 
 from mpifed.audit import secret_keys
 from mpifed.audit.command import audited
@@ -35,6 +34,7 @@ from mpifed.comm.masking.channel import Masked
 from mpifed.comm.masking.neighbour_graph import MaskGraph
 from mpifed.run.transcript import Transcript
 from mpifed.testing import Alone
+from runs import run
 
 CLIENTS = 20
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}

@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 from jobs_in_python import checked, fedavg, job_table
-from runs import run
 
 from mpifed.audit.command import audited
 from mpifed.audit.replay import replay_job
@@ -19,6 +18,7 @@ from mpifed.comm.masking.channel import Masked
 from mpifed.core.errors import DataError
 from mpifed.run.transcript import Transcript
 from mpifed.testing import Alone
+from runs import run
 
 
 def table(folder: Path, channel: str = "masked", **changes: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked, fedavg, job_table
 from records import flat
-from runs import run
 
 from mpifed.audit.messages import complete, decoded, filled, plan_of, plays
 from mpifed.audit.replay import replay_job
@@ -21,6 +20,7 @@ from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.run.transcript import Recorded, Transcript, is_recorded, read, together
 from mpifed.testing import Alone, Job
+from runs import run
 
 
 class Question(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from jobs_in_python import job_table
-from pretended import NO_JOB, SCRIPT, SINFO, Slurm
+from pretended import NO_JOB, SCRIPT, Slurm
 
 
 @pytest.fixture
@@ -26,7 +26,6 @@ def slurm(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     made = Slurm(nowhere / "bin")
     monkeypatch.setenv("PATH", str(made.folder))
     made.answer("sbatch", "123\n")
-    made.answer("sinfo", SINFO)
     made.answer("sacct", error="Slurm accounting storage is disabled", code=1)
     made.answer("scontrol", error=NO_JOB, code=1)
     made.answer("mpifed")
@@ -36,7 +35,8 @@ def slurm(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 @pytest.fixture
 def job(nowhere: Path, write_job: Callable[..., Path]) -> Callable[..., Path]:
-    """job(**tables): a job file, whose data are not there."""
+    """job(**tables): a job file, whose data nobody opens."""
+    (nowhere / "data").mkdir(exist_ok=True)
 
     def job(**tables: Any) -> Path:
         return write_job(nowhere / "job.toml", job_table("data", **{"name": "tried", "rounds": 100} | tables))

@@ -6,18 +6,6 @@ import os
 import shlex
 from pathlib import Path
 
-# what `sinfo` 22.05 prints for mpifed.batch.cluster.SINFO
-SINFO = """\
-debug*|up|1:00:00|1-2|n1|idle|4|1|8000|(null)
-debug*|up|1:00:00|1-2|n2|mixed|4|1|8000|(null)
-debug*|up|1:00:00|1-2|n3|allocated|4|1|8000|(null)
-long|up|7-00:00:00|1-infinite|n1|idle|4|1|8000|(null)
-long|up|7-00:00:00|1-infinite|n2|mixed|4|1|8000|(null)
-long|up|7-00:00:00|1-infinite|n3|down*|4|1|8000|(null)
-gpu|up|infinite|1-infinite|g1|idle|64|2|512000|gpu:a100:4(S:0-1)
-closed|inact|infinite|1-infinite|n1|idle|4|1|8000|(null)
-later|down|infinite|1-infinite|n1|idle|4|1|8000|(null)
-"""
 NO_JOB = "slurm_load_jobs error: Invalid job id specified"
 SCRIPT = """\
 #!/bin/bash

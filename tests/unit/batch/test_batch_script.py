@@ -8,7 +8,6 @@ import subprocess
 import pytest
 
 from mpifed.batch import script
-from mpifed.batch.durations import limit_of, seconds_of
 from mpifed.core.errors import UsageError
 
 TEXT = """\
@@ -86,22 +85,3 @@ def test_options_as_they_are_typed(words: str, found: dict[str, str | None]) -> 
 def test_options_that_would_break_it(words: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         script.parsed(shlex.split(words))
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 5400), ("90:30", 5430), ("1:30:00", 5400), ("2-12", 216000), ("2-12:30", 217800), ("2-12:30:15", 217815),
-        ("infinite", float("inf")), ("UNLIMITED", float("inf")),
-    ],
-)  # fmt: skip
-def test_time_limits(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-    assert seconds_of(limit_of(seconds)) == pytest.approx(seconds, abs=59)
-
-
-def test_time_limits_that_are_none() -> None:
-    for text in ("soon", "1h", "", "-5", "1:2:3:4"):
-        with pytest.raises(UsageError, match="expected minutes, minutes:seconds, hours:minutes:seconds, days-hours, "):
-            seconds_of(text)
-    assert limit_of(1) == "0:01:00" and limit_of(86400) == "1-0:00:00"

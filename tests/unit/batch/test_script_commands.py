@@ -86,14 +86,14 @@ def test_by_hand(
 
 @pytest.mark.parametrize(
     ("options", "variables"),
-    [([], {}), (["--gpus-per-node", "1", "--partition", "gpu"], GPU), (["--array"], TASK), (["--no-check"], {})],
+    [([], {}), (["--gpus-per-node", "1", "--partition", "gpu"], GPU), (["--array"], TASK)],
 )
 def test_as_submitted(
     options: list[str], variables: dict[str, str], slurm: Slurm, job: Callable[..., Path],
     calls: Callable[..., list[list[str]]],
 ) -> None:  # fmt: skip
     path = job(sweep={"seeds": 2}) if "--array" in options else job()
-    words = ["submit", str(path), "--time", "30", "--no-forecast", "--set", "name='a b'", "--out", "my runs/a"]
+    words = ["submit", str(path), "--time", "30", "--set", "name='a b'", "--out", "my runs/a"]
     done = CliRunner().invoke(main, [*words, *options])
     assert done.exit_code == 0, done.output
     called = calls(Path("my runs/a.sbatch"), **variables)

@@ -422,31 +422,6 @@ def test_float_sums_cannot_be_encrypted() -> None:
         Encrypted(setting).prepare([plan])
 
 
-def test_a_rehearsal_makes_do_with_the_clients_it_has() -> None:
-    of = exchange(fields=Field((3,)))
-    columns = Cells.all(CLIENTS)
-    setting = ChannelSetting(Alone(), np.array([2, 3]), CLIENTS, columns, Protection("encrypted"), rehearsed=True)
-    channel = Encrypted(setting)
-    plan = ExchangePlan(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
-    channel.prepare([plan])
-    channel.begin(plan, everybody())
-    channel.add(plan, np.ones((2, 3)), np.array([2, 3]), everybody())
-    assert channel.collect(plan, everybody())
-    assert (plan.sum.total(plan.reduced) == 2.0).all()
-
-
-def test_a_rehearsal_without_the_client_who_sends_a_field() -> None:
-    of, columns = exchange(fields=Field((20000,), sender=0)), Cells.all(CLIENTS)
-    protection = Protection("encrypted", allow=("up",))
-    setting = ChannelSetting(Alone(), np.array([2, 3]), CLIENTS, columns, protection, rehearsed=True)
-    channel = Encrypted(setting)
-    plan = ExchangePlan(of, lambda: make_sum(of, CLIENTS, exact=True, dtype="float64"), columns)
-    channel.prepare([plan])
-    channel.begin(plan, everybody())
-    channel.add(plan, np.ones((2, 20000)), np.array([2, 3]), everybody())
-    assert channel.collect(plan, everybody()) and not plan.reduced[:-1].any()
-
-
 def test_schemes_by_name() -> None:
     assert make_scheme(Protection(scheme="bfv"), 3).name == "bfv"
     assert make_scheme(Protection(scheme="paillier", key_bits=3072), 3).bits == 3072

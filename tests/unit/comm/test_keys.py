@@ -189,11 +189,3 @@ def test_a_keyring_shows_and_gives_nothing() -> None:
     assert repr(ring) == "Keyring(of 3 of 3 clients)"
     with pytest.raises(TypeError, match="stays on its rank"):
         pickle.dumps(ring)
-
-
-def test_made_up() -> None:
-    """One of three clients is here: secrets with the others are random, and stay the same."""
-    ring = Keyring.made_up(ChannelSetting(Alone(), np.array([1]), 3, Cells.all(3)))
-    ring.prepare()
-    assert ring.pair(1, 2) == ring.pair(2, 1) != ring.pair(0, 1)
-    assert len(ring.group) == 32

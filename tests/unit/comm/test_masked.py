@@ -10,12 +10,10 @@ from lengths import covering
 from masking import Answer, Case, check_alike, errors_of, leaving, placed, plain, play, values, vector
 from ranks import on_ranks, totals
 
-from mpifed.comm.channel import ChannelSetting, Protection
+from mpifed.comm.channel import Protection
 from mpifed.comm.key_streams import Pad
-from mpifed.comm.masking.channel import Masked
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
-from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
 from mpifed.testing import Alone
 
@@ -160,7 +158,7 @@ def test_integers_out_of_range(dtype: str, place: int) -> None:
         channel.seal(plan, sign * np.array(largest, integers.dtype), 0, case.round)  # the other was never sealed
 
 
-# --- one by one, bytes, rehearsals ---------------------------------------------------------------------------------
+# --- one by one, bytes ---------------------------------------------------------------------------------
 
 
 class Noted:
@@ -225,22 +223,3 @@ def test_bytes() -> None:
     )  # fmt: skip
     sealed = play(case)[1].channel._dropouts.turn_secrets.held
     assert {len(one) for shares in sealed.values() for one in shares} == {50}
-
-
-@pytest.mark.parametrize("most", [0, 2])
-@pytest.mark.parametrize("kind", [ToServer, ToClients])
-def test_rehearsed(kind: Any, most: int) -> None:
-    """Two of six clients are here: their sum is there all the same, and masks have cost their time."""
-    case = vector(kind=kind, protection=Protection("masked", max_dropouts=most))
-    here = np.array([1, 4])
-    channel = Masked(ChannelSetting(Alone(), here, 6, Cells.all(6), case.protection, True))
-    plan = case.plan()
-    channel.prepare([plan])
-    channel.begin(plan, case.round)
-    channel.add(plan, case.of(here), here, case.round)
-    plan.sum.message[-1] = 0
-    assert channel.collect(plan, case.round)
-    reduced = np.asarray(plan.sum.total(plan.reduced))
-    np.testing.assert_allclose(reduced, case.answer[here].sum(0), atol=2.0**-39)
-    assert plan.account.crypto_s > 0
-    assert channel._discarded["up"][:-1].all()  # where the masks went

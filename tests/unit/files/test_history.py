@@ -7,7 +7,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -118,21 +117,6 @@ def test_another_file_is_not_a_history(tmp_path: Path, text: str, message: str) 
 def test_a_missing_history_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"history\.csv: no history here"):
         read_history(tmp_path)
-
-
-def test_close_writes_every_column_to_hdf5(tmp_path: Path) -> None:
-    write_rounds(tmp_path, 0, 10).close()
-    with h5py.File(tmp_path / "history.h5") as file:
-        columns = {name: file[name][()] for name in file}
-    expected = read_history(tmp_path)
-    assert columns.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(columns[name], values)
-
-
-def test_a_run_without_a_measured_round_closes_without_files(tmp_path: Path) -> None:
-    History(tmp_path).close()
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_comes_back_with_its_bits(tmp_path: Path) -> None:

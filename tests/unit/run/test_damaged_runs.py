@@ -277,7 +277,7 @@ def test_something_else_in_the_place_of_a_file(digits: Path, two_rounds: Path, t
 def test_readers_end_with_an_error(digits: Path, tmp_path: Path, name: str, text: str) -> None:
     run(job(digits, 1), Alone(), tmp_path / "run")
     (tmp_path / "run" / name).write_text(text)
-    for reader in (["show"], ["show", "--json"], ["plot", "--terminal"]):
+    for reader in (["show"], ["show", "--json"], ["plot", "--out", "f.png"]):
         command = "compare" if name == "sweep.csv" and reader[0] == "show" else reader[0]
         ended = mpifed(command, tmp_path / "run", *reader[1:])
         if name != "sweep.csv" or reader[0] == "show":

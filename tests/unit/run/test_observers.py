@@ -24,7 +24,6 @@ from mpifed.cli import main
 from mpifed.core.errors import NumericalError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
-from mpifed.job.own_sources import own_modules
 from mpifed.observers.base import ObservedRun, RunOutcome
 from mpifed.run.api import run
 from mpifed.run.observation import Observation
@@ -324,7 +323,6 @@ def test_check_says_who_receives_the_rows(classes: Path, tmp_path: Path) -> None
         "observer tensorboard", "observer test_observers:Recorder"
     ]  # fmt: skip
     assert "tensorboard/ of the run" in told["who_learns"][-2]
-    assert [module.name for module in own_modules(task.table())] == ["test_observers:Recorder"]
 
 
 def test_objects_and_tables_from_python(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

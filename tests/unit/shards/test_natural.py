@@ -322,7 +322,7 @@ def test_a_text_against_the_rest(tmp_path: Path) -> None:
     assert folder.provenance["classes"] == ["not dog", "dog"] and folder.provenance["named"] is True
     X, y = client(folder, 1)
     assert [row[0] % 3 == 1 for row in X] == [label == 1 for label in y]
-    shown = CliRunner().invoke(main, ["show", str(tmp_path / "a"), "--follow"])
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "a"), "--json"])
     assert shown.exit_code == 2 and "is a data folder" in shown.output
 
 

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from jobs_in_python import checked, job_table
-from runs import run
 
 from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.shards import layout, staging
 from mpifed.shards.store import ShardFolder, open_federation
 from mpifed.testing import Alone, Job
+from runs import run
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Strong and weak scaling studies: `mpifed scale`."""
