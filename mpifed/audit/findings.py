@@ -9,20 +9,15 @@ from mpifed.audit import exact_checks
 from mpifed.audit.attack_result import ATTACKS, AttackResult
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
 from mpifed.audit.replay import Replay
-from mpifed.audit.uniformity import Uniformity
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.run.setup import measures_of
 
-ANSWERS, CLEAR, SINGLE, DETERMINED, NOT_UNIFORM = (
-    "answers", "in-the-clear", "single-holder", "determined", "not-uniform",
-)  # fmt: skip
+ANSWERS, CLEAR, DETERMINED = "answers", "in-the-clear", "determined"
 NAMES = {
     ANSWERS: "the server reads the uploads of single clients",
     CLEAR: "the server reads the uploads of single clients in an exchange that is neither masked nor encrypted",
-    SINGLE: "a decoded sum has values to which a single client contributes",
     DETERMINED: "a party receives as many independent equations as they have private unknowns",
-    NOT_UNIFORM: "masked or encrypted uploads can be distinguished from random numbers",
     **exact_checks.NAMES,
     **ATTACKS,
 }
@@ -44,17 +39,9 @@ def check_names(accepted: Sequence[str]) -> None:
 
 
 def findings(
-    replay: Replay,
-    single: Sequence[str],
-    conditions: Sequence[Condition],
-    attacks: Sequence[AttackResult],
-    verdict: Uniformity,
-    sealed: exact_checks.ExactChecks,
+    replay: Replay, conditions: Sequence[Condition], attacks: Sequence[AttackResult], sealed: exact_checks.ExactChecks
 ) -> list[Finding]:
-    """The findings, at most one of each name, and whether the job accepts them.
-
-    `single`: fields whose decoded sums show values of single clients; see `mpifed.audit.single_client`.
-    """
+    """The findings, at most one of each name, and whether the job accepts them."""
     texts: dict[str, list[str]] = {}
     plain = replay.transcript.channel == "plain"
     if plain:
@@ -62,10 +49,6 @@ def findings(
     else:
         clear = _in_clear(replay)
         texts |= {CLEAR: [f"by design, from every client: {', '.join(clear)}"]} if clear else {}
-        texts |= {SINGLE: list(single)} if single else {}
-        if verdict.uniform is False:
-            worst = verdict.rejected[0]
-            texts[NOT_UNIFORM] = [f"{len(verdict.rejected)} uniformity tests fail, first {worst.test} of {worst.what}"]
         texts |= sealed.leaks
     noisy = replay.job.privacy is not None  # the equations hold up to noise only
     determined = [

@@ -126,9 +126,6 @@ def _target(reader: Reader, seen: str, received: Received, mean: MeanGradient, g
     replay, name, clients = reader.replay, received.exchange.name, received.clients
     entered = {client: replay.rows(received.round, name, client) for client in clients}
     batch = sum(len(rows) for rows in entered.values())
-    if not replay.replayed:  # secret draws cannot be replayed
-        entered = {client: np.arange(replay.shards[client].samples) for client in clients}
-        batch = mean.batch * len(clients)
     if mean.parts:
         numbers = replay.shards[clients[0]].rows[entered[clients[0]]]
         batch = len(numbers)

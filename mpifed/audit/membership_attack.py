@@ -14,9 +14,9 @@ MEMBERS = 2000  # most rows whose losses are compared
 LARGEST = 2**26  # most numbers in these rows
 
 
-def membership_attack(replay: Replay, model: Parameters) -> AttackResult:
+def membership_attack(replay: Replay) -> AttackResult:
     """Attack that distinguishes training rows from test rows by the losses of the final model."""
-    seen = "the final model"
+    seen, model = "the model after the last round", replay.algorithm.model(replay.server)
     if replay.test is None:
         return not_applicable(
             MEMBERSHIP, "no test rows to compare with; prepare the data with --test-fraction", "anybody", seen

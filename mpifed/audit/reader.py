@@ -9,14 +9,14 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.messages import Play, complete, decoded, filled, plan_of, plays
+from mpifed.audit.messages import Play, decoded, filled, plan_of, plays
 from mpifed.audit.replay import Replay
 from mpifed.audit.reveals_check import finite, wrong_revealed
+from mpifed.audit.transcript import RecordedMessage
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure, ServerRecord
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.core.reveals import Received, Revealed, function_of
-from mpifed.run.transcript import RecordedMessage
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
 HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
@@ -97,7 +97,7 @@ class Reader:
             if not others:
                 return None
             play = others[0]
-        return filled(template, play.question) if complete(template, play.question) else None
+        return filled(template, play.question)
 
     def _find_source(self, name: str) -> tuple[Exchange | None, Record]:
         """(the exchange with the last broadcast up to `name`, an example of its broadcast)."""
@@ -119,7 +119,7 @@ class Reader:
 
     def of_sum(self, exchange: Exchange, play: Play) -> Iterator[Received]:
         """The sum that the server decodes: over all columns, and over those that only its clients hold."""
-        if play.opened_for != "server" or not complete(exchange.fields, play.opened):
+        if play.opened_for != "server":
             return
         total = filled(exchange.fields, play.opened)
         present = tuple(sorted(play.uploads))

@@ -126,7 +126,6 @@ class Study:
         put_key(table, "rounds", self.rounds)
         put_key(table, "record.evaluate_every", 0)
         put_key(table, "record.checkpoint_every", 0)
-        put_key(table, "record.transcript", 0)
         put_key(table, "stop", {})
         if point.clients is not None:
             put_key(table, "data.path", str(self._data_of(point)))
