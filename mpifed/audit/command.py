@@ -11,15 +11,13 @@ from mpifed.audit.attack_result import AttackResult
 from mpifed.audit.conditions import Condition, conditions
 from mpifed.audit.exact_checks import exact_checks
 from mpifed.audit.findings import check_names, findings
-from mpifed.audit.gradient_attacks import gradient_attacks, undeclared_gradient_attacks
-from mpifed.audit.linear_attacks import linear_attacks, undeclared_product_attacks
+from mpifed.audit.gradient_attacks import gradient_attacks
+from mpifed.audit.linear_attacks import linear_attacks
 from mpifed.audit.membership_attack import membership_attack
 from mpifed.audit.noise_attack import noise_attack
 from mpifed.audit.reader import Reader
 from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job
 from mpifed.audit.report import Audit
-from mpifed.audit.sent_rows import sent_rows
-from mpifed.audit.undeclared_uploads import remarks
 from mpifed.core.errors import DataError, UsageError
 from mpifed.files.run_folder import RUN
 from mpifed.job.job import Job, read_table
@@ -64,21 +62,15 @@ def _audit(job: Job, replay: Replay, plain: Replay, server: bool, client: int | 
         job=job.name, security=replay.transcript.channel, rounds=len(replay.round_starts),
         clients=replay.algorithm.problem.clients, messages=len(messages), nbytes=replay.transcript.nbytes,
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
-        conditions=selected, attacks=attacks, exact=checks, findings=findings(replay, selected, attacks, checks),
-        remarks=tuple(remarks(reader)),
+        conditions=selected, attacks=attacks, exact=checks, findings=findings(reader, selected, attacks, checks),
+        remarks=tuple(replay.algorithm.trust(replay.transcript.channel == "plain")),
     )  # fmt: skip
 
 
 def attack_results(reader: Reader) -> list[AttackResult]:
     """Attacks by the server on uploads and sums, and by anybody on the released models."""
-    declared = [*gradient_attacks(reader), *linear_attacks(reader)]
-    # declarations by `reveals` may be wrong or incomplete: where they lead to no success, guesses are tried as well
-    explained = {name for result in declared if result.success for name in result.exchanges}
-    guessed = [*undeclared_gradient_attacks(reader, explained), *undeclared_product_attacks(reader, explained)]
-    explained |= {name for result in guessed for name in result.exchanges}
     return [
-        *declared, *guessed, *sent_rows(reader, explained), *noise_attack(reader),
-        membership_attack(reader.replay),
+        *gradient_attacks(reader), *linear_attacks(reader), *noise_attack(reader), membership_attack(reader.replay),
     ]  # fmt: skip
 
 

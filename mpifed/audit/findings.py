@@ -8,13 +8,15 @@ from typing import NamedTuple
 from mpifed.audit import exact_checks
 from mpifed.audit.attack_result import ATTACKS, AttackResult
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
+from mpifed.audit.reader import Reader
 from mpifed.audit.replay import Replay
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.run.setup import measures_of
 
-ANSWERS, CLEAR, DETERMINED = "answers", "in-the-clear", "determined"
+UNDECLARED, ANSWERS, CLEAR, DETERMINED = "undeclared", "answers", "in-the-clear", "determined"
 NAMES = {
+    UNDECLARED: "the algorithm declares nothing of what its uploads reveal, so that they were not attacked",
     ANSWERS: "the server reads the uploads of single clients",
     CLEAR: "the server reads the uploads of single clients in an exchange that is neither masked nor encrypted",
     DETERMINED: "a party receives as many independent equations as they have private unknowns",
@@ -39,10 +41,13 @@ def check_names(accepted: Sequence[str]) -> None:
 
 
 def findings(
-    replay: Replay, conditions: Sequence[Condition], attacks: Sequence[AttackResult], sealed: exact_checks.ExactChecks
+    reader: Reader, conditions: Sequence[Condition], attacks: Sequence[AttackResult], sealed: exact_checks.ExactChecks
 ) -> list[Finding]:
     """The findings, at most one of each name, and whether the job accepts them."""
-    texts: dict[str, list[str]] = {}
+    replay, texts = reader.replay, dict[str, list[str]]()
+    if reader.undeclared:
+        name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in reader.undeclared)
+        texts[UNDECLARED] = [f"{name} declares nothing in {where}: give it `reveals`, see docs/how-to/audit.md"]
     plain = replay.transcript.channel == "plain"
     if plain:
         texts[ANSWERS] = ['[aggregation] security = "plain" hides nothing from the server']

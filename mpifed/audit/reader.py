@@ -173,9 +173,7 @@ class Reader:
         try:
             items = list(algorithm.reveals(_read_only(received)))
         except Exception as error:
-            raise UsageError(
-                f"{name}: {type(error).__name__}: {error}; correct the method, or remove it: the audit then guesses"
-            ) from error
+            raise UsageError(f"{name}: {type(error).__name__}: {error}; correct the method") from error
         for item in items:
             wrong = wrong_revealed(item, received)
             if wrong:
@@ -206,32 +204,18 @@ class Reader:
         """Suffix of statements about uploads that rely on the algorithm's declaration."""
         return ", as the algorithm declares" if self.replay.algorithm.explains_answers() else ""
 
-    @cached_property
-    def undeclared_outside(self) -> list[Exchange]:
-        """Exchanges of the set-up and of measures for which the algorithm declares nothing."""
-        known = {exchange.name for exchange in self.rounds}
-        others = [exchange for name, exchange in self.exchanges.items() if name not in known and self.plays(exchange)]
-        return [exchange for exchange in others if not any(self._declares(exchange))]
-
-    @cached_property
-    def guessed(self) -> list[Exchange]:
-        """Undeclared exchanges of a round, and those whose `answer` a subclass overrides but not `reveals`."""
-        recorded = [exchange for exchange in self.rounds if self.plays(exchange)]
-        declared = [list(self._declares(exchange)) for exchange in recorded]
+    @property
+    def undeclared(self) -> list[str]:
+        """Exchanges of the set-up and of a round whose answers are of a class that declares nothing."""
+        algorithm = self.replay.algorithm
         return [
-            exchange
-            for exchange, messages in zip(recorded, declared, strict=True)
-            if (messages and not any(messages)) or self._made_anew(exchange)
+            exchange.name
+            for exchange in (*algorithm.setup, *self.rounds)
+            if not algorithm.explains_answers() or self._made_anew(exchange)
         ]
 
-    def _declares(self, exchange: Exchange) -> Iterator[bool]:
-        """Whether the algorithm declares what each message reveals that was received in the first occurrence."""
-        play = self.plays(exchange)[0]
-        answers = (self.of_client(exchange, play, client) for client in play.uploads)
-        messages = [*self.of_sum(exchange, play), *(answer for answer in answers if answer is not None)]
-        yield from (bool(self.revealed(received)) for received in messages)
-
     def _made_anew(self, exchange: Exchange) -> bool:
+        """Whether a class answers the exchange anew, and leaves what it reveals to be declared by its base."""
         answer = function_of(exchange.answer)
         for kind in type(self.replay.algorithm).__mro__:  # the most derived class first
             if "reveals" in vars(kind):

@@ -64,7 +64,7 @@ def as_json(audit: Audit) -> Table:
             for condition in audit.conditions
         ],
         "attacks": [
-            {key: value for key, value in result._asdict().items() if key not in ("rows", "truth", "exchanges")}
+            {key: value for key, value in result._asdict().items() if key not in ("rows", "truth")}
             for result in audit.attacks
         ],
         "exact": audit.exact._asdict(),
