@@ -2,6 +2,6 @@
 
 The way of the data, from `command` on: the job is played (`replay`), and the `messages` of its `transcript` are decoded
 by `reader`. Then come the papers' security `conditions`; the attacks (`gradient_attacks`, `linear_attacks`,
-`noise_attack`, `membership_attack`; their arithmetic is in `attacks/`); and what masks leave to be seen, by
+`membership_attack`; their arithmetic is in `attacks/`); and what masks leave to be seen, by
 `exact_checks`. Last come the `findings` and the `report`.
 """

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 SHOWN = 16  # most rows in images
-RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS = (
-    "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership", "noise-in-floats",
+RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP = (
+    "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership",
 )  # fmt: skip
 ATTACKS = {
     RECONSTRUCTION: "a row was reconstructed from the gradient of a minibatch of one row",
@@ -20,7 +20,6 @@ ATTACKS = {
     LINEAR: "rows were reconstructed by solving linear equations between messages",
     MOVED: "a row was reconstructed from the change of a sum over dual variables, of which a single one had changed",
     MEMBERSHIP: "the final model distinguishes training rows from others",
-    BITS: "the rounding of a private release shows which of its values are noise alone",
 }  # by name, what its success means
 
 

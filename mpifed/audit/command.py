@@ -14,7 +14,6 @@ from mpifed.audit.findings import check_names, findings
 from mpifed.audit.gradient_attacks import gradient_attacks
 from mpifed.audit.linear_attacks import linear_attacks
 from mpifed.audit.membership_attack import membership_attack
-from mpifed.audit.noise_attack import noise_attack
 from mpifed.audit.reader import Reader
 from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job
 from mpifed.audit.report import Audit
@@ -70,7 +69,7 @@ def _audit(job: Job, replay: Replay, plain: Replay, server: bool, client: int | 
 def attack_results(reader: Reader) -> list[AttackResult]:
     """Attacks by the server on uploads and sums, and by anybody on the released models."""
     return [
-        *gradient_attacks(reader), *linear_attacks(reader), *noise_attack(reader), membership_attack(reader.replay),
+        *gradient_attacks(reader), *linear_attacks(reader), membership_attack(reader.replay),
     ]  # fmt: skip
 
 

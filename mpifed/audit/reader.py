@@ -54,10 +54,6 @@ class Reader:
         self._plan = cache(lambda name: plan_of(replay, self.exchanges[name]))
         self._source = cache(self._find_source)
 
-    def scales(self, exchange: Exchange) -> list[float]:
-        """Fixed-point unit of each field of an upload."""
-        return [place.form.scale for place in self._plan(exchange.name).sum.places]
-
     def position(self, exchange: Exchange) -> int:
         """Index of an exchange within its round."""
         return self._places[exchange.name].number

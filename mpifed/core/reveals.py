@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.exchange import Exchange
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import Array, Record
+from mpifed.core.record import Array
 
 
 class Received(NamedTuple):
@@ -89,12 +89,4 @@ class DualSum(NamedTuple):
     change: bool  # whether it is a change already
 
 
-class AddedNoise(NamedTuple):
-    """Noise of a private job, added to numbers some of which may be zero."""
-
-    values: Record  # numbers with noise, times the client's weight
-    deviation: float  # standard deviation of the noise for a weight of 1
-    in_model: bool = False  # whether the model moves by the mean of these values, and by nothing else
-
-
-Revealed: TypeAlias = MeanGradient | InnerProducts | ScoreDerivatives | DualVariables | DualSum | AddedNoise
+Revealed: TypeAlias = MeanGradient | InnerProducts | ScoreDerivatives | DualVariables | DualSum

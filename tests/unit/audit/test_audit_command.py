@@ -28,7 +28,7 @@ SSCA = {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]
 VERTICAL = SSCA | {"name": "ssca", "batch_size": 5}
 MASKED = {"security": "masked"}
 ATTACKS = {
-    "reconstruction", "inversion", "inner-products", "linear-system", "moved-row", "noise-in-floats",
+    "reconstruction", "inversion", "inner-products", "linear-system", "moved-row",
     "membership",
 }  # fmt: skip
 
