@@ -19,7 +19,7 @@ NAMES = {
     UNDECLARED: "the algorithm declares nothing of what its uploads reveal, so that they were not attacked",
     ANSWERS: "the server reads the uploads of single clients",
     CLEAR: "the server reads the uploads of single clients in an exchange that is neither masked nor encrypted",
-    DETERMINED: "a party receives as many independent equations as they have private unknowns",
+    DETERMINED: "a party receives as many numbers as there are private unknowns behind them",
     **exact_checks.NAMES,
     **ATTACKS,
 }

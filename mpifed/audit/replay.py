@@ -1,7 +1,7 @@
 """A short recorded run with all parties in this process.
 
 Its transcript has the messages of all parties. The auditor also records which rows of which client entered each
-exchange, and the states before the last round.
+exchange, and the server's states before the rounds.
 """
 
 from __future__ import annotations
@@ -65,25 +65,17 @@ class RowObserver:
         vars(aggregator).update(tally=observed)
 
 
-class ShardInstead:
-    """Stands in place of a shard, from which it has all that a subclass does not define."""
+class ObservedShard:
+    """A shard whose reads are recorded."""
 
     joint = joint_columns = None  # rows must be read through this class
-    sees_reads = True  # each time, since an audit asks which, or changes them
+    sees_reads = True
 
-    def __init__(self, shard: ClientData) -> None:
-        self._shard = shard
+    def __init__(self, shard: ClientData, observer: RowObserver) -> None:
+        self._shard, self._observer = shard, observer
 
     def __getattr__(self, name: str) -> Any:  # of the attribute's type, which mypy cannot follow
         return getattr(self._shard, name)
-
-
-class ObservedShard(ShardInstead):
-    """A shard whose reads are recorded."""
-
-    def __init__(self, shard: ClientData, observer: RowObserver) -> None:
-        super().__init__(shard)
-        self._observer = observer
 
     def take(self, at: Array, out: Array) -> None:
         self._observer.note(self._shard.client, at)
@@ -100,11 +92,10 @@ class ObservedShard(ShardInstead):
 
 
 class RoundStart(NamedTuple):
-    """The states before a round."""
+    """The server's state before a round."""
 
     now: Round
     server: Record
-    clients: States
 
 
 @dataclass
@@ -207,14 +198,12 @@ def _play(replay: Replay, ready: Ready, rounds: int, limit: float) -> None:
         if index and replay.transcript.nbytes > limit:
             break
         now = next_round(replay.job, aggregator.clients, exchanges, index, attempt, ready.key)
-        before = RoundStart(now, copy.deepcopy(server), copy.deepcopy(clients))
+        before = RoundStart(now, copy.deepcopy(server))
         server, clients = play(exchanges, server, clients, now, aggregator)
         again = next_attempt(replay.job, now, exchanges, attempt)
         attempt = again or 0
         if again is not None:
             continue
-        if len(replay.round_starts) > 1:
-            replay.round_starts[-1] = replay.round_starts[-1]._replace(clients=[])  # only the last round is replayed
         replay.round_starts.append(before)
     measured()
     replay.server = server

@@ -119,10 +119,9 @@ def _condition(condition: Condition) -> Iterator[str]:
     if condition.numbers == 0:
         yield _indented("", "nothing that depends on private numbers")
         return
-    equations = f"at most {condition.equations}" if condition.counted else str(condition.equations)
     rows = f"{condition.rows} row{'s'[: condition.rows != 1]} of {condition.about}"
     yield _indented("unknowns", f"{condition.unknowns} ({rows})")
-    yield _indented("independent equations", f"{equations} ({condition.numbers} numbers received)")
+    yield _indented("independent equations", f"at most {condition.equations} ({condition.numbers} numbers received)")
     if condition.paper:
         yield _indented("the paper's count", condition.paper)
     yield _indented("verdict", condition.text + _soon(condition))
