@@ -19,7 +19,7 @@ ATTACKS = {
     PRODUCTS: "rows were reconstructed from their inner products with known weights",
     LINEAR: "rows were reconstructed by solving linear equations between messages",
     MOVED: "a row was reconstructed from the change of a sum over dual variables, of which a single one had changed",
-    MEMBERSHIP: "the final model distinguishes training rows from others",
+    MEMBERSHIP: "the last model distinguishes rows that entered from others",
 }  # by name, what its success means
 
 
