@@ -59,11 +59,6 @@ def weight_of(problem: Problem, received: Received) -> float:
     return float(received.answer.weight)
 
 
-def rows_each(problem: Problem, received: Received, batch: int) -> int:
-    """Rows in a minibatch of a client whose upload it is, of the largest where it is a sum: `batch`, or all it has."""
-    return min(batch, int(problem.counts[list(received.clients)].max()))
-
-
 def unweighted(problem: Problem, received: Received) -> Parameters:
     """The value of a `Weighted` upload or sum, divided by its weight."""
     weight = weight_of(problem, received)
@@ -81,8 +76,8 @@ def gradient_of_steps(
     moved : how far they came, on the mean over the clients whose answers these are
     first : whether clients keep states, which all know in their first round alone
     """
-    steps, decay = local.count, local.optimizer.weight_decay
+    decay = local.optimizer.weight_decay
     mean = of_step(local.problem.objective, model, moved, local.rate(float(received.question.step)))
     if decay:
         mean = map_leaves(lambda g, w: g - decay * w, mean, wide(model))
-    return MeanGradient(model, mean, rows_each(local.problem, received, local.batch) * steps, first)
+    return MeanGradient(model, mean, first)

@@ -49,7 +49,6 @@ class MeanGradient(NamedTuple):
 
     model: Parameters  # where it was taken, in `Received.columns`
     gradient: Parameters  # in the shapes of `model`; where clients add the gradient of a penalty, take that off
-    batch: int  # rows of one client that are in it; needed where draws are secret, else the auditor counts them
     first: bool = False  # whether it is that only in a client's first round: what clients keep is known only then
     parts: bool = False  # whether each client sends its own columns' part of the gradient of whole rows
 

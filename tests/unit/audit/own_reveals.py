@@ -110,7 +110,7 @@ class Said(Raw):
         if received.answered_by(self.answer):
             weight = received.answer.weight
             found = map_leaves(lambda leaf: leaf / weight, received.answer.value)
-            yield MeanGradient(received.question, found, self.batch_size)
+            yield MeanGradient(received.question, found)
 
 
 class Models(Raw):
@@ -217,7 +217,7 @@ class Secretive(CoCoA):
 
 
 def _gradient(received: Received, value: Any, question: Any = None) -> list[MeanGradient]:
-    return [MeanGradient(received.question if question is None else question, value, 1)]
+    return [MeanGradient(received.question if question is None else question, value)]
 
 
 def _overwrites(self: Any, received: Received) -> tuple[()]:
@@ -243,13 +243,6 @@ _telling(Raw, {
     "WrongShape": lambda self, received: _gradient(
         received, received.answer.value._replace(first=received.answer.value.first.T)
     ),
-    "NoParameters": lambda self, received: _gradient(
-        received, received.answer.value.first, received.question.first
-    ),
-    "NoGradient": lambda self, received: _gradient(received, np.zeros(3)),
-    "WrongProducts": lambda self, received: [
-        InnerProducts(received.rows, received.question.first, received.answer.value.first)
-    ],
     "WrongSum": lambda self, received: [DualSum(received.answer.value.first, change=True)],
     "DividesByZero": lambda self, received: _gradient(received, _divided(received.answer.value)),
     "NoKind": lambda self, received: [received.answer.value],
