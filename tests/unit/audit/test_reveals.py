@@ -172,9 +172,6 @@ def test_rows_met_as_often_as_strangers_are_met_by_chance(
     [
         ("Raises", "AttributeError: 'Parameters' object has no attribute 'modell'; correct the method"),
         ("WrongShape", "`gradient` Parameters(first (10, 64)"),
-        ("NoParameters", "`model` of type ndarray and shape (64, 10); Parameters(first, head) is expected"),
-        ("NoGradient", "`gradient` of type ndarray and shape (3,); that of `model` is expected: Parameters(f"),
-        ("WrongProducts", "InnerProducts with products of shape [64, 10]; ["),
         ("WrongSum", "DualSum with values of shape [64, 10]; [64] is expected"),
         ("DividesByZero", "MeanGradient with numbers that are not finite"),
         ("Overwrites", "ValueError: assignment destination is read-only; correct the method"),
