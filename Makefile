@@ -28,7 +28,7 @@ LAUNCH = PATH="$$(realpath $(BIN)):$$PATH"; MPIEXEC=mpiexec; export PATH MPIEXEC
 OWN_MPI = $(shell grep -qF '$(BIN)/mpiexec' $(VENV)/launcher && echo ,mpich)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench profile bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints audit-jobs clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench profile bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -177,9 +177,6 @@ reproduce-mcmahan: $(VENV)/data,plot,torch.done ## rounds to 97 and 99 % on MNIS
 
 certify-constraints: $(VENV)/data.done ## all jobs with constraints, each certificate computed again from raw data (a quarter of an hour)
 	MPIEXEC= $(BIN)/python -m jobs.constraints.whole $(if $(ONLY),--only $(ONLY))
-
-audit-jobs: $(VENV)/data,encrypted.done ## every job's audit against what its header says (ONLY='ssca/alg1'; half an hour)
-	$(BIN)/python -m jobs.audits $(ONLY)
 
 clean: ## remove the environment, data and runs
 	rm -rf .venv .venv-* data/digits runs site

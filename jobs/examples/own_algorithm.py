@@ -67,4 +67,4 @@ class ServerMomentum(Rows):  # for data split by rows; the fields are the keys o
         if received.answered_by(self.answer):
             weight = received.answer.weight
             slopes = map_leaves(lambda leaf: leaf / weight, received.answer.value)  # of the loss, without penalties
-            yield MeanGradient(model=received.question, gradient=slopes, batch=self.batch_size)
+            yield MeanGradient(model=received.question, gradient=slopes)

@@ -39,7 +39,7 @@ from mpifed.algorithms.private import (
     weighted,
     weights,
 )
-from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
+from mpifed.algorithms.revealed import gradient_of_steps, unweighted
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import SomeAnswers, ToServer
 from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, map_leaves, zeros
@@ -222,12 +222,10 @@ class FedAvg(Rows):
         )
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of the local steps' minibatches, and the noise on it."""
+        """The mean gradient of the local steps' minibatches."""
         if received.answered_by(self.answer):
             model, moved = received.question.model, unweighted(self.problem, received)
             yield gradient_of_steps(self.local, received, model, moved)
-            share, alone = self._share(float(received.question.step)), self.problem.regularizer is None
-            yield from noise_of_uploads(self.local, share, received, in_model=alone)
 
     def _share(self, step: float) -> Share:
         """The sensitivity of a client's change to a single record."""

@@ -39,7 +39,7 @@ from mpifed.algorithms.private import (
     weights,
     working_dtype,
 )
-from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, noise_of_uploads, unweighted
+from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, unweighted
 from mpifed.core.block import Block
 from mpifed.core.exchange import Measure, ToServer
 from mpifed.core.loops import combination
@@ -213,12 +213,11 @@ class FedPDM(Rows):
         return released(self.problem, self._share(index), self.local_steps, self.batch_size)
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of a client's steps, in its first round, while lambda_i = 0; and the noise on it."""
+        """The mean gradient of a client's steps, in its first round, while lambda_i = 0."""
         if received.answered_by(self.answer):
             upload = unweighted(self.problem, received)
             moved = fedpdm_moved(upload, zeros(upload), self.rho)
             yield gradient_of_steps(self.local, received, received.question.model, moved, first=True)
-            yield from noise_of_uploads(self.local, self._share(received.round), received, factors=True)
 
     def _step(self, t: int) -> float:
         """The step size of local steps in round t = 1, 2, ..."""

@@ -7,16 +7,13 @@ on gradients or uploads, the result is noisy. Records have no axis of clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from mpifed.algorithms.local import LocalSteps
-from mpifed.algorithms.private import Share, privacy_of
 from mpifed.core.exchange import Problem
 from mpifed.core.protocols import Model
 from mpifed.core.record import AnyRecord, map_leaves
-from mpifed.core.reveals import AddedNoise, MeanGradient, Received
+from mpifed.core.reveals import MeanGradient, Received
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
 
@@ -62,11 +59,6 @@ def weight_of(problem: Problem, received: Received) -> float:
     return float(received.answer.weight)
 
 
-def rows_each(problem: Problem, received: Received, batch: int) -> int:
-    """Rows in a minibatch of a client whose upload it is, of the largest where it is a sum: `batch`, or all it has."""
-    return min(batch, int(problem.counts[list(received.clients)].max()))
-
-
 def unweighted(problem: Problem, received: Received) -> Parameters:
     """The value of a `Weighted` upload or sum, divided by its weight."""
     weight = weight_of(problem, received)
@@ -84,29 +76,8 @@ def gradient_of_steps(
     moved : how far they came, on the mean over the clients whose answers these are
     first : whether clients keep states, which all know in their first round alone
     """
-    steps, decay = local.count, local.optimizer.weight_decay
+    decay = local.optimizer.weight_decay
     mean = of_step(local.problem.objective, model, moved, local.rate(float(received.question.step)))
     if decay:
         mean = map_leaves(lambda g, w: g - decay * w, mean, wide(model))
-    return MeanGradient(model, mean, rows_each(local.problem, received, local.batch) * steps, first)
-
-
-def noise_of_uploads(
-    local: LocalSteps, share: Share, received: Received, factors: bool = False, in_model: bool = False
-) -> Iterator[AddedNoise]:
-    """The noise of a private job in a `Weighted` upload or sum, where it comes from a single draw.
-
-    Parameters
-    ----------
-    factors : whether noise on a gradient reaches the upload with other factors than the step size
-    in_model : whether the model moves by the mean of the uploads alone
-    """
-    privacy = privacy_of(local.problem)
-    if privacy is None or (privacy.on_gradients and (factors or local.count > 1)):
-        return
-    if privacy.on_gradients:
-        deviation = float(received.question.step) / local.batch * float(privacy.multiplier * privacy.reach)
-    else:
-        unit = share.paper if privacy.accounting == "paper" else share.sensitivity
-        deviation = float(privacy.multiplier * unit)
-    yield AddedNoise(received.answer.value, deviation, in_model)
+    return MeanGradient(model, mean, first)

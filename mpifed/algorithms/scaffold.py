@@ -36,7 +36,7 @@ from mpifed.algorithms.private import (
     weighted,
     weights,
 )
-from mpifed.algorithms.revealed import gradient_of_steps, noise_of_uploads, unweighted
+from mpifed.algorithms.revealed import gradient_of_steps, unweighted
 from mpifed.core.block import Block
 from mpifed.core.exchange import ToServer
 from mpifed.core.record import Array, map_leaves, zeros
@@ -172,11 +172,10 @@ class Scaffold(Rows):
         )
 
     def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of a client's steps, in its first round, while c_i = 0; and the noise on it."""
+        """The mean gradient of a client's steps, in its first round, while c_i = 0."""
         if received.answered_by(self.answer):
             model, moved = received.question.model, unweighted(self.problem, received)
             yield gradient_of_steps(self.local, received, model, moved, first=True)
-            yield from noise_of_uploads(self.local, self._share(float(received.question.step)), received)
 
     def _share(self, step: float) -> Share:
         """The sensitivity of the change to a record; at level "client" c_i may depend on all of its records."""

@@ -23,7 +23,7 @@ from mpifed.algorithms.horizontal import (
     weighted_fields,
 )
 from mpifed.algorithms.minibatches import wrong_draw
-from mpifed.algorithms.revealed import of_statistics, rows_each, weight_of
+from mpifed.algorithms.revealed import of_statistics, weight_of
 from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
 from mpifed.algorithms.ssca_subproblem import solve
 from mpifed.core.block import Batch, Block
@@ -180,7 +180,7 @@ class SSCAHorizontal(SSCABase, Rows):
         """The mean gradient of the objective; with several local steps nothing, as their models are unknown."""
         if received.answered_by(self.answer):
             gradient = of_statistics(received.answer.value.gradient, weight_of(self.problem, received))
-            yield MeanGradient(received.question.model, gradient, rows_each(self.problem, received, self.batch_size))
+            yield MeanGradient(received.question.model, gradient)
 
     # --- several local steps ----------------------------------------------------------------------------------------
 

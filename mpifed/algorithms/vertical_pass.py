@@ -272,7 +272,7 @@ class Pass:
         elif received.answered_by(cls.gather) and not received.exchange.off_clock:
             mean = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
             model, mean = (record._replace(first=record.first[columns]) for record in (broadcast.model, mean))
-            yield MeanGradient(model, mean, len(broadcast.rows), parts=True)
+            yield MeanGradient(model, mean, parts=True)
 
     def _pull(self, derivatives: Array, X: Features) -> Array:
         """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""

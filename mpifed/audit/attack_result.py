@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 SHOWN = 16  # most rows in images
-RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP, BITS, SENT = (
-    "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership", "noise-in-floats",
-    "row-sent",
+RECONSTRUCTION, INVERSION, LINEAR, PRODUCTS, MOVED, MEMBERSHIP = (
+    "reconstruction", "inversion", "linear-system", "inner-products", "moved-row", "membership",
 )  # fmt: skip
 ATTACKS = {
     RECONSTRUCTION: "a row was reconstructed from the gradient of a minibatch of one row",
@@ -20,9 +19,7 @@ ATTACKS = {
     PRODUCTS: "rows were reconstructed from their inner products with known weights",
     LINEAR: "rows were reconstructed by solving linear equations between messages",
     MOVED: "a row was reconstructed from the change of a sum over dual variables, of which a single one had changed",
-    SENT: "an upload contains a row, up to a factor",
-    MEMBERSHIP: "the final model distinguishes training rows from others",
-    BITS: "the rounding of a private release shows which of its values are noise alone",
+    MEMBERSHIP: "the last model distinguishes rows that entered from others",
 }  # by name, what its success means
 
 
@@ -39,7 +36,6 @@ class AttackResult(NamedTuple):
     of: int = 0  # number of rows that might have been recovered
     rows: Floats = np.zeros((0, 0))  # [m, p] recovered rows, for images
     truth: Floats = np.zeros((0, 0))  # [m, p] the true rows nearest to them
-    exchanges: tuple[str, ...] = ()  # whose uploads the attacker was given
 
 
 def not_applicable(attack: str, why: str, party: str = "server", seen: str = "") -> AttackResult:

@@ -16,7 +16,7 @@ from mpifed.core.text import on_screen
 @click.argument("what", metavar="RUN|JOB", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting of the job.")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), help="Rounds to record for the audit.  [default: 12, if they fit]"
+    "--rounds", type=click.IntRange(min=1), help="Rounds to record.  [default: 12, fewer if they fill 256 MiB]"
 )
 @click.option("--out", type=FOLDER, help="Folder of the report and its images.  [default: of a run, RUN/audit]")
 @click.option("--party", "parties", multiple=True, metavar="PARTY", help="server, client or client:7; may be repeated.")
@@ -26,8 +26,8 @@ def audit(
 ) -> None:
     """What each party of a run could learn: counted, attacked and tested, against what the job declares.
 
-    The transcript of a run is used if it has one ([record] transcript); otherwise a short run is recorded, with all
-    parties in this process. The exit code is 7 if there are findings that [audit] accept does not list.
+    A short run is recorded, with all parties in this process; of a RUN, its job is played again. The exit code is 7 if
+    there are findings that [audit] accept does not list.
     """
     from threadpoolctl import threadpool_limits
 

@@ -1,122 +1,75 @@
-"""The audit of a job, by a short recorded run, or of a finished run, by its transcript."""
+"""The audit of a job, by a short recorded run."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from mpifed.audit.attack_result import AttackResult
 from mpifed.audit.conditions import Condition, conditions
-from mpifed.audit.exact_checks import ExactChecks, exact_checks
+from mpifed.audit.exact_checks import exact_checks
 from mpifed.audit.findings import check_names, findings
-from mpifed.audit.gradient_attacks import gradient_attacks, undeclared_gradient_attacks
-from mpifed.audit.linear_attacks import linear_attacks, undeclared_product_attacks
+from mpifed.audit.gradient_attacks import gradient_attacks
+from mpifed.audit.linear_attacks import linear_attacks
 from mpifed.audit.membership_attack import membership_attack
-from mpifed.audit.noise_attack import noise_attack
-from mpifed.audit.outside_uploads import classify
 from mpifed.audit.reader import Reader
-from mpifed.audit.replay import Replay, replay_job
+from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job
 from mpifed.audit.report import Audit
-from mpifed.audit.sealed import sealed
-from mpifed.audit.sent_rows import sent_rows
-from mpifed.audit.single_client import single_client_fields
-from mpifed.audit.transcript_check import check_transcript
-from mpifed.audit.undeclared_uploads import remarks
-from mpifed.audit.uniformity import examine
-from mpifed.core.errors import BrokenProtocol, DataError, UsageError
-from mpifed.core.record import map_leaves
-from mpifed.files.model_file import model_arrays, read_model
+from mpifed.core.errors import DataError, UsageError
 from mpifed.files.run_folder import RUN
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
-from mpifed.maths.objectives import Parameters
 from mpifed.run.identity import check_same_data
-from mpifed.run.transcript import Recorded, is_recorded, read, together
 from mpifed.shards.store import open_federation
 
 PARTIES = ("server", "client:0")
-ROUNDS = 12  # recorded for an audit, if as many fit into a transcript
+ROUNDS = 12  # recorded for an audit, unless messages are large
 
 
 def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties: Sequence[str] = PARTIES) -> Audit:
-    """The audit of a job file, of the first point of a sweep, or of a run directory; in this process."""
+    """The audit of a job file, of the first point of a sweep, or of the job of a run; in this process."""
     server, client = _parties(parties)
-    own, run_dir = _job(target, changes)
+    own = _job(target, changes)
     job = own.model_copy(update={"aggregation": own.aggregation.model_copy(update={"arithmetic": "exact"})})
     check_names(job.audit.accept)
-    if run_dir is not None and (run_dir / RUN).exists() and not changes:
-        check_same_data(run_dir, open_federation(job.data.path))
-    recorded, source = None, "recorded for this audit"
-    if run_dir is not None and is_recorded(run_dir) and not changes and rounds is None:
-        recorded, source = read(run_dir), f"of {run_dir}"
-    count = recorded.rounds if recorded else rounds or ROUNDS
-    replay = replay_job(job, count, fit=rounds is None and recorded is None, between=recorded is not None)
+    if (target / RUN).exists() and not changes:
+        check_same_data(target, open_federation(job.data.path))
+    replay = replay_job(job, rounds or ROUNDS, math.inf if rounds else LIMIT_BYTES)
     count = len(replay.round_starts)
     clients = replay.algorithm.problem.clients
     if client is not None and client >= clients:
         raise UsageError(f"--party client:{client}: clients are numbered 0 to {clients - 1}")
-    same_run = recorded is None
-    if recorded is None:
-        recorded = together([replay.transcript])
-    else:
-        check_transcript(recorded, replay)
-        _check_same_run(recorded, replay)
-        recorded = recorded._replace(rounds=count)
-        replay.replayed = job.privacy is None or job.privacy.noise != "secure"
-    plain = replay if replay.transcript.channel == "plain" else replay_job(_plain(job), count, between=not same_run)
-    classified = classify(replay, recorded.messages)
-    try:
-        checks = exact_checks(replay, classified, plain, same_run)
-    except BrokenProtocol as error:
-        if same_run:
-            raise
-        raise DataError(f"the transcript {source} is damaged: {error}; record the run again") from error
-    recorded = recorded._replace(messages=classified.sound)  # `exact` has reported the others
-    audit = _audit(job, replay, plain, recorded, source, _model(replay, run_dir), server, client, checks)
+    plain = replay if replay.transcript.channel == "plain" else replay_job(_plain(job), count)
+    audit = _audit(job, replay, plain, server, client)
     audit = audit._replace(remarks=(*_remarks(own), *audit.remarks))
-    if same_run and rounds is None and count < min(ROUNDS, job.rounds):
-        fewer = f"only {count} of {ROUNDS} rounds were recorded: more do not fit into a transcript; see --rounds"
+    wanted = min(ROUNDS, job.rounds)
+    if rounds is None and count < wanted:
+        fewer = f"only {count} of {wanted} rounds were recorded: more fill {LIMIT_BYTES >> 20} MiB; see --rounds"
         audit = audit._replace(remarks=(*audit.remarks, fewer))
     return audit
 
 
-def _audit(
-    job: Job, replay: Replay, plain: Replay, recorded: Recorded, source: str, model: Parameters, server: bool,
-    client: int | None, checks: ExactChecks,
-) -> Audit:  # fmt: skip
-    messages = recorded.messages
-    uploads = sealed(replay, messages)
-    control = examine(sealed(plain, tuple(plain.transcript.messages)).samples)
-    uniform = control if plain is replay else examine(uploads.samples)
+def _audit(job: Job, replay: Replay, plain: Replay, server: bool, client: int | None) -> Audit:
+    messages = tuple(replay.transcript.messages)
     selected = [condition for condition in conditions(replay, client or 0) if _received_by(condition, server, client)]
     reader = Reader(replay, messages)
-    attacks = [result for result in attack_results(reader, model) if server or result.party != "server"]
+    attacks = [result for result in attack_results(reader) if server or result.party != "server"]
+    checks = exact_checks(replay, plain)
     return Audit(
-        job=job.name, security=replay.transcript.channel, source=source, rounds=recorded.rounds,
-        clients=replay.algorithm.problem.clients, messages=len(messages),
-        nbytes=sum(message.data.nbytes for message in messages), left_out=recorded.left_out,
-        left_out_bytes=recorded.left_out_bytes,
+        job=job.name, security=replay.transcript.channel, rounds=len(replay.round_starts),
+        clients=replay.algorithm.problem.clients, messages=len(messages), nbytes=replay.transcript.nbytes,
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
-        conditions=selected, attacks=attacks, uniform=uniform, clear=uploads.clear, control=control,
-        exact=checks, longest=uploads.longest,
-        findings=findings(replay, single_client_fields(replay, messages, plain), selected, attacks, uniform, checks),
-        remarks=tuple(remarks(reader)),
+        conditions=selected, attacks=attacks, exact=checks, findings=findings(reader, selected, attacks, checks),
+        remarks=tuple(replay.algorithm.trust(replay.transcript.channel == "plain")),
     )  # fmt: skip
 
 
-def attack_results(reader: Reader, model: Parameters) -> list[AttackResult]:
+def attack_results(reader: Reader) -> list[AttackResult]:
     """Attacks by the server on uploads and sums, and by anybody on the released models."""
-    declared = [*gradient_attacks(reader), *linear_attacks(reader)]
-    # declarations by `reveals` may be wrong or incomplete: where they lead to no success, guesses are tried as well
-    explained = {name for result in declared if result.success for name in result.exchanges}
-    guessed = [*undeclared_gradient_attacks(reader, explained), *undeclared_product_attacks(reader, explained)]
-    explained |= {name for result in guessed for name in result.exchanges}
     return [
-        *declared, *guessed, *sent_rows(reader, explained), *noise_attack(reader),
-        membership_attack(reader.replay, model),
+        *gradient_attacks(reader), *linear_attacks(reader), membership_attack(reader.replay),
     ]  # fmt: skip
 
 
@@ -154,48 +107,12 @@ def _parties(names: Sequence[str]) -> tuple[bool, int | None]:
     return "server" in names, client
 
 
-def _job(target: Path, changes: tuple[str, ...]) -> tuple[Job, Path | None]:
-    """(the job, the run directory, or None for a job file)."""
+def _job(target: Path, changes: tuple[str, ...]) -> Job:
     path = target / "job.toml" if target.is_dir() else target
     if target.is_dir() and not path.exists():
         raise DataError(f"{target}: no job.toml; give a run directory or a job file")
-    return points(read_table(path, changes), str(path))[0].job, target if target.is_dir() else None
+    return points(read_table(path, changes), str(path))[0].job
 
 
 def _plain(job: Job) -> Job:
     return job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
-
-
-def _check_same_run(recorded: Recorded, replay: Replay) -> None:
-    """Check that a transcript is of the run that the auditor has replayed, unless draws of the run were secret."""
-    if replay.job.privacy is not None:
-        return
-    broadcasts = [
-        message for message in replay.transcript.messages if message.kind == "question" and message.round == 0
-    ]
-    for broadcast in broadcasts:
-        theirs = [
-            message for message in recorded.messages
-            if (message.kind, message.round) == ("question", 0)
-            and (message.exchange, message.what) == (broadcast.exchange, broadcast.what)
-        ]  # fmt: skip
-        if theirs and not np.array_equal(theirs[0].data, broadcast.data):
-            raise DataError(
-                f"the transcript is of another run: the broadcast {broadcast.exchange}.{broadcast.what} of round 0 "
-                "differs from the job's; record the run again"
-            )
-
-
-def _model(replay: Replay, run_dir: Path | None) -> Parameters:
-    """The final model of the run, or that after the last recorded round."""
-    last: Parameters = replay.algorithm.model(replay.server)
-    if run_dir is None or not (run_dir / "model.h5").exists():
-        return last
-    values = read_model(run_dir / "model.h5")
-    names = list(model_arrays(last))
-    if set(values) != set(names):
-        raise DataError(f"{run_dir}/model.h5: holds {', '.join(values)}, expected {', '.join(sorted(names))}")
-    if not all(np.isfinite(array).all() for array in values.values()):
-        raise DataError(f"{run_dir}/model.h5: has parameters that are not finite; an audit needs a finite model")
-    ordered = iter([values[name] for name in names])
-    return map_leaves(lambda _: next(ordered), last)

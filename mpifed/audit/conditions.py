@@ -2,8 +2,7 @@
 
 Cui, Li and Ye (arXiv:2104.06011, "Security Analysis" of Algorithms 1 to 4) ask that the equations
 q(w, z) = q(w, x) for the rows x that entered have infinitely many solutions z. That is so where they have more
-unknowns than independent equations, and almost only there. Where the numbers are few, the independent equations are
-those of the derivative, see `mpifed.audit.jacobian`; otherwise the count of received numbers is an upper bound.
+unknowns than independent equations, and almost only there; the count of received numbers is an upper bound of these.
 
 The condition is necessary for secrecy and not sufficient: an underdetermined system may still reveal most of a row, and
 a party with prior knowledge of rows needs fewer equations. The attacks go further.
@@ -12,12 +11,12 @@ a party with prior knowledge of rows needs fewer equations. The attacks go furth
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from mpifed.audit.equation_counts import (
+    PrivateNumbers,
     of_single_clients,
     paper_count,
     pool_of,
@@ -27,15 +26,14 @@ from mpifed.audit.equation_counts import (
     sizes,
     sum_of,
 )
-from mpifed.audit.jacobian import MOST, PerturbedRound, PrivateNumbers
-from mpifed.audit.replay import Replay, RoundStart, replay_job
+from mpifed.audit.replay import Replay, RoundStart
 from mpifed.comm.channel import answering
 from mpifed.core.exchange import Exchange, ToServer, fields_of
 from mpifed.core.record import leaves
 from mpifed.core.round import SETUP
 
-DETERMINED, OPEN, UNDERDETERMINED = "determined", "not excluded", "underdetermined"
-NOTHING = "nothing"
+OPEN, UNDERDETERMINED = "not excluded", "underdetermined"
+NOTHING, NEXT = "nothing", "the next broadcast"
 NOTE = "underdetermined is necessary for secrecy and not sufficient; class labels are not counted as unknowns"
 
 
@@ -50,8 +48,7 @@ class Condition(NamedTuple):
     rows: int  # that entered the exchange
     unknowns: int  # private numbers
     numbers: int  # that the party received
-    equations: int  # independent ones; an upper bound if only counted
-    counted: bool  # whether `equations` is a count rather than a rank
+    equations: int  # upper bound of the independent ones
     pool: int  # private numbers of all rows that may enter any round; 0 if every round has new unknowns
     paper: str = ""  # the count of the papers, for their own exchanges
 
@@ -63,13 +60,11 @@ class Condition(NamedTuple):
     @property
     def verdict(self) -> str:
         """Whether the equations determine the unknowns."""
-        if self.unknowns > self.equations:
-            return UNDERDETERMINED
-        return OPEN if self.counted else DETERMINED
+        return UNDERDETERMINED if self.unknowns > self.equations else OPEN
 
     @property
     def missing(self) -> int:
-        """Number of missing equations; a lower bound if only counted."""
+        """Number of missing equations; a lower bound."""
         return max(0, self.unknowns - self.equations)
 
     @property
@@ -77,28 +72,21 @@ class Condition(NamedTuple):
         if not self.unknowns:
             return "no private rows enter"
         if self.verdict == UNDERDETERMINED:
-            return f"underdetermined by {'at least ' if self.counted else ''}{self.missing}"
-        if self.verdict == OPEN:
-            return "not shown to be underdetermined (equations only counted)"
-        return "determined"
+            return f"underdetermined by at least {self.missing}"
+        return "not shown to be underdetermined: as many equations as unknowns"
 
 
 def conditions(replay: Replay, client: int = 0) -> list[Condition]:
     """Conditions of every exchange with private rows, for the server and for a client, in the last round."""
     listed: list[Condition] = []
-    if replay.round_starts[-1].now.secure:  # secret draws cannot be replayed: test noise gives the same counts
-        assert replay.job.privacy is not None  # whose draws they are
-        job = replay.job.model_copy(update={"privacy": replace(replay.job.privacy, noise="test")})
-        replay = replay_job(job, len(replay.round_starts))
     start = replay.round_starts[-1]
-    perturbed = PerturbedRound(replay, start)
     index = start.now.index
     for exchange in replay.exchanges:
-        listed += _of_server(replay, exchange, index, _answering(replay, exchange, start), perturbed)
-        listed += _of_client(replay, perturbed, start, exchange, client)
+        listed += _of_server(replay, exchange, index, _answering(replay, exchange, start))
+        listed += _of_client(replay, start, exchange, client)
     outside = {exchange.name: exchange for exchange in (*replay.algorithm.setup, *_measured(replay))}
     for exchange in outside.values():
-        listed += _of_server(replay, exchange, SETUP, private_numbers(replay, exchange, SETUP), None)
+        listed += _of_server(replay, exchange, SETUP, private_numbers(replay, exchange, SETUP))
     return listed
 
 
@@ -110,10 +98,8 @@ def _measured(replay: Replay) -> list[Exchange]:
     ]
 
 
-def _of_server(
-    replay: Replay, exchange: Exchange, round: int, owners: list[PrivateNumbers], perturbed: PerturbedRound | None
-) -> Iterator[Condition]:
-    """What the server receives; outside the rounds, where nothing is replayed, by a count."""
+def _of_server(replay: Replay, exchange: Exchange, round: int, owners: list[PrivateNumbers]) -> Iterator[Condition]:
+    """What the server receives."""
     if not owners:
         return
     clear, about = replay.in_clear(exchange), "all participating clients"
@@ -125,10 +111,8 @@ def _of_server(
         numbers = received_numbers(replay, exchange, [owner.client for owner in owners])
         receives = sum_of(replay, exchange, len(owners))
     else:
-        nothing = _condition(replay, None, exchange, round, "server", NOTHING, owners, 0, about)
-        yield nothing._replace(counted=perturbed is None)
-        return
-    yield _condition(replay, perturbed, exchange, round, "server", receives, owners, numbers, about)
+        receives, numbers = NOTHING, 0
+    yield _condition(replay, exchange, round, "server", receives, owners, numbers, about)
 
 
 def _answering(
@@ -140,9 +124,7 @@ def _answering(
     return [owner for owner in private_numbers(replay, exchange, start.now.index, hidden_model) if there[owner.client]]
 
 
-def _of_client(
-    replay: Replay, perturbed: PerturbedRound, start: RoundStart, exchange: Exchange, client: int
-) -> Iterator[Condition]:
+def _of_client(replay: Replay, start: RoundStart, exchange: Exchange, client: int) -> Iterator[Condition]:
     """What a client learns about the others."""
     now = start.now
     if isinstance(exchange, ToServer):
@@ -163,7 +145,7 @@ def _of_client(
     alone = [sender for sender in senders if sender is not None]
     all_alone = len(alone) == len(senders)
     whom = f"values of client {min(alone)}" if all_alone else sum_of(replay, exchange, len(others) + 1)
-    yield _condition(replay, perturbed, exchange, now.index, f"client {client}", whom, others, numbers, about)
+    yield _condition(replay, exchange, now.index, f"client {client}", whom, others, numbers, about)
 
 
 def _of_next_question(replay: Replay, start: RoundStart, exchange: Exchange, client: int) -> Iterator[Condition]:
@@ -182,21 +164,16 @@ def _of_next_question(replay: Replay, start: RoundStart, exchange: Exchange, cli
     )
     numbers = min(broadcast_numbers, received_numbers(replay, exchange, [owner.client for owner in others]))
     party, about = f"client {client}", f"all but client {client}"
-    yield _condition(replay, None, exchange, start.now.index, party, "the next broadcast", others, numbers, about)
+    yield _condition(replay, exchange, start.now.index, party, NEXT, others, numbers, about)
 
 
 def _condition(
-    replay: Replay, perturbed: PerturbedRound | None, exchange: Exchange, round: int, party: str, receives: str,
-    owners: list[PrivateNumbers], numbers: int, about: str,
+    replay: Replay, exchange: Exchange, round: int, party: str, receives: str, owners: list[PrivateNumbers],
+    numbers: int, about: str,
 ) -> Condition:  # fmt: skip
-    """The condition by the rank of what is received, if the round is given and that is cheap; else by a count."""
     unknowns, rows = sum(owner.unknowns for owner in owners), rows_of(replay, owners)
-    counted = unknowns > MOST or numbers < unknowns // 4 or any(other.stale for other in replay.exchanges)
-    equations, paper = min(numbers, unknowns), ""
-    if perturbed is not None:
-        paper = paper_count(replay, exchange, party, rows, owners)
-        equations = equations if counted else perturbed.rank(exchange.name, owners)
+    paper = "" if round == SETUP or receives == NEXT else paper_count(replay, exchange, party, rows, owners)
     return Condition(
-        exchange.name, round, party, receives, about, rows, unknowns, numbers, equations,
-        counted or perturbed is None, pool_of(replay, owners), paper,
+        exchange.name, round, party, receives, about, rows, unknowns, numbers, min(numbers, unknowns),
+        pool_of(replay, owners), paper,
     )  # fmt: skip

@@ -43,11 +43,10 @@ def dual_change_attacks(reader: Reader) -> Iterator[AttackResult]:
         return
     last = exchanges[-1]
     if reader.readable(last):
-        names = tuple(exchange.name for exchange in exchanges)
-        yield _moved(reader.replay, list(_of_each(reader, exchanges)), reader.seen(last), names)
+        yield _moved(reader.replay, list(_of_each(reader, exchanges)), reader.seen(last))
     else:
         yield not_applicable(MOVED, HIDDEN, seen="encrypted uploads")
-    yield _moved(reader.replay, list(_of_sum(reader, last)), SUM, (last.name,))
+    yield _moved(reader.replay, list(_of_sum(reader, last)), SUM)
 
 
 def _of_each(reader: Reader, exchanges: list[Exchange]) -> Iterator[_Change]:
@@ -85,13 +84,13 @@ def _changes(sums: list[tuple[When, DualSum]]) -> Iterator[tuple[tuple[When, ...
         before = when, values
 
 
-def _moved(replay: Replay, changes: list[_Change], seen: str, exchanges: tuple[str, ...]) -> AttackResult:
+def _moved(replay: Replay, changes: list[_Change], seen: str) -> AttackResult:
     """Changes that are a row up to a factor, within rounding."""
     considered = [change for change in changes if np.count_nonzero(change.values) >= NARROWEST][:TRIED]
     pairs = [pair for pair in (_nearest(replay, change) for change in considered) if pair is not None]
     text = f"{len(pairs)} of {len(considered)} changes are a single row, up to its length; the others are sums of rows"
     success, shown = bool(pairs), pictures(pairs)
-    return AttackResult(MOVED, "server", seen, True, success, text, len(pairs), len(considered), *shown, exchanges)
+    return AttackResult(MOVED, "server", seen, True, success, text, len(pairs), len(considered), *shown)
 
 
 def _nearest(replay: Replay, change: _Change) -> tuple[Floats, Floats] | None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mpifed.audit.jacobian import PrivateNumbers
 from mpifed.audit.replay import Replay
 from mpifed.core.exchange import Exchange, Field, ToServer, fields_of
 from mpifed.core.record import leaves
+
+
+class PrivateNumbers(NamedTuple):
+    """A client's private numbers that entered an exchange."""
+
+    client: int
+    rows: NDArray[np.int64]  # [b]
+    unknowns: int
+    model: int = 0  # numbers of its part of the model, if others do not receive them
 
 
 def private_numbers(replay: Replay, exchange: Exchange, round: int, hidden_model: bool = False) -> list[PrivateNumbers]:

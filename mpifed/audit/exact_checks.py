@@ -1,85 +1,42 @@
-"""Exhaustive checks of all masks and ciphertexts: no sampling, and a negligible probability of a false alarm."""
+"""Checks of all masks of a recording: uploads less their plain values, which are known from the auditor's plain replay.
+
+Masks are sums of key streams, so that their words are uniform and independent. Then no number of 64 bits is zero, and
+no two masks begin with the same 128 bits, or with their negatives: by chance among n words with a probability of at
+most n / 2^64, and n^2 / 2^128. In a sum for the server from which nobody may leave, the masks of all clients cancel.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from mpifed.audit import dropout_secrets, mask_graph, masks, running_sums, secret_keys
-from mpifed.audit.messages import private_uploads
-from mpifed.audit.outside_uploads import ClassifiedMessages, copies
-from mpifed.audit.replay import Replay
-from mpifed.core.round import SETUP
-from mpifed.run.transcript import RecordedMessage, client_of
+import numpy as np
+from numpy.typing import NDArray
 
-NO_MASK, REPEATED, LEFT, SHARED, FEW, UNEVEN, ESCROW, ALIKE, SENT, SERVER = (
-    "no-mask", "repeated-mask", "mask-left", "shared-stream", "few-streams", "uneven-mask", "opened-more",
-    "same-randomness", "key-sent", "key-with-server",
-)  # fmt: skip
-COPY, UNKNOWN = "plain-copy", "unknown-message"
+from mpifed.audit.messages import Play, plan_of, plays
+from mpifed.audit.replay import Replay
+from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.core.exchange import ToClients
+from mpifed.core.record import Array
+from mpifed.core.round import SETUP
+from mpifed.run.setup import all_exchanges
+
+NO_MASK, REPEATED, LEFT = "no-mask", "repeated-mask", "mask-left"
 NAMES = {
     NO_MASK: "numbers that should be masked were sent unmasked",
-    REPEATED: "a mask was reused, possibly shifted or with the opposite sign",
+    REPEATED: "a mask was reused, possibly with the opposite sign",
     LEFT: "masks do not cancel in a sum for the server, which differs from the sum of the clients' uploads",
-    SHARED: "a key stream masks messages of clients other than its pair, or several messages of one client",
-    FEW: "clients share masks with too few others or only within separate groups, or lack a mask of their own",
-    UNEVEN: "bits of masks are not uniform",
-    ESCROW: "shares of clients' secrets reveal more than the sum without the clients that dropped out",
-    ALIKE: "two ciphertexts were made with the same or nearly the same randomness",
-    SENT: "a message contains a secret key",
-    SERVER: "the server has a secret key of the clients",
-    COPY: "numbers of a client's upload are sent in the clear outside the masked or encrypted upload",
-    UNKNOWN: "a message is of a kind or size that the protocol does not send",
 }
-_NOTHING = {
-    NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel", SHARED: "no shared stream",
-    FEW: "no stream missing", UNEVEN: "all bits uniform", ESCROW: "no shares of both secrets of a client",
-    ALIKE: "no shared randomness", SENT: "no key in a message as bytes, hex or base64",
-    SERVER: "no key with the server", COPY: "no copy in the clear", UNKNOWN: "no unknown message",
-}  # fmt: skip
-_UNKNOWN = {NO_MASK: "zeros: not checked", LEFT: "sums: not checked", UNEVEN: "bits: checked in streams only"}
-NOTHING_SEALED = "nothing is masked or encrypted"
+_NOTHING = {NO_MASK: "no zero", REPEATED: "no repeat", LEFT: "all cancel"}
 _SHOWN = 3
+_WINDOW_BYTES = 16
 
 
 class ExactChecks(NamedTuple):
     """What was checked, and the findings."""
 
-    what: str  # "masks", "ciphertexts"; "" with plain security
-    clients: int  # whose uploads were checked
-    of_clients: int  # that sent any
-    rounds: int
-    outside_rounds: int  # uploads outside the rounds
-    words: int  # of masks; of encryption, the number of ciphertexts
-    of_words: int
-    streams: int  # key streams of the auditor's replay that were checked
-    of_streams: int
-    false_alarm: float  # upper bound of its probability
+    text: str  # coverage and verdict in words
     occurrences: dict[str, list[str]]  # by finding that was looked for, each occurrence in words
-    of_rounds: int = 0  # that the auditor has replayed
-
-    @property
-    def text(self) -> str:
-        """Coverage and verdict in words."""
-        if not self.what:
-            return NOTHING_SEALED
-        more = f"of {self.of_rounds} " if self.rounds < self.of_rounds else ""
-        unit = "words" if self.what == "masks" else "ciphertexts"
-        covered = f"{self.clients:,} of {self.of_clients:,} clients, {self.rounds} {more}rounds"
-        covered += f", {self.outside_rounds:,} uploads outside them" if self.outside_rounds else ""
-        covered += f", {self.words:,} of {self.of_words:,} {unit}"
-        if self.of_streams:
-            covered += f", {self.streams:,} of {self.of_streams:,} streams of the auditor's replay"
-        phrases = [NAMES[name] if places else self._nothing(name) for name, places in self.occurrences.items()]
-        return f"{self.what}: {covered}: {', '.join(filter(None, phrases))}"
-
-    def _nothing(self, name: str) -> str:
-        """The phrase for a finding without occurrences: there are none, or the check was not possible."""
-        if name in (SHARED, FEW) and not self.streams:
-            return "streams: none recorded" if name == SHARED else ""
-        if self.what == "masks" and not self.words:  # with secret noise, masks are not known
-            return {**_NOTHING, **_UNKNOWN}[name]
-        return _NOTHING[name]
 
     @property
     def leaks(self) -> dict[str, list[str]]:
@@ -91,64 +48,91 @@ class ExactChecks(NamedTuple):
         }  # fmt: skip
 
 
-def exact_checks(replay: Replay, classified: ClassifiedMessages, plain: Replay, same_run: bool) -> ExactChecks:
-    """All exhaustive checks of masked or encrypted messages.
+class _Masks(NamedTuple):
+    """The masks of one occurrence of an exchange."""
 
-    Parameters
-    ----------
-    classified : the messages, classified by `mpifed.audit.outside_uploads.classify`
-    plain : the same rounds with plain security
-    same_run : whether the messages are those of `replay`
-    """
-    channel = replay.transcript.channel
-    if channel == "plain":
-        return ExactChecks("", 0, 0, 0, 0, 0, 0, 0, 0, 0.0, {})
-    keys = {SENT: secret_keys.messages_with_keys(replay), SERVER: secret_keys.keys_with_server(replay)}
-    keys |= {COPY: copies(classified.suspect, plain), UNKNOWN: classified.strange}
-    checks = (_of_masks if channel == "masked" else _of_ciphertexts)(replay, classified.sound, plain, same_run, keys)
-    senders = set(map(client_of, private_uploads(replay, replay.transcript.messages)))  # as played here
-    return checks._replace(of_clients=max(checks.of_clients, len(senders)), of_rounds=len(replay.round_starts))
+    name: str
+    by_client: dict[int, tuple[NDArray[np.int64], Array]]  # (masked positions, unsigned words at them)
+    left: int  # numbers of the sum in which masks do not cancel
 
 
-def _of_masks(
-    replay: Replay, messages: Sequence[RecordedMessage], plain: Replay, same_run: bool, keys: dict[str, list[str]]
-) -> ExactChecks:
-    keys[SENT] = list(dict.fromkeys([*keys[SENT], *dropout_secrets.messages_with_secrets(replay)]))
-    known, sealed, totals, left = masks.masks_of(replay, messages, plain, same_run)
-    sums, lengths = running_sums.masks_of_running_sums(replay, plain) if same_run else ([], [])
-    known += sums
-    all_masks, streams = [*known, *sealed], replay.streams
-    words, of_words = (sum(len(mask.words) for mask in group) for group in (known, all_masks))
-    tests = 128 * (len({(mask.exchange, mask.client) for mask in known + totals}) + replay.algorithm.problem.clients)
-    tested = words + sum(len(mask.words) for mask in totals)
-    times = len({(mask.exchange, mask.turn) for mask in known})  # upper bound on the masks of one position
-    return ExactChecks(
-        "masks", len({mask.client for mask in known}), len({mask.client for mask in all_masks}),
-        len({mask.round for mask in known} - {SETUP}), sum(mask.round == SETUP for mask in known), words, of_words,
-        len(streams.uses) if streams else 0, streams.made if streams else 0,
-        (tested + words * times) / 2.0**64 + tested**2 / 2.0**128 + tests * 2.5e-14 + masks.LEVEL * bool(sealed),
-        {
-            NO_MASK: [*masks.zeros(known), *masks.zeros(totals), *lengths],
-            REPEATED: [
-                *masks.repeated(known), *masks.repeated(totals), *masks.same_word(known), *masks.alike(sealed),
-            ],
-            LEFT: left,
-            SHARED: streams.shared() if streams else [],
-            FEW: mask_graph.missing_streams(streams, replay.job) if streams else [],
-            UNEVEN: [*masks.uneven(known), *masks.uneven(totals), *(streams.uneven() if streams else [])],
-            **({ESCROW: dropout_secrets.rebuilt(replay)} if replay.job.participation.max_dropouts else {}), **keys,
-        },
-    )  # fmt: skip
+def exact_checks(replay: Replay, plain: Replay) -> ExactChecks:
+    """All checks of masked uploads; `plain`: the same rounds with plain security."""
+    if replay.transcript.channel == "plain":
+        return ExactChecks("nothing is masked or encrypted", {})
+    if replay.transcript.channel == "encrypted":
+        return ExactChecks("ciphertexts are not examined", {})
+    if replay.job.privacy is not None and replay.job.privacy.noise == "secure":
+        return ExactChecks("masks are not examined: with secret noise, plain values are not known", {})
+    masks = [_of_play(replay, *played) for played in _played(replay, plain)]
+    words = sum(len(numbers) for play in masks for _, numbers in play.by_client.values())
+    places = {
+        NO_MASK: list(_zeros(masks)),
+        REPEATED: list(_repeated(masks)),
+        LEFT: [f"{play.name}: {play.left} numbers" for play in masks if play.left],
+    }
+    phrases = [NAMES[name] if texts else _NOTHING[name] for name, texts in places.items()]
+    chance = words / 2.0**64 + words**2 / 2.0**128
+    counts = f"masks: {len(masks):,} sums, {words:,} words (probability of a false alarm {chance:.1g})"
+    return ExactChecks(f"{counts}: {', '.join(phrases)}", places)
 
 
-def _of_ciphertexts(
-    replay: Replay, messages: Sequence[RecordedMessage], plain: Replay, same_run: bool, keys: dict[str, list[str]]
-) -> ExactChecks:
-    uploads = private_uploads(replay, messages)
-    clients = len({client_of(upload) for upload in uploads})
-    count, alike = secret_keys.shared_randomness(replay, uploads, messages)
-    rounds, outside_rounds = {upload.round for upload in uploads} - {SETUP}, [u for u in uploads if u.round == SETUP]
-    return ExactChecks(
-        "ciphertexts", clients, clients, len(rounds), len(outside_rounds), count, count, 0, 0, count**2 / 2.0**71,
-        {ALIKE: alike, **keys},
-    )  # fmt: skip
+def _played(replay: Replay, plain: Replay) -> Iterator[tuple[ExchangePlan, Play, dict[int, Array]]]:
+    """(plan, occurrence, by client the numbers that it uploaded masked) of every masked exchange."""
+    for exchange in all_exchanges(replay.algorithm):
+        if not exchange.private:
+            continue
+        plan, last = plan_of(replay, exchange), dict[int, Array]()
+        both = (plays(run.transcript.messages, exchange.name) for run in (replay, plain))
+        for masked, clear in zip(*both, strict=True):
+            numbers = {client: upload[0].data for client, upload in clear.uploads.items()}
+            sent = numbers
+            if exchange.stale:  # clients upload changes
+                sent = {client: data - last.get(client, np.zeros_like(data)) for client, data in numbers.items()}
+                last |= numbers
+            yield plan, masked, sent
+
+
+def _of_play(replay: Replay, plan: ExchangePlan, play: Play, sent: dict[int, Array]) -> _Masks:
+    total, by_client = np.zeros_like(plan.sum.message), dict[int, tuple[NDArray[np.int64], Array]]()
+    filled, before = np.zeros((2, len(total)), dtype=np.int64)
+    for client, numbers in sent.items():
+        plan.put(filled, client, np.ones_like(numbers, dtype=np.int64))
+    own_masks = replay.job.participation.max_dropouts > 0 or isinstance(plan.exchange, ToClients)
+    for client, numbers in sorted(sent.items()):
+        mask = play.uploads[client][0].data.view(total.dtype) - numbers
+        plan.put(total, client, mask)
+        # who alone fills a position of a sum needs no mask there; of two clients, one has the negative of the other's
+        holders, first = plan.pick(filled, client), plan.pick(before, client) == 0
+        at = np.flatnonzero(own_masks | (holders > 2) | ((holders == 2) & first))
+        plan.put(before, client, np.ones_like(mask, dtype=np.int64))
+        by_client[client] = at, mask.view(f"u{mask.itemsize}")[at]
+    when = "outside the rounds" if play.round == SETUP else f"round {play.round}"
+    left = 0 if own_masks else int(np.count_nonzero(total))
+    return _Masks(f"{plan.exchange.name}, {when}", by_client, left)
+
+
+def _zeros(masks: list[_Masks]) -> Iterator[str]:
+    """Unmasked numbers: 64 adjacent zero bits."""
+    for play in masks:
+        for client, (at, words) in play.by_client.items():
+            zero = words == 0
+            if words.itemsize < 8:
+                zero = zero[1:] & zero[:-1] & (np.diff(at) == 1)
+            if zero.any():
+                first = at[np.flatnonzero(zero)[0]] + 1
+                yield f"client {client} in {play.name}: {int(zero.sum())} numbers, the {first}th first"
+
+
+def _repeated(masks: list[_Masks]) -> Iterator[str]:
+    """Masks that begin as another, or as its negative."""
+    known: dict[bytes, str] = {}
+    for play in masks:
+        for client, (_, words) in play.by_client.items():
+            start = words[: _WINDOW_BYTES // words.itemsize]
+            if start.nbytes < _WINDOW_BYTES or not start.any():
+                continue
+            name = f"client {client} in {play.name}"
+            other = known.setdefault(min(start.tobytes(), (-start).tobytes()), name)
+            if other is not name:
+                yield f"{name} has that of {other}, up to the sign"

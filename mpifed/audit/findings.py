@@ -8,21 +8,18 @@ from typing import NamedTuple
 from mpifed.audit import exact_checks
 from mpifed.audit.attack_result import ATTACKS, AttackResult
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
+from mpifed.audit.reader import Reader
 from mpifed.audit.replay import Replay
-from mpifed.audit.uniformity import Uniformity
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.run.setup import measures_of
 
-ANSWERS, CLEAR, SINGLE, DETERMINED, NOT_UNIFORM = (
-    "answers", "in-the-clear", "single-holder", "determined", "not-uniform",
-)  # fmt: skip
+UNDECLARED, ANSWERS, CLEAR, DETERMINED = "undeclared", "answers", "in-the-clear", "determined"
 NAMES = {
+    UNDECLARED: "the algorithm declares nothing of what its uploads reveal, so that they were not attacked",
     ANSWERS: "the server reads the uploads of single clients",
     CLEAR: "the server reads the uploads of single clients in an exchange that is neither masked nor encrypted",
-    SINGLE: "a decoded sum has values to which a single client contributes",
-    DETERMINED: "a party receives as many independent equations as they have private unknowns",
-    NOT_UNIFORM: "masked or encrypted uploads can be distinguished from random numbers",
+    DETERMINED: "a party receives as many numbers as there are private unknowns behind them",
     **exact_checks.NAMES,
     **ATTACKS,
 }
@@ -44,28 +41,19 @@ def check_names(accepted: Sequence[str]) -> None:
 
 
 def findings(
-    replay: Replay,
-    single: Sequence[str],
-    conditions: Sequence[Condition],
-    attacks: Sequence[AttackResult],
-    verdict: Uniformity,
-    sealed: exact_checks.ExactChecks,
+    reader: Reader, conditions: Sequence[Condition], attacks: Sequence[AttackResult], sealed: exact_checks.ExactChecks
 ) -> list[Finding]:
-    """The findings, at most one of each name, and whether the job accepts them.
-
-    `single`: fields whose decoded sums show values of single clients; see `mpifed.audit.single_client`.
-    """
-    texts: dict[str, list[str]] = {}
+    """The findings, at most one of each name, and whether the job accepts them."""
+    replay, texts = reader.replay, dict[str, list[str]]()
+    if reader.undeclared:
+        name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in reader.undeclared)
+        texts[UNDECLARED] = [f"{name} declares nothing in {where}: give it `reveals`, see docs/how-to/audit.md"]
     plain = replay.transcript.channel == "plain"
     if plain:
         texts[ANSWERS] = ['[aggregation] security = "plain" hides nothing from the server']
     else:
         clear = _in_clear(replay)
         texts |= {CLEAR: [f"by design, from every client: {', '.join(clear)}"]} if clear else {}
-        texts |= {SINGLE: list(single)} if single else {}
-        if verdict.uniform is False:
-            worst = verdict.rejected[0]
-            texts[NOT_UNIFORM] = [f"{len(verdict.rejected)} uniformity tests fail, first {worst.test} of {worst.what}"]
         texts |= sealed.leaks
     noisy = replay.job.privacy is not None  # the equations hold up to noise only
     determined = [

@@ -18,8 +18,8 @@ from mpifed.audit.attack_result import (
 )
 from mpifed.audit.attacks.inversion import invert
 from mpifed.audit.attacks.matching import EXACT, Match, match, match_all, recovered
-from mpifed.audit.attacks.reconstruction import direction, reconstruct
-from mpifed.audit.gradient_targets import Target, in_parts, targets, undeclared_targets
+from mpifed.audit.attacks.reconstruction import reconstruct
+from mpifed.audit.gradient_targets import Target, in_parts, targets
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.replay import Replay
 from mpifed.core.record import Array, bare_leaves
@@ -30,7 +30,6 @@ MOST_CLIENTS = 16  # most clients that are attacked individually
 LARGEST_BATCH = 10  # most rows of a minibatch that inversion separates
 LARGEST = 2**26  # most numbers in the true rows that the result is compared with
 EASY_BATCH, STARTS = 6, 2  # up to EASY_BATCH rows, inversion has STARTS restarts of some seconds each
-MOST_GUESSES = 4  # most interpretations of an undeclared upload that inversion tries
 
 
 def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
@@ -54,33 +53,13 @@ def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
     known = _nonnegative(reader.replay)
     for seen in (EACH, SEALED, SUM):
         here = [target for target in all_targets if target.seen == seen]
-        declared = [target for target in here if not target.guess and target.numbers <= LARGEST]
-        guesses = [target for target in here if target.guess and target.numbers <= LARGEST]
-        if here and not (declared or guesses):
+        small = [target for target in here if target.numbers <= LARGEST]
+        if small:
+            yield _reconstruction(reader.replay, small, known)
+            yield _inversion(reader.replay, small, known)
+        elif here:
             why = f"its rows have {here[0].numbers} numbers; rows of at most {LARGEST} are compared with the result"
             yield from _neither(why, seen)
-        if declared:
-            yield _reconstruction(reader.replay, declared, known)
-            yield _inversion(reader.replay, declared, known)
-        if guesses:
-            yield _reconstruction(reader.replay, _best_guesses(reader.replay, guesses, known), known)
-            yield _first_success([_inversion(reader.replay, [target], known) for target in guesses[:MOST_GUESSES]])
-
-
-def undeclared_gradient_attacks(reader: Reader, explained: set[str]) -> Iterator[AttackResult]:
-    """Successful guesses about exchanges outside the rounds, and those whose declarations have led to no success."""
-    if isinstance(reader.replay.algorithm.problem.objective, NeuralNetwork):
-        return
-    declared = [target for target in targets(reader, MOST_CLIENTS) if not target.guess]
-    known = _nonnegative(reader.replay)
-    guesses = list(undeclared_targets(reader, MOST_CLIENTS, explained, declared))
-    for seen, name in dict.fromkeys((target.seen, target.exchange) for target in guesses):
-        here = [target for target in guesses if (target.seen, target.exchange) == (seen, name)]
-        exact = _reconstruction(reader.replay, _best_guesses(reader.replay, here, known), known)
-        few = _first_success([_inversion(reader.replay, [target], known) for target in here[:MOST_GUESSES]])
-        for result in (exact, few):
-            if result.success:
-                yield result._replace(text=f'{result.text}, which the algorithm does not declare for "{name}"')
 
 
 def _of_network(replay: Replay, attacked: Sequence[Target]) -> Iterator[AttackResult]:
@@ -114,8 +93,7 @@ def _of_network(replay: Replay, attacked: Sequence[Target]) -> Iterator[AttackRe
         truth.append(target.rows[matches[-1].at])
     good, shown = recovered(matches), pictures(zip(rows, truth, strict=True))
     text = f"{good} of {len(alone)} rows recovered{_lengths(matches)} from the first layer"
-    names = tuple({target.exchange: None for (target, _), way in zip(alone, matches, strict=True) if recovered([way])})
-    yield AttackResult(RECONSTRUCTION, "server", seen, True, good > 0, text, good, len(alone), *shown, names)
+    yield AttackResult(RECONSTRUCTION, "server", seen, True, good > 0, text, good, len(alone), *shown)
 
 
 def _first_layer(gradient: Parameters, features: int) -> tuple[Array, Array] | None:
@@ -141,26 +119,6 @@ def _why_none(reader: Reader) -> str:
     if any(True for exchange in reader.rounds for _ in reader.revealed_by_sum(DualSum, exchange)):
         return f"clients send sums over their dual variables, and no gradients{reader.attribution}"
     return "no message that can be read contains a gradient or has the shapes of the model"
-
-
-def _best_guesses(replay: Replay, guesses: Sequence[Target], known: bool) -> list[Target]:
-    """For each client and round, the guess that reconstructs a true row, or the first guess."""
-    chosen: dict[tuple[int, tuple[int, ...]], Target] = {}
-    certain = set[tuple[int, tuple[int, ...]]]()
-    for guess in guesses:
-        key = guess.round, guess.clients
-        first = chosen.setdefault(key, guess)
-        if guess.batch != 1 or key in certain or not recovered([match(direction(guess.gradient.first)[0], guess.rows)]):
-            continue
-        sure = reconstruct(replay.algorithm.problem.objective, guess.model, guess.gradient, nonnegative=known).claimed
-        if sure or not recovered([match(direction(first.gradient.first)[0], first.rows)]):
-            chosen[key] = guess
-        certain |= {key} if sure else set()
-    return list(chosen.values())
-
-
-def _first_success(results: Sequence[AttackResult]) -> AttackResult:
-    return next((result for result in results if result.success), results[0])
 
 
 def _nonnegative(replay: Replay) -> bool:
@@ -190,11 +148,9 @@ def _reconstruction(replay: Replay, attacked: Sequence[Target], known: bool) -> 
         matches.append(match(tried.row, target.rows))
     good = recovered(matches)
     text = f"{good} of {_count(attacked)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
-    text += _guess(attacked)
     truth = [target.rows[matched.at] for target, matched in zip(attacked, matches, strict=True)]
     shown = pictures(zip(rows, truth, strict=True))
-    names = tuple({target.exchange: None for target, way in zip(attacked, matches, strict=True) if recovered([way])})
-    return AttackResult(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(attacked), *shown, names)
+    return AttackResult(RECONSTRUCTION, "server", seen, True, good > 0, text, good, _count(attacked), *shown)
 
 
 def _inversion(replay: Replay, attacked: Sequence[Target], known: bool) -> AttackResult:
@@ -228,13 +184,12 @@ def _inversion(replay: Replay, attacked: Sequence[Target], known: bool) -> Attac
     good, by_chance = recovered(matches), recovered(chance)
     close, near = (sum(matched_row.verdict == "close" for matched_row in group) for group in (matches, chance))
     text = f"{good} of {_count(tried)} rows recovered{_lengths(matches)}; the attacker is sure of {claims}"
-    text += _guess(tried)
     text += f"; and {by_chance} of as many rows outside the minibatch" if by_chance else ""
     text += f"; {close} more are recognizable, and {near} of as many rows outside the minibatch" if close else ""
     text += "; their clients are not known" if good and seen == SUM and not attacked[0].parts else ""
     success = beyond_chance(good, by_chance) or close > near + 3 * np.sqrt(near + 1)  # rows of a class are similar, too
-    shown, names = pictures(zip(rows, truth, strict=True)), tuple({target.exchange: None for target in tried})
-    return AttackResult(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *shown, names)
+    shown = pictures(zip(rows, truth, strict=True))
+    return AttackResult(INVERSION, "server", seen, True, bool(success), text, good, _count(tried), *shown)
 
 
 def _lengths(matches: Sequence[Match]) -> str:
@@ -267,9 +222,3 @@ def _units(rows: Floats) -> Floats:
 
 def _count(attacked: Sequence[Target]) -> int:
     return sum(target.batch for target in attacked)
-
-
-def _guess(attacked: Sequence[Target]) -> str:
-    """The interpretations of undeclared uploads, for a report."""
-    guesses = dict.fromkeys(target.guess for target in attacked if target.guess)
-    return f"; interpreted as {', '.join(guesses)}" if guesses else ""

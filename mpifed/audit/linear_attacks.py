@@ -19,7 +19,6 @@ from mpifed.audit.attacks.matching import match
 from mpifed.audit.dual_changes import dual_change_attacks
 from mpifed.audit.reader import EACH, HIDDEN, SEALED, Reader
 from mpifed.audit.replay import dense_rows
-from mpifed.audit.undeclared_uploads import as_products
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array
 from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives
@@ -70,40 +69,13 @@ def _products(reader: Reader) -> AttackResult:
             for client, items in by_client.items():
                 for products in items:
                     collected[client].add(products)
-    tried = [_from_products(reader, used, collected)] if collected else []
-    tried += list(_guessed(reader, reader.guessed))
-    if tried:
-        return next((result for result in tried if result.success), tried[0])
+    if collected:
+        return _from_products(reader, used, collected)
     if _hidden(reader):
         return not_applicable(PRODUCTS, HIDDEN, seen="encrypted uploads")
     return not_applicable(
         PRODUCTS, f"no client sends inner products of its rows with weights that the server knows{reader.attribution}"
     )
-
-
-def undeclared_product_attacks(reader: Reader, explained: set[str]) -> Iterator[AttackResult]:
-    """Successful guesses about exchanges outside the rounds, and those whose declarations have led to no success."""
-    known = explained | {exchange.name for exchange in reader.guessed}
-    others = [
-        exchange for name, exchange in reader.exchanges.items() if name not in known and reader.readable(exchange)
-    ]
-    clear = [exchange for exchange in others if reader.seen(exchange) == EACH]  # masked uploads reveal nothing
-    yield from (result for result in _guessed(reader, clear) if result.success)
-
-
-def _guessed(reader: Reader, exchanges: Iterable[Exchange]) -> Iterator[AttackResult]:
-    """Attacks on uploads that the algorithm does not declare, each guess by itself."""
-    for exchange in exchanges:
-        guesses: dict[str, dict[int, _Products]] = {}
-        for play in reader.plays(exchange):
-            for client in sorted(play.uploads)[:FEW]:
-                received = reader.of_client(exchange, play, client)
-                for guess, products in [] if received is None else as_products(reader, received):
-                    of_client = guesses.setdefault(guess, {}).setdefault(client, _Products([], [], []))
-                    of_client.add(products)
-        for guess, by_client in guesses.items():
-            result = _from_products(reader, [exchange], by_client)
-            yield result._replace(text=f"{result.text}; interpreted as {guess}")
 
 
 def _from_products(reader: Reader, used: list[Exchange], collected: dict[int, _Products]) -> AttackResult:
@@ -228,7 +200,7 @@ class _Recovery:
     """Rows recovered from systems of equations, compared with the true rows."""
 
     def __init__(self, reader: Reader, used: Iterable[Exchange]) -> None:
-        self._seen, self._exchanges = _seen(reader, used), tuple({exchange.name: None for exchange in used})
+        self._seen = _seen(reader, used)
         self._there = self._good = self._got = self._needed = 0
         self._worst = 0.0  # relative error of a recovered row
         self._pairs: list[tuple[Floats, Floats]] = []
@@ -252,5 +224,5 @@ class _Recovery:
         text += f"; {self._got} {what}, {self._needed} needed for all of them"
         return AttackResult(
             attack, "server", self._seen, True, self._good > 0, text, self._good, self._there,
-            *pictures(self._pairs), self._exchanges,
+            *pictures(self._pairs),
         )  # fmt: skip

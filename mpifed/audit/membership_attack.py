@@ -1,63 +1,59 @@
-"""Membership inference on the final model."""
+"""Membership inference on the last model."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mpifed.audit.attack_result import MEMBERSHIP, AttackResult, Floats, not_applicable
-from mpifed.audit.attacks.membership import membership
-from mpifed.audit.replay import Replay, dense_rows
+from mpifed.audit.attacks.membership import FEWEST, membership
+from mpifed.audit.replay import Replay
 from mpifed.core.record import Array, map_leaves
+from mpifed.core.round import SETUP
 from mpifed.maths.objectives import Parameters
 
 MEMBERS = 2000  # most rows whose losses are compared
 LARGEST = 2**26  # most numbers in these rows
 
 
-def membership_attack(replay: Replay, model: Parameters) -> AttackResult:
-    """Attack that distinguishes training rows from test rows by the losses of the final model."""
-    seen = "the final model"
-    if replay.test is None:
-        return not_applicable(
-            MEMBERSHIP, "no test rows to compare with; prepare the data with --test-fraction", "anybody", seen
-        )
-    members, strangers = _members(replay), replay.test.shards[0]
-    count = min(strangers.samples, _most(replay))
-    losses = [
-        _losses(replay, model, X, y)
-        for X, y in (members, (dense_rows(strangers, np.arange(count)), strangers.y[:count]))
-    ]
-    classes = [members[1], strangers.y[:count]] if replay.algorithm.problem.objective.classifies else [None, None]
+def membership_attack(replay: Replay) -> AttackResult:
+    """Attack that tells rows that entered from others of the same clients, by the losses of the last model."""
+    seen, objective = "the model after the last round", replay.algorithm.problem.objective
+    members, strangers = _drawn(replay)
+    if min(len(members), len(strangers)) < FEWEST:
+        why = f"{len(members)} rows of clients who trained entered, and {len(strangers)} did not; {FEWEST} are needed"
+        return not_applicable(MEMBERSHIP, f"{why} of each", "anybody", seen)
+    y = np.zeros(replay.algorithm.problem.samples, next(iter(replay.shards.values())).y.dtype)
+    for shard in replay.shards.values():
+        y[shard.rows] = shard.y
+    model = replay.algorithm.model(replay.server)
+    losses = [_losses(replay, model, replay.full_rows(rows), y[rows]) for rows in (members, strangers)]
+    classes = [y[members], y[strangers]] if objective.classifies else [None, None]
     result = membership(
         losses[0], losses[1], member_classes=classes[0], stranger_classes=classes[1], seed=replay.job.seed
     )
     best = max(result.attacks, key=lambda attack: attack.auc_low)
     text = (
         f"by {best.name}: area under the curve {best.auc:.3f} ({best.auc_low:.3f} to {best.auc_high:.3f}; 0.5 is "
-        f"chance), {result.members} training rows against {result.strangers} test rows; {result.caveat}"
+        f"chance), {result.members} rows that entered against {result.strangers} of the same clients that did not"
     )
     return AttackResult(MEMBERSHIP, "anybody", seen, True, bool(result.leak), text)
 
 
-def _most(replay: Replay) -> int:
-    """Number of rows that are compared, fewer if they are wide."""
-    return max(1, min(MEMBERS, LARGEST // replay.algorithm.problem.features))
-
-
-def _members(replay: Replay) -> tuple[Floats, Array]:
-    """([m, p] training rows with all columns, [m] labels)."""
+def _drawn(replay: Replay) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(rows that entered a round, rows of the same clients that did not), a draw of at most `MEMBERS` of each."""
     rng, problem = np.random.default_rng(replay.job.seed), replay.algorithm.problem
-    shards = [replay.shards[client] for client in sorted(replay.shards)]
-    if problem.split == "rows":
-        each = max(1, _most(replay) // len(shards))
-        chosen = [np.sort(rng.permutation(shard.samples)[:each]) for shard in shards]
-        X = [dense_rows(shard, rows) for shard, rows in zip(shards, chosen, strict=True)]
-        return np.concatenate(X), np.concatenate([shard.y[rows] for shard, rows in zip(shards, chosen, strict=True)])
-    rows = np.sort(rng.permutation(problem.samples)[: _most(replay)])
-    y = np.zeros(problem.samples, shards[0].y.dtype)
-    for shard in shards:
-        y[shard.rows] = shard.y
-    return replay.full_rows(rows), y[rows]
+    entered, near = np.zeros((2, problem.samples), dtype=bool)
+    for (index, _), by_client in replay.entered.items():
+        for client, positions in by_client.items() if index != SETUP else ():
+            rows = replay.shards[client].rows
+            near[rows] = True
+            entered[rows[list(positions)]] = True
+    most = max(FEWEST, min(MEMBERS, LARGEST // problem.features))
+    members, strangers = (
+        np.sort(rng.permutation(np.flatnonzero(chosen))[:most]) for chosen in (entered, near & ~entered)
+    )
+    return members, strangers
 
 
 def _losses(replay: Replay, model: Parameters, X: Floats, y: Array) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.audit.replay import Replay
+from mpifed.audit.transcript import RecordedMessage, client_of
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
 from mpifed.job.participation import most_summed
-from mpifed.run.setup import all_exchanges
-from mpifed.run.transcript import RecordedMessage, client_of
 
 
 class Play(NamedTuple):
@@ -27,11 +26,6 @@ class Play(NamedTuple):
     uploads: dict[int, list[RecordedMessage]]  # by client, the parts of its upload
     opened: dict[str, Array]  # the decoded sum, by the names of leaves; empty if no party decoded it
     opened_for: str  # "server", "clients", "client 3"; "" if no party decoded it
-    turn: int = 0  # earlier occurrences of the exchange
-
-    def present(self, clients: int) -> NDArray[np.bool_]:
-        """[N] participating clients."""
-        return np.isin(np.arange(clients), list(self.uploads))
 
 
 def plays(messages: Iterable[RecordedMessage], exchange: str) -> list[Play]:
@@ -40,7 +34,7 @@ def plays(messages: Iterable[RecordedMessage], exchange: str) -> list[Play]:
     for message in messages:
         if message.exchange != exchange or message.kind not in ("question", "upload", "opened"):
             continue
-        play = by_turn.setdefault(message.turn, Play(message.round, {}, {}, {}, "", message.turn))
+        play = by_turn.setdefault(message.turn, Play(message.round, {}, {}, {}, ""))
         client = client_of(message)
         if message.kind == "question":
             play.question[message.what] = message.data
@@ -50,11 +44,6 @@ def plays(messages: Iterable[RecordedMessage], exchange: str) -> list[Play]:
         elif client is not None:
             play.uploads.setdefault(client, []).append(message)
     return [by_turn[turn] for turn in sorted(by_turn)]
-
-
-def complete(template: Record, values: dict[str, Array]) -> bool:
-    """Whether all leaves of `template` are in `values`: a transcript omits messages beyond its size limit."""
-    return all(name in values for name, _ in leaves(template))
 
 
 def filled(template: AnyRecord, values: dict[str, Array]) -> AnyRecord:
@@ -72,22 +61,12 @@ def plan_of(replay: Replay, exchange: Exchange) -> ExchangePlan:
 
 def decoded(plan: ExchangePlan, upload: list[RecordedMessage]) -> Record | None:
     """One client's upload, zero in others' positions; None if it is not of integers of this size."""
-    message = integers(plan, upload)
-    return None if message is None else plan.sum.total(np.append(message, 0))
-
-
-def integers(plan: ExchangePlan, upload: list[RecordedMessage]) -> NDArray[np.signedinteger] | None:
-    """[m] message with one client's upload in its positions; None if the upload is not of integers of this number."""
-    data, client = (upload[0].data, client_of(upload[0])) if len(upload) == 1 else (None, None)
     kind = plan.sum.message.dtype
-    if data is None or client is None or data.nbytes != plan.sent[client] or data.dtype.itemsize != kind.itemsize:
+    if not upload or upload[0].data.dtype.itemsize != kind.itemsize:  # ciphertexts are bytes
         return None
-    numbers: NDArray[np.signedinteger] = np.zeros_like(plan.sum.message[:-1])
-    plan.put(numbers, client, data.view(kind))
-    return numbers
-
-
-def private_uploads(replay: Replay, messages: Sequence[RecordedMessage]) -> list[RecordedMessage]:
-    """Uploads in exchanges that are masked or encrypted."""
-    private = {exchange.name for exchange in all_exchanges(replay.algorithm) if exchange.private}
-    return [message for message in messages if message.kind == "upload" and message.exchange in private]
+    client = client_of(upload[0])
+    assert client is not None
+    numbers: NDArray[np.signedinteger] = np.zeros_like(plan.sum.message)
+    plan.put(numbers, client, upload[0].data.view(kind))
+    total: Record = plan.sum.total(numbers)
+    return total

@@ -9,14 +9,14 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.messages import Play, complete, decoded, filled, plan_of, plays
+from mpifed.audit.messages import Play, decoded, filled, plan_of, plays
 from mpifed.audit.replay import Replay
 from mpifed.audit.reveals_check import finite, wrong_revealed
+from mpifed.audit.transcript import RecordedMessage
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure, ServerRecord
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.core.reveals import Received, Revealed, function_of
-from mpifed.run.transcript import RecordedMessage
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
 HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
@@ -53,10 +53,6 @@ class Reader:
         self.all_plays = cache(lambda name: plays(messages, name))
         self._plan = cache(lambda name: plan_of(replay, self.exchanges[name]))
         self._source = cache(self._find_source)
-
-    def scales(self, exchange: Exchange) -> list[float]:
-        """Fixed-point unit of each field of an upload."""
-        return [place.form.scale for place in self._plan(exchange.name).sum.places]
 
     def position(self, exchange: Exchange) -> int:
         """Index of an exchange within its round."""
@@ -97,7 +93,7 @@ class Reader:
             if not others:
                 return None
             play = others[0]
-        return filled(template, play.question) if complete(template, play.question) else None
+        return filled(template, play.question)
 
     def _find_source(self, name: str) -> tuple[Exchange | None, Record]:
         """(the exchange with the last broadcast up to `name`, an example of its broadcast)."""
@@ -119,7 +115,7 @@ class Reader:
 
     def of_sum(self, exchange: Exchange, play: Play) -> Iterator[Received]:
         """The sum that the server decodes: over all columns, and over those that only its clients hold."""
-        if play.opened_for != "server" or not complete(exchange.fields, play.opened):
+        if play.opened_for != "server":
             return
         total = filled(exchange.fields, play.opened)
         present = tuple(sorted(play.uploads))
@@ -173,9 +169,7 @@ class Reader:
         try:
             items = list(algorithm.reveals(_read_only(received)))
         except Exception as error:
-            raise UsageError(
-                f"{name}: {type(error).__name__}: {error}; correct the method, or remove it: the audit then guesses"
-            ) from error
+            raise UsageError(f"{name}: {type(error).__name__}: {error}; correct the method") from error
         for item in items:
             wrong = wrong_revealed(item, received)
             if wrong:
@@ -206,32 +200,18 @@ class Reader:
         """Suffix of statements about uploads that rely on the algorithm's declaration."""
         return ", as the algorithm declares" if self.replay.algorithm.explains_answers() else ""
 
-    @cached_property
-    def undeclared_outside(self) -> list[Exchange]:
-        """Exchanges of the set-up and of measures for which the algorithm declares nothing."""
-        known = {exchange.name for exchange in self.rounds}
-        others = [exchange for name, exchange in self.exchanges.items() if name not in known and self.plays(exchange)]
-        return [exchange for exchange in others if not any(self._declares(exchange))]
-
-    @cached_property
-    def guessed(self) -> list[Exchange]:
-        """Undeclared exchanges of a round, and those whose `answer` a subclass overrides but not `reveals`."""
-        recorded = [exchange for exchange in self.rounds if self.plays(exchange)]
-        declared = [list(self._declares(exchange)) for exchange in recorded]
+    @property
+    def undeclared(self) -> list[str]:
+        """Exchanges of the set-up and of a round whose answers are of a class that declares nothing."""
+        algorithm = self.replay.algorithm
         return [
-            exchange
-            for exchange, messages in zip(recorded, declared, strict=True)
-            if (messages and not any(messages)) or self._made_anew(exchange)
+            exchange.name
+            for exchange in (*algorithm.setup, *self.rounds)
+            if not algorithm.explains_answers() or self._made_anew(exchange)
         ]
 
-    def _declares(self, exchange: Exchange) -> Iterator[bool]:
-        """Whether the algorithm declares what each message reveals that was received in the first occurrence."""
-        play = self.plays(exchange)[0]
-        answers = (self.of_client(exchange, play, client) for client in play.uploads)
-        messages = [*self.of_sum(exchange, play), *(answer for answer in answers if answer is not None)]
-        yield from (bool(self.revealed(received)) for received in messages)
-
     def _made_anew(self, exchange: Exchange) -> bool:
+        """Whether a class answers the exchange anew, and leaves what it reveals to be declared by its base."""
         answer = function_of(exchange.answer)
         for kind in type(self.replay.algorithm).__mro__:  # the most derived class first
             if "reveals" in vars(kind):

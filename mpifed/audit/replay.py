@@ -1,20 +1,22 @@
 """A short recorded run with all parties in this process.
 
 Its transcript has the messages of all parties. The auditor also records which rows of which client entered each
-exchange, and the states before the last round.
+exchange, and the server's states before the rounds.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mpifed.audit.transcript import Transcript
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.transport import Alone
 from mpifed.core.algorithm import Algorithm
@@ -30,13 +32,8 @@ from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import Ready, measures_of, prepare
-from mpifed.run.transcript import Transcript
 
-if TYPE_CHECKING:  # plain jobs need no cryptography
-    from mpifed.audit.streams import Streams
-
-
-MOST_OUTSIDE_ROUNDS = 100  # most recorded occurrences of an exchange outside the rounds
+LIMIT_BYTES = 2**28  # of messages, from which on no further round is recorded unless it is asked for
 
 
 class RowObserver:
@@ -68,25 +65,17 @@ class RowObserver:
         vars(aggregator).update(tally=observed)
 
 
-class ShardInstead:
-    """Stands in place of a shard, from which it has all that a subclass does not define."""
+class ObservedShard:
+    """A shard whose reads are recorded."""
 
     joint = joint_columns = None  # rows must be read through this class
-    sees_reads = True  # each time, since an audit asks which, or changes them
+    sees_reads = True
 
-    def __init__(self, shard: ClientData) -> None:
-        self._shard = shard
+    def __init__(self, shard: ClientData, observer: RowObserver) -> None:
+        self._shard, self._observer = shard, observer
 
     def __getattr__(self, name: str) -> Any:  # of the attribute's type, which mypy cannot follow
         return getattr(self._shard, name)
-
-
-class ObservedShard(ShardInstead):
-    """A shard whose reads are recorded."""
-
-    def __init__(self, shard: ClientData, observer: RowObserver) -> None:
-        super().__init__(shard)
-        self._observer = observer
 
     def take(self, at: Array, out: Array) -> None:
         self._observer.note(self._shard.client, at)
@@ -103,11 +92,10 @@ class ObservedShard(ShardInstead):
 
 
 class RoundStart(NamedTuple):
-    """The states before a round."""
+    """The server's state before a round."""
 
     now: Round
     server: Record
-    clients: States
 
 
 @dataclass
@@ -123,8 +111,6 @@ class Replay:
     server: ServerRecord = None  # at the end
     entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
     test: Block | None = None
-    replayed: bool = True  # whether the audited messages are of the rows of this run
-    streams: Streams | None = None  # of the masked channel
 
     @property
     def shards(self) -> dict[int, ClientData]:
@@ -170,45 +156,37 @@ def dense_rows(shard: ClientData, rows: NDArray[np.int64]) -> NDArray[np.float64
     return out
 
 
-def replay_job(job: Job, rounds: int, fit: bool = False, between: bool = False) -> Replay:
+def replay_job(job: Job, rounds: int, limit: float = math.inf) -> Replay:
     """Record the set-up, `rounds` rounds of a job, and evaluations before and after.
 
-    The result depends on the job's seed alone, except for keys and secret noise. `fit`: whether to record fewer rounds
-    if more do not fit into a transcript. `between`: whether to evaluate between rounds as well, as in a run. Raises
-    UsageError, DataError or TooFewClients as the run itself would.
+    The result depends on the job's seed alone, except for keys and secret noise. `limit`: bytes of messages from which
+    on no further round is recorded. Raises UsageError, DataError or TooFewClients as the run itself would.
     """
-    observer, transcript = RowObserver(), Transcript(rounds, beside=MOST_OUTSIDE_ROUNDS)
+    observer, transcript = RowObserver(), Transcript()
     ready = prepare(job, Alone(), recorder=transcript)
     aggregator = ready.aggregator
     transcript.channel = aggregator.channel.name
     blocks = list(aggregator.blocks)
     observer.observe(aggregator)
     replay = Replay(job, ready.algorithm, blocks, transcript, aggregator, test=ready.test)
-    if transcript.channel == "masked":
-        from mpifed.audit.streams import streams_of
-
-        replay.streams = streams_of(aggregator.channel)
-    _play(replay, ready, rounds, fit, between)
+    _play(replay, ready, rounds, limit)
     replay.entered = {key: dict(clients) for key, clients in observer.entered.items()}
     return replay
 
 
-def _play(replay: Replay, ready: Ready, rounds: int, fit: bool, between: bool) -> None:
+def _play(replay: Replay, ready: Ready, rounds: int, limit: float) -> None:
     aggregator = ready.aggregator
     everybody = Round(SETUP, replay.job.seed, np.ones(aggregator.clients, dtype=bool))
     measures: tuple[Measure, ...] = (
         measures_of(replay.job, replay.algorithm) if replay.job.record.evaluate_every else ()
     )
-    transcript = replay.transcript
     server, clients = play(replay.algorithm.setup, ready.server, list(ready.clients), everybody, aggregator)
     exchanges = replay.algorithm.exchanges
 
     def measured() -> None:
         measure(measures, replay.algorithm, server, aggregator.blocks, clients, everybody, aggregator, None)
 
-    begun = transcript.nbytes
     measured()
-    evaluation, before_round, most = transcript.nbytes - begun, transcript.nbytes, 0
     attempt = 0
     while (index := len(replay.round_starts)) < min(rounds, replay.job.rounds):
         if attempt == replay.job.participation.attempts:
@@ -217,22 +195,15 @@ def _play(replay: Replay, ready: Ready, rounds: int, fit: bool, between: bool) -
                 "too many clients dropped out: the run itself ends here, and there is nothing to audit; raise "
                 "[participation] max_dropouts or attempts"
             )
-        if fit and index and not attempt:
-            most, before_round = max(most, transcript.nbytes - before_round), transcript.nbytes
-            if transcript.nbytes + most + evaluation > transcript.limit_bytes:
-                break
+        if index and replay.transcript.nbytes > limit:
+            break
         now = next_round(replay.job, aggregator.clients, exchanges, index, attempt, ready.key)
-        before = RoundStart(now, copy.deepcopy(server), copy.deepcopy(clients))
+        before = RoundStart(now, copy.deepcopy(server))
         server, clients = play(exchanges, server, clients, now, aggregator)
         again = next_attempt(replay.job, now, exchanges, attempt)
         attempt = again or 0
         if again is not None:
             continue
-        if len(replay.round_starts) > 1:
-            replay.round_starts[-1] = replay.round_starts[-1]._replace(clients=[])  # only the last round is replayed
         replay.round_starts.append(before)
-        if between and measures and len(replay.round_starts) % replay.job.record.evaluate_every == 0:
-            measured()
-    transcript.rounds = len(replay.round_starts)
     measured()
     replay.server = server

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 from mpifed.audit.attack_result import AttackResult
 from mpifed.audit.conditions import NOTE, Condition
-from mpifed.audit.exact_checks import NOTHING_SEALED, ExactChecks
+from mpifed.audit.exact_checks import ExactChecks
 from mpifed.audit.findings import NAMES, Finding
 from mpifed.audit.gradient_attacks import MOST_CLIENTS as MOST_ATTACKED
 from mpifed.audit.reader import EACH, SEALED, SUM
-from mpifed.audit.sealed import MOST_CLIENTS
-from mpifed.audit.uniformity import LARGEST, LEVEL, Uniformity
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
 from mpifed.core.tables import Table
@@ -32,21 +30,14 @@ class Audit(NamedTuple):
 
     job: str
     security: str  # of the aggregation: plain, masked or encrypted
-    source: str  # where the transcript is from
     rounds: int
     clients: int
     messages: int
     nbytes: int
-    left_out: int
-    left_out_bytes: int
     parties: tuple[str, ...]
     conditions: list[Condition]
     attacks: list[AttackResult]
-    uniform: Uniformity
-    clear: dict[str, int]  # by field, integers that are sent in the clear by design
-    control: Uniformity  # the same tests on the plain transcript
     exact: ExactChecks
-    longest: int  # words of the longest upload; at most `LARGEST` of them are tested
     findings: list[Finding]
     remarks: tuple[str, ...] = ()
 
@@ -55,25 +46,12 @@ class Audit(NamedTuple):
         """Findings that the job does not declare."""
         return [finding for finding in self.findings if not finding.accepted]
 
-    @property
-    def missed_client(self) -> float:
-        """Probability that the uniformity tests skip a given client's uploads in an exchange."""
-        return max(0.0, 1 - MOST_CLIENTS / self.clients)
-
-    @property
-    def missed_word(self) -> float:
-        """Fraction of the longest upload that the uniformity tests skip."""
-        return max(0.0, 1 - LARGEST / self.longest) if self.longest else 0.0
-
 
 def as_json(audit: Audit) -> Table:
     return {
         "job": audit.job,
         "security": audit.security,
-        "transcript": {
-            "source": audit.source, "rounds": audit.rounds, "messages": audit.messages, "bytes": audit.nbytes,
-            "left_out": audit.left_out, "left_out_bytes": audit.left_out_bytes,
-        },
+        "recorded": {"rounds": audit.rounds, "messages": audit.messages, "bytes": audit.nbytes},
         "clients": audit.clients,
         "parties": list(audit.parties),
         "conditions": [
@@ -86,30 +64,14 @@ def as_json(audit: Audit) -> Table:
             for condition in audit.conditions
         ],
         "attacks": [
-            {key: value for key, value in result._asdict().items() if key not in ("rows", "truth", "exchanges")}
+            {key: value for key, value in result._asdict().items() if key not in ("rows", "truth")}
             for result in audit.attacks
         ],
-        "uniform": _verdict(audit.uniform) | {"in_the_clear": audit.clear},
-        "control": _verdict(audit.control),
-        "missed": {"client": audit.missed_client, "word": audit.missed_word},
-        "exact": {**audit.exact._asdict(), "text": audit.exact.text},
+        "exact": audit.exact._asdict(),
         "findings": [finding._asdict() for finding in audit.findings],
         "remarks": list(audit.remarks),
         "exit": 7 if audit.leaks else 0,
     }  # fmt: skip
-
-
-def _verdict(verdict: Uniformity) -> Table:
-    return {
-        "uniform": verdict.uniform,
-        "level": LEVEL,
-        "tests": len(verdict.results),
-        "rejected": len(verdict.rejected),
-        "smallest_p": min((result.p for result in verdict.results), default=None),
-        "rejected_first": [result._asdict() for result in verdict.rejected[:5]],
-        "uploads": verdict.samples,
-        "too_short": verdict.short,
-    }
 
 
 def as_text(audit: Audit) -> str:
@@ -119,15 +81,8 @@ def as_text(audit: Audit) -> str:
 def _lines(audit: Audit) -> Iterator[str]:
     yield line_of("job", audit.job)
     yield line_of("security", audit.security)
-    transcript = (
-        f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {counted(audit.rounds, 'round')}, {audit.source}"
-    )
-    yield line_of("transcript", transcript)
-    if audit.left_out:
-        yield line_of(
-            "NOT in it",
-            f"{audit.left_out} messages, {human_bytes(audit.left_out_bytes)}: beyond the size limit of a transcript",
-        )
+    recorded = f"{audit.messages} messages, {human_bytes(audit.nbytes)}, {counted(audit.rounds, 'round')}"
+    yield line_of("recorded", recorded)
     for remark in audit.remarks:
         yield line_of("remark", remark)
     yield ""
@@ -139,16 +94,8 @@ def _lines(audit: Audit) -> Iterator[str]:
     for result in audit.attacks:
         yield from _attack(result)
     yield ""
-    alarm = f" (probability of a false alarm {audit.exact.false_alarm:.1g})" if audit.exact.what else ""
-    yield f"Masks and ciphertexts, all of them{alarm}"
+    yield "Masks and ciphertexts"
     yield _indented("this run", audit.exact.text)
-    yield ""
-    yield (
-        f"Uniformity of uploads (probability of any false alarm {LEVEL:g}; of each exchange, {MOST_CLIENTS} clients "
-        f"drawn by the seed: a client is skipped with probability {audit.missed_client:.0%}; of each upload, {LARGEST} "
-        f"consecutive words: a word is skipped with probability {audit.missed_word:.0%})"
-    )
-    yield from _uniform(audit)
     yield ""
     yield "Findings"
     for finding in audit.findings:
@@ -172,10 +119,9 @@ def _condition(condition: Condition) -> Iterator[str]:
     if condition.numbers == 0:
         yield _indented("", "nothing that depends on private numbers")
         return
-    equations = f"at most {condition.equations}" if condition.counted else str(condition.equations)
     rows = f"{condition.rows} row{'s'[: condition.rows != 1]} of {condition.about}"
     yield _indented("unknowns", f"{condition.unknowns} ({rows})")
-    yield _indented("independent equations", f"{equations} ({condition.numbers} numbers received)")
+    yield _indented("independent equations", f"at most {condition.equations} ({condition.numbers} numbers received)")
     if condition.paper:
         yield _indented("the paper's count", condition.paper)
     yield _indented("verdict", condition.text + _soon(condition))
@@ -193,27 +139,6 @@ def _attack(result: AttackResult) -> Iterator[str]:
     outcome = ("SUCCEEDS: " if result.success else "fails: ") if result.applies else "does not apply: "
     yield f"  {result.attack}{how}"
     yield _indented("", f"{outcome}{result.text}")
-
-
-def _uniform(audit: Audit) -> Iterator[str]:
-    sealed = audit.security != "plain"
-    words = {None: "nothing long enough to test", True: "not distinguishable from uniform", False: "NOT uniform"}
-    yield _indented("this run", _tests(audit.uniform, words[audit.uniform.uniform]) if sealed else NOTHING_SEALED)
-    for name, count in audit.clear.items():
-        yield _indented("in the clear, by design", f"{name}: {count} integers of single clients")
-    outcomes = {
-        None: words[None],
-        True: "NOT told apart from uniform",
-        False: "told apart from uniform, as they must be",
-    }
-    yield _indented("control: plain uploads", _tests(audit.control, outcomes[audit.control.uniform]))
-
-
-def _tests(verdict: Uniformity, text: str) -> str:
-    short = f", {verdict.short} too short" if verdict.short else ""
-    smallest = min((result.p for result in verdict.results), default=None)
-    least = "" if smallest is None else f", smallest p {smallest:.2g}"
-    return f"{text} ({len(verdict.rejected)} of {len(verdict.results)} tests, {verdict.samples} uploads{short}{least})"
 
 
 def _indented(label: str, text: str) -> str:

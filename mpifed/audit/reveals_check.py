@@ -40,8 +40,7 @@ def _wrong_shapes(item: reveals.Revealed, columns: int) -> str:
         return _unlike("DualVariables", "values", item.values, (np.size(item.rows),))
     if isinstance(item, reveals.DualSum):
         return _unlike("DualSum", "values", item.values, (columns,))
-    known = isinstance(item, reveals.AddedNoise)
-    return "" if known else f"gives a {type(item).__name__}, which is no kind of `mpifed.core.reveals`"
+    return f"gives a {type(item).__name__}, which is no kind of `mpifed.core.reveals`"
 
 
 def _form(record: Record) -> str:

@@ -7,7 +7,6 @@ sum for those who may receive it: rank 0 for `ToServer`, the ranks that host rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -78,10 +77,6 @@ class Channel:
 
     def prepare(self, plans: list[ExchangePlan]) -> None:
         """Agree on keys and test them on messages of the sizes to come. Collective; once, before the first exchange."""
-
-    def secrets(self) -> Iterator[bytes]:
-        """Secret keys of this rank's clients, which no message and no rank of the server may hold; for the audit."""
-        yield from ()
 
     def begin(self, plan: ExchangePlan, now: Round) -> None:
         """Prepare for the answers of one exchange. Called on all ranks alike."""

@@ -9,7 +9,7 @@ clients is turned into key material by HKDF-SHA256 (RFC 5869). Rank 0 is trusted
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
@@ -165,13 +165,6 @@ class Keyring:
         if self._group is None:
             raise BrokenProtocol("the group key is known only to ranks that host clients, after the key agreement")
         return self._group
-
-    def secrets(self) -> Iterator[bytes]:
-        """All secrets, which must be in no message and not on the server: the audit searches for them."""
-        yield from (key.private_bytes_raw() for key in self._private.values())
-        yield from self._pairs.values()
-        if self._group is not None:
-            yield self._group
 
     def forget(self) -> None:
         """Discard all keys: messages sealed under them can no longer be opened."""

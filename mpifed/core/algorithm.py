@@ -162,7 +162,7 @@ class Algorithm(MadeByKeywords, ABC):
     def reveals(self, received: Received) -> Iterable[Revealed]:
         """What one client's upload, or a sum, reveals about private rows: see `mpifed.core.reveals`.
 
-        An audit reports that an algorithm leaves this out, and tries attacks that know less.
+        An audit reports that an algorithm leaves this out, and attacks nothing of which nothing is declared.
         """
         return ()
 

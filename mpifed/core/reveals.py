@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.exchange import Exchange
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import Array, Record
+from mpifed.core.record import Array
 
 
 class Received(NamedTuple):
@@ -49,7 +49,6 @@ class MeanGradient(NamedTuple):
 
     model: Parameters  # where it was taken, in `Received.columns`
     gradient: Parameters  # in the shapes of `model`; where clients add the gradient of a penalty, take that off
-    batch: int  # rows of one client that are in it; needed where draws are secret, else the auditor counts them
     first: bool = False  # whether it is that only in a client's first round: what clients keep is known only then
     parts: bool = False  # whether each client sends its own columns' part of the gradient of whole rows
 
@@ -89,12 +88,4 @@ class DualSum(NamedTuple):
     change: bool  # whether it is a change already
 
 
-class AddedNoise(NamedTuple):
-    """Noise of a private job, added to numbers some of which may be zero."""
-
-    values: Record  # numbers with noise, times the client's weight
-    deviation: float  # standard deviation of the noise for a weight of 1
-    in_model: bool = False  # whether the model moves by the mean of these values, and by nothing else
-
-
-Revealed: TypeAlias = MeanGradient | InnerProducts | ScoreDerivatives | DualVariables | DualSum | AddedNoise
+Revealed: TypeAlias = MeanGradient | InnerProducts | ScoreDerivatives | DualVariables | DualSum

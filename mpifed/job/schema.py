@@ -92,8 +92,6 @@ class RecordTable(JobTable):
     have such rows, uploads are plain, and not `released_only`."""
     released_only: bool = False
     """Leave out all that is computed from training data and not covered by epsilon."""
-    transcript: NotNegative = 0
-    """Rounds of which all messages are recorded, for `mpifed audit`."""
 
 
 class MaskingTable(JobTable):

@@ -71,11 +71,6 @@ def _wrong_channel(job: Settings) -> Iterator[str]:
             f'[aggregation] arithmetic = "exact-blocks": security = "{channel}" takes each client\'s answer by itself; '
             'set arithmetic = "exact", or security = "plain"'
         )
-    if job.record.transcript and job.aggregation.arithmetic == "exact-blocks":
-        yield (
-            f'[aggregation] arithmetic = "exact-blocks": [record] transcript = {job.record.transcript} needs each '
-            'client\'s answer by itself; set arithmetic = "exact", or transcript = 0'
-        )
     if part.dropout_rate and not part.max_dropouts:
         yield (
             f"[participation] dropout_rate = {part.dropout_rate:g}: whoever leaves makes the round void; give "

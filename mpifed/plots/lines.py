@@ -28,7 +28,7 @@ BANDS = {
     "range": " and range", "deviation": " and standard deviation", "interval": " and 95 % interval of the mean",
     "none": "",
 }  # fmt: skip
-_CHANGING_NOTHING = ("seed", "record.transcript", "record.checkpoint_every", "record.evaluate_every")
+_CHANGING_NOTHING = ("seed", "record.checkpoint_every", "record.evaluate_every")
 
 
 class PlottedRun(NamedTuple):

@@ -22,7 +22,7 @@ from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 
 RELEASED, PUBLIC, RAW, TIMING = "released", "public", "raw", "timing"
-RAW_FOLDERS = ("checkpoint", "transcript", "audit")
+RAW_FOLDERS = ("checkpoint", "audit")
 NOTE = "RAW-DATA.txt"
 _NOTE = """\
 This folder holds raw data: states and messages of single clients, sums without noise, or what was found in them.

@@ -31,7 +31,7 @@ from mpifed.results.text import is_number
 
 FAILED = NumericalError.exit_code
 SWEEP = "sweep.csv"
-_UNCOMPARED = ("name", "record.transcript", "record.checkpoint_every")  # of a job, what changes no number of its run
+_UNCOMPARED = ("name", "record.checkpoint_every")  # of a job, what changes no number of its run
 Folders: TypeAlias = Path | Sequence[Path]
 
 

@@ -36,8 +36,6 @@ from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
 from mpifed.run.output import Results
 from mpifed.run.progress import Reporter
 from mpifed.run.setup import Ready, prepare
-from mpifed.run.transcript import FOLDER as TRANSCRIPT
-from mpifed.run.transcript import Transcript, parts
 
 
 class RunLoop:
@@ -56,10 +54,7 @@ class RunLoop:
         observation: Observation,
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
-        self.transcript = Transcript(job.record.transcript, out / TRANSCRIPT, transport.rank)
-        self.transcript.channel = job.channel
-        recorder = self.transcript if job.record.transcript else None
-        self.ready: Ready = prepare(job, transport, cache, header, recorder, check=True)
+        self.ready: Ready = prepare(job, transport, cache, header, check=True)
         self.notes = list(self.ready.notes)
         self.ready.aggregator.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
@@ -90,9 +85,6 @@ class RunLoop:
         aggregator = self.ready.aggregator
         if resume:
             self._load()
-            self.transcript.part = parts(self.out)
-            if self.progress.round >= self.job.record.transcript:
-                aggregator.record(None)  # messages recorded before stay
         else:
             self.server, self.clients = play(
                 self.ready.algorithm.setup, self.server, self.clients, self.ready.everybody, aggregator
@@ -109,7 +101,6 @@ class RunLoop:
         gc.freeze()  # these objects live to the end, so the collector need not scan them again
         began_cpu = time.process_time()
         self._rounds(max_hours)
-        self._recorded()
         cpu_s = time.process_time() - began_cpu
         if aggregator.order != INTERRUPTED:
             self._measure_the_end()
@@ -177,8 +168,6 @@ class RunLoop:
                 with agreed(self.transport):
                     self._check_states()
                 self._check_settings()
-            if self.progress.round >= record.transcript:
-                self._recorded()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure(self._certifies())
                 self.evaluation.check_whether_reached(self._trained())
@@ -267,12 +256,6 @@ class RunLoop:
         if self.job.record.evaluate_every and not measured:
             self._measure(certify=True)
         self.evaluation.complete(self._trained(), measured)
-
-    def _recorded(self) -> None:
-        """Write the recorded messages to the transcript, and stop recording."""
-        if self.ready.aggregator.channel.recorder is not None:
-            self.ready.aggregator.record(None)
-            self.transcript.close()
 
     def _account(self) -> None:
         """Update the costs of the exchanges. Collective."""

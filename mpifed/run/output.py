@@ -37,7 +37,6 @@ from mpifed.run.identity import Identity
 from mpifed.run.lock import this_process
 from mpifed.run.observation import Observation
 from mpifed.run.progress import Reporter
-from mpifed.run.transcript import FOLDER as TRANSCRIPT
 
 
 class Results:
@@ -84,8 +83,7 @@ class Results:
         self.history = self.history or History(self.out)
         job, text = self.job, self.job.text()
         if job.privacy is not None:
-            for name in ("checkpoint", TRANSCRIPT) if job.record.transcript else ("checkpoint",):
-                mark(self.out / name)
+            mark(self.out / "checkpoint")
         with aside(self.out / "job.toml") as temporary:
             temporary.write_text(text, encoding="utf-8")
         self.about = {

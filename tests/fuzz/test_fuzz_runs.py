@@ -48,8 +48,7 @@ noise = "test"
 delta = 1e-5
 clip = 0.3
 """
-NETWORK = """transcript = 2
-[simulated_network]
+NETWORK = """[simulated_network]
 name = "lte"
 """
 KINDS = {"plain": ("scaffold", NETWORK), "private": ("fedavg", PRIVATE)}

@@ -78,9 +78,8 @@ def test_a_sum_out_of_bounds_names_the_block(skewed: Path, tmp_path: Path) -> No
     [
         {"aggregation": {"arithmetic": "exact-blocks", "security": "masked"}},
         {"aggregation": {"arithmetic": "exact-blocks", "security": "encrypted"}},
-        {"record": {"transcript": 1}},
     ],
-    ids=["masked", "encrypted", "transcript"],
+    ids=["masked", "encrypted"],
 )
 def test_what_takes_answers_one_by_one_is_refused(tables: dict[str, Any], skewed: Path) -> None:
     with pytest.raises(

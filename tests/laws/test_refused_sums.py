@@ -217,10 +217,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
             "participation": {"max_dropouts": 1},
         }, ROWS, r"max_dropouts = 1: a threshold scheme .* all 8 clients",
     ),
-    "a transcript of floats": (
-        {"aggregation": {"arithmetic": "float"}, "record": {"transcript": 1}}, ROWS,
-        r'\[aggregation\] arithmetic = "float"',
-    ),
 }  # fmt: skip
 
 

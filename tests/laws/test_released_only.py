@@ -43,7 +43,7 @@ def private(folder: Path, /, **changes: Any) -> dict[str, Any]:
 CENTRAL = {"level": "client", "trust": "central", "delta": 1e-3}
 COINS = CENTRAL | {"sampling": "poisson"}
 JOBS: dict[str, dict[str, Any]] = {
-    "gradients": {"privacy": {"sampling": "poisson"}, "record": {"transcript": 1}},
+    "gradients": {"privacy": {"sampling": "poisson"}},
     "gradients, network": {**NETWORK, "participation": LEAVING},
     "upload": {"privacy": {"noise_on": "upload"}},
     "distributed, masked": {
@@ -55,7 +55,6 @@ JOBS: dict[str, dict[str, Any]] = {
         "privacy": CENTRAL, "participation": LEAVING | {"clients_per_round": 6}, "aggregation": {"security": "masked"},
     },
     "coins": {"privacy": COINS, "participation": {"clients_per_round": 2}, **NETWORK},
-    "coins, transcript": {"privacy": COINS, "record": {"transcript": 2}},
     "coins, masked": {"privacy": COINS, "aggregation": {"security": "masked", "min_clients": 1}, **NETWORK},
     "coins, encrypted": {"privacy": COINS, "aggregation": {"security": "encrypted", "min_clients": 1}},
 }  # fmt: skip
@@ -115,7 +114,6 @@ def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path) 
     check(tmp_path / "run")
     run(job, Alone(), tmp_path / "run", resume=True)
     check(tmp_path / "run")
-    assert (tmp_path / "run" / "transcript").exists() == ("record" in JOBS[name])
     assert read_json(tmp_path / "run" / "run.json")["private"] is True
     (line,) = (line for line in run_text(tmp_path / "run").splitlines() if line.startswith("epsilon does not cover"))
     assert "raw data in checkpoint/" in line and line.endswith("times") and "measured" not in line
@@ -137,7 +135,7 @@ def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path) ->
 def test_everything_is_of_a_known_kind_on_several_ranks(
     digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
-    path = write_job(tmp_path / "job.toml", private(digits, **JOBS["coins, transcript"]))
+    path = write_job(tmp_path / "job.toml", private(digits, **JOBS["coins"]))
     assert launch(2, "run", path, "--out", tmp_path / "run").code == 0
     check(tmp_path / "run")
 

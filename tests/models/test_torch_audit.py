@@ -13,7 +13,7 @@ def job(data: Path, model: dict[str, Any], batch: int) -> dict[str, Any]:
     return {
         "name": "audited", "rounds": 2, "data": {"path": str(data)}, "model": model,
         "algorithm": {"name": "fedavg", "batch_size": batch, "client_optimizer": {"learning_rate": 0.1}},
-        "record": {"evaluate_every": 1, "transcript": 2},
+        "record": {"evaluate_every": 1},
     }  # fmt: skip
 
 

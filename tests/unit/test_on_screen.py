@@ -33,7 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, digits: Path, patches: Path)
     ssca = {"name": "ssca", "batch_size": 4}
     limits = [{"name": "loss", "classes": [0, 1, 2], "limit": 1.2, "margin": 0.1}, {"name": "norm", "limit": 9.0}]
     jobs = {
-        "masked": table(Path("data"), aggregation={"security": "masked"}, privacy=PRIVATE, record={"transcript": 2}),
+        "masked": table(Path("data"), aggregation={"security": "masked"}, privacy=PRIVATE),
         "limits": table(Path("data"), algorithm=ssca, constraint=limits, simulated_network={"name": "lte"}),
         "cells": table(
             Path("cells"), algorithm={"name": "hyfdca"}, model={"name": "hinge", "l2": 1e-3}, name="a-" * 40 + "name",

@@ -22,7 +22,6 @@ from mpifed.core.errors import BrokenProtocol, UsageError
 
 _RING = 8192
 _PLAIN = 288230376150876161
-_ERROR_BITS = 24  # low bits of a coefficient, changed by encryption errors
 _LEAST_BUDGET = 8  # bits; a ciphertext with less was altered, or is the sum of too many
 
 
@@ -132,19 +131,3 @@ class Bfv(SharedKeyScheme):
         numbers = np.frombuffer(block[-8 * self._data :], dtype="<u8").reshape(2, len(self._moduli), _RING)
         for i, modulus in enumerate(self._moduli):
             yield numbers[:, i].ravel(), modulus
-
-    def randomness(self, block: bytes) -> Iterator[bytes]:
-        """Fingerprints of the second polynomial, which does not depend on the plaintext.
-
-        The polynomial itself; pairs of its coefficients modulo the first prime without their low bits, which are equal
-        for equal randomness and different errors; and ratios of coefficients, which are equal for multiples of it.
-        """
-        yield block[-4 * self._data :]
-        modulus = self._moduli[0]
-        polynomial = np.frombuffer(block[-4 * self._data :], dtype="<u8")[:_RING]
-        sample = polynomial[:: _RING // 8].tolist()
-        for i in range(0, 8, 2):
-            yield b"near%d %d %d" % (i, sample[i] >> _ERROR_BITS, sample[i + 1] >> _ERROR_BITS)
-        if sample[0]:
-            inverse = pow(sample[0], -1, modulus)
-            yield b"times %d %d" % (sample[1] * inverse % modulus, sample[2] * inverse % modulus)

@@ -42,11 +42,6 @@ def unbundle(message: Bytes) -> dict[int, bytes]:
     return blocks
 
 
-def randomness(scheme: Scheme, message: Bytes) -> Iterator[list[bytes]]:
-    """Parts of each ciphertext of an upload that depend only on its randomness; for the audit."""
-    yield from (list(scheme.randomness(block)) for block in unbundle(message).values())
-
-
 def words(scheme: Scheme, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
     """(integers, modulus) of the ciphertexts of an upload, or of a rank's message; for the audit."""
     for block in unbundle(message).values():

@@ -12,8 +12,6 @@ Ciphertexts are not authenticated; what does not decrypt to a possible sum is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,11 +76,6 @@ class Encrypted(Channel):
         self.keys.up_bytes = keyring.setup_up_bytes + up
         self.keys.down_bytes = keyring.setup_down_bytes + down
         self._try()
-
-    def secrets(self) -> Iterator[bytes]:
-        """Secrets of the keyring, and the secret key of the scheme, or shares of it."""
-        yield from self._keyring.secrets()
-        yield from self.scheme.secrets()
 
     def _try(self) -> None:
         """The self-test: the largest integers, positive and negative, and random ones, of all clients."""

@@ -115,11 +115,6 @@ class PackedPaillier(SharedKeyScheme):
         """(words of the ciphertext without the highest, which are bounded by the modulus; 2^64)."""
         yield np.frombuffer(block[:-64], dtype="<u8"), 2**64
 
-    def randomness(self, block: bytes) -> Iterator[bytes]:
-        """The ciphertext modulo n, which is r^n: the plaintext is an exponent of n + 1."""
-        n = int(self._scheme.public_key.n)
-        yield int(int.from_bytes(block, "little") % n).to_bytes(self.bits // 8, "little")
-
 
 class _Randomness:
     """Source of r^n for random r from the operating system's entropy, in the interface that the library calls."""

@@ -74,17 +74,6 @@ class Scheme(ABC):
     def words(self, block: bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
         """(integers, modulus) that make up a ciphertext, and look uniform to anyone without the secret key."""
 
-    @abstractmethod
-    def randomness(self, block: bytes) -> Iterator[bytes]:
-        """Parts of a ciphertext that depend only on its randomness and the public key, not on the plaintext.
-
-        Where one of these is equal in two ciphertexts, they share randomness: by chance with probability <= 2^-72.
-        """
-
-    @abstractmethod
-    def secrets(self) -> Iterator[bytes]:
-        """The secret keys on this rank; for the audit."""
-
 
 class SharedKeyScheme(Scheme):
     """A scheme with a single secret key for all clients."""
@@ -113,10 +102,6 @@ class SharedKeyScheme(Scheme):
     @abstractmethod
     def open(self, total: Ciphertext) -> NDArray[np.int64]:
         """Decrypt: [slots] integers; BrokenProtocol when the ciphertext is too damaged."""
-
-    def secrets(self) -> Iterator[bytes]:
-        if self.opens:
-            yield self.secret()
 
 
 class ThresholdScheme(Scheme):

@@ -128,13 +128,6 @@ class ThresholdBfv(ThresholdScheme):
                 return
         raise BrokenProtocol(f"a ciphertext of {len(block)} bytes does not have the layout of this version of OpenFHE")
 
-    def randomness(self, block: bytes) -> Iterator[bytes]:
-        """Most of the second polynomial, which lies in the second half of the bytes."""
-        yield block[len(block) * 5 // 8 : len(block) * 7 // 8]
-
-    def secrets(self) -> Iterator[bytes]:
-        yield from map(self._bytes, self._shares.values())
-
     def _bytes(self, element: LibraryObject) -> bytes:
         return bytes(self._fhe.Serialize(element, self._fhe.BINARY))
 

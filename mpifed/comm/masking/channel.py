@@ -14,8 +14,6 @@ separate parties. All parties are honest but curious, and may collude.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +23,6 @@ from mpifed.comm.key_streams import Mask, Pad, Part, Stream, Turns, nonce
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.dropout_recovery import Dropouts, Turn, threshold
 from mpifed.comm.masking.neighbour_graph import Common, MaskGraph, enough, order
-from mpifed.comm.masking.share_deposits import Drawn
 from mpifed.comm.masking.stale_totals import SealedTotal
 from mpifed.comm.minimum_group import refuse_small
 from mpifed.core.errors import TooFewClients
@@ -58,11 +55,6 @@ class Masked(Channel):
         self._commons: dict[str, Common] = {}
         self._graphs: dict[str, tuple[bytes, MaskGraph]] = {}
 
-    def watch_secrets(self, watch: Callable[[Drawn], None]) -> None:
-        """Pass the secrets that clients draw for dropouts, in each turn, to an audit."""
-        if self._dropouts is not None:
-            self._dropouts.watch = watch
-
     def neighbours(self, n: int) -> int:
         """Number of neighbours of each of n clients; n - 1 or more means all others."""
         chosen = self.setting.protection.neighbours
@@ -81,12 +73,6 @@ class Masked(Channel):
             for client in self.setting.hosted.tolist():
                 public = self.keyring.public[client].tobytes()
                 self.recorder.note(None, None, f"client {client}", "server", "public key", public)
-
-    def secrets(self) -> Iterator[bytes]:
-        """Secrets of the keyring, and the keys of the streams derived from them."""
-        yield from self.keyring.secrets()
-        for i, j in list(self._streams):
-            yield self.keyring.prf(i, j).key(b"streams", 0)
 
     def _turn(self, plan: ExchangePlan, now: Round) -> Turn:
         name, asked = plan.exchange.name, now.asked

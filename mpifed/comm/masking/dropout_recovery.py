@@ -13,7 +13,6 @@ Differs from the paper: there, the second secret is the client's private key, so
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
@@ -30,7 +29,6 @@ from mpifed.comm.masking.secret_sharing import SHARE_BYTES
 from mpifed.comm.masking.share_deposits import (
     SEALED_BYTES,
     Deposit,
-    Drawn,
     RevealedShare,
     TurnSecrets,
     deposit_bytes,
@@ -72,7 +70,6 @@ class Dropouts:
         self.setting, self.transport, self.keyring = setting, setting.transport, keyring
         self.most = setting.protection.max_dropouts
         self.turn_secrets = TurnSecrets(keyring, 0)  # of the turn
-        self.watch: Callable[[Drawn], None] | None = None  # receives all secrets, in an audit
         self._pad = pad
         self._deposits: dict[int, Deposit] = {}  # of the turn, by client; on rank 0
 
@@ -89,7 +86,7 @@ class Dropouts:
                 f"[participation] max_dropouts = {self.most} it takes {2 * self.most + 2}: lower max_dropouts, or let "
                 "more clients participate"
             )
-        self.turn_secrets = TurnSecrets(self.keyring, turn.number, self.watch)
+        self.turn_secrets = TurnSecrets(self.keyring, turn.number)
         with turn.account.timed():
             deposits = [self._deposit_of(turn, client) for client in self._hosted(turn.now.asked)]
         if recorder is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpifed.comm.key_streams import KEY_BYTES
@@ -35,19 +35,6 @@ class Deposit(NamedTuple):
         return b"".join([self.seed_commitment, self.key_commitment, self.keys, *self.shares])
 
 
-class Drawn(NamedTuple):
-    """All secrets of a client's deposit: for the audit, which simulates all parties; no party ever has them all."""
-
-    turn: int
-    client: int
-    seed: bytes
-    wrap: bytes  # under which the keys are deposited
-    keys: dict[int, bytes]  # of its pairwise masks, by partner
-    seed_shares: list[bytes]
-    wrap_shares: list[bytes]
-    under: dict[int, bytes]  # the key that seals the shares of each neighbour
-
-
 class RevealedShare(NamedTuple):
     """A share of a neighbour's secret, revealed by its holder."""
 
@@ -67,8 +54,8 @@ def _context(what: bytes, turn: int, client: int) -> bytes:
 class TurnSecrets:
     """Secrets of this rank's clients in a turn, and the shares that they hold."""
 
-    def __init__(self, keyring: Keyring, turn: int, watch: Callable[[Drawn], None] | None = None) -> None:
-        self.keyring, self.turn, self._watch = keyring, turn, watch
+    def __init__(self, keyring: Keyring, turn: int) -> None:
+        self.keyring, self.turn = keyring, turn
         self.seeds: dict[int, bytes] = {}  # [16] of each client's self-mask
         self.held: dict[int, list[bytes]] = {}  # by giver, the sealed shares of its neighbours
         self._revealed: dict[tuple[int, int], bool] = {}  # by holder and giver, whether the giver had uploaded
@@ -83,10 +70,6 @@ class TurnSecrets:
         of_seed, of_wrap = (split(secret, len(neighbours), least) for secret in (seed, wrap))
         shares = zip(neighbours, of_seed, of_wrap, strict=True)
         keys = b"".join(self.message_key(client, other) for other in partners)
-        if self._watch is not None:
-            each = {other: self.message_key(client, other) for other in partners}
-            under = {holder: self._between(client, holder, client)[0] for holder in neighbours}
-            self._watch(Drawn(self.turn, client, seed, wrap, each, of_seed, of_wrap, under))
         context = _context(b"shares", self.turn, client)
         return Deposit(
             client,

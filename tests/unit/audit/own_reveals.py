@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from records import flat, unflat
 
 from mpifed import CoCoA, FedAvg
 from mpifed.algorithms.cocoa import Change
@@ -25,7 +24,7 @@ from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, map_leaves
-from mpifed.core.reveals import AddedNoise, DualSum, InnerProducts, MeanGradient, Received
+from mpifed.core.reveals import DualSum, InnerProducts, MeanGradient, Received
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.testing import ALGORITHMS
@@ -111,7 +110,7 @@ class Said(Raw):
         if received.answered_by(self.answer):
             weight = received.answer.weight
             found = map_leaves(lambda leaf: leaf / weight, received.answer.value)
-            yield MeanGradient(received.question, found, self.batch_size)
+            yield MeanGradient(received.question, found)
 
 
 class Models(Raw):
@@ -145,87 +144,6 @@ class Inherited(FedAvg):
         weights = np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1)
         sent = self.problem.objective.gradient(question.model, batch.X, batch.y, weights)
         return clients, Weighted(map_leaves(lambda g: g * g.dtype.type(-float(question.step)), sent), weight)
-
-
-# --- one vector, and rows as they are --------------------------------------------------------------------------------
-
-
-class Vector(NamedTuple):
-    """All numbers of a model, or of a row."""
-
-    values: Array  # [n, d]
-
-
-@dataclass(frozen=True)
-class Flat(Raw):
-    """Clients send a gradient as one vector, whose numbers stand in this order or in another, and scaled."""
-
-    order: str = "kept"
-
-    @property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        return (ToServer("vector", Vector(Field((len(self._at()),))), self.ask, self.packed, self.unpacked),)
-
-    def _at(self) -> Array:
-        """Which number stands where."""
-        like = model_template(self.problem)
-        at = unflat(np.arange(len(flat(like))), like)
-        match self.order:
-            case "backwards":
-                return flat(at)[::-1].astype(int)
-            case "transposed":
-                return np.concatenate([np.ravel(at.first.T), flat(at.head)]).astype(int)
-            case "head-first":
-                return np.concatenate([flat(at.head), flat(at.first)]).astype(int)
-        return flat(at).astype(int)
-
-    def packed(self, clients: Any, model: Any, block: Block, now: Round) -> tuple[Any, Vector]:
-        _, (value, weight) = self.answer(clients, model, block, now)
-        each = [flat(map_leaves(lambda leaf, i=i: leaf[i], value)) / weight[i] for i in range(len(weight))]
-        return clients, Vector((-3.7 * np.stack(each)[:, self._at()]).astype(self.problem.dtype))
-
-    def unpacked(self, server: Server, total: Vector, now: Round) -> Server:
-        found = np.empty(len(self._at()), self.problem.dtype)
-        found[self._at()] = total.values / np.dtype(self.problem.dtype).type(-3.7 * self.problem.clients)
-        step = unflat(found, server.model)
-        return Server(map_leaves(lambda w, g: w - w.dtype.type(self.step) * g, server.model, step))
-
-
-@dataclass(frozen=True)
-class SendsRows(Raw):
-    """The first row of each client, scaled and between other numbers, in the rounds, the set-up or a measure."""
-
-    where: str = "rounds"
-    batch_size: int = 40
-
-    def _rows(self) -> ToServer:
-        fields = Vector(Field((self.problem.features + 5,)))
-        return ToServer("hello", fields, self.ask_nothing, self.first_row, lambda server, total, now: server)
-
-    def ask_nothing(self, server: Any, now: Round) -> tuple[()]:
-        return ()
-
-    def first_row(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Vector]:
-        found = np.ones((len(block.clients), self.problem.features + 5), self.problem.dtype)
-        for out, shard in zip(found, block.shards, strict=True):
-            out[2:-3] = -0.3 * next(shard.pieces(self.problem.dtype))[1][0]
-        return clients, Vector(found)
-
-    @property
-    def setup(self) -> tuple[Exchange, ...]:
-        return (self._rows(),) if self.where == "setup" else ()
-
-    @property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        return (self._rows(),) * (self.where == "rounds") + super().exchanges
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        beside = (Measure((self._rows(),), lambda server: server, lambda *given: {}),)
-        return beside if self.where == "measure" else ()
-
-    def reveals(self, received: Received) -> Iterator[DualSum]:
-        yield DualSum(np.zeros(len(received.columns)), change=True)
 
 
 # --- inner products, and sums over dual variables --------------------------------------------------------------------
@@ -295,15 +213,11 @@ class Secretive(CoCoA):
             yield DualSum(received.answer.w, change=True)
 
 
-# --- what is said, and is not so -------------------------------------------------------------------------------------
+# --- what is said wrong -------------------------------------------------------------------------------------
 
 
 def _gradient(received: Received, value: Any, question: Any = None) -> list[MeanGradient]:
-    return [MeanGradient(received.question if question is None else question, value, 1)]
-
-
-def _alike(received: Received, function: Any) -> Any:
-    return map_leaves(function, received.question)
+    return [MeanGradient(received.question if question is None else question, value)]
 
 
 def _overwrites(self: Any, received: Received) -> tuple[()]:
@@ -323,47 +237,12 @@ def _telling(base: type, what: dict[str, Any]) -> None:
 
 
 _telling(Raw, {
-    "Silent": lambda self, received: (),
     "OtherKind": lambda self, received: [DualSum(np.zeros(len(received.columns)), change=True)],
-    "OtherGradient": lambda self, received: _gradient(received, _alike(received, np.ones_like)),
-    "OnlyNoise": lambda self, received: [AddedNoise(received.answer, 1.0)],
-    "OfSumsOnly": lambda self, received: (
-        _gradient(received, _alike(received, np.zeros_like)) if len(received.clients) > 1 else []
-    ),
     "Overwrites": _overwrites,
-})  # fmt: skip
-_telling(Said, {
-    "PartsOfWhole": lambda self, received: [one._replace(parts=True) for one in Said.reveals(self, received)]
-})  # fmt: skip
-
-
-class Beside(Raw):
-    """Gradients of single rows go to the server in the set-up; those of the rounds are of many."""
-
-    @property
-    def setup(self) -> tuple[Exchange, ...]:
-        alone = Raw(self.problem)  # whose batch is 1
-        fields = weighted_fields(self.problem, model_template(self.problem))
-        return (ToServer("hello", fields, alone.ask, alone.answer, lambda server, total, now: server),)
-
-    def reveals(self, received: Received) -> Iterator[DualSum]:
-        yield DualSum(np.zeros(len(received.columns)), change=True)
-
-
-# --- what is said wrong ----------------------------------------------------------------------------------------------
-
-_telling(Raw, {
     "Raises": lambda self, received: _gradient(received, received.answer.value, received.question.modell),
     "WrongShape": lambda self, received: _gradient(
         received, received.answer.value._replace(first=received.answer.value.first.T)
     ),
-    "NoParameters": lambda self, received: _gradient(
-        received, received.answer.value.first, received.question.first
-    ),
-    "NoGradient": lambda self, received: _gradient(received, np.zeros(3)),
-    "WrongProducts": lambda self, received: [
-        InnerProducts(received.rows, received.question.first, received.answer.value.first)
-    ],
     "WrongSum": lambda self, received: [DualSum(received.answer.value.first, change=True)],
     "DividesByZero": lambda self, received: _gradient(received, _divided(received.answer.value)),
     "NoKind": lambda self, received: [received.answer.value],

@@ -1,15 +1,14 @@
-"""The papers' condition, against ranks and counts that are worked out by hand."""
+"""The papers' condition, against counts that are worked out by hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from jobs_in_python import checked
 
-from mpifed.audit.conditions import DETERMINED, OPEN, UNDERDETERMINED, Condition, conditions
+from mpifed.audit.conditions import OPEN, UNDERDETERMINED, Condition, conditions
 from mpifed.audit.replay import Replay, replay_job
 
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -28,55 +27,38 @@ def of(found: list[Condition], exchange: str, party: str) -> Condition:
     return one
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 4, 8])
-def test_gradients_of_a_linear_model_at_zero(classes: Path, batch: int) -> None:
-    """G = X' D with D = (1/3 - Y) / B whatever X is: G has p rank(D) independent numbers, rank(D) by the labels."""
+@pytest.mark.parametrize("batch", [1, 4])
+def test_gradients_of_a_linear_model(classes: Path, batch: int) -> None:
+    """Six columns and three classes: 18 numbers of a gradient, and its weight, against six of each row."""
     found = replay(classes, {"name": "fedavg", "batch_size": batch, "client_optimizer": {"learning_rate": 0.5}})
     one = of(conditions(found), "changes", "server")
-    client = int(one.about.removeprefix("client "))
-    y = found.shards[client].y[found.rows(0, "changes", client)]
-    rank = np.linalg.matrix_rank(1 / 3 - np.eye(3)[y])
     assert (one.rows, one.unknowns, one.numbers) == (batch, 6 * batch, 6 * 3 + 1)
-    assert not one.counted
-    assert one.equations == 6 * rank
-    assert one.verdict == (DETERMINED if rank == batch else UNDERDETERMINED)
-    assert one.missing == 6 * (batch - rank)
-
-
-def test_gradients_of_least_squares_lack_one_equation(regression: Path) -> None:
-    """g = -y x at w = 0: a row and its target are known up to one factor."""
-    found = replay(
-        regression,
-        {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
-        model={"name": "least-squares", "bias": False},
-    )
-    one = of(conditions(found), "changes", "server")
-    features = found.algorithm.problem.features
-    assert (one.unknowns, one.equations, one.missing) == (features + 1, features, 1)
-    assert one.text == "underdetermined by 1"
+    assert one.equations == min(one.unknowns, one.numbers)
+    assert one.verdict == (OPEN if batch == 1 else UNDERDETERMINED)
+    assert one.missing == (0 if batch == 1 else 5)
 
 
 def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
     """B K unknowns against d = J (K + L), for J = 6, K = 64, L = 10; one sample and six hidden cells give it away."""
     found = replay(digits, {"name": "ssca", "batch_size": 1} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
     one = of(conditions(found), "gradients", "server")
-    assert (one.unknowns, one.equations, one.verdict) == (64, 64, DETERMINED)
+    assert (one.unknowns, one.equations, one.verdict) == (64, 64, OPEN)
     assert "B K = 1 x 64 = 64" in one.paper and "6 x (64 + 10) = 444: 444" in one.paper
     many = replay(digits, {"name": "ssca", "batch_size": 20} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
     one = of(conditions(many), "gradients", "server")
-    assert (one.unknowns, one.numbers, one.counted) == (1280, 445, True)
+    assert (one.unknowns, one.numbers) == (1280, 445)
     assert (one.verdict, one.missing) == (UNDERDETERMINED, 1280 - 445)
     assert "B K = 20 x 64 = 1280" in one.paper
 
 
 def test_the_paper_counts_one_hidden_layer(digits: Path) -> None:
-    """Of a list of one as of a number; of two layers the rank is found all the same, and the paper's count is not."""
+    """Of a list of one as of a number, and not of two layers."""
     for hidden, said in (([6], "6 x (64 + 10) = 444: 444"), ([6, 5], "and does not apply to one with 2")):
         model = {"name": "mlp", "bias": False, "hidden": hidden}
         one = of(
             conditions(replay(digits, {"name": "ssca", "batch_size": 1} | SIZES, model=model)), "gradients", "server"
         )
-        assert (one.unknowns, one.equations, one.verdict) == (64, 64, DETERMINED)
+        assert (one.unknowns, one.equations, one.verdict) == (64, 64, OPEN)
         assert one.paper.endswith(said)
 
 
@@ -107,10 +89,10 @@ def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
         )
     )
     one, total = of(plain, "changes", "server"), of(masked, "changes", "server")
-    assert (one.unknowns, one.receives, one.verdict) == (64, "each client's upload", DETERMINED)
+    assert (one.unknowns, one.receives, one.verdict) == (64, "each client's upload", OPEN)
     assert (total.unknowns, total.receives, total.numbers) == (512, "the sum of 8 uploads", one.numbers)
     assert total.verdict == UNDERDETERMINED
-    assert total.equations <= 2 * 74
+    assert total.equations == one.numbers == 2 * 74 + 1
     assert total.rounds_until == -(-1438 * 64 // total.equations)
 
 
@@ -140,7 +122,7 @@ def test_scores_of_vertical_data(hundred: Path) -> None:
         hundred, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "bias": False, "hidden": 16}
     )
     one = of(conditions(wide), "scores", "server")
-    assert (one.unknowns, one.equations, one.verdict) == (36, 36, DETERMINED)  # 16 cells, 12 columns
+    assert (one.unknowns, one.equations, one.verdict) == (36, 36, OPEN)  # 16 cells, 12 columns
 
 
 def test_the_server_hears_no_masked_scores(sides: Path) -> None:
@@ -153,15 +135,6 @@ def test_the_server_hears_no_masked_scores(sides: Path) -> None:
     assert gradients.numbers == 640
 
 
-def test_a_vertical_gradient_holds_the_rows_of_all(by_columns: Path) -> None:
-    """G = X' D of all columns together; D at w = 0 follows from labels: 6 rank(D) equations for 6 B unknowns."""
-    found = replay(by_columns, {"name": "vertical-sgd", "batch_size": 2, "server_optimizer": {"learning_rate": 0.5}})
-    one = of(conditions(found), "gradients", "server")
-    rows = found.rows(0, "scores", 0)
-    rank = np.linalg.matrix_rank(1 / 3 - np.eye(3)[found.shards[0].y[rows]])
-    assert (one.unknowns, one.equations) == (12, 6 * rank)
-
-
 def test_measuring_counts_too(digits: Path) -> None:
     found = replay(
         digits,
@@ -169,6 +142,5 @@ def test_measuring_counts_too(digits: Path) -> None:
         record={"evaluate_every": 1},
     )
     one = of(conditions(found), "certificate", "server")
-    assert one.counted
     assert (one.unknowns, one.numbers) == (179 * 64, 640 + 3)
     assert one.rounds_until is None

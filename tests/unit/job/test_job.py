@@ -192,7 +192,6 @@ def test_all_defaults_are_written_out() -> None:
         "certify_every": 0,
         "metrics": [],
         "released_only": False,
-        "transcript": 0,
     }
     assert written["record"] == kept
     assert not {"privacy", "regularizer"} & written.keys()

@@ -18,7 +18,7 @@ FILES = (
     "job.toml", "run.json", "history.csv", "model.h5", "clients.csv", "failure.txt", "privacy.csv",
     "ledger.jsonl", "lock", "lock-heartbeat", "mlflow.json", "job.toml.new", "run.json.new", "model.h5.new",
 )  # fmt: skip
-FOLDERS = ("checkpoint", "transcript", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
+FOLDERS = ("checkpoint", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
 WAYS = {"fresh": (), "resume": ("--resume",), "overwrite": ("--overwrite",)}
 
 
@@ -26,7 +26,7 @@ WAYS = {"fresh": (), "resume": ("--resume",), "overwrite": ("--overwrite",)}
 def interrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory, launch: Callable[..., Any]) -> Path:
     """A job, and the folder `run` beside it of its run, which has a checkpoint."""
     folder = tmp_path_factory.mktemp("interrupted")
-    table = job_table(digits, rounds=2, model={"name": "softmax"}, record={"transcript": 1})
+    table = job_table(digits, rounds=2, model={"name": "softmax"})
     (folder / "job.toml").write_text(tomli_w.dumps(as_in_a_file(table)))
     ended = launch(None, "run", folder / "job.toml", "--out", folder / "run", "--max-hours", 0)
     assert ended.code == 75, ended.text

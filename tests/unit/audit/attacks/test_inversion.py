@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attacked import digits, mean_gradient, model_of, numeric_gradient, objective_of
+from attacked import digits, mean_gradient, model_of, objective_of
 from lengths import covering
 
 from mpifed.audit.attacks.inversion import Inversion, invert
@@ -39,15 +39,6 @@ def test_small_batches_of_digits(case: str, batch: int) -> None:
         assert found.residual < 1e-5
 
 
-def test_by_a_numeric_gradient() -> None:
-    model = model_of("mlp", 30, dtype="float64")
-    seen = numeric_gradient("mlp", model, X[:3, 10:40], Y[:3])
-    found = invert(objective_of("mlp"), model, seen, 3)
-    matches = match_all(found.rows, X[:3, 10:40])
-    assert recovered(matches) == 3
-    assert [found.labels[i] for i in range(3)] == [Y[one.at] for one in matches]
-
-
 def test_eight_images_of_mnist(real_data: Path) -> None:
     """784 pixels, most of them dark: what eight digits have in common does not hide them."""
     images, labels = (
@@ -70,13 +61,6 @@ def test_a_model_of_zeros_gives_the_sums_of_the_classes(case: str) -> None:
     assert (found.method, found.claimed, right) == ("class sums", False, 5)
     both = found.rows[found.labels.tolist().index(3)]
     np.testing.assert_allclose(both, X[twice[0]] + X[twice[-1]], atol=1e-5)
-
-
-@pytest.mark.parametrize("case", ["logistic", "least-squares"])
-def test_one_score_gives_one_sum(case: str) -> None:
-    found, right = tried(case, 0.2, X[:4], Y[:4])
-    assert (found.method, found.claimed, right) == ("none", False, 0)
-    assert found.rank == 1
 
 
 def test_more_samples_than_scores_are_not_found() -> None:
@@ -104,15 +88,6 @@ def test_noise_ends_it() -> None:
     found = invert(objective_of("mlp"), model, seen, 2, starts=2)
     assert not found.claimed
     assert recovered(match_all(found.rows, X[:2])) == 0
-
-
-def test_one_and_nothing() -> None:
-    model = model_of("mlp", 64)
-    found = invert(objective_of("mlp"), model, mean_gradient("mlp", model, X[:1], Y[:1]), 1)
-    assert (found.method, found.claimed, found.labels[0]) == ("one sample", True, Y[0])
-    assert recovered(match_all(found.rows, X[:1])) == 1
-    nothing = invert(objective_of("mlp"), model, map_leaves(np.zeros_like, model), 2)
-    assert (nothing.method, nothing.claimed, len(nothing.rows), nothing.rank) == ("none", False, 0, 0)
 
 
 def test_without_signs_of_features_rays_are_no_start() -> None:

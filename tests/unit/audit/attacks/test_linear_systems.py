@@ -5,24 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
-from attacked import digits
 
-from mpifed import StepSize
-from mpifed.algorithms.revealed import of_statistics
-from mpifed.algorithms.ssca_vertical import SSCAVertical
-from mpifed.audit.attacks.inversion import invert
 from mpifed.audit.attacks.linear import (
     rows_from_duals,
     rows_from_products,
     rows_from_scores,
     rows_from_slopes,
 )
-from mpifed.audit.attacks.matching import match_all, recovered
-from mpifed.core.block import Block
-from mpifed.core.exchange import Problem
-from mpifed.core.round import SETUP, Round
-from mpifed.maths.objectives import MLP, Softmax
 
 RNG = np.random.default_rng(4)
 S, P = 12, 7
@@ -58,25 +47,6 @@ def test_duals_that_never_move_stay_unknown_and_the_others_do_not() -> None:
     np.testing.assert_allclose(found.rows[:8], ROWS[:8], atol=1e-9)
     assert found.determined[:8].all() and not found.determined[8:].any()
     assert not found.rows[8:].any()
-
-
-def test_duals_that_move_together_give_their_sum() -> None:
-    alpha, _ = duals(20)
-    alpha[:, 1] = alpha[:, 0]
-    found = rows_from_duals(alpha, alpha @ ROWS / FACTOR, FACTOR)
-    assert not found.determined[:2].any() and found.determined[2:].all()
-    np.testing.assert_allclose(found.rows[0] + found.rows[1], ROWS[0] + ROWS[1], atol=1e-9)
-
-
-def test_single_precision_is_enough() -> None:
-    """As a run has it; what rounding leaves open is not called determined."""
-    alpha, w = duals(3 * S)
-    found = rows_from_duals(alpha.astype(np.float32), w.astype(np.float32), FACTOR)
-    np.testing.assert_allclose(found.rows, ROWS, atol=1e-4)
-    assert found.determined.all()
-    alpha[:, 1] = alpha[:, 0] * (1 + 1e-7)
-    found = rows_from_duals(alpha.astype(np.float32), (alpha @ ROWS / FACTOR).astype(np.float32), FACTOR)
-    assert not found.determined[:2].any()
 
 
 def test_products_give_all_rows() -> None:
@@ -128,95 +98,8 @@ def test_scores_of_several_rounds() -> None:
     assert np.linalg.norm(found.rows[~full] - ROWS[numbers[~full]], axis=1).min() > 1e-3
 
 
-# --- what vertical SSCA sends ----------------------------------------------------------------------------------------
-
-X, Y = digits()
-HELD = [slice(0, 20), slice(20, 64)]
-
-
-def vertical(objective: Any, array_shard: Any, rounds: int, batch: int = 6) -> list[tuple[Any, list[Any], Any]]:
-    """(question, each client's partial scores [b, h], the opened gradient) of some rounds."""
-    problem = Problem(objective, "columns", np.full(2, 40), 40, 64, 10)
-    one: Any = SSCAVertical(
-        problem=problem, batch_size=batch, rho=StepSize(0.9, 0.3), gamma=StepSize(0.9, 0.35), tau=1.0
-    )
-    assert one.check() == []
-    shards = [array_shard(i, X[:40, part], Y[:40]) for i, part in enumerate(HELD)]
-    for shard, part in zip(shards, HELD, strict=True):
-        shard.columns = np.arange(64)[part]
-    block, now = Block(tuple(shards)), Round(SETUP, 1, np.ones(2, dtype=bool))
-    server, found = one.start_server(now), []
-    for index in range(rounds):
-        now, clients = now._replace(index=index), one.start_clients(block, now)
-        scores, gradients = one.exchanges
-        question = scores.ask(server, now)
-        clients, partial = scores.answer(clients, question, block, now)
-        total = type(partial)(partial.partial.sum(axis=0))
-        clients = scores.absorb(clients, total, block, now)
-        clients, gathered = gradients.answer(clients, (), block, now)
-        first = np.asarray(gathered.statistics.gradient.first).sum(axis=0)
-        head = gathered.statistics.gradient.head
-        heard = gathered._replace(
-            statistics=gathered.statistics._replace(
-                gradient=gathered.statistics.gradient._replace(
-                    first=first, head=() if head == () else type(head)(*(leaf[0] for leaf in head))
-                )
-            )
-        )
-        found.append((question, list(partial.partial[:, 0]), heard.statistics.gradient))
-        server = gradients.absorb(server, heard, now)
-    return found
-
-
-def test_one_round_of_partial_scores_gives_the_columns(array_shard: Any) -> None:
-    """Fifty hidden cells against 20 and 44 columns, in float32."""
-    ((question, scores, _),) = vertical(MLP(hidden=50), array_shard, 1)
-    for part, sent in zip(HELD, scores, strict=True):
-        numbers, found = rows_from_scores(question.rows[None], sent[None], question.model.first[part][None])
-        assert found.determined.all()
-        np.testing.assert_allclose(found.rows, X[numbers][:, part], atol=1e-3)
-
-
-def test_ten_scores_need_several_rounds(array_shard: Any) -> None:
-    """Softmax: ten scores, of which nine are independent; 20 columns, and what the rounds add."""
-    heard = vertical(Softmax(), array_shard, 8)
-    asked = np.array([question.rows for question, _, _ in heard])
-    weights = np.array([question.model.first[HELD[0]] for question, _, _ in heard])
-    numbers, found = rows_from_scores(asked, np.array([scores[0] for _, scores, _ in heard]), weights)
-    times = np.array([(asked[1:] == number).sum() for number in numbers])  # the model of round 0 is zero
-    assert (found.rank <= 9 * times).all()
-    whole = found.determined.all(axis=1)
-    assert not whole[times < 3].any()
-    np.testing.assert_allclose(found.rows[whole], X[numbers[whole]][:, HELD[0]], atol=2e-2)
-
-
-def test_slopes_and_gradients_give_the_minibatch(array_shard: Any) -> None:
-    """What the holder of the labels tells the others, beside a client's own gradient."""
-    objective = MLP(hidden=50)
-    ((question, scores, opened),) = vertical(objective, array_shard, 1)
-    y, weights = Y[question.rows], np.full(6, 1 / 6)
-    slopes = objective.slope(question.model.head, sum(scores), y, weights).scores
-    found = rows_from_slopes(opened.first[0][HELD[1]], slopes)
-    assert found.determined.all() and found.needed == 6
-    np.testing.assert_allclose(found.rows, X[question.rows][:, HELD[1]], atol=1e-3)
-
-
 def test_more_rows_than_scores_are_not_determined() -> None:
     slopes = RNG.standard_normal((5, 3))
     found = rows_from_slopes(ROWS[:5].T @ slopes, slopes)
     assert not found.determined.any()
     assert (found.rank == 3).all() and found.needed == 5
-
-
-@pytest.mark.parametrize("batch", [1, 4])
-def test_the_opened_gradient_of_a_vertical_round_is_that_of_whole_rows(batch: int, array_shard: Any) -> None:
-    """So that `reconstruct` and `invert` apply to what the server hears, in whatever channel."""
-    objective = MLP(hidden=50)
-    ((question, _, opened),) = vertical(objective, array_shard, 1, batch)
-    rows, seen = question.rows, of_statistics(opened, 1.0)
-    own = objective.gradient(question.model, X[rows].astype("f4"), Y[rows], np.full(batch, 1 / batch))
-    np.testing.assert_allclose(seen.first, own.first, atol=1e-6)
-    np.testing.assert_allclose(seen.head.second, own.head.second, atol=1e-6)
-    found = invert(objective, question.model, seen, batch)
-    assert found.claimed
-    assert recovered(match_all(found.rows, X[rows])) == batch

@@ -30,17 +30,6 @@ def test_verdicts(found: list[float], at: int | None, verdict: str) -> None:
     assert match(np.array(found), csr_matrix(ROWS)) == one
 
 
-def test_errors_by_hand() -> None:
-    one = match(np.array([0.0, 4, 0, 2.2]), ROWS)
-    row, found = ROWS[1], np.array([0.0, 4, 0, 2.2])
-    best = (row @ found) / (found @ found)
-    error = row - best * found
-    assert one.cosine == pytest.approx(row @ found / np.linalg.norm(row) / np.linalg.norm(found))
-    assert one.relative_error == pytest.approx(np.linalg.norm(found - row) / np.sqrt(5))
-    assert one.scaled_error == pytest.approx(np.linalg.norm(error) / np.sqrt(5))
-    assert one.psnr == pytest.approx(10 * np.log10(3**2 / np.mean(error**2)))
-
-
 def test_no_row_is_given_away_twice() -> None:
     found = np.array([[0, 2, 0, 1.02], [0, 2, 0, 1.0], [5, 0, 0, 0]])
     matches = match_all(found, ROWS[:3])

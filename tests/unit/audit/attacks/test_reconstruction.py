@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attacked import CASES, ONE_SCORE, digits, mean_gradient, model_of, numeric_gradient, objective_of, targets_of
+from attacked import CASES, ONE_SCORE, digits, mean_gradient, model_of, objective_of
 
 from mpifed.audit.attacks.matching import match
-from mpifed.audit.attacks.reconstruction import direction, reconstruct
-from mpifed.core.record import leaves, map_leaves
+from mpifed.audit.attacks.reconstruction import reconstruct
+from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import Parameters
 
 X, Y = digits()
@@ -40,21 +40,6 @@ def test_the_row_of_a_minibatch_of_one(case: str, away: float) -> None:
             assert tried.label == Y[i]
         if case == "least-squares":
             assert not tried.scaled and tried.label == -1 and not tried.claimed
-
-
-@pytest.mark.parametrize("case", ["softmax", "softmax, bias", "one-vs-rest", "mlp", "logistic"])
-def test_the_row_by_a_numeric_gradient(case: str) -> None:
-    """Of a loss written out in the test, at fewer pixels, since it takes a loss for each weight."""
-    model = model_of(case, 20, dtype="float64")
-    for i in range(3):
-        seen = numeric_gradient(case, model, X[[i], 10:30], Y[[i]])
-        own = mean_gradient(case, model, X[[i], 10:30], Y[[i]])
-        for (name, a), (_, b) in zip(leaves(seen), leaves(own), strict=True):
-            np.testing.assert_allclose(a, b, atol=2e-6, err_msg=name)
-        tried = reconstruct(objective_of(case), model, seen, nonnegative=True)
-        assert match(tried.row, X[i : i + 1, 10:30]).verdict in ("row", "direction")
-        assert not tried.scaled or match(tried.row, X[i : i + 1, 10:30]).relative_error < 1e-3
-        assert tried.label == targets_of(case, Y)[i]
 
 
 @every_case
@@ -109,14 +94,3 @@ def test_noise_ends_it() -> None:
     tried = reconstruct(objective_of("softmax"), model, noisy)
     assert not tried.claimed
     assert match(tried.row, X[:1]).verdict == "none"
-
-
-def test_differences_of_gradients_keep_the_direction() -> None:
-    """Recursive variance reduction: both gradients are of the same row."""
-    before, now = model_of("mlp", 64, seed=1), model_of("mlp", 64, seed=2)
-    difference = mean_gradient("mlp", now, X[:1], Y[:1]).first
-    difference = difference - 0.7 * mean_gradient("mlp", before, X[:1], Y[:1]).first
-    along, rank_one = direction(difference)
-    assert rank_one < 1e-5
-    assert match(along, X).at == 0
-    assert match(along, X).verdict == "direction"

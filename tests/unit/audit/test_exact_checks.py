@@ -1,0 +1,117 @@
+"""Masks that are missing, used again or left in a sum: the audit finds each; and it raises no false alarm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs_in_python import checked, fedavg, job_table
+from methods import METHODS, named
+
+from mpifed.audit.exact_checks import ExactChecks, exact_checks
+from mpifed.audit.replay import replay_job
+from mpifed.comm import key_streams
+from mpifed.comm.key_streams import Pad
+from mpifed.comm.masking import channel as masked
+from mpifed.comm.masking.channel import Masked
+from mpifed.comm.masking.neighbour_graph import MaskGraph
+
+LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
+
+
+def found_in(folder: Path, rounds: int = 3, **changes: Any) -> ExactChecks:
+    """What is found in a masked job, played beside the same rounds in the clear."""
+    base = {"rounds": rounds, "record": {"evaluate_every": 0}, "aggregation": {"security": "masked"}}
+    job = checked(job_table(folder, **{"algorithm": fedavg(5)} | base | changes))
+    plain = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
+    return exact_checks(replay_job(job, rounds), replay_job(plain, rounds))
+
+
+def test_one_client_has_no_mask(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody masks with it, so that sums are right."""
+    partners = MaskGraph.partners
+    monkeypatch.setattr(
+        MaskGraph, "partners", lambda graph, one: [p for p in partners(graph, one) if 3 not in (one, p.client)]
+    )
+    found = found_in(six)
+    assert set(found.leaks) == {"no-mask"}
+    assert found.leaks["no-mask"][0] == "client 3 in changes, round 0: 13 numbers, the 1th first"
+
+
+@pytest.mark.parametrize("period", [2, 5])
+def test_nonces_that_come_again(period: int, six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: key_streams.nonce(turn % period, client))
+    found = found_in(six, 12)
+    assert set(found.leaks) == {"repeated-mask"}
+    assert len(found.occurrences["repeated-mask"]) == 6 * (12 - period)
+
+
+def test_a_mask_that_nobody_takes_away(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partners = MaskGraph.partners
+    monkeypatch.setattr(MaskGraph, "partners", lambda graph, one: list(partners(graph, one))[: 4 if one == 0 else None])
+    found = found_in(six, 1)
+    assert found.leaks == {"mask-left": ["changes, round 0: 13 numbers"]}
+
+
+def test_the_end_of_messages_is_not_masked(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Pad.add
+
+    def shorter(self: Pad, masks: Any, message: Any, parts: Any) -> None:
+        add(self, masks, message, [slice(part.start, part.stop - (part is parts[-1])) for part in parts])
+
+    monkeypatch.setattr(Pad, "add", shorter)
+    found = found_in(six, 1).leaks["no-mask"]
+    assert found[0] == "client 0 in changes, round 0: 1 numbers, the 13th first" and found[-1] == "and 3 more"
+
+
+def test_changes_of_last_uploads_without_masks(patches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any mask every number is found, also where clients send changes of what they sent last."""
+    monkeypatch.setattr(Masked, "_mask", lambda *arguments: None)
+    found = found_in(patches, 2, **JOBS["kept"][1])
+    assert set(found.leaks) == {"no-mask"}
+
+
+PAPER = {"name": "hyfdca", "rule": "paper", "inner": 40, "primal": "clear"}
+HINGE = {"name": "hinge", "bias": False, "l2": 0.01}
+JOBS: dict[str, tuple[str, dict[str, Any]]] = {
+    "masked": ("six", {"record": {"evaluate_every": 1}}),
+    "some": ("six", {"participation": {"clients_per_round": 4}}),
+    "two": ("six", {"participation": {"clients_per_round": 2}}),
+    "leaving": ("six", {"participation": LEAVING}),
+    "sealed": ("patches", {"algorithm": {"name": "hyfdca", "primal": "sealed"}, "model": HINGE}),
+    "kept": ("patches", {"algorithm": PAPER, "model": HINGE, "participation": {"clients_per_round": 4}}),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_false_alarm(name: str, request: pytest.FixtureRequest) -> None:
+    folder, changes = JOBS[name]
+    found = found_in(request.getfixturevalue(folder), **changes)
+    assert found.leaks == {}
+    assert found.text.startswith("masks: ") and found.text.endswith(": no zero, no repeat, all cancel")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_false_alarm_of_any_method(name: str, digits: Path, sides: Path, patches: Path, halves: Path) -> None:
+    method = METHODS[name]
+    folder = {"rows": digits, "columns": sides, "cells": patches, "halves": halves}[method.data]
+    model = {"name": "logistic", "bias": False, "l2": 1e-3} if folder in (patches, halves) else {"name": "softmax"}
+    allow = {"allow": ["gradients", "all-losses", "certificate-gradients"]} if folder is sides else {}
+    sums = {"security": "masked"} | allow
+    found = found_in(folder, 2, algorithm=method.control | {"name": named(name)}, model=model, aggregation=sums)
+    assert found.text.startswith("masks: ") and found.leaks == {}
+
+
+def test_what_is_not_examined_is_said(six: Path, encrypted: Callable[..., ExactChecks]) -> None:
+    assert found_in(six, 1, aggregation={"security": "plain"}) == ExactChecks("nothing is masked or encrypted", {})
+    secret = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure"}
+    assert "are not examined" in found_in(six, 1, privacy=secret).text
+    assert encrypted(six).text == "ciphertexts are not examined"
+
+
+@pytest.fixture
+def encrypted() -> Callable[..., ExactChecks]:
+    pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
+    return lambda folder: found_in(folder, 1, aggregation={"security": "encrypted"})
