@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cases import BY_ROWS, CASES, FAMILIES, GRIDS, NEIGHBOURS, NUMBERS, QUICK, REPETITIONS, Planned, chosen, planned
+from cases import BY_ROWS, CASES, FAMILIES, GRIDS, NUMBERS, QUICK, REPETITIONS, Planned, chosen, planned
 from gate import gate, job_path
 from noise import noise_costs
 from prepared import CACHE, HERE, ROOT, base, prepared, prepared_cells, prepared_clients, run
@@ -94,8 +94,8 @@ def data_of(case: str, variant: str, root: Path = ROOT) -> Path:
 def repetition(case: str, ranks: int, rounds: int, variant: str, beside: Path | None) -> dict[str, Any]:
     """One repetition; of mpifed with one of the state in the folder `beside` right after it."""
     data = data_of(case, variant)
-    if variant in NEIGHBOURS:
-        result = json.loads(launched(ranks, str(HERE / "streams.py"), str(NEIGHBOURS[variant]), str(rounds)))
+    if variant == "streams":
+        result = json.loads(launched(ranks, str(HERE / "streams.py"), str(rounds)))
     elif variant in BY_HAND:
         result = by_hand(case, variant, ranks, rounds, data)
     elif variant == "rows":

@@ -68,7 +68,6 @@ NUMBERS = {
         "--set=privacy.noise_multiplier=1.0",
     ],
     "masked": ['--set=aggregation.security="masked"', "--set=server.dedicated=false"],  # all pairs
-    "sparse": ['--set=aggregation.security="masked"', "--set=server.dedicated=false", "--set=masking.neighbours=4"],
     "encrypted": ['--set=aggregation.security="encrypted"', "--set=server.dedicated=false"],
     "search": ["--set=aggregation.arithmetic=float", "--set=algorithm.rule=line-search"],
     "exact32": ['--set=aggregation.bounds."{sum}.value"={bound}', "--set=aggregation.scales.{sum}={scale}"],
@@ -97,7 +96,7 @@ CASES = {
     "torch-cnn": torch("cnn", 10),
     "torch-2nn": torch("mlp", 60),
     "channels": Case(
-        10, 30, "gradients", ("exact", "streams", "masked", "streams-sparse", "sparse", "encrypted"), "case1.toml",
+        10, 30, "gradients", ("exact", "streams", "masked", "encrypted"), "case1.toml",
         family="channels",
     ),
     "hyfdca": cells("grid", 5e-4),
@@ -107,7 +106,6 @@ CASES = {
     "alg3-b100": columns("alg3", 100, ranks=(2,)),
     "alg4-b100": columns("alg4", 100, ranks=(2,)),
 }  # fmt: skip
-NEIGHBOURS = {"streams": 9, "streams-sparse": 4}  # of each client of case 1
 BY_ROWS = {"alg3-b1000": "1", "alg4-b1000": "alg2"}
 FAMILIES = tuple(dict.fromkeys(case.family for case in CASES.values()))
 QUICK = ("2", "alg3-b100")  # the cases of --quick: that the loops by hand run

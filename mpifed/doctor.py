@@ -235,7 +235,7 @@ def key_streams() -> Iterator[CheckResult]:
     """The time to compute masks, which the masked channel takes for each partner of a client."""
     ms = 1e3 * min(_seconds_of_masks() for _ in range(5))
     what = f"masked channel: {ms:.2g} ms for 10^6 values of a key stream (AES-128)"
-    remedy = "this processor or build lacks AES instructions: set [masking] neighbours"
+    remedy = "this processor or build lacks AES instructions: masked rounds will take long"
     yield CheckResult.of(ms > _SLOW_MS, what, remedy)
 
 

@@ -30,10 +30,7 @@ _FEW = 20  # up to so many clients, every pair shares a mask
 
 def neighbours(job: Job, n: int) -> int:
     """Least number of partners of each of n clients for positions that all clients fill."""
-    chosen = job.masking.neighbours
-    if chosen is None:
-        return n - 1 if n <= _FEW else min(n - 1, enough(n, job.participation.max_dropouts))
-    return min(n - 1, 2 * -(-chosen // 2))
+    return n - 1 if n <= _FEW else min(n - 1, enough(n, job.participation.max_dropouts))
 
 
 def missing_streams(streams: Streams, job: Job) -> list[str]:

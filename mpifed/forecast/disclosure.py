@@ -30,7 +30,6 @@ class View(NamedTuple):
     ranks: int
     at_server: int  # number of clients that rank 0 hosts
     partners: int  # number of clients with whom each client shares masks
-    withstands: int  # number of partners needed to withstand collusion of a third of the clients
     leave: int = 0  # number of clients that may drop out before they have uploaded
 
     @property
@@ -239,15 +238,10 @@ def _masked(view: View) -> Iterator[str]:
         yield "the server and any clients together learn the sum of all others' uploads, and no more"
     else:
         yield f"the server and all {k} partners of a client could open its upload"
-    if not everybody and k >= view.withstands:
+    if not everybody:
         yield (
             "if a third of all clients, chosen beforehand, collude with it, it learns the sum of the others' uploads "
             "and no more, except with probability 2^-40"
-        )
-    elif not everybody:
-        yield (
-            f"each client needs {view.withstands} partners to withstand collusion of a third of all clients, except "
-            "with probability 2^-40"
         )
     if len(view.cells.columns.members) > 1:
         yield "values of columns are masked among the holders of those columns"

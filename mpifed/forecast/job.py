@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from mpifed.comm.accumulate import make_sum
-from mpifed.comm.masking.neighbour_graph import enough
 from mpifed.comm.placement import place
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, ToClients
@@ -211,9 +210,8 @@ def _states_bytes(scenario: Scenario, host: NDArray[np.int64], now: Round) -> in
 
 
 def _view(job: Job, data: store.ShardFolder, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
-    withstands = enough(int(now.present.sum()), job.participation.max_dropouts) if partners else 0
     leave, of_server = job.participation.max_dropouts if job.participation.dropout_rate else 0, int((host == 0).sum())
-    return View(job.protection(), cells_of(data), now.present, ranks, of_server, partners, withstands, leave)
+    return View(job.protection(), cells_of(data), now.present, ranks, of_server, partners, leave)
 
 
 def _keys(job: Job, data: store.ShardFolder, now: Round, round_cost: MeasuredCost) -> dict[str, float]:

@@ -96,13 +96,6 @@ class RecordTable(JobTable):
     """Rounds of which all messages are recorded, for `mpifed audit`."""
 
 
-class MaskingTable(JobTable):
-    """Settings of masked aggregation."""
-
-    neighbours: Positive | None = None
-    """Clients with whom each shares masks; where absent, as many as are safe."""
-
-
 class EncryptionTable(JobTable):
     """Settings of encrypted aggregation."""
 

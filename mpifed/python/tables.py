@@ -12,7 +12,7 @@ from mpifed.job import schema
 
 if TYPE_CHECKING:
     Participation, Aggregation, Record = schema.ParticipationTable, schema.AggregationTable, schema.RecordTable
-    Stop, Compute, Masking = schema.StopTable, schema.ComputeTable, schema.MaskingTable
+    Stop, Compute = schema.StopTable, schema.ComputeTable
     Encryption, SimulatedNetwork = schema.EncryptionTable, schema.SimulatedNetworkTable
 else:
 
@@ -43,6 +43,5 @@ else:
     Record = _reporting("Record", schema.RecordTable)
     Stop = _reporting("Stop", schema.StopTable)
     Compute = _reporting("Compute", schema.ComputeTable)
-    Masking = _reporting("Masking", schema.MaskingTable)
     Encryption = _reporting("Encryption", schema.EncryptionTable)
     SimulatedNetwork = _reporting("SimulatedNetwork", schema.SimulatedNetworkTable)

@@ -107,7 +107,7 @@ PARTS = {"model": OBJECTIVES, "algorithm": ALGORITHMS, "minimize": TERMS, "regul
 MORE: dict[str, Any] = {
     "regularizer": {"name": "l1", "weight": 1e-3}, "simulated_network": {"name": "lte"}, "stop": {"kkt_residual": 1e-2},
     "participation": {"clients_per_round": 3}, "sweep": {"seeds": 2}, "constraint": [{"name": "loss", "limit": 1.5}],
-    "server": {"dedicated": True}, "masking": {"neighbours": 2}, "compute": {"dtype": "float64"}, **private(),
+    "server": {"dedicated": True}, "compute": {"dtype": "float64"}, **private(),
 }  # fmt: skip
 
 

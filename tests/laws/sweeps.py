@@ -1,6 +1,7 @@
 """Several sweeps in one launch: `sweeps.py FOLDER JOB...` runs each into a folder of its name.
 
-Every other rank does without compiled loops, which must not change a bit.
+Every other rank does without compiled loops, which must not change a bit. Where the name of a job has `sparse`, masks
+are along a sparser graph than all pairs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from shared_data import SharedData, shared_data
+from sparse_masks import sparsest
 
+from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED
@@ -22,11 +25,16 @@ from mpifed.run.command import How, run_command
 
 def ended(job: Path, out: Path) -> int:
     """The exit code of one of them, as `mpifed run` would have it."""
+    dense = Masked.neighbours
+    if "sparse" in job.stem:
+        Masked.neighbours = sparsest  # type: ignore[method-assign]
     try:
         return run_command(job, (), out, None, How(progress="none"))
     except SystemExit as end:
         assert isinstance(end.code, int)
         return end.code
+    finally:
+        Masked.neighbours = dense  # type: ignore[method-assign]
 
 
 @contextmanager

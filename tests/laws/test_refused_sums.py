@@ -184,12 +184,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         {"aggregation": {"security": "masked"}, "participation": {"clients_per_round": 7, "max_dropouts": 3}}, ROWS,
         r"max_dropouts = 3: there are 7 clients in a round, and masked sums need 8",
     ),
-    "too few neighbours, masked": (
-        {"aggregation": {"security": "masked"}, "participation": {"max_dropouts": 2}, "masking": {"neighbours": 4}},
-        ROWS,
-        r"max_dropouts = 2: each client has 4 others .* needs 5.*neighbours",
-    ),
-    "no neighbours": ({"masking": {"neighbours": 0}}, ROWS, r"\[masking\] neighbours"),
     "needs everybody": (
         VERTICAL | {"participation": {"dropout_rate": 0.1, "max_dropouts": 1}}, COLUMNS,
         r'dropout_rate = 0\.1: "vertical-sgd" needs all clients',
@@ -245,7 +239,7 @@ def test_a_threshold_scheme_without_its_library(digits: Path, tmp_path: Path) ->
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", ["no such field", "too few neighbours, masked"])
+@pytest.mark.parametrize("name", ["no such field", "too few for so many to leave, masked"])
 def test_a_job_that_cannot_be_on_several_ranks(
     name: str, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:

@@ -414,7 +414,6 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "sealed": ("four", {"algorithm": {"name": "hyfdca", "primal": "sealed"}, "model": HINGE}),
     "kept": ("patches", {"algorithm": PAPER, "model": HINGE, "participation": {"clients_per_round": 4}}),
     "encrypted": ("six", {"aggregation": {"security": "encrypted"}}),
-    "sparse": ("twenty", {"masking": {"neighbours": 4}}),
 }
 
 

@@ -199,19 +199,6 @@ def test_clients_who_mask_in_two_groups(six: Path, audit: Audit, monkeypatch: py
     assert "client 0 in changes, round 0: 2 of 5 at 13 numbers" in found["few-streams"]
 
 
-def test_groups_of_as_many_partners_as_are_asked_for(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    partners = MaskGraph.partners
-
-    def near(graph: MaskGraph, one: int) -> Any:
-        graph.near = {client: np.delete(graph.asked, client) for client in graph.asked.tolist()}
-        return [partner for partner in partners(graph, one) if partner.client // 3 == one // 3]
-
-    monkeypatch.setattr(MaskGraph, "partners", near)
-    found, _ = audit(six, masking={"neighbours": 2})
-    assert set(found) == {"few-streams"}
-    assert "changes, round 0: clients fall into 2 groups, of 3, 3" in found["few-streams"]
-
-
 def test_fewer_neighbours_than_the_job_has(six: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Masked, "neighbours", lambda self, n: 2)
     found, _ = audit(six)

@@ -92,13 +92,6 @@ def test_masks_with_drop_outs(job: Path) -> None:
     assert "any clients together" not in text
 
 
-def test_masks_on_a_graph_that_is_too_sparse(job: Path) -> None:
-    text = told(job, "masked", "masking.neighbours=2")
-    assert "each of 2 of the 7 others" in text
-    assert "the server and all 2 partners of a client could open its upload" in text
-    assert "each client needs 4 partners to withstand collusion of a third of all clients" in text
-
-
 def test_masks_on_a_graph_that_is_enough(tmp_path: Path, job: Path, launch: Callable[..., Any]) -> None:
     made = launch(
         0, "data", "synthetic", "--samples", 600, "--features", 3, "--split", "rows", "--clients", 300,

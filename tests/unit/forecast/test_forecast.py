@@ -132,14 +132,6 @@ def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, cha
     assert ("cryptography" in forecast_text(found)) == sealed
 
 
-def test_a_masked_round_with_a_sparse_graph(job: Path, tmp_path: Path) -> None:
-    changes = ("aggregation.security=masked", "masking.neighbours=4", "participation.max_dropouts=1")
-    found = forecast(job, changes, ranks=2)
-    ran(job, changes, tmp_path / "run")
-    check_bytes(found, tmp_path / "run")
-    assert "each client shares a mask with each of 4 of the 7 others" in forecast_text(found)
-
-
 def test_a_dear_encryption_is_rehearsed_in_part(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every ciphertext of a whole round would take longer than the test may."""
     pytest.importorskip("tno.mpc.encryption_schemes.paillier")
