@@ -335,16 +335,15 @@ def make_sum(
     exact: bool,
     dtype: str,
     bounds: Mapping[str, float] = MappingProxyType({}),
-    scales: Mapping[str, float] = MappingProxyType({}),
     target_scale: float = 1.0,
 ) -> Sum:
     """Sum of an exchange's answers, of up to `clients` clients.
 
-    `exact`: exact sums, or else sums in `dtype`. `bounds` and `scales`: by "exchange.field" or a record of fields; they
-    override those that the algorithm declares. Raises UsageError when a field's bound and scale fit no grid.
+    `exact`: exact sums, or else sums in `dtype`. `bounds`: by "exchange.field" or a record of fields; they override
+    those that the algorithm declares. Raises UsageError when a field's bound and scale fit no grid.
     """
     dtype = "float64" if exchange.off_clock else dtype
-    places = places_of(exchange, clients, dtype, exact, bounds, scales, target_scale)
+    places = places_of(exchange, clients, dtype, exact, bounds, target_scale)
     if exact:
         return ExactSum(exchange.fields, places)
     return FloatSum(exchange.fields, places, exchange.summed is not None)

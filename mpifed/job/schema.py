@@ -70,8 +70,6 @@ class AggregationTable(JobTable):
     """Exchanges or fields, by name, that may reveal sums of fewer clients."""
     bounds: dict[str, Factor] = {}
     """Largest absolute value of an upload, by "exchange.field"; it sets the integers' size."""
-    scales: dict[str, Factor] = {}
-    """Step of the grid to which uploads are rounded, by "exchange.field"."""
 
 
 class RecordTable(JobTable):

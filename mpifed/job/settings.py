@@ -81,7 +81,6 @@ class Settings(schema.JobTable):
             "exact": self.aggregation.arithmetic != "float",
             "dtype": self.compute.dtype,
             "bounds": self.aggregation.bounds,
-            "scales": self.aggregation.scales,
             "target_scale": problem.target_scale,
         }
 
