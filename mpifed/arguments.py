@@ -21,7 +21,7 @@ _NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
 _DEPTH, _MOST_FOLDERS = 4, 2000  # of the folders in which a shell's completion looks for runs
 _TABLES = (
     "data", "model", "algorithm", "client_optimizer", "server_optimizer", "minimize", "constraint", "regularizer",
-    "participation", "aggregation", "encryption", "record", "server", "compute", "stop", "privacy", "audit",
+    "participation", "aggregation", "record", "server", "compute", "stop", "privacy", "audit",
     "simulated_network", "observe", "sweep",
 )  # fmt: skip
 _OBSERVERS = ("tensorboard", "mlflow")  # by name: their module loads more than a shell waits for

@@ -25,7 +25,7 @@ import numpy as np
 from mpifed.batch.cluster import partitions
 from mpifed.batch.plugin import plugin, plugins
 from mpifed.batch.slurm import has
-from mpifed.comm.encryption.schemes import SCHEMES, library_of
+from mpifed.comm.encryption import bfv
 from mpifed.comm.key_streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.mpi import PMI, family_of, launched_rank, launched_ranks, library
 from mpifed.comm.transport import Alone, connect
@@ -246,17 +246,12 @@ def _seconds_of_masks() -> float:
 
 
 def encryption() -> Iterator[CheckResult]:
-    loadable, missing = [], []
-    for scheme, (_, module) in SCHEMES.items():
-        name = f"{scheme} ({module.partition('.')[0]})"
-        try:
-            library_of(scheme, module, "encrypted")
-            loadable.append(name)
-        except UsageError:
-            missing.append(name)
-    what = f"{', '.join(loadable)}{'; not ' * bool(missing)}{', '.join(missing)}"
-    if not loadable:
-        what = f"none of {', '.join(missing)}; if a job needs it, pip install 'mpifed[encrypted]'"
+    """Whether the library of the encrypted channel is there; a job that needs it says so."""
+    try:
+        bfv.library()
+        what = "BFV (seal)"
+    except UsageError:
+        what = "no seal; if a job needs it, pip install 'mpifed[encrypted]'"
     yield CheckResult("ok", f"encrypted channel: {what}")
 
 

@@ -39,7 +39,7 @@ KNOWN: dict[str, dict[str, int | None]] = {
     },
     "encrypted": {
         _KEY: None, f"{_KEY} so far": None,
-        "secret key of the encryption, sealed for the clients": None, "part of an opening": None, "opened sum": None,
+        "secret key of the encryption, sealed for the clients": None, "opened sum": None,
     },
 }  # fmt: skip  # by channel, its kinds of notes and their sizes in bytes, where fixed
 

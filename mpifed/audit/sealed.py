@@ -123,10 +123,10 @@ def _fillers(
 
 def _ciphertexts(replay: Replay) -> Callable[[list[RecordedMessage]], Iterator[tuple[NDArray[np.uint64], int]]]:
     """Function of an upload that gives (numbers of its ciphertexts, modulus) for each modulus."""
+    from mpifed.comm.encryption.bfv import Bfv
     from mpifed.comm.encryption.bundles import words
-    from mpifed.comm.encryption.schemes import make_scheme
 
-    scheme = make_scheme(replay.job.protection(), replay.algorithm.problem.clients)
+    scheme = Bfv()
 
     def opened(upload: list[RecordedMessage]) -> Iterator[tuple[NDArray[np.uint64], int]]:
         by_modulus: dict[int, list[NDArray[np.uint64]]] = {}

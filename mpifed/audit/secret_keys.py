@@ -97,10 +97,10 @@ def shared_randomness(
     replay: Replay, uploads: Sequence[RecordedMessage], messages: Sequence[RecordedMessage]
 ) -> tuple[int, list[str]]:
     """(number of ciphertexts, descriptions of pairs with the same or nearly the same randomness)."""
+    from mpifed.comm.encryption.bfv import Bfv
     from mpifed.comm.encryption.bundles import randomness
-    from mpifed.comm.encryption.schemes import make_scheme
 
-    scheme = make_scheme(replay.job.protection(), replay.algorithm.problem.clients)
+    scheme = Bfv()
     publics = dict.fromkeys(
         message.data.tobytes() for message in messages if message.what == "public key of the encryption"
     )

@@ -17,7 +17,6 @@ from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.tables import Table
 from mpifed.job.settings import Settings
 from mpifed.observers import Observer, observer_name
-from mpifed.privacy.protection import one_key
 from mpifed.shards.store import ShardFolder
 
 
@@ -39,7 +38,7 @@ class View(NamedTuple):
     @property
     def one_key(self) -> bool:
         """Whether all clients hold a key that opens every ciphertext."""
-        return one_key(self.protection)
+        return self.protection.channel == "encrypted"
 
 
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
@@ -248,13 +247,8 @@ def _masked(view: View) -> Iterator[str]:
 
 
 def _encrypted(view: View) -> Iterator[str]:
-    scheme = view.protection.scheme
-    if view.one_key:
-        yield f"encrypted ({scheme}): all clients share the secret key, which the server lacks"
-        yield "the server and any one client together could open every upload"
-    else:
-        yield f"encrypted ({scheme}): each client has its own share of the key, and it takes all of them to open a sum"
-        yield "the server and any clients together learn the sum of all others' uploads, and no more"
+    yield "encrypted (BFV): all clients share the secret key, which the server lacks"
+    yield "the server and any one client together could open every upload"
 
 
 def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.cost_accounts import CostAccount
-from mpifed.comm.encryption.schemes import SharedKeyScheme
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.placement import Placement
 from mpifed.comm.transport import Alone
@@ -60,7 +59,7 @@ class _Rehearsal(Aggregator):
         self._hosts, self._counted_s, self._answered_s, self.opening_s = scenario.hosts, 0.0, 0.0, 0.0
         channel: Any = self.channel  # of the class that its name says
         self._sampled: SampledEncryption | None = None
-        if channel.name == "encrypted" and isinstance(channel.scheme, SharedKeyScheme):
+        if channel.name == "encrypted":
             channel.scheme = self._sampled = SampledEncryption(channel.scheme)
         self.make_ready(all_exchanges(scenario.algorithm))
         self.check_rounds(

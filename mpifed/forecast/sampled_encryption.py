@@ -1,6 +1,6 @@
 """Encryption in a rehearsal: each operation is run a few times, and the time of the skipped ones is added up.
 
-Paillier takes 8 ms for 31 numbers, and a rehearsal must not take as long as the round itself.
+A rehearsal must not take as long as the round itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OFTEN, _LONG_S = 4, 0.01  # each operation is run until it has been run so ofte
 
 
 class SampledEncryption:
-    """A scheme with one key whose ciphertexts hold their numbers in the clear and are as long as real ones."""
+    """A scheme whose ciphertexts hold their numbers in the clear and are as long as real ones."""
 
     def __init__(self, scheme: Any) -> None:  # of any scheme: no library has types
         self._scheme = scheme

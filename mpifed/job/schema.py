@@ -94,16 +94,6 @@ class RecordTable(JobTable):
     """Rounds of which all messages are recorded, for `mpifed audit`."""
 
 
-class EncryptionTable(JobTable):
-    """Settings of encrypted aggregation."""
-
-    scheme: Literal["bfv", "threshold-bfv", "paillier"] = "bfv"
-    """bfv: packed, fast, the clients share one key; threshold-bfv: no party has the whole key; paillier: as in HyFDCA's
-    paper."""
-    key_bits: Literal[2048, 3072, 4096] = 2048
-    """Bits of Paillier's modulus."""
-
-
 class AuditTable(JobTable):
     """Findings that `mpifed audit` accepts."""
 

@@ -13,7 +13,7 @@ from mpifed.job import schema
 if TYPE_CHECKING:
     Participation, Aggregation, Record = schema.ParticipationTable, schema.AggregationTable, schema.RecordTable
     Stop, Compute = schema.StopTable, schema.ComputeTable
-    Encryption, SimulatedNetwork = schema.EncryptionTable, schema.SimulatedNetworkTable
+    SimulatedNetwork = schema.SimulatedNetworkTable
 else:
 
     def _reporting(name: str, table: type[BaseModel]) -> type[BaseModel]:
@@ -43,5 +43,4 @@ else:
     Record = _reporting("Record", schema.RecordTable)
     Stop = _reporting("Stop", schema.StopTable)
     Compute = _reporting("Compute", schema.ComputeTable)
-    Encryption = _reporting("Encryption", schema.EncryptionTable)
     SimulatedNetwork = _reporting("SimulatedNetwork", schema.SimulatedNetworkTable)

@@ -172,7 +172,7 @@ def tables(draw: st.DrawFn, data: dict[str, Path], typed: bool) -> dict[str, Any
     for key in draw(st.lists(st.sampled_from(sorted(MORE)), max_size=1)):
         found[key] = MORE[key]
     for _ in range(draw(st.integers(1, 3))):
-        name = draw(st.sampled_from(sorted({*found, *MORE, "audit", "encryption", "seed"})))
+        name = draw(st.sampled_from(sorted({*found, *MORE, "audit", "seed"})))
         inner = found.get(name)
         if name in ("name", "rounds", "seed") or (not typed and draw(st.integers(0, 3)) == 0):
             found[name] = draw(of_type({"name": str}.get(name, int)) if typed else values)

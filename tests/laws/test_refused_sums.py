@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -198,20 +197,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         {"aggregation": {"security": "masked", "min_clients": 9}}, ROWS,
         r"\[aggregation\] min_clients = 9: there are 8 clients",
     ),
-    "no such scheme": ({"encryption": {"scheme": "rsa"}}, ROWS, r"\[encryption\] scheme"),
-    "a short key": ({"encryption": {"scheme": "paillier", "key_bits": 1024}}, ROWS, r"\[encryption\] key_bits"),
-    "a threshold, and some are left out": (
-        {
-            "aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
-            "participation": {"clients_per_round": 4},
-        }, ROWS, r"clients_per_round = 4: a threshold scheme .* all 8 clients",
-    ),
-    "a threshold, and some leave": (
-        {
-            "aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
-            "participation": {"max_dropouts": 1},
-        }, ROWS, r"max_dropouts = 1: a threshold scheme .* all 8 clients",
-    ),
     "a transcript of floats": (
         {"aggregation": {"arithmetic": "float"}, "record": {"transcript": 1}}, ROWS,
         r'\[aggregation\] arithmetic = "float"',
@@ -229,13 +214,6 @@ def test_a_job_that_cannot_be(name: str, digits: Path, sides: Path, tmp_path: Pa
         run(checked(given), Alone(), tmp_path / "run")
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run" / "history.csv").exists()
-
-
-@pytest.mark.skipif(importlib.util.find_spec("openfhe") is not None, reason="the library is there, and others try it")
-def test_a_threshold_scheme_without_its_library(digits: Path, tmp_path: Path) -> None:
-    tables = {"aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"}}
-    with pytest.raises(UsageError, match=r"threshold-bfv.*openfhe"):
-        run(checked(table(digits, AVG, rounds=1) | tables), Alone(), tmp_path / "run")
 
 
 @pytest.mark.launch

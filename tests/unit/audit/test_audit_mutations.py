@@ -313,17 +313,6 @@ def test_ciphertexts_that_are_made_much_alike(
     assert "the 1th of client 0 in changes, turn 0, and the 1th of client 1" in found["same-randomness"]
 
 
-def test_ciphertexts_of_paillier_with_one_randomness(
-    two: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any
-) -> None:
-    pytest.importorskip("tno.mpc.encryption_schemes.paillier", reason="needs the extra `paillier`")
-    from mpifed.comm.encryption import paillier
-
-    monkeypatch.setattr(paillier.secrets, "randbelow", lambda n: 12345)
-    found = leaks(two, "--rounds", "1", channel="encrypted", encryption={"scheme": "paillier"})
-    assert "same-randomness" in found
-
-
 @pytest.mark.parametrize("before", [0, 3])
 def test_a_key_is_sent_along(before: int, six: Path, leaks: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     """At any byte of a message."""

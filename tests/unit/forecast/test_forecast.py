@@ -132,20 +132,6 @@ def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, cha
     assert ("cryptography" in forecast_text(found)) == sealed
 
 
-def test_a_dear_encryption_is_rehearsed_in_part(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every ciphertext of a whole round would take longer than the test may."""
-    pytest.importorskip("tno.mpc.encryption_schemes.paillier")
-    from mpifed.comm.encryption.paillier import PackedPaillier
-
-    played = []
-    encrypt = PackedPaillier.encrypt
-    monkeypatch.setattr(PackedPaillier, "encrypt", lambda self, values: played.append(1) or encrypt(self, values))
-    found = forecast(job, ("aggregation.security=encrypted", "encryption.scheme=paillier"), ranks=2)
-    (exchange,) = found["exchanges"]
-    ciphertexts = exchange["up_bytes"] / 512
-    assert ciphertexts > 80 and len(played) < ciphertexts / 2
-
-
 def test_rounds_that_are_void(job: Path) -> None:
     found = forecast(job, ("participation.max_dropouts=1", "participation.dropout_rate=0.1"), ranks=1)
     assert found["void_chance"] == pytest.approx(1 - 0.9**8 - 8 * 0.1 * 0.9**7)
