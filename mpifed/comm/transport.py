@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.allreduce import AUTO, Direct, FastestReduction, Reduction, SharedArrays, Timings, pieces
+from mpifed.comm.allreduce import AUTO, FastestReduction, SharedArrays, Timings, pieces
 from mpifed.comm.mpi import Communicator, is_mpich, load, world
 from mpifed.comm.node_map import NodeMap
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
@@ -104,7 +104,6 @@ class MPITransport:
         self.nodes = list(node_map.nodes)
         self.node_rank, self.node_size = node_map.rank_within(self.rank), node_map.size_of(self.rank)
         self.reduction = FastestReduction(comm, node_map, reduction)
-        self.direct: Reduction = Direct(comm)  # also takes arrays on a device, if the MPI library is CUDA-aware
 
     def barrier(self) -> None:
         self._comm.Barrier()

@@ -115,8 +115,6 @@ class ComputeTable(JobTable):
     """gpu: a CUDA device, by CuPy; auto: one if there is any."""
     memory_gib: Factor | None = None
     """Memory of the device for rows of data, in GiB; most of what is free where absent."""
-    mpi: Literal["host", "device"] = "host"
-    """Memory from which MPI takes plain sums; device: where the MPI library can."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of models and of local arithmetic."""
 
