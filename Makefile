@@ -108,9 +108,8 @@ check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff form
 	$(LAUNCH) $(BIN)/python -m pytest $(CHEAP) --numprocesses $(WORKERS) --dist loadfile
 
 # what can depend on the version of Python: the command line, TOML, types and signatures, what is read from sources or
-# imported by name, the interface in Python and its documents; one run of each algorithm; and the threshold scheme, whose
-# wheels are for 3.10
-OF_PYTHON = $(addprefix tests/unit/,core explain files job python results comm/test_threshold_bfv.py test_cli.py \
+# imported by name, the interface in Python and its documents; and one run of each algorithm
+OF_PYTHON = $(addprefix tests/unit/,core explain files job python results test_cli.py \
   test_docs.py test_layers.py test_types.py) $(addprefix tests/laws/,test_own_classes.py \
   test_own_states.py test_conformance.py::test_runs_are_resumable)
 

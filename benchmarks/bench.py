@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cases import BY_ROWS, CASES, FAMILIES, GRIDS, NEIGHBOURS, NUMBERS, QUICK, REPETITIONS, Planned, chosen, planned
+from cases import BY_ROWS, CASES, FAMILIES, NUMBERS, QUICK, REPETITIONS, Planned, chosen, planned
 from gate import gate, job_path
 from noise import noise_costs
 from prepared import CACHE, HERE, ROOT, base, prepared, prepared_cells, prepared_clients, run
@@ -65,8 +65,7 @@ def by_hand(case: str, variant: str, ranks: int, rounds: int, data: Path) -> dic
 def job_of(case: str, rounds: int, data: Path, numbers: str, root: Path = ROOT) -> list[str]:
     """The job of a case, and the settings that a variant changes, as arguments of `mpifed run`."""
     changes = [*CASES[case].changes, f"--set=rounds={rounds}", f"--set=data.path={data}"]
-    form = {"sum": CASES[case].sum, **GRIDS.get(data.name.split("-")[0], {})}
-    changes += [change.format(**form) for change in NUMBERS[numbers]]
+    changes += NUMBERS[numbers]
     return [job_path(CASES[case].job or f"case{case}.toml", root), *changes]
 
 
@@ -94,8 +93,8 @@ def data_of(case: str, variant: str, root: Path = ROOT) -> Path:
 def repetition(case: str, ranks: int, rounds: int, variant: str, beside: Path | None) -> dict[str, Any]:
     """One repetition; of mpifed with one of the state in the folder `beside` right after it."""
     data = data_of(case, variant)
-    if variant in NEIGHBOURS:
-        result = json.loads(launched(ranks, str(HERE / "streams.py"), str(NEIGHBOURS[variant]), str(rounds)))
+    if variant == "streams":
+        result = json.loads(launched(ranks, str(HERE / "streams.py"), str(rounds)))
     elif variant in BY_HAND:
         result = by_hand(case, variant, ranks, rounds, data)
     elif variant == "rows":

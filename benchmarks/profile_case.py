@@ -17,7 +17,7 @@ from statistics import median
 from typing import NamedTuple
 
 from bench import BY_HAND, data_of, job_of, launched
-from cases import CASES, NEIGHBOURS, NUMBERS
+from cases import CASES, NUMBERS
 from kinds import GLUE, KINDS, Own, by_kind, largest, merged
 from prepared import HERE
 from profiled import WARM_UP
@@ -89,7 +89,7 @@ def profiled_variant(case: str, variant: str | None) -> str:
     if variant is None:
         return "exact" if "exact" in runs else runs[0]
     if variant not in runs:
-        why = "is no run of mpifed" if variant in {*BY_HAND, *NEIGHBOURS, "rows"} else "is not known"
+        why = "is no run of mpifed" if variant in {*BY_HAND, "rows", "streams"} else "is not known"
         raise ValueError(f"--variant {variant}: {why}; case {case} has {', '.join(runs)}")
     return variant
 

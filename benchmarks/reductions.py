@@ -1,11 +1,11 @@
-"""Every algorithm that sums long arrays of int64 over the ranks, against the length, and whether work hides it.
+"""Sums of long arrays of int64 over the ranks, against the length, and whether work hides it.
 
     OMP_NUM_THREADS=1 mpiexec -n 2 python benchmarks/reductions.py [--nodes K] [--values M ...] [--json FILE]
 
 Rank 0 prints a table. floor: a copy of the array in memory, which every rank makes at least; bare: the one call of the
-MPI library, from here; the others are of `mpifed.comm.allreduce`; "in place" is that of arrays which stand in shared
-memory, as long ones do. Times are medians, of the slowest rank each
-time, over repetitions that are interleaved; the ranks begin together. --nodes has the ranks play so many nodes.
+MPI library, from here; "direct" is that of `mpifed.comm.allreduce`, "nodes" its sum of arrays which stand in shared
+memory, as long ones do under MPICH. Times are medians, of the slowest rank each time, over repetitions that are
+interleaved; the ranks begin together. --nodes has the ranks play so many nodes.
 `hidden` is the part of an MPI_Allreduce that is hidden behind as much work as it takes itself: the same
 products of matrices are done before a blocking call, and after a nonblocking one whose end is then waited for.
 """
@@ -28,7 +28,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mpifed.comm.allreduce import NODES, ByNode, Direct, Everywhere, FastestReduction, NodeRanks, Reduction
+from mpifed.comm.allreduce import NODES, Direct, Reductions
 from mpifed.comm.node_map import NodeMap
 
 COMM = MPI.COMM_WORLD
@@ -41,35 +41,22 @@ def slowest(act: Callable[[], object]) -> float:
     return float(COMM.allreduce(time.perf_counter() - start, MPI.MAX))
 
 
-def contenders(nodes: NodeMap) -> dict[str, Reduction]:
-    algorithms: dict[str, Reduction] = {
-        "direct": Direct(COMM), "everywhere": Everywhere(COMM),
-        "shared memory": ByNode(NodeRanks(COMM, NodeMap.even(COMM.size, COMM.size))),
-    }  # fmt: skip
-    if nodes.many > 1:
-        algorithms[f"{nodes.many} nodes"] = ByNode(NodeRanks(COMM, nodes))
-    return algorithms
-
-
-def reductions(
-    algorithms: dict[str, Reduction], values: int, times: int, nodes: NodeMap
-) -> dict[str, dict[str, float]]:
+def reductions(values: int, times: int, nodes: NodeMap) -> dict[str, dict[str, float]]:
     """Seconds by call and algorithm."""
     mine, total = np.arange(values) + COMM.rank, np.empty(values, dtype=np.int64)
-    here = total if COMM.rank == 0 else None
+    here, direct = total if COMM.rank == 0 else None, Direct(COMM)
     acts: dict[tuple[str, str], Callable[[], object]] = {
         ("reduce", "floor"): lambda: np.copyto(total, mine),
         ("reduce", "bare"): lambda: COMM.Reduce(mine, here, op=MPI.SUM),
+        ("reduce", "direct"): lambda: direct.reduce(mine, mine),
         ("reduce_all", "floor"): lambda: np.copyto(total, mine),
         ("reduce_all", "bare"): lambda: COMM.Allreduce(mine, total, op=MPI.SUM),
+        ("reduce_all", "direct"): lambda: direct.reduce_all(mine, mine),
     }
-    for name, algorithm in algorithms.items():
-        acts["reduce", name] = partial(algorithm.reduce, mine, mine)
-        acts["reduce_all", name] = partial(algorithm.reduce_all, mine, mine)
-    arrays = FastestReduction(COMM, nodes, NODES).shared(values, mine.dtype)
+    arrays = Reductions(COMM, nodes, NODES).shared(values, mine.dtype)
     if arrays is not None:
-        acts["reduce", "in place"] = partial(arrays.reduce, slice(values))
-        acts["reduce_all", "in place"] = arrays.reduce_all
+        acts["reduce", "nodes"] = partial(arrays.reduce, slice(values))
+        acts["reduce_all", "nodes"] = arrays.reduce_all
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(times + 1):
         for key, act in acts.items():
@@ -113,9 +100,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     nodes = NodeMap.even(COMM.size, -(-COMM.size // given.nodes))
-    algorithms, rows = contenders(nodes), []
+    rows = []
     for values in given.values:
-        calls = reductions(algorithms, values, given.times, nodes)
+        calls = reductions(values, given.times, nodes)
         rows += [{"values": values, "call": call, "seconds": seconds} for call, seconds in calls.items()]
         rows[-1]["hidden"] = hidden(values, given.times)
     if COMM.rank:

@@ -37,7 +37,7 @@ _WHERE = {
     "Privacy": "mpifed.core.privacy",
     "Participation": "mpifed.python.tables", "Aggregation": "mpifed.python.tables",
     "Record": "mpifed.python.tables", "Stop": "mpifed.python.tables", "Compute": "mpifed.python.tables",
-    "Masking": "mpifed.python.tables", "Encryption": "mpifed.python.tables",
+
     "SimulatedNetwork": "mpifed.python.tables",
     "Observer": "mpifed.observers", "TensorBoard": "mpifed.observers", "MLflow": "mpifed.observers",
     "MpifedError": "mpifed.core.errors", "UsageError": "mpifed.core.errors", "DataError": "mpifed.core.errors",

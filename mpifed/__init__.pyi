@@ -55,8 +55,6 @@ from mpifed.python.sweeps import Sweep as Sweep
 from mpifed.python.sweeps import sweep as sweep
 from mpifed.python.tables import Aggregation as Aggregation
 from mpifed.python.tables import Compute as Compute
-from mpifed.python.tables import Encryption as Encryption
-from mpifed.python.tables import Masking as Masking
 from mpifed.python.tables import Participation as Participation
 from mpifed.python.tables import Record as Record
 from mpifed.python.tables import SimulatedNetwork as SimulatedNetwork

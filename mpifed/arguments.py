@@ -15,7 +15,7 @@ Given: TypeAlias = Any  # a value on the command line, before click has converte
 _NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
 _TABLES = (
     "data", "model", "algorithm", "client_optimizer", "server_optimizer", "minimize", "constraint", "regularizer",
-    "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop", "privacy", "audit",
+    "participation", "aggregation", "record", "server", "compute", "stop", "privacy", "audit",
     "simulated_network", "observe", "sweep",
 )  # fmt: skip
 _OBSERVERS = ("tensorboard", "mlflow")  # by name: their module loads more than a shell waits for

@@ -24,7 +24,7 @@ import numpy as np
 
 from mpifed.batch.plugin import plugin, plugins
 from mpifed.batch.slurm import has, misconfigured
-from mpifed.comm.encryption.schemes import SCHEMES, library_of
+from mpifed.comm.encryption import bfv
 from mpifed.comm.key_streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.mpi import PMI, family_of, launched_rank, launched_ranks, library
 from mpifed.comm.transport import Alone, connect
@@ -234,7 +234,7 @@ def key_streams() -> Iterator[CheckResult]:
     """The time to compute masks, which the masked channel takes for each partner of a client."""
     ms = 1e3 * min(_seconds_of_masks() for _ in range(5))
     what = f"masked channel: {ms:.2g} ms for 10^6 values of a key stream (AES-128)"
-    remedy = "this processor or build lacks AES instructions: set [masking] neighbours"
+    remedy = "this processor or build lacks AES instructions: masked rounds will take long"
     yield CheckResult.of(ms > _SLOW_MS, what, remedy)
 
 
@@ -245,17 +245,12 @@ def _seconds_of_masks() -> float:
 
 
 def encryption() -> Iterator[CheckResult]:
-    loadable, missing = [], []
-    for scheme, (_, module) in SCHEMES.items():
-        name = f"{scheme} ({module.partition('.')[0]})"
-        try:
-            library_of(scheme, module, "encrypted")
-            loadable.append(name)
-        except UsageError:
-            missing.append(name)
-    what = f"{', '.join(loadable)}{'; not ' * bool(missing)}{', '.join(missing)}"
-    if not loadable:
-        what = f"none of {', '.join(missing)}; if a job needs it, pip install 'mpifed[encrypted]'"
+    """Whether the library of the encrypted channel is there; a job that needs it says so."""
+    try:
+        bfv.library()
+        what = "BFV (seal)"
+    except UsageError:
+        what = "no seal; if a job needs it, pip install 'mpifed[encrypted]'"
     yield CheckResult("ok", f"encrypted channel: {what}")
 
 

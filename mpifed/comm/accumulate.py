@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.allreduce import Reduction, SharedArrays
+from mpifed.comm.allreduce import SharedArrays
 from mpifed.comm.message_layout import (
     Index,
     Place,
@@ -312,17 +312,11 @@ def join(transport: Transport, field: Array, runs: Runs) -> None:
         transport.join(field, parts)
 
 
-def reduce_in_place(
-    transport: Transport, arrays: Iterable[Array], everywhere: bool, algorithm: Reduction | None = None
-) -> bool:
-    """Replace each array by its sum over all ranks; whether this rank has the sum. Collective.
-
-    `algorithm`: of the reduction, see `mpifed.comm.allreduce`; by default the transport chooses it.
-    """
+def reduce_in_place(transport: Transport, arrays: Iterable[Array], everywhere: bool) -> bool:
+    """Replace each array by its sum over all ranks; whether this rank has the sum. Collective."""
     if transport.size == 1:
         return True
-    by = algorithm or transport
-    add = by.reduce_all if everywhere else by.reduce
+    add = transport.reduce_all if everywhere else transport.reduce
     for array in arrays:
         add(array, array)
     return everywhere or transport.rank == 0
@@ -335,16 +329,15 @@ def make_sum(
     exact: bool,
     dtype: str,
     bounds: Mapping[str, float] = MappingProxyType({}),
-    scales: Mapping[str, float] = MappingProxyType({}),
     target_scale: float = 1.0,
 ) -> Sum:
     """Sum of an exchange's answers, of up to `clients` clients.
 
-    `exact`: exact sums, or else sums in `dtype`. `bounds` and `scales`: by "exchange.field" or a record of fields; they
-    override those that the algorithm declares. Raises UsageError when a field's bound and scale fit no grid.
+    `exact`: exact sums, or else sums in `dtype`. `bounds`: by "exchange.field" or a record of fields; they override
+    those that the algorithm declares. Raises UsageError when a field's bound and scale fit no grid.
     """
     dtype = "float64" if exchange.off_clock else dtype
-    places = places_of(exchange, clients, dtype, exact, bounds, scales, target_scale)
+    places = places_of(exchange, clients, dtype, exact, bounds, target_scale)
     if exact:
         return ExactSum(exchange.fields, places)
     return FloatSum(exchange.fields, places, exchange.summed is not None)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.accumulate import ExactSum, FloatSum, Sum, reduce_in_place
+from mpifed.comm.accumulate import ExactSum, FloatSum, Sum
 from mpifed.comm.message_layout import Index, Place, out_of_bounds, total_out_of_bounds
+from mpifed.comm.transport import Transport
 from mpifed.core.device import Device, any_on_device
 from mpifed.core.exchange import Placed
 from mpifed.core.record import Array, Record, bare_leaves, index, namespace
@@ -29,7 +30,7 @@ class DeviceSum(Sum):
     def __init__(self, host_sum: ExactSum | FloatSum, device: Device) -> None:
         self._host_sum, self._device, self._exact = host_sum, device, isinstance(host_sum, ExactSum)
         self.places, self.message = host_sum.places, host_sum.message
-        self._length, self.aware = host_sum.places[-1].stop, device.aware
+        self._length = host_sum.places[-1].stop
         self._behind = -(-host_sum.message.nbytes // _WORD) * _WORD  # where the results of the bound checks begin
         nbytes = self._behind + _CHECK * len(host_sum.places)
         self._staged: NDArray[np.uint8] = device.pinned(nbytes, np.uint8)
@@ -156,14 +157,6 @@ class DeviceSum(Sum):
         if not self._pending:
             self._host_sum.check(clients)
             return
-        if self.aware:
-            if self._exact:
-                self._check_bounds(self._worst.get())
-            elif not bool(namespace(self._sums).isfinite(self._sums[:-1]).all()):
-                self._buffer.get(out=self._staged)
-                self.message[:] = self._staged[: self.message.nbytes].view(self.message.dtype)
-                self._host_sum.check(clients)
-            return
         self._buffer.get(out=self._staged)
         self._pending = False
         self._check_bounds(self._staged[self._behind :].view(np.float64).reshape(-1, 2))
@@ -179,23 +172,10 @@ class DeviceSum(Sum):
                     raise total_out_of_bounds(place, block, largest)
                 raise out_of_bounds(place, int(client) - 1, largest)
 
-    def reduce(self, transport: Any, everywhere: bool) -> np.ndarray | None:  # with CuPy's arrays
-        """As `Sum.reduce`; from device memory where MPI is CUDA-aware."""
-        if not self.aware:
-            reduced = self._host_sum.reduce(transport, everywhere)
-            self.message = self._host_sum.message  # it may have moved into memory that the ranks share
-            return reduced
-        if self._pending:
-            self._sums[-1:] = self._device.record(self.message[-1:])
-            self._pending = False
-        else:
-            self._sums[:] = self._device.record(self.message)
-        cuda: Any = namespace(self._sums)  # CuPy has no types
-        cuda.cuda.get_current_stream().synchronize()  # MPI does not wait for kernels
-        if not reduce_in_place(transport, [self._sums], everywhere, transport.direct):
-            return None
-        self._sums.get(out=self.message)
-        return self.message
+    def reduce(self, transport: Transport, everywhere: bool) -> np.ndarray | None:
+        reduced = self._host_sum.reduce(transport, everywhere)
+        self.message = self._host_sum.message  # it may have moved into memory that the ranks share
+        return reduced
 
     def total(self, message: np.ndarray) -> Record:
         return self._host_sum.total(message)

@@ -44,7 +44,7 @@ class Aggregator:
     blocks : the blocks that this rank hosts; those of a roster are opened when they are needed
     clients : N, on all ranks
     exact : exact sums, or sums in `dtype`
-    bounds, scales : by "exchange.field" or a record of fields; they override those that the algorithm declares
+    bounds : by "exchange.field" or a record of fields; they override those that the algorithm declares
     target_scale : of the problem; other grids are multiplied by its powers
     summed : by exchange, the largest number of clients that answer; all where it is missing
     by_blocks : exact sums alone: whether a block's answers are summed in floats before they are rounded, if possible
@@ -63,7 +63,6 @@ class Aggregator:
         exact: bool = True,
         dtype: str = "float32",
         bounds: Mapping[str, float] | None = None,
-        scales: Mapping[str, float] | None = None,
         target_scale: float = 1.0,
         cells: Cells | None = None,
         protection: Protection | None = None,
@@ -74,10 +73,8 @@ class Aggregator:
     ) -> None:
         self.local_clients = LocalClients(Roster.of(blocks), device or Device())
         self.transport, self.clients = transport, clients
-        self._exact, self._bounds, self._scales = exact, dict(bounds or {}), dict(scales or {})
-        self._make_sum = partial(
-            make_sum, exact=exact, dtype=dtype, bounds=self._bounds, scales=self._scales, target_scale=target_scale
-        )
+        self._exact, self._bounds = exact, dict(bounds or {})
+        self._make_sum = partial(make_sum, exact=exact, dtype=dtype, bounds=self._bounds, target_scale=target_scale)
         self._by_blocks, self._summed, self._drawn = exact and by_blocks, dict(summed or {}), drawn
         self.cells = cells or Cells.all(clients)
         self.protection = protection or Protection()
@@ -111,13 +108,13 @@ class Aggregator:
     def make_ready(self, exchanges: Sequence[Exchange]) -> None:
         """Allocate buffers for `exchanges`, and check that they can be summed as the job wants.
 
-        Raises UsageError when a bound, a scale or `allow` names none of their fields; when a bound and scale fit no
+        Raises UsageError when a bound or `allow` names none of their fields; when a bound and scale fit no
         grid; when sums would be over fewer clients than the job allows.
         """
         plans = [self._plan(exchange) for exchange in exchanges]
         known = [place.name for plan in plans for place in plan.sum.places]
-        named = {"[aggregation.bounds]": self._bounds, "[aggregation.scales]": self._scales}
-        for table, names in {**named, "[aggregation] allow:": self.protection.allow}.items():
+        named = {"[aggregation.bounds]": self._bounds, "[aggregation] allow:": self.protection.allow}
+        for table, names in named.items():
             for name in names:
                 if not any(names_field(name, field) for field in known):
                     raise UsageError(f'{table} "{name}": no such field; known are {", ".join(known)}')

@@ -1,16 +1,11 @@
-"""Sums of arrays over the ranks of an MPI communicator, and which algorithm sums long ones. All are collective.
+"""Sums of arrays over the ranks of an MPI communicator. All are collective.
 
-Each takes this rank's array [m] and the array [m] for the sum: on rank 0 alone (None elsewhere), or on every rank. The
-two may be the same array: then MPI reduces in place, without a copy, and the array is overwritten on every rank.
+direct: the library's own call, piece after piece.
+nodes: of long integers that stand in memory which the ranks of a node share, see `SharedArrays`. Each rank adds a part
+of its node's arrays where they are; then the leaders of the nodes reduce these sums over the network.
 
-direct: MPI_Reduce or MPI_Allreduce of the library, piece after piece.
-everywhere: MPI_Allreduce, though rank 0 alone needs the sum; MPICH 5.0 takes a third of the time of its MPI_Reduce.
-nodes: hierarchical; the ranks of a node sum in shared memory, each a part of the array; then the leaders of the nodes
-reduce these sums over the network. An array that stands in shared memory already, `SharedArrays`, is not copied for it.
-
-Sums of integers have the same bits with each, so the first sums of long arrays are timed, and the faster algorithm of
-the library's and nodes is used from then on. The bits of floats differ, so for them it is the library's, unless the
-user sets another: results should not depend on the load of a machine. `benchmarks/reductions.py` compares all.
+Sums of integers have the same bits with both. Under MPICH they stand in shared memory where the ranks of each node are
+no more than its processors; the call of Open MPI was the faster one. `benchmarks/reductions.py` compares them.
 """
 
 from __future__ import annotations
@@ -19,12 +14,9 @@ import errno
 import mmap
 import os
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
-from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,69 +25,49 @@ from mpifed.comm.mpi import Communicator, is_mpich, load
 from mpifed.comm.node_map import NodeMap
 from mpifed.core.errors import UsageError
 
-AUTO, DIRECT, EVERYWHERE, NODES = "auto", "direct", "everywhere", "nodes"
-ALGORITHMS = (DIRECT, EVERYWHERE, NODES)
+AUTO, DIRECT, NODES = "auto", "direct", "nodes"
+ALGORITHMS = (DIRECT, NODES)
 LONG = 2**17  # bytes: shorter arrays take microseconds with any algorithm
 PIECE = 2**30  # bytes per call: no count nears 2^31
-TRIES = 3  # of each algorithm
-_BUFFER = 2**20  # bytes of each rank in a buffer of shared memory
-_MOST = 2**26  # bytes of an array that stands in shared memory; longer ones are copied there piece by piece
+_MOST = 2**26  # bytes of an array that stands in shared memory
 _LINE = 64  # bytes of a cache line
 _SHARED_MEMORY = "/dev/shm"
 
 Array = np.ndarray
-T = TypeVar("T")
-Timings: TypeAlias = dict[str, dict[str, object]]  # by call and length: the algorithm, and the seconds of each
-
-
-class Reduction(Protocol):
-    """How arrays are summed over ranks."""
-
-    def reduce(self, array: Array, total: Array | None) -> None:
-        """Sum `array` over ranks into `total` on rank 0 (None elsewhere).
-
-        Where every rank passes `array` as `total`, less is copied, and `array` is overwritten on all of them.
-        """
-
-    def reduce_all(self, array: Array, total: Array) -> None:
-        """Sum `array` over ranks into `total`, which may be the same array, on every rank."""
 
 
 class Direct:
-    """The library's own reductions."""
+    """The library's own reductions of this rank's array [m], into an array [m] on rank 0 or on every rank.
 
-    name = DIRECT
+    The two may be the same array: then MPI reduces in place, without a copy, and it is overwritten on every rank.
+    """
 
     def __init__(self, comm: Communicator) -> None:
         self._comm, self._sum, self._in_place = comm, load().SUM, load().IN_PLACE
+        # for rank 0 alone, too: it takes a third of the time of MPI_Reduce in MPICH 5.0
+        self._by_all = is_mpich()
+        self._unused = np.empty(0, dtype=np.uint8)
 
     def reduce(self, array: Array, total: Array | None) -> None:
+        """Sum `array` over ranks into `total` on rank 0 (None elsewhere)."""
+        if self._by_all and array.nbytes >= LONG:
+            self.reduce_all(array, self._scratch(array) if total is None else total)
+            return
         root_total = total if self._comm.rank == 0 else None
         for piece in pieces(array):
             sent = self._in_place if root_total is array else array[piece]
             self._comm.Reduce(sent, None if root_total is None else root_total[piece], op=self._sum)
 
     def reduce_all(self, array: Array, total: Array) -> None:
+        """Sum `array` over ranks into `total`, which may be the same array, on every rank."""
         for piece in pieces(array):
             sent = self._in_place if total is array else array[piece]
             self._comm.Allreduce(sent, total[piece], op=self._sum)
 
-
-class Everywhere(Direct):
-    """MPI_Allreduce, also where rank 0 alone needs the sum."""
-
-    name = EVERYWHERE
-
-    def __init__(self, comm: Communicator) -> None:
-        super().__init__(comm)
-        self._unused = np.empty(0, dtype=np.uint8)
-
-    def reduce(self, array: Array, total: Array | None) -> None:
-        if total is None:
-            if len(self._unused) < array.nbytes:
-                self._unused = np.empty(array.nbytes, dtype=np.uint8)
-            total = self._unused[: array.nbytes].view(array.dtype)
-        self.reduce_all(array, total)
+    def _scratch(self, array: Array) -> Array:
+        if len(self._unused) < array.nbytes:
+            self._unused = np.empty(array.nbytes, dtype=np.uint8)
+        return self._unused[: array.nbytes].view(array.dtype)
 
 
 class NodeRanks:
@@ -108,12 +80,12 @@ class NodeRanks:
         # among the leaders; the communicator of the other ranks is not used
         self.leaders = Direct(comm.Split(0 if self.is_leader else 1, rank))
 
-    def shared(self, rows: int, nbytes: int) -> NDArray[np.uint8] | None:
+    def shared(self, rows: int, nbytes: int, wanted: bool = True) -> NDArray[np.uint8] | None:
         """[rows, nbytes] that the ranks of a node share, zeros; None, on all ranks alike, where that fails.
 
-        Collective.
+        Collective. `wanted`: by this node, alike on its ranks.
         """
-        memory = _shared_memory(self.node, rows, nbytes)
+        memory = _shared_memory(self.node, rows, nbytes) if wanted else None
         failed = np.array([memory is None], dtype=np.int64)
         self._comm.Allreduce(failed.copy(), failed, op=load().SUM)
         return None if failed[0] else memory
@@ -132,62 +104,16 @@ class NodeRanks:
         self.node.Barrier()
 
 
-class ByNode:
-    """Reduction within nodes by shared memory, then among their leaders. The constructor is collective.
-
-    An array passes through two buffers of shared memory in turn (double buffering): no rank writes into a buffer that
-    the leader may still read, and the leaders communicate while the nodes sum the next piece.
-    """
-
-    def __init__(self, ranks: NodeRanks) -> None:
-        self._ranks, self._turn = ranks, 0
-        self._memory = ranks.shared(2 * ranks.node.size, _BUFFER)
-        self.works = self._memory is not None  # alike on all ranks
-
-    def reduce(self, array: Array, total: Array | None) -> None:
-        ranks = self._ranks
-        root_total = total if ranks.is_root else None
-        for piece in pieces(array, _BUFFER):
-            node_sum = self._within(array[piece])
-            if ranks.is_leader and ranks.nodes > 1:
-                ranks.leaders.reduce(node_sum, None if root_total is None else root_total[piece])
-            elif root_total is not None:
-                np.copyto(root_total[piece], node_sum)
-
-    def reduce_all(self, array: Array, total: Array) -> None:
-        ranks = self._ranks
-        for piece in pieces(array, _BUFFER):
-            node_sum = self._within(array[piece])
-            if ranks.nodes > 1:
-                if ranks.is_leader:
-                    ranks.leaders.reduce_all(node_sum, total[piece])
-                    np.copyto(node_sum, total[piece])
-                ranks.node.Barrier()
-            np.copyto(total[piece], node_sum)
-
-    def _within(self, array: Array) -> Array:
-        """The sum over the node's ranks, in shared memory."""
-        assert self._memory is not None
-        buffers = self._memory.reshape(2, -1, _BUFFER)[self._turn]
-        shared: Array = buffers[:, : array.nbytes].view(array.dtype)  # [ranks of the node, m]
-        self._turn = 1 - self._turn
-        np.copyto(shared[self._ranks.node.rank], array)
-        node_sum: Array = shared[0]
-        self._ranks.add(list(shared), node_sum)
-        return node_sum
-
-
 class SharedArrays:
     """An array [m] of each rank in memory that the ranks of its node share, and one for the sum: nothing is copied.
 
-    `memory` has a row for each, of at least their bytes. The constructor is not collective, the sums are; which
-    algorithm makes them is the business of `fastest`.
+    `memory` has a row for each, of at least their bytes. The constructor is not collective, the sums are.
     """
 
     def __init__(
-        self, fastest: FastestReduction, ranks: NodeRanks, memory: NDArray[np.uint8], length: int, dtype: np.dtype
+        self, library: Direct, ranks: NodeRanks, memory: NDArray[np.uint8], length: int, dtype: np.dtype
     ) -> None:
-        self._fastest, self._ranks = fastest, ranks
+        self._library, self._ranks = library, ranks
         rows = memory[:, : length * dtype.itemsize].view(dtype)
         self._arrays: list[Array] = list(rows[:-1])
         self._total: Array = rows[-1]
@@ -195,141 +121,51 @@ class SharedArrays:
 
     def reduce(self, piece: slice) -> None:
         """Sum a piece of all ranks' arrays into rank 0's; that of other ranks may be overwritten."""
-        mine = self.mine[piece]
-
-        def by_nodes() -> None:
-            arrays = [array[piece] for array in self._arrays]
-            self._ranks.add(arrays, arrays[0])
-            if self._ranks.is_leader and self._ranks.nodes > 1:
-                self._ranks.leaders.reduce(arrays[0], arrays[0])
-
-        library = self._fastest.library
-        self._fastest.of(
-            "reduce in place", mine.nbytes, {library.name: lambda: library.reduce(mine, mine), NODES: by_nodes}
-        )
+        mine, ranks = self.mine[piece], self._ranks
+        if mine.nbytes < LONG:
+            self._library.reduce(mine, mine)
+            return
+        arrays = [array[piece] for array in self._arrays]
+        ranks.add(arrays, arrays[0])
+        if ranks.is_leader and ranks.nodes > 1:
+            ranks.leaders.reduce(arrays[0], arrays[0])
 
     def reduce_all(self) -> Array:
         """The sum over all ranks, for every rank to read before the next one; arrays may be overwritten."""
-        library, ranks = self._fastest.library, self._ranks
-
-        def by_nodes() -> Array:
-            ranks.add(self._arrays, self._total)
-            if ranks.nodes > 1:
-                if ranks.is_leader:
-                    ranks.leaders.reduce_all(self._total, self._total)
-                ranks.node.Barrier()
-            return self._total
-
-        def by_library() -> Array:
-            library.reduce_all(self.mine, self.mine)
-            return self.mine
-
-        return self._fastest.of("reduce_all in place", self.mine.nbytes, {library.name: by_library, NODES: by_nodes})
+        ranks = self._ranks
+        ranks.add(self._arrays, self._total)
+        if ranks.nodes > 1:
+            if ranks.is_leader:
+                ranks.leaders.reduce_all(self._total, self._total)
+            ranks.node.Barrier()
+        return self._total
 
 
-class FastestReduction:
-    """The `Reduction` of a transport: which algorithm sums an array follows from its length, its dtype and timings.
-
-    `requested` is in `ALGORITHMS`, or "auto".
-    """
+class Reductions:
+    """The sums of a transport; `requested`: in `ALGORITHMS`, or "auto"."""
 
     def __init__(self, comm: Communicator, nodes: NodeMap, requested: str = AUTO) -> None:
         if requested not in (AUTO, *ALGORITHMS):
             raise UsageError(f"MPIFED_REDUCE={requested}: known are {', '.join((AUTO, *ALGORITHMS))}")
         self._comm, self._map, self._requested = comm, nodes, requested
-        self._direct = self.library = Direct(comm)  # the library's of short and of long arrays
-        if requested == EVERYWHERE or (requested == AUTO and is_mpich()):
-            self.library = Everywhere(comm)
-        self._node_ranks: NodeRanks | None = None
-        self._of_nodes: ByNode | None = None
-        self._seconds: dict[tuple[str, int], dict[str, list[float]]] = {}  # by call and bytes, then algorithm
-
-    def reduce(self, array: Array, total: Array | None) -> None:
-        self._by_length("reduce", array, lambda algorithm: algorithm.reduce(array, total))
-
-    def reduce_all(self, array: Array, total: Array) -> None:
-        self._by_length("reduce_all", array, lambda algorithm: algorithm.reduce_all(array, total))
+        self.library = Direct(comm)
+        self._ranks: NodeRanks | None = None  # from the first long array on
 
     def shared(self, length: int, dtype: np.dtype) -> SharedArrays | None:
-        """Arrays that are summed without copies; None where they are short, or too long to stand in shared memory.
+        """Arrays that are summed without copies; None where the library's call is the faster one, or has to do.
 
         Collective.
         """
-        nbytes = length * dtype.itemsize
-        if self._requested not in (AUTO, NODES) or not LONG <= nbytes <= _MOST or not self._share_nodes:
+        nbytes, by_nodes = length * dtype.itemsize, self._requested == NODES
+        together = self._map.many < len(self._map.nodes)  # whether any two ranks share a node
+        if not together or not LONG <= nbytes <= _MOST or not (by_nodes or (self._requested == AUTO and is_mpich())):
             return None
-        ranks = self._ranks()
-        memory = ranks.shared(ranks.node.size + 1, -(-nbytes // _LINE) * _LINE)
-        return None if memory is None else SharedArrays(self, ranks, memory, length, dtype)
-
-    def chosen(self) -> Timings:
-        """By call and length: the algorithm chosen (None before the last try), and the seconds of each."""
-        return {
-            f"{call}, {nbytes} bytes": {
-                "way": None if _next(seconds) else _fastest(seconds),
-                "seconds": {name: min(times) for name, times in seconds.items() if times},
-            }
-            for (call, nbytes), seconds in self._seconds.items()
-        }
-
-    def _by_length(self, call: str, array: Array, act: Callable[[Reduction], None]) -> None:
-        """Sum by the algorithm for this array, or by the one to time next."""
-        if self._comm.size == 1 or array.nbytes < LONG:
-            act(self._direct)
-            return
-        if self._requested != NODES and (self._requested != AUTO or array.dtype.kind == "f"):
-            act(self.library)
-            return
-        algorithms: dict[str, Reduction] = {self.library.name: self.library}
-        if by_node := self._by_node():
-            algorithms[NODES] = by_node
-        self.of(call, array.nbytes, {name: partial(act, algorithm) for name, algorithm in algorithms.items()})
-
-    def of(self, call: str, nbytes: int, acts: dict[str, Callable[[], T]]) -> T:
-        """What the fastest of `acts` gives, or the one to time next; by the name of its algorithm. Collective."""
-        of_library = acts[self.library.name]
-        if self._requested == NODES:
-            return acts.get(NODES, of_library)()
-        if nbytes < LONG:
-            return of_library()
-        seconds = self._seconds.setdefault((call, nbytes), {name: [] for name in acts})
-        name = _next(seconds)
-        if name is None:
-            return acts[_fastest(seconds)]()
-        self._comm.Barrier()
-        start = time.perf_counter()
-        result = acts[name]()
-        slowest = np.array([time.perf_counter() - start])
-        self._comm.Allreduce(slowest.copy(), slowest, op=load().MAX)
-        seconds[name].append(float(slowest[0]))
-        return result
-
-    @property
-    def _share_nodes(self) -> bool:
-        """Whether any two ranks share a node."""
-        return self._map.many < len(self._map.nodes)
-
-    def _ranks(self) -> NodeRanks:
-        """The ranks by nodes, from the first long array on."""
-        if self._node_ranks is None:
-            self._node_ranks = NodeRanks(self._comm, self._map)
-        return self._node_ranks
-
-    def _by_node(self) -> ByNode | None:
-        """The algorithm by nodes, from the first long array on; None where ranks share no node, or no memory."""
-        if self._of_nodes is None and self._share_nodes:
-            self._of_nodes = ByNode(self._ranks())
-        return self._of_nodes if self._of_nodes and self._of_nodes.works else None
-
-
-def _next(seconds: dict[str, list[float]]) -> str | None:
-    """The algorithm to time next; None once each was timed often enough, or if there is nothing to choose."""
-    name = min(seconds, key=lambda name: len(seconds[name]))
-    return None if len(seconds) == 1 or len(seconds[name]) == TRIES else name
-
-
-def _fastest(seconds: dict[str, list[float]]) -> str:
-    return min(seconds, key=lambda name: min(seconds[name], default=0.0))
+        if self._ranks is None:
+            self._ranks = NodeRanks(self._comm, self._map)
+        size = self._ranks.node.size
+        # ranks that wait for each other on one processor would take longer than the library
+        memory = self._ranks.shared(size + 1, -(-nbytes // _LINE) * _LINE, by_nodes or size <= (os.cpu_count() or 1))
+        return None if memory is None else SharedArrays(self.library, self._ranks, memory, length, dtype)
 
 
 def _shared_memory(node: Communicator, rows: int, nbytes: int) -> NDArray[np.uint8] | None:

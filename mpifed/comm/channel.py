@@ -29,9 +29,6 @@ class Protection(NamedTuple):
     min_clients: int = 2  # fewest whose sum may be opened
     allow: tuple[str, ...] = ()  # exchanges or fields where single clients' values may be opened nevertheless
     max_dropouts: int = 0  # how many clients may leave within a round
-    neighbours: int | None = None  # masked: clients with whom each shares masks; as many as are secure when None
-    scheme: str = "bfv"  # encrypted
-    key_bits: int = 2048  # encrypted, of Paillier's modulus
 
 
 class ChannelSetting(NamedTuple):

@@ -127,7 +127,6 @@ def places_of(
     dtype: str,
     exact: bool,
     bounds: Mapping[str, float],
-    scales: Mapping[str, float],
     target_scale: float = 1.0,
 ) -> list[Place]:
     """Places of an exchange's fields, for up to `clients` clients; UsageError where a bound or scale is impossible."""
@@ -135,13 +134,13 @@ def places_of(
     forms: list[SumGrid] = []
     for leaf, field in fields_of(exchange).items():
         name = f"{exchange.name}.{leaf}".rstrip(".")
-        if field.whole and (named(bounds, name) or named(scales, name)):
+        if field.whole and named(bounds, name):
             raise UsageError(
-                f"[aggregation] {name}: whole numbers, whose bound and scale follow from the noise of [privacy], and "
-                "any others would reveal private data; leave them out of [aggregation.bounds] and [aggregation.scales]"
+                f"[aggregation.bounds] {name}: whole numbers, whose bound follows from the noise of [privacy], and any "
+                "other would reveal private data; leave it out"
             )
         factor = target_scale**field.degree
-        bound, scale = named(bounds, name) or factor * field.bound, named(scales, name) or factor * field.scale
+        bound, scale = named(bounds, name) or factor * field.bound, factor * field.scale
         try:
             forms.append(grid(scale, bound, clients, dtype) if exact else SumGrid(scale, bound, 1))
         except ValueError as error:

@@ -60,22 +60,6 @@ def family_of(text: str) -> str | None:
     return next((family for word, family in _FAMILIES.items() if word in text), None)
 
 
-def takes_device_arrays(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the MPI library, already initialized, reports to be CUDA-aware; False if it does not say.
-
-    Open MPI and MPICH report it by MPIX_Query_cuda_support, Cray MPICH by MPICH_GPU_SUPPORT_ENABLED.
-    """
-    if environment.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
-        return True
-    import ctypes  # here: `import mpifed` is quick
-
-    try:
-        query = ctypes.CDLL(load().__file__).MPIX_Query_cuda_support
-    except (ImportError, RuntimeError, OSError, AttributeError):
-        return False
-    return bool(query())
-
-
 def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
     """Number of ranks of this job step, from the launcher's environment variables; 1 without a launcher.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.allreduce import AUTO, Direct, FastestReduction, Reduction, SharedArrays, Timings, pieces
+from mpifed.comm.allreduce import AUTO, Reductions, SharedArrays, pieces
 from mpifed.comm.mpi import Communicator, is_mpich, load, world
 from mpifed.comm.node_map import NodeMap
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
@@ -58,10 +58,6 @@ class Alone:
     def join(self, array: np.ndarray, parts: Sequence[slice]) -> None:
         """Put each rank's part of `array`, `parts[rank]`, into the array of rank 0, in place."""
 
-    def ways(self) -> Timings:
-        """The reduction algorithm chosen for each length of long arrays, where several were timed; not collective."""
-        return {}
-
     def share(self, value: Any) -> Any:  # whatever can be pickled; None on other ranks
         """Any picklable value of rank 0, on every rank; for set-up and small values."""
         return value
@@ -103,8 +99,7 @@ class MPITransport:
         node_map = nodes or _detect_nodes(comm)
         self.nodes = list(node_map.nodes)
         self.node_rank, self.node_size = node_map.rank_within(self.rank), node_map.size_of(self.rank)
-        self.reduction = FastestReduction(comm, node_map, reduction)
-        self.direct: Reduction = Direct(comm)  # also takes arrays on a device, if the MPI library is CUDA-aware
+        self._reductions = Reductions(comm, node_map, reduction)
 
     def barrier(self) -> None:
         self._comm.Barrier()
@@ -116,13 +111,13 @@ class MPITransport:
             self._comm.Bcast(flat[piece])
 
     def reduce(self, array: np.ndarray, total: np.ndarray | None) -> None:
-        self.reduction.reduce(array, total)
+        self._reductions.library.reduce(array, total)
 
     def reduce_all(self, array: np.ndarray, total: np.ndarray) -> None:
-        self.reduction.reduce_all(array, total)
+        self._reductions.library.reduce_all(array, total)
 
     def shared(self, length: int, dtype: np.dtype) -> SharedArrays | None:
-        return self.reduction.shared(length, dtype)
+        return self._reductions.shared(length, dtype)
 
     def join(self, array: np.ndarray, parts: Sequence[slice]) -> None:
         if self.rank:
@@ -130,9 +125,6 @@ class MPITransport:
         else:
             counts, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
             self._comm.Gatherv(load().IN_PLACE, (array, (counts, starts)))
-
-    def ways(self) -> Timings:
-        return self.reduction.chosen()
 
     def share(self, value: Any) -> Any:  # whatever can be pickled; None on other ranks
         return self._comm.bcast(value)

@@ -19,7 +19,6 @@ class Device:
 
     name = "cpu"
     versions: Mapping[str, str] = MappingProxyType({})  # of the libraries that are its own
-    aware = False  # whether MPI takes arrays from there
     on_host = True  # whether it is the processor
 
     def block(self, block: Block) -> Block:

@@ -178,7 +178,7 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     sum over all clients; exchanges with one name share the memory, and have the same fields.
     """
 
-    name: str  # what accounts of bytes and `[aggregation]` bounds, scales and allow call it
+    name: str  # what accounts of bytes and `[aggregation]` bounds and allow call it
     fields: Upload  # a record of `Field`, in the form of one client's upload; see `fields_like`, `weighted_fields`
     # (server, now) -> what is broadcast, a record of arrays; on the server
     ask: Callable[[Server, Round], Broadcast]

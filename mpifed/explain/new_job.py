@@ -36,7 +36,7 @@ _VALUES = {
     "algorithm.mu": "0.01", "algorithm.rho": "1.0", "model.build": '"my_module:build"',
 }  # fmt: skip
 _AFTER = (
-    "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop", "audit",
+    "participation", "aggregation", "record", "server", "compute", "stop", "audit",
 )  # fmt: skip
 _SWITCHES = ("privacy", "simulated_network")  # tables that change a run by being there
 

@@ -17,7 +17,6 @@ from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.tables import Table
 from mpifed.job.settings import Settings
 from mpifed.observers import Observer, observer_name
-from mpifed.privacy.protection import one_key
 from mpifed.shards.store import ShardFolder
 
 
@@ -30,7 +29,6 @@ class View(NamedTuple):
     ranks: int
     at_server: int  # number of clients that rank 0 hosts
     partners: int  # number of clients with whom each client shares masks
-    withstands: int  # number of partners needed to withstand collusion of a third of the clients
     leave: int = 0  # number of clients that may drop out before they have uploaded
 
     @property
@@ -40,7 +38,7 @@ class View(NamedTuple):
     @property
     def one_key(self) -> bool:
         """Whether all clients hold a key that opens every ciphertext."""
-        return one_key(self.protection)
+        return self.protection.channel == "encrypted"
 
 
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
@@ -239,28 +237,18 @@ def _masked(view: View) -> Iterator[str]:
         yield "the server and any clients together learn the sum of all others' uploads, and no more"
     else:
         yield f"the server and all {k} partners of a client could open its upload"
-    if not everybody and k >= view.withstands:
+    if not everybody:
         yield (
             "if a third of all clients, chosen beforehand, collude with it, it learns the sum of the others' uploads "
             "and no more, except with probability 2^-40"
-        )
-    elif not everybody:
-        yield (
-            f"each client needs {view.withstands} partners to withstand collusion of a third of all clients, except "
-            "with probability 2^-40"
         )
     if len(view.cells.columns.members) > 1:
         yield "values of columns are masked among the holders of those columns"
 
 
 def _encrypted(view: View) -> Iterator[str]:
-    scheme = view.protection.scheme
-    if view.one_key:
-        yield f"encrypted ({scheme}): all clients share the secret key, which the server lacks"
-        yield "the server and any one client together could open every upload"
-    else:
-        yield f"encrypted ({scheme}): each client has its own share of the key, and it takes all of them to open a sum"
-        yield "the server and any clients together learn the sum of all others' uploads, and no more"
+    yield "encrypted (BFV): all clients share the secret key, which the server lacks"
+    yield "the server and any one client together could open every upload"
 
 
 def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:

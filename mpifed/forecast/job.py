@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.accumulate import make_sum
-from mpifed.comm.masking.neighbour_graph import enough
 from mpifed.comm.placement import place
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, ToClients
@@ -125,9 +124,8 @@ def _data_bytes(job: Job, data: store.ShardFolder, host: NDArray[np.int64]) -> i
 
 
 def _view(job: Job, data: store.ShardFolder, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
-    withstands = enough(int(now.present.sum()), job.participation.max_dropouts) if partners else 0
     leave, of_server = job.participation.max_dropouts if job.participation.dropout_rate else 0, int((host == 0).sum())
-    return View(job.protection(), cells_of(data), now.present, ranks, of_server, partners, withstands, leave)
+    return View(job.protection(), cells_of(data), now.present, ranks, of_server, partners, leave)
 
 
 def _void_chance(job: Job, present: int) -> float:

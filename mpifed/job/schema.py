@@ -70,8 +70,6 @@ class AggregationTable(JobTable):
     """Exchanges or fields, by name, that may reveal sums of fewer clients."""
     bounds: dict[str, Factor] = {}
     """Largest absolute value of an upload, by "exchange.field"; it sets the integers' size."""
-    scales: dict[str, Factor] = {}
-    """Step of the grid to which uploads are rounded, by "exchange.field"."""
 
 
 class RecordTable(JobTable):
@@ -92,23 +90,6 @@ class RecordTable(JobTable):
     have such rows, uploads are plain, and not `released_only`."""
     released_only: bool = False
     """Leave out all that is computed from training data and not covered by epsilon."""
-
-
-class MaskingTable(JobTable):
-    """Settings of masked aggregation."""
-
-    neighbours: Positive | None = None
-    """Clients with whom each shares masks; where absent, as many as are safe."""
-
-
-class EncryptionTable(JobTable):
-    """Settings of encrypted aggregation."""
-
-    scheme: Literal["bfv", "threshold-bfv", "paillier"] = "bfv"
-    """bfv: packed, fast, the clients share one key; threshold-bfv: no party has the whole key; paillier: as in HyFDCA's
-    paper."""
-    key_bits: Literal[2048, 3072, 4096] = 2048
-    """Bits of Paillier's modulus."""
 
 
 class AuditTable(JobTable):
@@ -132,8 +113,6 @@ class ComputeTable(JobTable):
     """gpu: a CUDA device, by CuPy; auto: one if there is any."""
     memory_gib: Factor | None = None
     """Memory of the device for rows of data, in GiB; most of what is free where absent."""
-    mpi: Literal["host", "device"] = "host"
-    """Memory from which MPI takes plain sums; device: where the MPI library can."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of models and of local arithmetic."""
 

@@ -64,8 +64,6 @@ class Settings(schema.JobTable):
     """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
     participation: schema.ParticipationTable = schema.ParticipationTable()
     aggregation: schema.AggregationTable = schema.AggregationTable()
-    masking: schema.MaskingTable = schema.MaskingTable()
-    encryption: schema.EncryptionTable = schema.EncryptionTable()
     record: schema.RecordTable = schema.RecordTable()
     server: schema.ServerTable = schema.ServerTable()
     compute: schema.ComputeTable = schema.ComputeTable()
@@ -82,7 +80,6 @@ class Settings(schema.JobTable):
             "exact": self.aggregation.arithmetic != "float",
             "dtype": self.compute.dtype,
             "bounds": self.aggregation.bounds,
-            "scales": self.aggregation.scales,
             "target_scale": problem.target_scale,
         }
 
@@ -95,7 +92,6 @@ class Settings(schema.JobTable):
         """The settings of secure aggregation, as `mpifed.comm` takes them."""
         return Protection(
             self.channel, self.aggregation.min_clients, tuple(self.aggregation.allow), self.participation.max_dropouts,
-            self.masking.neighbours, self.encryption.scheme, self.encryption.key_bits,
         )  # fmt: skip
 
     @property

@@ -10,7 +10,6 @@ from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
 from mpifed.algorithms.horizontal import model_template
-from mpifed.comm.encryption import schemes
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.privacy import Privacy
 from mpifed.job.components import with_intercepts
@@ -148,8 +147,6 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
             f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" goes on counting the last '
             "answers of absent clients, and knows none who leave within a round; leave it out"
         )
-    if job.channel == "encrypted":
-        wrong += schemes.check(job.protection(), problem.clients, per_round)
     wrong += _too_few(job, per_round or problem.clients)
     return [*wrong, *([] if wrong else _wrong_certificates(job, algorithm))]
 

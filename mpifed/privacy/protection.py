@@ -44,7 +44,7 @@ def from_whom(privacy: Privacy, how: Protection) -> str:
             "whoever sees nothing but the sum. The plain channel shows the server each client's upload, with its part "
             "of the noise alone: in a plain deployment the server is NOT covered"
         )
-    without = "the key that all clients hold, or its" if one_key(how) else "its"
+    without = "the key that all clients hold, or its" if how.channel == "encrypted" else "its"
     stays = ". There is enough noise also without those who may leave" if how.max_dropouts else ""
     return (
         f"whoever sees nothing but the sum: in the {how.channel} channel the server as well, if all follow the "
@@ -66,15 +66,6 @@ def collusion(job: Job, spending: Spending) -> Table:
     colluding = fewest // 3
     epsilon = spending.worst_with((fewest - colluding) / fewest)
     return {"epsilon_colluding": epsilon if math.isfinite(epsilon) else None, "colluding": [colluding, fewest]}
-
-
-def one_key(how: Protection) -> bool:
-    """Whether all clients hold a key that opens every upload."""
-    if how.channel != "encrypted":
-        return False
-    from mpifed.comm.encryption.schemes import SharedKeyScheme, scheme_class
-
-    return issubclass(scheme_class(how.scheme), SharedKeyScheme)
 
 
 def not_private(privacy: Privacy) -> str | None:
@@ -132,7 +123,7 @@ def _void(privacy: Privacy, channel: str) -> str:
 
 def _shared(job: Job) -> Iterator[str]:
     """A warning where the server's process holds the key that opens all uploads."""
-    if one_key(job.protection()) and not job.dedicated:
+    if job.channel == "encrypted" and not job.dedicated:
         yield (
             "[server] dedicated = false: rank 0 hosts clients, and its process holds the key that opens every client's "
             "upload: nothing is hidden from who reads that process; leave it out, and rank 0 is the server alone"

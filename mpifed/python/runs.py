@@ -32,7 +32,7 @@ from mpifed.run.progress import reporter
 
 Progress = Literal["auto", "bar", "lines", "none"] | bool
 # the tables of a job beside its data, model and methods, by the name of the argument
-TABLES = ("privacy", "participation", "aggregation", "masking", "encryption", "record", "server", "compute", "stop",
+TABLES = ("privacy", "participation", "aggregation", "record", "server", "compute", "stop",
           "audit", "simulated_network")  # fmt: skip
 ARGUMENTS = ("rounds", "name", "seed", "minimize", "constraints", "regularizer", "evaluate_every", "observers")
 _PROGRESS = ("auto", "bar", "lines", "none")
@@ -68,7 +68,7 @@ def job(
     observers
         Who gets each row of the history when it is measured, as `mpifed.TensorBoard()`: objects, or tables of a job.
     tables
-        privacy, participation, aggregation, masking, encryption, record, server, compute, stop, audit and
+        privacy, participation, aggregation, record, server, compute, stop, audit and
         simulated_network: objects such as `mpifed.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)`, or tables.
     """
     unknown = [key for key in tables if key not in TABLES]

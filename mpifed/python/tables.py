@@ -12,8 +12,8 @@ from mpifed.job import schema
 
 if TYPE_CHECKING:
     Participation, Aggregation, Record = schema.ParticipationTable, schema.AggregationTable, schema.RecordTable
-    Stop, Compute, Masking = schema.StopTable, schema.ComputeTable, schema.MaskingTable
-    Encryption, SimulatedNetwork = schema.EncryptionTable, schema.SimulatedNetworkTable
+    Stop, Compute = schema.StopTable, schema.ComputeTable
+    SimulatedNetwork = schema.SimulatedNetworkTable
 else:
 
     def _reporting(name: str, table: type[BaseModel]) -> type[BaseModel]:
@@ -43,6 +43,4 @@ else:
     Record = _reporting("Record", schema.RecordTable)
     Stop = _reporting("Stop", schema.StopTable)
     Compute = _reporting("Compute", schema.ComputeTable)
-    Masking = _reporting("Masking", schema.MaskingTable)
-    Encryption = _reporting("Encryption", schema.EncryptionTable)
     SimulatedNetwork = _reporting("SimulatedNetwork", schema.SimulatedNetworkTable)

@@ -310,6 +310,5 @@ class RunLoop:
             last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}
             self.results.close(self.server, {**last, **evaluation.late}, evaluation.late)
             seconds, peaks = zip(*gathered, strict=True)
-            self.results.about["reductions"] = self.transport.ways()
             exit_code = TooFewClients.exit_code if code == TOO_FEW else code
             self.results.write(self.progress, exit_code, self.round_s, sum(seconds), peaks)

@@ -11,7 +11,6 @@ import numpy as np
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Recorder
 from mpifed.comm.message_layout import OF_ALL_ROWS
-from mpifed.comm.mpi import library, takes_device_arrays
 from mpifed.comm.placement import Hosted, place
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
@@ -189,21 +188,11 @@ def prepare(
 def device_of(job: Job, transport: Transport) -> Device:
     """The device of this rank's clients; UsageError where the job requires a device that the rank does not have."""
     table = job.compute
-    if table.device == "cpu" and table.mpi == "host":
+    if table.device == "cpu":
         return Device()
     from mpifed.maths.device import open_device
 
-    device = open_device(table.device, transport.node_rank, transport.node_size, table.memory_gib)
-    if table.mpi == "device":
-        if device.on_host:
-            raise UsageError('[compute] mpi = "device": a rank has no device; set mpi = "host"')
-        if transport.size > 1 and not takes_device_arrays():
-            raise UsageError(
-                f'[compute] mpi = "device": {library()} does not say that it takes arrays on a device; use a library '
-                'built with CUDA (under Cray MPICH, export MPICH_GPU_SUPPORT_ENABLED=1), or set mpi = "host"'
-            )
-        device.aware = transport.size > 1
-    return device
+    return open_device(table.device, transport.node_rank, transport.node_size, table.memory_gib)
 
 
 def aggregation_settings(job: Job, algorithm: Algorithm) -> Table:

@@ -179,7 +179,7 @@ def test_a_value_out_of_bounds_names_field_and_client(skewed: Path) -> None:
     case = CASES[NAMES.index("fedavg-0")]
     texts = []
     for device in ("gpu", "cpu"):
-        job = job_of(skewed, case, device, aggregation={"bounds": {"changes.value.first": 1e-7}, "scales": {}})
+        job = job_of(skewed, case, device, aggregation={"bounds": {"changes.value.first": 1e-7}})
         with pytest.raises(NumericalError) as error:
             outcome(job)
         texts.append(str(error.value))

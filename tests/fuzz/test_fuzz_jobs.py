@@ -106,7 +106,7 @@ PARTS = {"model": OBJECTIVES, "algorithm": ALGORITHMS, "minimize": TERMS, "regul
 MORE: dict[str, Any] = {
     "regularizer": {"name": "l1", "weight": 1e-3}, "simulated_network": {"name": "lte"}, "stop": {"kkt_residual": 1e-2},
     "participation": {"clients_per_round": 3}, "sweep": {"seeds": 2}, "constraint": [{"name": "loss", "limit": 1.5}],
-    "server": {"dedicated": True}, "masking": {"neighbours": 2}, "compute": {"dtype": "float64"}, **private(),
+    "server": {"dedicated": True}, "compute": {"dtype": "float64"}, **private(),
 }  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def tables(draw: st.DrawFn, data: dict[str, Path], typed: bool) -> dict[str, Any
     for key in draw(st.lists(st.sampled_from(sorted(MORE)), max_size=1)):
         found[key] = MORE[key]
     for _ in range(draw(st.integers(1, 3))):
-        name = draw(st.sampled_from(sorted({*found, *MORE, "audit", "encryption", "seed"})))
+        name = draw(st.sampled_from(sorted({*found, *MORE, "audit", "seed"})))
         inner = found.get(name)
         if name in ("name", "rounds", "seed") or (not typed and draw(st.integers(0, 3)) == 0):
             found[name] = draw(of_type({"name": str}.get(name, int)) if typed else values)

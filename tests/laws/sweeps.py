@@ -1,6 +1,7 @@
 """Several sweeps in one launch: `sweeps.py FOLDER JOB...` runs each into a folder of its name.
 
-Every other rank does without compiled loops, which must not change a bit.
+Every other rank does without compiled loops, which must not change a bit. Where the name of a job has `sparse`, masks
+are along a sparser graph than all pairs.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from quick import quick_disk_and_pools
+from sparse_masks import sparsest
 
 from mpifed.cli import main
+from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED
@@ -21,11 +24,16 @@ from mpifed.maths.privacy import accounting, renyi
 
 def ended(job: Path, out: Path) -> int:
     """The exit code of one of them, by `mpifed run`."""
+    dense = Masked.neighbours
+    if "sparse" in job.stem:
+        Masked.neighbours = sparsest  # type: ignore[method-assign]
     try:
         main.main(["run", str(job), "--out", str(out), "--progress", "none"], standalone_mode=False)
     except SystemExit as end:
         assert isinstance(end.code, int)
         return end.code
+    finally:
+        Masked.neighbours = dense  # type: ignore[method-assign]
     return 0
 
 

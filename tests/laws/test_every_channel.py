@@ -45,11 +45,11 @@ SOME_LEAVE = {"seed": 2, "participation": {"clients_per_round": 9, "dropout_rate
 VOID = 2
 WAYS: dict[str, dict[str, Any]] = {
     "rows": {"data": "digits", "block": 1, "participation": {"clients_per_round": 7}},
-    "rows, sparse": {"data": "digits", "block": 3, "masking": {"neighbours": 4}},
+    "rows, sparse": {"data": "digits", "block": 3},
     "rows, leaving": {"data": "skewed", "block": 1, "compute": {"dtype": "float64"}, **SOME_LEAVE},
-    "rows, sparse, leaving": {"data": "skewed", "block": 3, "masking": {"neighbours": 6}, **SOME_LEAVE},
+    "rows, sparse, leaving": {"data": "skewed", "block": 3, **SOME_LEAVE},
     "columns": {"data": "scattered", "block": 2},
-    "columns, sparse": {"data": "sides", "block": 1, "masking": {"neighbours": 2}},
+    "columns, sparse": {"data": "sides", "block": 1},
     "columns, shares": {"data": "scattered", "block": 1, "participation": {"max_dropouts": 1}},  # and nobody leaves
     "halves": {"data": "halves", "block": 1, "participation": {"clients_per_round": 4}},
     "cells": {"data": "patches", "block": 1},

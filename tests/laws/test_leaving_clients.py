@@ -18,9 +18,11 @@ from jobs_in_python import checked
 from methods import private
 from registry import CASES, NAMES, Case, table
 from small import algorithm, answers, block_of
+from sparse_masks import sparsest
 from written_files import read_json
 
 from mpifed.audit.replay import replay_job
+from mpifed.comm.masking.channel import Masked
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
@@ -38,9 +40,16 @@ LEAVING = {"clients_per_round": PER_ROUND, "dropout_rate": 0.2, "max_dropouts": 
 CHANNELS: dict[str, dict[str, Any]] = {
     "plain": {},
     "masked": {"aggregation": {"security": "masked"}},
-    "masked, sparse": {"aggregation": {"security": "masked"}, "masking": {"neighbours": 6}},
+    "masked, sparse": {"aggregation": {"security": "masked"}},
     "encrypted": {"aggregation": {"security": "encrypted"}},
 }
+
+
+@pytest.fixture(autouse=True)
+def sparse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph with fewer than all pairs, where the name of the test says so."""
+    if "sparse" in request.node.name:
+        monkeypatch.setattr(Masked, "neighbours", sparsest)
 
 
 def gossip(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -341,7 +350,7 @@ def test_another_round_another_attempt_another_draw() -> None:
                 seen.add(leaving(one, round_of(one, 20, index), 4, attempt).leaving.halves.tobytes())
     assert len(seen) == 8
     again = leaving(job, round_of(job, 20, 0), 4).leaving.halves
-    masked = checked(given | {"aggregation": {"security": "masked"}, "masking": {"neighbours": 6}})
+    masked = checked(given | {"aggregation": {"security": "masked"}})
     assert leaving(masked, round_of(masked, 20, 0), 4).leaving.halves.tolist() == again.tolist()
 
 

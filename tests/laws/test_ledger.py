@@ -35,10 +35,9 @@ GRIDS: dict[str, tuple[dict[str, Any], int, int]] = {
 }
 
 
-def special(names: list[str], grid: str) -> dict[str, Any]:
-    """Settings of all fields of the exchanges `names`: 32 bits, or two limbs."""
-    scale, bound = {"int32": (2.0**-16, 64.0), "limbs": (2.0**-40, 2.0**40)}[grid]
-    return {"aggregation": {"scales": dict.fromkeys(names, scale), "bounds": dict.fromkeys(names, bound)}}
+def limbs(names: list[str]) -> dict[str, Any]:
+    """Settings of all fields of the exchanges `names`, so that a number takes two integers."""
+    return {"aggregation": {"bounds": dict.fromkeys(names, 2.0**40)}}
 
 
 class Sent(NamedTuple):
@@ -85,11 +84,11 @@ def horizontal(folder: Path, K: int = 1, constrained: bool = False, classes: boo
     return Sent(each * (K * d + K * constrained + 1), 0 * each, each * d, each * K * classes)
 
 
-@covering({"folder": ["digits", "skewed"], "grid": [*GRIDS, "int32", "limbs"]}, 1)
+@covering({"folder": ["digits", "skewed"], "grid": [*GRIDS, "limbs"]}, 1)
 def test_rows(folder: str, grid: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     data = request.getfixturevalue(folder)
     algorithm = {"name": "ssca", **SIZES}
-    tables, up, model = GRIDS.get(grid) or (special(["gradients"], grid), {"int32": 4, "limbs": 16}[grid], 4)
+    tables, up, model = GRIDS.get(grid) or (limbs(["gradients"]), 16, 4)
     check(job(data, algorithm, **tables), tmp_path / "run", horizontal(data), up, model)
 
 
@@ -209,10 +208,10 @@ def test_columns(folder: str, case: str, request: pytest.FixtureRequest, tmp_pat
     check(job(data, algorithm, **tables), tmp_path / "run", sent, 8, 4, setup_bytes(about))
 
 
-@covering({"holder": [None, 2], "grid": [*GRIDS, "int32", "limbs"]}, 1)
+@covering({"holder": [None, 2], "grid": [*GRIDS, "limbs"]}, 1)
 def test_columns_on_other_grids(grid: str, holder: int | None, scattered: Path, tmp_path: Path) -> None:
     names = [name for name in ("scores", "slopes", "gradients") if name != "slopes" or holder is not None]
-    tables, up, model = GRIDS.get(grid) or (special(names, grid), {"int32": 4, "limbs": 16}[grid], 4)
+    tables, up, model = GRIDS.get(grid) or (limbs(names), 16, 4)
     algorithm = {"name": "ssca", **SIZES}
     if holder is not None:
         algorithm["label_holder"] = holder

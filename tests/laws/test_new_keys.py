@@ -36,7 +36,6 @@ PDM = {
 SOME_LEAVE = {"clients_per_round": 9, "dropout_rate": 0.2, "max_dropouts": 2}
 CHANNELS: dict[str, dict[str, Any]] = {
     "masked": {"aggregation": {"security": "masked"}},
-    "masked, sparse": {"aggregation": {"security": "masked"}, "masking": {"neighbours": 6}},
     "encrypted": {"aggregation": {"security": "encrypted"}},
 }
 
@@ -66,7 +65,7 @@ def whole(skewed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("channel", "ranks"),
     [
-        ("masked, sparse", (None, 2)),
+        ("masked", (None, 2)),
         ("encrypted", (3, None)),
         pytest.param("masked", (3, None), marks=pytest.mark.long),
     ],

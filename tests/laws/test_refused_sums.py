@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -183,12 +182,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         {"aggregation": {"security": "masked"}, "participation": {"clients_per_round": 7, "max_dropouts": 3}}, ROWS,
         r"max_dropouts = 3: there are 7 clients in a round, and masked sums need 8",
     ),
-    "too few neighbours, masked": (
-        {"aggregation": {"security": "masked"}, "participation": {"max_dropouts": 2}, "masking": {"neighbours": 4}},
-        ROWS,
-        r"max_dropouts = 2: each client has 4 others .* needs 5.*neighbours",
-    ),
-    "no neighbours": ({"masking": {"neighbours": 0}}, ROWS, r"\[masking\] neighbours"),
     "needs everybody": (
         VERTICAL | {"participation": {"dropout_rate": 0.1, "max_dropouts": 1}}, COLUMNS,
         r'dropout_rate = 0\.1: "vertical-sgd" needs all clients',
@@ -202,20 +195,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "more clients than there are": (
         {"aggregation": {"security": "masked", "min_clients": 9}}, ROWS,
         r"\[aggregation\] min_clients = 9: there are 8 clients",
-    ),
-    "no such scheme": ({"encryption": {"scheme": "rsa"}}, ROWS, r"\[encryption\] scheme"),
-    "a short key": ({"encryption": {"scheme": "paillier", "key_bits": 1024}}, ROWS, r"\[encryption\] key_bits"),
-    "a threshold, and some are left out": (
-        {
-            "aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
-            "participation": {"clients_per_round": 4},
-        }, ROWS, r"clients_per_round = 4: a threshold scheme .* all 8 clients",
-    ),
-    "a threshold, and some leave": (
-        {
-            "aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"},
-            "participation": {"max_dropouts": 1},
-        }, ROWS, r"max_dropouts = 1: a threshold scheme .* all 8 clients",
     ),
 }  # fmt: skip
 
@@ -232,15 +211,8 @@ def test_a_job_that_cannot_be(name: str, digits: Path, sides: Path, tmp_path: Pa
     assert not (tmp_path / "run" / "history.csv").exists()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("openfhe") is not None, reason="the library is there, and others try it")
-def test_a_threshold_scheme_without_its_library(digits: Path, tmp_path: Path) -> None:
-    tables = {"aggregation": {"security": "encrypted"}, "encryption": {"scheme": "threshold-bfv"}}
-    with pytest.raises(UsageError, match=r"threshold-bfv.*openfhe"):
-        run(checked(table(digits, AVG, rounds=1) | tables), Alone(), tmp_path / "run")
-
-
 @pytest.mark.launch
-@pytest.mark.parametrize("name", ["no such field", "too few neighbours, masked"])
+@pytest.mark.parametrize("name", ["no such field", "too few for so many to leave, masked"])
 def test_a_job_that_cannot_be_on_several_ranks(
     name: str, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:

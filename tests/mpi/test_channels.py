@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from jobs_in_python import checked
+from sparse_masks import sparsest
 from test_transport import around_a_piece, worlds
 
 from mpifed.comm.accumulate import make_sum
+from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Field, ToServer
@@ -198,9 +200,16 @@ LAWS = str(Path(__file__).parents[1] / "laws")  # holds `channel_algorithms`
 CHANNELS: dict[str, dict[str, Any]] = {
     "plain": {},
     "masked": {"aggregation": {"security": "masked"}},
-    "masked, sparse": {"aggregation": {"security": "masked"}, "masking": {"neighbours": 6}},
+    "masked, sparse": {"aggregation": {"security": "masked"}},
     "encrypted": {"aggregation": {"security": "encrypted"}},
 }
+
+
+@pytest.fixture(autouse=True)
+def sparse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph with fewer than all pairs, where the name of the test says so."""
+    if "sparse" in request.node.name:
+        monkeypatch.setattr(Masked, "neighbours", sparsest)
 
 
 def gossip(folder: Path, **changes: Any) -> Job:

@@ -165,8 +165,7 @@ def test_libraries_of_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.level == "ok"  # a job that needs one says so
         return found.what
 
-    assert here("seal") == "encrypted channel: bfv (seal); not threshold-bfv (openfhe), paillier (tno)"
-    assert here("seal", "openfhe", "tno") == "encrypted channel: bfv (seal), threshold-bfv (openfhe), paillier (tno)"
+    assert here("seal") == "encrypted channel: BFV (seal)"
     assert "pip install 'mpifed[encrypted]'" in here()
 
 

@@ -31,7 +31,6 @@ MAY = {
         "maths",
         "algorithms.private",
         "comm.channel",
-        "comm.encryption.schemes",
         "files",
         "job",
         "privacy",

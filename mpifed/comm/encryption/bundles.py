@@ -1,4 +1,4 @@
-"""Messages of several ciphertexts, or of parts of their decryption: numbered blocks of bytes."""
+"""Messages of several ciphertexts: numbered blocks of bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.encryption.schemes import Scheme
+from mpifed.comm.encryption.bfv import Bfv
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import BrokenProtocol
 
@@ -42,7 +42,7 @@ def unbundle(message: Bytes) -> dict[int, bytes]:
     return blocks
 
 
-def words(scheme: Scheme, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
+def words(scheme: Bfv, message: Bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
     """(integers, modulus) of the ciphertexts of an upload, or of a rank's message; for the audit."""
     for block in unbundle(message).values():
         yield from scheme.words(block)

@@ -1,13 +1,12 @@
 """The encrypted channel: clients encrypt integers, the server adds ciphertexts, and receivers decrypt the sum.
 
-The server has only the public key. A sum for the server is decrypted by a client (or, with a threshold scheme, by all
-clients together); a sum for clients is decrypted by those that receive it, and the server only forwards it.
+The server has only the public key. A sum for the server is decrypted by a client; a sum for clients is decrypted by
+those that receive it, and the server only forwards it.
 
-Trust: all parties are honest but curious. With `scheme = "bfv"` or "paillier" the clients share a secret key: it
-protects uploads only from the server; a client that obtained another's upload could decrypt it, and the client that
-decrypts a sum for the server learns it too. With a threshold scheme no such key exists, and the server combines the
-partial decryptions itself. A sum for a single client is hidden from the server, not from the other clients.
-Ciphertexts are not authenticated; what does not decrypt to a possible sum is refused.
+Trust: all parties are honest but curious. The clients share a secret key: it protects uploads only from the server; a
+client that obtained another's upload could decrypt it, and the client that decrypts a sum for the server learns it too.
+A sum for a single client is hidden from the server, not from the other clients. Ciphertexts are not authenticated; what
+does not decrypt to a possible sum is refused.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from numpy.typing import NDArray
 
 from mpifed.comm.accumulate import ExactSum
 from mpifed.comm.channel import Channel, ChannelSetting, answering, hearing
+from mpifed.comm.encryption.bfv import Bfv, Ciphertext
 from mpifed.comm.encryption.bundles import bundle, unbundle
-from mpifed.comm.encryption.decryption import Decryption, DecryptionRequest, Note, Opened, decryption_by
+from mpifed.comm.encryption.decryption import DecryptionRequest, Note, Opened, SharedKeyDecryption
 from mpifed.comm.encryption.packing import Packing, Vector, vectors
-from mpifed.comm.encryption.schemes import Ciphertext, SharedKeyScheme, ThresholdScheme, make_scheme
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.keys import Keyring
 from mpifed.comm.minimum_group import refuse_small
@@ -38,17 +37,16 @@ class Encrypted(Channel):
 
     name = "encrypted"
 
-    def __init__(self, setting: ChannelSetting, scheme: SharedKeyScheme | ThresholdScheme | None = None) -> None:
-        """`scheme` overrides the one that the setting names."""
+    def __init__(self, setting: ChannelSetting, scheme: Bfv | None = None) -> None:
+        """`scheme`: with parameters of its own."""
         super().__init__(setting)
-        self.scheme = scheme or make_scheme(setting.protection, setting.clients)
+        self.scheme = scheme or Bfv()
         self.packing = Packing(self.scheme.slots, self.scheme.capacity, setting.clients)
         self.budget: int | None = None  # bits of noise budget that the self-test left
         self._homes = np.full(setting.clients, -1)  # [N] rank of each client; -1 where no rank hosts it
-        self._decryption: Decryption
+        self._decryption: SharedKeyDecryption
         self._keyring: Keyring
         self._vectors: dict[str, list[Vector]] = {}
-        self._sums = 0  # decrypted so far; alike on all ranks
         self._totals: dict[int, Ciphertext] = {}  # sums of this rank's ciphertexts in the current exchange, by number
 
     @property
@@ -70,7 +68,7 @@ class Encrypted(Channel):
         keyring = Keyring(self.setting)
         keyring.prepare(self.keys.timed)
         self._keyring = keyring
-        self._decryption = decryption_by(self.scheme, self.setting, self._homes)
+        self._decryption = SharedKeyDecryption(self.setting, self.scheme, self._homes)
         self._decryption.prepare(keyring, self._note(None, None), self.keys.timed)
         up, down = self._decryption.setup_bytes
         self.keys.up_bytes = keyring.setup_up_bytes + up
@@ -95,7 +93,7 @@ class Encrypted(Channel):
         able = set(self._homes[self._homes >= 0].tolist())
         what = f"the self-test of the encryption, the sum of {self.setting.clients} clients' largest integers"
         try:
-            opened = self._decryption.open(folded, able, DecryptionRequest(b"self-test", _unnoted, self.keys.timed))
+            opened = self._decryption.open(folded, able, DecryptionRequest(self.keys.timed))
         except BrokenProtocol as error:
             raise BrokenProtocol(f"{what}, does not decrypt: {error}; {_REMEDY}") from error
         expected = (values * np.bincount(kinds, minlength=_TRIED)[:, None]).sum(axis=0)
@@ -184,10 +182,8 @@ class Encrypted(Channel):
         if not ranks:
             return False
         note = self._note(plan, now)
-        self._sums += 1
-        context = f"{plan.exchange.name} {self._sums}".encode()
         wanted = self._wanted(plan, now, answered) if not to_server else None
-        opened = self._decryption.open(folded, ranks, DecryptionRequest(context, note, plan.account.timed, wanted))
+        opened = self._decryption.open(folded, ranks, DecryptionRequest(plan.account.timed, wanted))
         if opened is not None:
             with plan.account.timed():
                 self._unpack(plan, answered, opened, wanted)
@@ -198,7 +194,7 @@ class Encrypted(Channel):
             for opened_sum in self.transport.gather(opened_here) or []:
                 if opened_sum is not None:
                     plan.reduced[:-1] = opened_sum
-        if opened is not None and opener != "server":
+        if opened is not None:
             note(opener, "server", "opened sum", plan.reduced[:-1].tobytes())
         return serves
 
@@ -263,7 +259,7 @@ class Encrypted(Channel):
         if now.void or (to_clients and not receiving.any()):
             return up, np.zeros_like(up)
         more, down = self._decryption.traffic(int(blocks[0]), received, now)
-        if not to_clients and self._decryption.by_a_client:
+        if not to_clients:
             more[np.flatnonzero(now.staying)[:1]] += plan.sum.nbytes
         return up + more, down
 
@@ -278,7 +274,4 @@ def _unnoted(sender: str, receiver: str, what: str, payload: bytes) -> None:
     pass
 
 
-_REMEDY = (
-    'set another [encryption] scheme, or [aggregation] security = "masked"; and report it, with the versions of '
-    "libraries"
-)
+_REMEDY = 'set [aggregation] security = "masked", and report it, with the versions of libraries'

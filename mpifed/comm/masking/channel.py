@@ -57,10 +57,7 @@ class Masked(Channel):
 
     def neighbours(self, n: int) -> int:
         """Number of neighbours of each of n clients; n - 1 or more means all others."""
-        chosen = self.setting.protection.neighbours
-        if chosen is None:
-            return n - 1 if n <= _FEW else enough(n, self._most)
-        return 2 * -(-chosen // 2)
+        return n - 1 if n <= _FEW else enough(n, self._most)
 
     def prepare(self, plans: list[ExchangePlan]) -> None:
         self.keyring.prepare(self.keys.timed)

@@ -45,7 +45,7 @@ def threshold(neighbours: int, most: int) -> int:
         raise UsageError(
             f"[participation] max_dropouts = {most}: each client has {neighbours} others to share its secrets with, "
             f"and needs {2 * most + 1}, so that a majority of them stays; lower max_dropouts, let more clients "
-            "participate, or raise [masking] neighbours"
+            "participate"
         )
     return neighbours - most
 

@@ -34,8 +34,8 @@ class Answer(NamedTuple):
 FIELDS = Answer(Field((3,)), Field((), 1.0, 2.0**20), Inner(Field((2, 2), 2.0**-20, 2.0**40)))  # the last has 2 limbs
 
 
-def exact_sum(of: Any, clients: int, dtype: str, bounds: Any = None, scales: Any = None) -> Any:
-    return make_sum(of, clients, exact=True, dtype=dtype, bounds=bounds or {}, scales=scales or {})
+def exact_sum(of: Any, clients: int, dtype: str, bounds: Any = None) -> Any:
+    return make_sum(of, clients, exact=True, dtype=dtype, bounds=bounds or {})
 
 
 def float_sum(of: Any, clients: int, dtype: str) -> Any:
@@ -260,9 +260,9 @@ def test_an_answer_of_another_shape(kind: Any) -> None:
         adder.add(answers(2, 0)._replace(v=np.zeros(3)), np.arange(2))
 
 
-def test_bounds_and_scales_of_the_job() -> None:
-    fields = Answer(Field((3,)), Field(), ())
-    adder = exact_sum(exchange(fields), 5, "float64", {"up.v": 8.0}, {"up.v": 0.25})
+def test_bounds_of_the_job() -> None:
+    fields = Answer(Field((3,), 0.25), Field(), ())
+    adder = exact_sum(exchange(fields), 5, "float64", {"up.v": 8.0})
     adder.begin(True)
     adder.add(Answer(np.array([[0.3, 1.125, -8.0]]), np.array([1.0]), ()), np.array([0]))
     assert adder.total(adder.message).v.tolist() == [0.25, 1.0, -8.0]  # 1.125 is a tie: to even
@@ -271,10 +271,9 @@ def test_bounds_and_scales_of_the_job() -> None:
         adder.add(Answer(np.array([[8.25, 0, 0]]), np.array([1.0]), ()), np.array([0]))
 
 
-@pytest.mark.parametrize(("bounds", "scales"), [({}, {"up.v": 0.3}), ({"up.v": 2.0**80}, {})])
-def test_a_grid_that_cannot_be_names_its_field(bounds: Any, scales: Any) -> None:
+def test_a_grid_that_cannot_be_names_its_field() -> None:
     with pytest.raises(UsageError, match=r"\[aggregation\] up\.v: "):
-        exact_sum(exchange(), 5, "float64", bounds, scales)
+        exact_sum(exchange(), 5, "float64", {"up.v": 2.0**80})
 
 
 def test_bytes_are_those_of_one_client() -> None:
@@ -291,9 +290,9 @@ def test_whole_numbers_lose_no_digit(exact: bool) -> None:
     adder.begin(True)
     adder.add(Answer(np.tile(numbers, (5, 1)), np.ones(5), np.ones((5, 2), "f4")), np.arange(5))
     np.testing.assert_array_equal(adder.total(adder.message).v, 5 * numbers)
-    for chosen in ({"bounds": {"up.v": 2.0**50}}, {"scales": {"up": 2.0}}):
-        with pytest.raises(UsageError, match="whole numbers, whose bound and scale follow from the noise"):
-            make_sum(up, 5, exact=exact, dtype="float32", **chosen)
+    for name in ("up.v", "up"):
+        with pytest.raises(UsageError, match="whole numbers, whose bound follows from the noise"):
+            make_sum(up, 5, exact=exact, dtype="float32", bounds={name: 2.0**50})
 
 
 def test_a_field_that_is_the_whole_record() -> None:

@@ -11,8 +11,6 @@ from mpifed.comm.channel import Channel, ChannelSetting, Protection
 from mpifed.comm.encryption.bfv import Bfv
 from mpifed.comm.encryption.bundles import bundle, unbundle, words
 from mpifed.comm.encryption.channel import Encrypted
-from mpifed.comm.encryption.paillier import PackedPaillier
-from mpifed.comm.encryption.schemes import check, make_scheme
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients, UsageError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
@@ -62,10 +60,6 @@ def everybody(present: Any = None, leaving: Leaving | None = None) -> Round:
     return Round(0, 1, np.array(present, dtype=bool), leaving=leaving)
 
 
-def small_paillier() -> PackedPaillier:
-    return PackedPaillier(1024)
-
-
 class Party:
     """A rank with its channel and the plan of one exchange."""
 
@@ -105,8 +99,7 @@ def plain(of: Any, columns: Cells, now: Round) -> np.ndarray:
 @pytest.mark.parametrize("kind", [ToServer, ToClients])
 @pytest.mark.parametrize(
     "scheme, ranks, columns",
-    [(Bfv, ranks, columns) for ranks in (1, 2, 4) for columns in (DISJOINT, OVERLAPPING)]
-    + [(small_paillier, 1, OVERLAPPING), (small_paillier, 3, DISJOINT)],
+    [(Bfv, ranks, columns) for ranks in (1, 2, 4) for columns in (DISJOINT, OVERLAPPING)],
 )
 def test_the_sum_is_the_plain_channels(kind: type, ranks: int, scheme: Any, columns: Cells) -> None:
     of, now = exchange(kind), everybody([1, 1, 0, 1, 1])
@@ -352,9 +345,9 @@ def test_traffic_counts_ciphertexts() -> None:
 
 
 def test_a_ciphertext_is_as_long_as_is_counted() -> None:
-    for scheme in (Bfv(), small_paillier()):
-        scheme.make_keys()
-        assert len(scheme.encrypt(np.array([1]))) == scheme.nbytes
+    scheme = Bfv()
+    scheme.make_keys()
+    assert len(scheme.encrypt(np.array([1]))) == scheme.nbytes
 
 
 class Notebook:
@@ -420,20 +413,3 @@ def test_float_sums_cannot_be_encrypted() -> None:
     plan = ExchangePlan(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Cells.all(2))
     with pytest.raises(UsageError, match='set arithmetic = "exact"'):
         Encrypted(setting).prepare([plan])
-
-
-def test_schemes_by_name() -> None:
-    assert make_scheme(Protection(scheme="bfv"), 3).name == "bfv"
-    assert make_scheme(Protection(scheme="paillier", key_bits=3072), 3).bits == 3072
-    with pytest.raises(UsageError, match="bfv, threshold-bfv, paillier"):
-        make_scheme(Protection(scheme="rot13"), 3)
-
-
-def test_what_does_not_fit_together() -> None:
-    assert check(Protection(scheme="bfv", max_dropouts=2), 10, 5) == []
-    assert check(Protection(scheme="threshold-bfv"), 10, None) == []
-    assert check(Protection(scheme="threshold-bfv"), 10, 10) == []
-    assert "clients_per_round = 5" in check(Protection(scheme="threshold-bfv"), 10, 5)[0]
-    assert "max_dropouts = 2" in check(Protection(scheme="threshold-bfv", max_dropouts=2), 10, None)[0]
-    assert "key_bits = 512" in check(Protection(scheme="paillier", key_bits=512), 10, None)[0]
-    assert "rot13" in check(Protection(scheme="rot13"), 10, None)[0]

@@ -9,9 +9,11 @@ import pytest
 from lengths import covering
 from masking import Answer, Case, check_alike, errors_of, leaving, placed, plain, play, values, vector
 from ranks import on_ranks, totals
+from sparse_masks import sparsest
 
 from mpifed.comm.channel import Protection
 from mpifed.comm.key_streams import Pad
+from mpifed.comm.masking.channel import Masked
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.round import Round
@@ -45,12 +47,15 @@ def test_two_limbs_and_several_fields(kind: Any) -> None:
 
 @pytest.mark.parametrize("most", [0, 1])
 @pytest.mark.parametrize("kind", [ToServer, ToClients])
-def test_sparse_graph(kind: Any, most: int) -> None:
-    """Twelve clients with four neighbours each."""
+def test_sparse_graph(kind: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve clients with two or four neighbours each."""
+    monkeypatch.setattr(Masked, "neighbours", sparsest)
     hosted = [[], [0, 3, 6, 9], [1, 4, 7, 10, 2], [5, 8, 11]]
-    case = vector(12, hosted=hosted, kind=kind, protection=Protection("masked", max_dropouts=most, neighbours=4))
+    case = vector(12, hosted=hosted, kind=kind, protection=Protection("masked", max_dropouts=most))
     found = check_alike(case, turns=3)
-    assert {len(near) for near in found[0].channel._turn(found[0].plan, case.round).graph.near.values()} == {4}
+    assert {len(near) for near in found[0].channel._turn(found[0].plan, case.round).graph.near.values()} == {
+        2 * most + 2
+    }
 
 
 @pytest.mark.parametrize("kind", [ToServer, ToClients])

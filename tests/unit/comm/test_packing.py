@@ -14,7 +14,7 @@ from mpifed.core.exchange import Field, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.maths.fixedpoint import grid
 
-BFV, THRESHOLD, PAILLIER = (8192, 2**57), (16384, 2**47), (31, 2**62 + 2**32)
+BFV, WIDE, FEW = (8192, 2**57), (16384, 2**47), (31, 2**62 + 2**32)  # that of the channel, and others
 
 
 def line_of(fields: object, clients: int, columns: Cells | None = None, dtype: str = "float64") -> ExchangePlan:
@@ -33,7 +33,7 @@ def one_vector(field: Field, packing: Packing, dtype: str = "float64") -> tuple:
     {
         "scale, bound": [(2.0**-20, 2.0), (2.0**-40, 2.0**9), (1.0, 2.0**46), (2.0**-50, 2.0**20)],
         "clients": [1, 2, 16, 1000, 5000],
-        "slots, capacity": [BFV, THRESHOLD, PAILLIER],
+        "slots, capacity": [BFV, WIDE, FEW],
     }
 )
 def test_the_sum_of_extremes_comes_back_exactly(

@@ -124,14 +124,6 @@ def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, cha
     assert (found["keys"]["up_bytes"] > 0) == sealed
 
 
-def test_a_masked_round_with_a_sparse_graph(job: Path, tmp_path: Path) -> None:
-    changes = ("aggregation.security=masked", "masking.neighbours=4", "participation.max_dropouts=1")
-    found = forecast(job, changes, ranks=2)
-    ran(job, changes, tmp_path / "run")
-    check_bytes(found, tmp_path / "run")
-    assert "each client shares a mask with each of 4 of the 7 others" in forecast_text(found)
-
-
 def test_rounds_that_are_void(job: Path) -> None:
     found = forecast(job, ("participation.max_dropouts=1", "participation.dropout_rate=0.1"), ranks=1)
     assert found["void_chance"] == pytest.approx(1 - 0.9**8 - 8 * 0.1 * 0.9**7)
@@ -224,14 +216,14 @@ def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, n
 
 
 def test_fields_say_how_they_are_added(job: Path) -> None:
-    bounds, scales = '{"changes.weight" = 64.0, "losses.tally.total" = 1e15}', f'{{"changes.value.first" = {2.0**-22}}}'
-    found = forecast(job, (f"aggregation.bounds={bounds}", f"aggregation.scales={scales}"), ranks=1)
+    bounds = '{"changes.weight" = 64.0, "losses.tally.total" = 1e15}'
+    found = forecast(job, (f"aggregation.bounds={bounds}",), ranks=1)
     answer = {field["field"]: field for field in found["exchanges"][0]["upload"]}
     assert answer["weight"] == {
         "field": "weight", "shape": [], "dtype": "int64", "bytes": 8, "scale": 2.0**-40, "bound": 64.0, "limbs": 1,
         "bits": 64,
     }  # fmt: skip
-    assert answer["value.first"]["scale"] == 2.0**-22 and answer["value.first"]["shape"] == [64, 5]
+    assert answer["value.first"]["scale"] == 2.0**-39 and answer["value.first"]["shape"] == [64, 5]
     losses, certificate = found["measures"]
     assert [(field["field"], field["limbs"]) for field in losses["upload"]] == [
         ("tally.total", 2), ("tally.square", 2), ("tally.count", 1),

@@ -33,7 +33,6 @@ def test_shared_noise() -> None:
     assert "in the masked channel the server as well" in masked and "NOT" not in masked
     assert "no client gives it its part of the noise" in masked and "leave" not in masked
     assert "the key that all clients hold" in from_whom(shared, Protection("encrypted"))
-    assert "the key that" not in from_whom(shared, Protection("encrypted", scheme="threshold-bfv"))
     assert "those who may leave" in from_whom(shared, Protection("masked", max_dropouts=2))
 
 
