@@ -191,8 +191,7 @@ SOURCES = {  # and what options each has of its own
         "--dtype": ["uint8", "float32"], **TASKS,
     },
     "tables clients --id id --label label": {"--key": ["a.csv", "map.csv"], "--id": ["id"], **TASKS},
-    "mnist .": {}, "newsgroups .": {"--remove": ["headers", "headers,,", "none"]}, "covtype .": {"--samples": ["9"]},
-    "covtype a.csv": {"--samples": ["9"]}, "csv /dev/zero": LIMITS, "svmlight /dev/zero": LIMITS, "csv .": LIMITS,
+    "mnist .": {}, "csv /dev/zero": LIMITS, "svmlight /dev/zero": LIMITS, "csv .": LIMITS,
     "csv": LIMITS, "tables a.csv --id id": {},
     "csv t.csv --label ill --by ward": {"--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **GROUPS, **TASKS},
     "csv t.csv --label ill --categorical one-hot": {"--by": ["ward", "ill", "0"], "--missing": FILLS, **LIMITS},
@@ -202,7 +201,7 @@ SOURCES = {  # and what options each has of its own
     "arrow folder --label ill": {"--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **LIMITS},
     "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **GROUPS, **TASKS},
     "leaf a.json": {"--test": ["a.json", "."], **GROUPS, **TASKS}, "leaf .": GROUPS,
-    "idx images": {"--max-unpacked": ["0.5"]}, "cifar images": {"--labels-of": ["fine", "coarse"]}, "svhn images": {},
+    "idx images": {"--max-unpacked": ["0.5"]}, "cifar images": {"--labels-of": ["fine", "coarse"]},
 }  # fmt: skip
 
 
@@ -251,7 +250,6 @@ FORMATS = {  # the file that is damaged, of those of `formats`, and the words th
     "a.json": "leaf a.json",
     "images/train-images-idx3-ubyte": "idx images --split rows --clients 2",
     "images/data_batch_1.bin": "cifar images --split rows --clients 2",
-    "images/train_32x32.mat": "svhn images --split rows --clients 2",
 }
 
 

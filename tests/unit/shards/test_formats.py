@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
-from scipy.io import savemat
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
@@ -535,24 +534,6 @@ def test_the_pickles_of_cifar_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     with pytest.raises(DataError, match=r"a pickle, which could execute anything; get cifar-10-binary.tar.gz"):
         make(tmp_path / "out", "cifar", tmp_path, *ONE)
-
-
-def test_svhn(tmp_path: Path) -> None:
-    X, y = RNG.integers(0, 256, (32, 32, 3, 6), np.uint8), np.array([1, 10, 2, 1, 2, 10], np.uint8)
-    for kind, at in (("train", slice(4)), ("test", slice(4, 6))):
-        savemat(tmp_path / f"{kind}_32x32.mat", {"X": X[..., at], "y": y[at, None]}, do_compression=True)
-    folder = make(tmp_path / "out", "svhn", tmp_path, *ONE, "--scale", "none")
-    rows, labels = read(folder)
-    assert folder.shape == (3, 32, 32) and folder.provenance["classes"] == ["0", "1", "2"]
-    assert labels.tolist() == [1, 0, 2, 1]
-    assert rows[3].reshape(3, 32, 32)[2, 5, 7] == X[5, 7, 2, 3]
-    for content in ({"X": X[0], "y": y}, {"X": X, "y": y[:2, None]}, {"X": X.astype("f8"), "y": y[:, None]}, {"y": y}):
-        savemat(tmp_path / "test_32x32.mat", content)
-        with pytest.raises(DataError, match=r"test_32x32.mat: [Xy] is "):
-            make(tmp_path / "out", "svhn", tmp_path, *ONE)
-    (tmp_path / "test_32x32.mat").write_bytes((tmp_path / "train_32x32.mat").read_bytes()[:-900])
-    with pytest.raises(DataError, match=r"cannot be read|y is None for 4 images"):
-        make(tmp_path / "out", "svhn", tmp_path, *ONE)
 
 
 def test_where_data_come_from(tmp_path: Path) -> None:
