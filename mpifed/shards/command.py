@@ -57,7 +57,6 @@ def _of_all_sources() -> list[click.Parameter]:
     return [
         click.Option(["--split"], type=split, help="What clients divide; not for natural clients and tables."),
         click.Option(["--clients"], type=int, help="Number of clients; --by, --grid and --map imply it."),
-        click.Option(["--group"], type=int, metavar="N", help="Natural clients: N identifiers per client, as sorted."),
         click.Option(
             ["--min-rows"], type=int, metavar="N",
             help="Natural clients: join those of fewer than N training rows, counted before --client-test-fraction.",
@@ -121,7 +120,6 @@ def _of_all_sources() -> list[click.Parameter]:
         click.Option(
             ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
         ),
-        click.Option(["--licence"], metavar="TEXT", help="Of the data; stored and shown."),
         click.Option(["--origin"], metavar="TEXT", help="Where the data come from; stored and shown."),
         click.Option(["--out"], type=FILE, required=True, help="Folder for the files."),
         click.Option(["--force"], is_flag=True, help="Replace the data in --out."),

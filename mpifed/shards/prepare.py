@@ -27,7 +27,7 @@ from mpifed.shards.holding_out import hold_out, rows_where
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
-from mpifed.shards.natural import grouped
+from mpifed.shards.natural import join_small
 from mpifed.shards.options import Options as Options
 from mpifed.shards.partition import Partition, by_columns, by_grid, by_owners, by_rows
 from mpifed.shards.progress import progress
@@ -67,7 +67,7 @@ def prepare(options: Options) -> ShardFolder:
     y, test_y, meaning = encode(data, options.labels)
     ids = None  # of natural clients, and the client of each
     if options.natural and data.natural is not None:
-        ids = data.natural.ids, grouped(data.natural, options.group, options.min_rows)
+        ids = data.natural.ids, join_small(data.natural, options.min_rows)
         if options.test_fraction is None and options.client_test_fraction is None:
             data, y = with_owners_tests(data, y, test_y)
         assert data.natural is not None
@@ -227,7 +227,7 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
         "source": options.name,
         "options": {name: _plain(value) for name, value in asdict(options).items()},
         "files": {_file_name(path, data.files): sha256(path) for path in data.files},
-        **{name: text for name in ("licence", "origin") if (text := getattr(options, name)) is not None},
+        **({} if options.origin is None else {"origin": options.origin}),
         "classes": list(meaning),
         "named": data.classes is not None,
         **_untrained(options, data),

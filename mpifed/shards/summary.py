@@ -30,9 +30,7 @@ def summary(federation: ShardFolder) -> str:
         "folder": f"{federation.path}",
     }
     lines |= {
-        name: str(federation.provenance[name])
-        for name in ("tests", "index", "licence", "origin")
-        if name in federation.provenance
+        name: str(federation.provenance[name]) for name in ("tests", "index", "origin") if name in federation.provenance
     }
     missing = federation.provenance.get("missing_cells")
     if missing:

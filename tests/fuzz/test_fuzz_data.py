@@ -182,7 +182,7 @@ OPTIONS = {  # and what each may be, beside that
 }  # fmt: skip
 TASKS = {"--task": ["classification", "regression", "auto"]}
 LIMITS = {"--max-unpacked": ["0.5"], "--test": ["a.csv", "a.svm"], **TASKS}
-FILLS, GROUPS = ["drop", "mean", "median", "zero"], {"--group": ["2"], "--min-rows": ["3"]}
+FILLS, GROUPS = ["drop", "mean", "median", "zero"], {"--min-rows": ["3"]}
 SOURCES = {  # and what options each has of its own
     "digits": {}, "csv a.csv": {"--label": ["y", "0", "-1"], **LIMITS},
     "svmlight a.svm": {"--max-features": ["4"], "--dense": [""], "--sparse": [""], **LIMITS},
