@@ -66,9 +66,9 @@ def _of_all_sources() -> list[click.Parameter]:
         ),
         click.Option(
             ["--map"], type=FILE,
-            help="What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with "
-            'a table [[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Row indices start from 0 and do '
-            "not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each row.",
+            help="What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`. Row indices start "
+            "from 0 and do not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each "
+            "row.",
         ),
         click.Option(
             ["--missing"], type=missing, default="error", show_default=True,

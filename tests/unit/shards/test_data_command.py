@@ -285,11 +285,11 @@ def test_importing_the_command_is_cheap() -> None:
 
 @pytest.mark.parametrize("source", ["csv", "svmlight"])
 def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str) -> None:
-    table, who = tmp_path / "table", tmp_path / "map.toml"
+    table, who = tmp_path / "table", tmp_path / "map.csv"
     rows = np.array([[3, 4, 12], [1, 2, 2], [6, 0, 8]])
     form = {"csv": "{0},{1},{2},{y}", "svmlight": "{y} 1:{0} 2:{1} 3:{2}"}[source]
     table.write_text("".join(form.format(*row, y=i % 2) + "\n" for i, row in enumerate(rows)))
-    who.write_text('client = [{rows = [0, 2], columns = [0, 1]}, {rows = "1", columns = "all"}]')
+    who.write_text("client,rows,columns\n0,0 2,0 1\n1,1,all\n")
     words = (source, table, *(["--sparse"] if source == "svmlight" else []), "--split", "grid", "--map", who)
     with pytest.raises(DataError, match="row 0 and column 2 is held by no client"):
         run(*words)

@@ -259,25 +259,6 @@ def test_faulty_map(tmp_path: Path, text: str, words: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[[client]]\nnumber = 4000000000\nrows = 'all'\ncolumns = 'all'\n", "no entry for client 0"),
-        ("[[client]]\nnumber = 0x" + "f" * 5000 + "\n", "number = an integer of thousands of digits; expected"),
-        ("[[client]]\nrows = [0x" + "f" * 5000 + "]\n", "rows: an integer of thousands of digits; expected"),
-        ("[[client]]\nrows = " + "9" * 5000 + "\n", "cannot be read as TOML"),
-        ("[[client]]\nrows = " + "[" * 9000 + "]" * 9000 + "\n", "cannot be read as TOML"),
-        ("[[client]]\nrows = ['" + "x" * 9000 + "']\n", "client 0, rows: 'x*...x*'; expected numbers or ranges"),
-    ],
-)
-def test_faulty_toml_map(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "map.toml"
-    path.write_text(text)
-    with pytest.raises(DataError, match=words) as caught:
-        read_map(path, 3, 2)
-    assert len(str(caught.value)) < 400
-
-
 def test_a_map_in_which_very_many_clients_hold_very_much(tmp_path: Path) -> None:
     """Each a group of its own: 20,000 of 100,000 rows would be 16 GB."""
     path = tmp_path / "map.csv"
