@@ -380,15 +380,6 @@ def test_texts_of_parquet_that_are_no_utf8(tmp_path: Path, column: str) -> None:
         make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *words)
 
 
-def test_a_parquet_file_of_very_many_equal_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.sources.dataset.UNPACKED_BYTES", 2**16)
-    ones = np.ones(2**20, np.int8)
-    parquet.write_table(pa.table({"a": ones, "y": ones}), tmp_path / "a.parquet", compression="zstd")
-    assert (tmp_path / "a.parquet").stat().st_size < 10**4
-    with pytest.raises(DataError, match=r"bytes that claim 1048576 rows of 2 columns; .* --max-unpacked GIB"):
-        make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE)
-
-
 def test_folders_that_lead_elsewhere(tmp_path: Path) -> None:
     as_folder(frame(), tmp_path / "a")
     state = tmp_path / "a/state.json"
