@@ -34,7 +34,7 @@ from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Synthetic
 from mpifed.shards.sources.dataset import CHUNK_VALUES, checked, listed
-from mpifed.shards.statistics import MOST_FEATURES, label_counts, least_squares, statistics, target_scale
+from mpifed.shards.statistics import label_counts, statistics, target_scale
 from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
 MOST_FILES = 100  # unless `--pack` says otherwise
@@ -84,11 +84,7 @@ def prepare(options: Options) -> ShardFolder:
     data, scaling = _scaled(data, options.scale, partition.missing, trained)
     if options.feature_noise is not None:
         data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
-    chunks, targets = partial(rows_where, trained, data), y[trained]
-    optimum, summary = None, statistics(chunks(), targets, scaling, regression=not meaning)
-    if not meaning and y.dtype.names is None and data.dtype is not None and data.features <= MOST_FEATURES:
-        optimum = least_squares(chunks, targets, scaling)
-        summary["least_squares_loss"] = optimum.pop("loss_with_intercept")
+    summary = statistics(rows_where(trained, data), y[trained], scaling, regression=not meaning)
     about = About(
         classes=len(meaning),
         scaling=scaling,
@@ -103,7 +99,6 @@ def prepare(options: Options) -> ShardFolder:
         test=(data.test[0], test_y) if data.test and test_y is not None else None,
         names=data.names,
         shape=data.shape,
-        optimum=optimum,
         ids=ids,
     )
     pack = options.pack or -(-partition.clients // MOST_FILES)

@@ -94,11 +94,6 @@ def contents(file: Group, folder: Path) -> Table:
     entries["statistics"] = check_statistics(entries["provenance"].get("statistics", {}), entries["features"])
     entries["target_scale"] = _target_scale(file)
     entries["shape"] = _shape(file, entries["features"])
-    entries["optimum"] = None
-    if "optimum" in file:
-        entries["optimum"] = {name: array_of(file, f"optimum/{name}", "f") for name in ("w", "loss")}
-        if entries["optimum"]["loss"].shape != ():
-            raise ValueError("optimum/loss is not a scalar")
     return entries
 
 

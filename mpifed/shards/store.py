@@ -75,7 +75,6 @@ class ShardFolder:
     nbytes: NDArray[np.int64]  # [N] of each client's data as stored
     checksums: tuple[str, ...]  # SHA-256 of each shard file
     provenance: Table
-    optimum: Table | None  # loss and w [p] of the least-squares optimum, if computed
     statistics: Table  # of the training rows, as `mpifed.shards.statistics` has them; empty in older files
     targets: int  # real targets of a row, 1 for classes
     shape: tuple[int, ...] | None  # of a sample, such as (channels, height, width); None: [features]

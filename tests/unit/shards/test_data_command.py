@@ -199,18 +199,15 @@ def test_synthetic_regression_in_chunks(run: Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(synthetic_module, "CHUNK_VALUES", 640)
     federation = run("synthetic", "--samples", 500, "--features", 10, "--split", "rows", "--clients", 4)
     X, y = everything(federation)
-    assert federation.optimum is not None
-    assert federation.classes == 0
-    gradient = X.T @ (X @ federation.optimum["w"] - y) / len(y)
-    np.testing.assert_allclose(gradient, 0, atol=1e-12)
-    assert np.mean((X @ federation.optimum["w"] - y) ** 2) / 2 == pytest.approx(federation.optimum["loss"])
+    assert federation.classes == 0 and X.shape == (500, 10)
+    w = np.linalg.lstsq(X, y, rcond=None)[0]
+    assert np.mean((X @ w - y) ** 2) < 0.1 * np.var(y)
 
 
 def test_synthetic_classification(run: Run) -> None:
     words = ("synthetic", "--task", "classification", "--classes", 3, "--dtype", "uint8", "--scale", "unit")
     federation = run(*words, "--samples", 200, "--split", "columns", "--clients", 5)
     X, _ = everything(federation)
-    assert federation.optimum is None
     assert federation.classes == 3
     assert 0.98 < X.max() <= 1
 
