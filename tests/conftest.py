@@ -337,7 +337,7 @@ def columns(shared_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def regression(shared_path: Path) -> Path:
-    """6 clients of different sizes with rows of a regression whose optimum is known."""
+    """6 clients of different sizes with rows of a regression."""
     return _make_data(
         shared_path / "regression", "synthetic", "--split", "rows", "--clients", "6", "--samples", "300",
         "--features", "7", "--skew", "5",

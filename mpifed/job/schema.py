@@ -38,8 +38,6 @@ class DataTable(JobTable):
     """Memory for the clients' states between rounds, per rank, in GiB; the rest is on the disk."""
     verify: bool = True
     """Compare the checksums of all shards before round 0."""
-    stage: str | None = None
-    """Folder on a disk of each node, as "$TMPDIR", to which the shards are copied first."""
 
 
 class ParticipationTable(JobTable):

@@ -239,8 +239,7 @@ class FederatedDataset:
             The column of labels, integers or texts of classes; several of real targets.
         by
             The column that says whose each row is: clients in the order of its sorted values, the rows of each in an
-            order of their content. It is no feature. `group=N` takes N values per client, `min_rows=N` joins small
-            clients.
+            order of their content. It is no feature. `min_rows=N` joins small clients.
         clients
             Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test`, `feature_noise`,
             `scale`, `seed` and `shape` also go with `by`.
@@ -313,7 +312,7 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
 
     def options() -> Options:
         data, chosen = described()
-        numbers = [name for name in ("clients", "seed", "min_samples", "group", "min_rows") if name in chosen]
+        numbers = [name for name in ("clients", "seed", "min_samples", "min_rows") if name in chosen]
         whole_numbers: Table = {name: integer(chosen[name], name) for name in numbers}
         scale, split = str(chosen.get("scale", "none")), chosen.get("split", "rows")
         if wrong := [kind for kind in scale.split(",") if kind not in SCALES]:

@@ -62,7 +62,7 @@ def of_frame(
             f"{', '.join(CATEGORICAL)}, and one of error, drop, {', '.join(FILLS)}"
         )
     of_all = ("scale", "shape", "seed", "feature_noise", "client_test")
-    known = ("partition", "skew", "min_samples", "split", *of_all) if by is None else (*of_all, "group", "min_rows")
+    known = ("partition", "skew", "min_samples", "split", *of_all) if by is None else (*of_all, "min_rows")
     if unknown := [name for name in options if name not in known]:
         raise UsageError(
             f"from_dataframe: {unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"

@@ -35,7 +35,7 @@ RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # keys that may differ between a run and its resumption, since no bit depends on them
 _FREE = (
     "rounds", "name", "stop", "record", "observe", "server", "audit", "simulated_network", "data.path",
-    "data.memory_gib", "data.verify", "data.stage", "data.state_gib",
+    "data.memory_gib", "data.verify", "data.state_gib",
 )  # fmt: skip
 
 

@@ -35,7 +35,6 @@ from mpifed.privacy.ledger_file import Header
 from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import check_own_classes
-from mpifed.run.staging import staged
 from mpifed.shards import store
 from mpifed.shards.hosted import SHARD_NBYTES, hosted_blocks
 
@@ -154,8 +153,6 @@ def prepare(
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, transport, header)
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
-    if (stage := job.data.stage) is not None:
-        data = cache.get("staged", lambda: staged(stage, job.data.verify, data, placement, transport))
     with agreed(transport):
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank)))
         device = cache.get("device", lambda: Device() if data.targets > 1 else device_of(job, transport))
@@ -255,7 +252,7 @@ def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
 def _open_blocks(job: Job, data: store.ShardFolder, hosted: Hosted) -> Roster:
     """The hosted shards: opened now if all clients are in every round, else when their clients first participate."""
     clients = hosted.clients
-    if clients and job.data.verify and job.data.stage is None:  # a copy was compared when it was made
+    if clients and job.data.verify:
         for number in range(clients[0] // data.pack, clients[-1] // data.pack + 1):
             data.verify(number)
     ahead = job.participation.clients_per_round is None

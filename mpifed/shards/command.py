@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpifed.shards.sources import Source
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
-PIXELS = ("digits", "mnist", "idx", "cifar", "svhn")  # by default scaled by `unit`: raw pixels diverge
+PIXELS = ("digits", "mnist", "idx", "cifar")  # by default scaled by `unit`: raw pixels diverge
 
 
 def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -57,7 +57,6 @@ def _of_all_sources() -> list[click.Parameter]:
     return [
         click.Option(["--split"], type=split, help="What clients divide; not for natural clients and tables."),
         click.Option(["--clients"], type=int, help="Number of clients; --by, --grid and --map imply it."),
-        click.Option(["--group"], type=int, metavar="N", help="Natural clients: N identifiers per client, as sorted."),
         click.Option(
             ["--min-rows"], type=int, metavar="N",
             help="Natural clients: join those of fewer than N training rows, counted before --client-test-fraction.",
@@ -67,9 +66,9 @@ def _of_all_sources() -> list[click.Parameter]:
         ),
         click.Option(
             ["--map"], type=FILE,
-            help="What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`, or a TOML file with "
-            'a table [[client]] for each, e.g. rows = ["0-99", 120], columns = "all". Row indices start from 0 and do '
-            "not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each row.",
+            help="What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`. Row indices start "
+            "from 0 and do not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each "
+            "row.",
         ),
         click.Option(
             ["--missing"], type=missing, default="error", show_default=True,
@@ -121,7 +120,6 @@ def _of_all_sources() -> list[click.Parameter]:
         click.Option(
             ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
         ),
-        click.Option(["--licence"], metavar="TEXT", help="Of the data; stored and shown."),
         click.Option(["--origin"], metavar="TEXT", help="Where the data come from; stored and shown."),
         click.Option(["--out"], type=FILE, required=True, help="Folder for the files."),
         click.Option(["--force"], is_flag=True, help="Replace the data in --out."),

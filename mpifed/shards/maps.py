@@ -13,23 +13,12 @@ or, of rows that are divided with all their columns, a line for each row::
     row,client
     0,1
     1,0
-
-or a TOML file with a table for each client; clients are numbered in order from 0, unless a table has `number = 3`::
-
-    [[client]]
-    rows = ["0-99", "200-299"]
-    columns = "all"
-
-    [[client]]
-    rows = "100-199"
-    columns = ["0-9", 12]
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,20 +27,13 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
-from mpifed.core.tables import Table
 from mpifed.shards.cells import cover
 from mpifed.shards.memory import check_memory
 from mpifed.shards.partition import Groups, Partition, by_owners, by_rectangles
 from mpifed.shards.sources.dataset import check_file, listed, shown
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 FIELDS = ["client", "rows", "columns"]  # of a CSV file
 OF_ROWS = ["row", "client"]  # of one with a line for each row
-KEYS = {"number", "rows", "columns"}  # of a client in a TOML file
 _DIGITS = 18  # most digits of a number, so that it fits into 64 bits
 
 
@@ -69,7 +51,7 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
 
     Parameters
     ----------
-    path : of the file, TOML if its suffix is .toml, else CSV
+    path : of the file
     samples, features : total numbers of rows and columns
     missing : "error", or "zero" to allow cells that no client holds; every row and every column still needs a client
 
@@ -79,10 +61,10 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
         or, unless that is allowed, by none.
     """
     check_file(path)
-    if path.suffix != ".toml" and _fields(path) == OF_ROWS:
+    if _fields(path) == OF_ROWS:
         return by_owners(np.arange(samples), _owners(path, samples), features)
     entries = dict[int, MapEntry]()
-    for entry in _toml(path) if path.suffix == ".toml" else _csv(path):
+    for entry in _entries(path):
         if entry.client in entries:
             raise DataError(
                 f"{entry.place}: client {entry.client} again; expected a number from 0 that no other client has"
@@ -160,7 +142,7 @@ def _owners(path: Path, samples: int) -> NDArray[np.int64]:
     return owner
 
 
-def _csv(path: Path) -> list[MapEntry]:
+def _entries(path: Path) -> list[MapEntry]:
     entries, before = [], csv.field_size_limit()
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
@@ -183,46 +165,6 @@ def _csv(path: Path) -> list[MapEntry]:
     finally:
         csv.field_size_limit(before)
     return entries
-
-
-def _toml(path: Path) -> list[MapEntry]:
-    try:
-        with open_regular(path) as file:
-            table = tomllib.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as TOML ({shown(str(error))[1:-1]})") from error
-    clients = table.pop("client", None)
-    if table or not isinstance(clients, list) or not all(isinstance(client, dict) for client in clients):
-        what = f"has {', '.join(map(shown, list(table)[:3]))}" if table else "has no [[client]]"
-        raise DataError(f"{path}: {what}; expected tables [[client]] with rows and columns, and nothing else")
-    return [_of_table(path, place, client) for place, client in enumerate(clients)]
-
-
-def _of_table(path: Path, number: int, table: Table) -> MapEntry:
-    """The entry of the table [[client]] at index `number` of its file."""
-    client = table.get("number", number)
-    if not _is_number(client):
-        raise DataError(
-            f"{path}: the [[client]] at index {number}: number = {_value(client)}; expected a number from 0"
-        )
-    place = f"{path}: client {client}"
-    unknown = sorted(set(table) - KEYS)
-    if unknown:
-        raise DataError(f"{place}: {shown(unknown[0])} is not a key of a client; expected {', '.join(sorted(KEYS))}")
-    return MapEntry(place, client, *(_words(f"{place}, {key}", table.get(key, [])) for key in ("rows", "columns")))
-
-
-def _words(place: str, value: object) -> list[str]:
-    """The numbers and ranges, as texts, in a text or in a list of numbers and texts."""
-    if isinstance(value, str):
-        return value.split()
-    if not isinstance(value, list) or not all(
-        type(item) is str or (type(item) is int and _is_number(abs(item))) for item in value
-    ):
-        raise DataError(
-            f'{place}: {_value(value)}; expected "all", or a list of numbers and ranges such as [7, "10-19"]'
-        )
-    return [word for item in value for word in str(item).split()]
 
 
 def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
@@ -250,16 +192,3 @@ def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
 def _number(text: str) -> int | None:
     """A nonnegative integer; None for anything else, and for numbers of too many digits."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
-
-
-def _is_number(value: object) -> bool:
-    """Whether `value` is a nonnegative integer that fits into 64 bits."""
-    return type(value) is int and 0 <= value < 10**_DIGITS
-
-
-def _value(value: object) -> str:
-    """A value of a TOML file as shown in messages."""
-    try:
-        return shown(value)
-    except ValueError:  # Python converts no integer of more than 4,300 digits, but reads longer ones in hexadecimal
-        return "an integer of thousands of digits"

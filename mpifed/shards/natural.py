@@ -147,13 +147,12 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return numbers
 
 
-def grouped(clients: NaturalClients, group: int | None, min_rows: int | None) -> NDArray[np.int64]:
+def join_small(clients: NaturalClients, min_rows: int | None) -> NDArray[np.int64]:
     """[I] the client of each identifier.
 
     Parameters
     ----------
     clients : whose each row is
-    group : identifiers per client, in their order; the last client may have fewer. None: one
     min_rows : clients with fewer training rows are joined, in order, until they have so many; what is left over joins
         the last client made so, or else the smallest one
 
@@ -161,13 +160,13 @@ def grouped(clients: NaturalClients, group: int | None, min_rows: int | None) ->
     ------
     UsageError : when there are fewer rows than that.
     """
-    client_of = np.arange(len(clients.ids)) // (group or 1)
+    joined = np.arange(len(clients.ids))
     if min_rows is None:
-        return client_of
-    counts = np.bincount(client_of[clients.owner], minlength=int(client_of[-1]) + 1)
+        return joined
+    counts = np.bincount(clients.owner, minlength=len(joined))
     if counts.sum() < min_rows:
         raise UsageError(f"--min-rows {min_rows}: there are {counts.sum()} training rows; lower it")
-    joined, open_members, rows, last = np.arange(len(counts)), list[int](), 0, -1
+    open_members, rows, last = list[int](), 0, -1
     for client in np.flatnonzero(counts < min_rows).tolist():
         open_members.append(client)
         rows += int(counts[client])
@@ -176,4 +175,4 @@ def grouped(clients: NaturalClients, group: int | None, min_rows: int | None) ->
     if open_members:
         large = np.flatnonzero(counts >= min_rows)
         joined[open_members] = last if last >= 0 else large[np.argmin(counts[large])]
-    return np.unique(joined, return_inverse=True)[1][client_of].astype(np.int64)
+    return np.unique(joined, return_inverse=True)[1].astype(np.int64)

@@ -22,7 +22,6 @@ class Options:
     grid: tuple[int, int] | None = None
     map: Path | None = None
     missing: str = "error"  # "zero" to allow cells of `map` that no client holds; how gaps of tables are filled
-    group: int | None = None  # identifiers per client, of natural clients
     min_rows: int | None = None  # that a natural client has at least, to train on or of `client_test_fraction`
     partition: str = "iid"
     skew: str | float | None = None
@@ -35,7 +34,6 @@ class Options:
     pack: int | None = None  # None: 1, of very many clients so many that there are at most `MOST_FILES` files
     seed: int = 0
     force: bool = False
-    licence: str | None = None
     origin: str | None = None
 
     def __post_init__(self) -> None:
@@ -52,8 +50,8 @@ class Options:
             raise UsageError(f"--missing {self.missing} is for gaps of tables such as csv; leave it out")
         if self.natural:
             self._check_natural()
-        elif self.group is not None or self.min_rows is not None:
-            raise UsageError("--group and --min-rows join natural clients: give --by COLUMN, and no --clients or --map")
+        elif self.min_rows is not None:
+            raise UsageError("--min-rows joins natural clients: give --by COLUMN, and no --clients or --map")
         elif not from_tables:
             self._check_split()
         if self._drawn and (self.split == "columns" or self.map or from_tables):
@@ -92,9 +90,8 @@ class Options:
                 "--partition, --skew and --min-samples divide rows at random; leave them out with natural clients, "
                 "which --min-rows joins"
             )
-        for name, number in (("group", self.group), ("min-rows", self.min_rows)):
-            if number is not None and not 1 <= number < 2**62:
-                raise UsageError(f"--{name} {number}: expected 1 or more")
+        if self.min_rows is not None and not 1 <= self.min_rows < 2**62:
+            raise UsageError(f"--min-rows {self.min_rows}: expected 1 or more")
 
     def _check_split(self) -> None:
         if self.split is None:

@@ -27,14 +27,14 @@ from mpifed.shards.holding_out import hold_out, rows_where
 from mpifed.shards.labels import encode
 from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
-from mpifed.shards.natural import grouped
+from mpifed.shards.natural import join_small
 from mpifed.shards.options import Options as Options
 from mpifed.shards.partition import Partition, by_columns, by_grid, by_owners, by_rows
 from mpifed.shards.progress import progress
 from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Synthetic
 from mpifed.shards.sources.dataset import CHUNK_VALUES, checked, listed
-from mpifed.shards.statistics import MOST_FEATURES, label_counts, least_squares, statistics, target_scale
+from mpifed.shards.statistics import label_counts, statistics, target_scale
 from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
 
 MOST_FILES = 100  # unless `--pack` says otherwise
@@ -67,7 +67,7 @@ def prepare(options: Options) -> ShardFolder:
     y, test_y, meaning = encode(data, options.labels)
     ids = None  # of natural clients, and the client of each
     if options.natural and data.natural is not None:
-        ids = data.natural.ids, grouped(data.natural, options.group, options.min_rows)
+        ids = data.natural.ids, join_small(data.natural, options.min_rows)
         if options.test_fraction is None and options.client_test_fraction is None:
             data, y = with_owners_tests(data, y, test_y)
         assert data.natural is not None
@@ -84,11 +84,7 @@ def prepare(options: Options) -> ShardFolder:
     data, scaling = _scaled(data, options.scale, partition.missing, trained)
     if options.feature_noise is not None:
         data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
-    chunks, targets = partial(rows_where, trained, data), y[trained]
-    optimum, summary = None, statistics(chunks(), targets, scaling, regression=not meaning)
-    if not meaning and y.dtype.names is None and data.dtype is not None and data.features <= MOST_FEATURES:
-        optimum = least_squares(chunks, targets, scaling)
-        summary["least_squares_loss"] = optimum.pop("loss_with_intercept")
+    summary = statistics(rows_where(trained, data), y[trained], scaling, regression=not meaning)
     about = About(
         classes=len(meaning),
         scaling=scaling,
@@ -103,7 +99,6 @@ def prepare(options: Options) -> ShardFolder:
         test=(data.test[0], test_y) if data.test and test_y is not None else None,
         names=data.names,
         shape=data.shape,
-        optimum=optimum,
         ids=ids,
     )
     pack = options.pack or -(-partition.clients // MOST_FILES)
@@ -227,7 +222,7 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
         "source": options.name,
         "options": {name: _plain(value) for name, value in asdict(options).items()},
         "files": {_file_name(path, data.files): sha256(path) for path in data.files},
-        **{name: text for name in ("licence", "origin") if (text := getattr(options, name)) is not None},
+        **({} if options.origin is None else {"origin": options.origin}),
         "classes": list(meaning),
         "named": data.classes is not None,
         **_untrained(options, data),

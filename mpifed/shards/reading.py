@@ -85,7 +85,7 @@ def contents(file: Group, folder: Path) -> Table:
         re.fullmatch("[0-9a-f]{64}", checksum) for checksum in entries["checksums"]
     ):
         raise ValueError(f"files/checksum: {len(entries['checksums'])} for {files} files, or not all of them SHA-256")
-    entries["places"] = None if entries.pop("schema") == 1 else _places(file, entries, sizes)
+    entries["places"] = _places(file, entries, sizes)
     entries["scaling"] = Scaling(*(_reals(file, f"scaling/{name}", entries["features"]) for name in Scaling._fields))
     provenance = dataset_of(file, layout.PROVENANCE, "O")
     entries["provenance"] = json.loads(provenance.asstr()[()]) if provenance.shape == () else None
@@ -94,11 +94,6 @@ def contents(file: Group, folder: Path) -> Table:
     entries["statistics"] = check_statistics(entries["provenance"].get("statistics", {}), entries["features"])
     entries["target_scale"] = _target_scale(file)
     entries["shape"] = _shape(file, entries["features"])
-    entries["optimum"] = None
-    if "optimum" in file:
-        entries["optimum"] = {name: array_of(file, f"optimum/{name}", "f") for name in ("w", "loss")}
-        if entries["optimum"]["loss"].shape != ():
-            raise ValueError("optimum/loss is not a scalar")
     return entries
 
 
@@ -117,8 +112,8 @@ def _tests(file: Group, entries: Table) -> TestRows:
     shape = (entries["clients"],)
     if "client_tests" not in file:
         return TestRows(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
-    if entries["split"] != "rows" or entries["schema"] == 1:
-        raise ValueError(f"client_tests, with split = {entries['split']} and schema {entries['schema']}")
+    if entries["split"] != "rows":
+        raise ValueError(f"client_tests, with split = {entries['split']}")
     tests = TestRows(*(_whole(file, f"client_tests/{name}", shape) for name in TestRows._fields))
     if float(tests.counts.astype(float) @ entries["widths"]) > _MOST:
         raise ValueError("its clients hold more than 2^62 test values")
@@ -158,7 +153,7 @@ def _target_scale(file: Group) -> float:
 
 def _numbers(file: Group) -> Table:
     """The attributes of `federation.h5`, checked."""
-    lowest = {"schema": 1, "clients": 1, "samples": 1, "test_samples": 0, "features": 1, "classes": 0, "pack": 1}
+    lowest = {"clients": 1, "samples": 1, "test_samples": 0, "features": 1, "classes": 0, "pack": 1}
     seed = attribute_of(file, "seed")
     if not isinstance(seed, (int, np.integer)):
         raise ValueError(f"seed = {seed!r:.80}, expected an integer")
@@ -264,20 +259,18 @@ def check_members(members: NDArray[np.int64], bounds: NDArray[np.int64], number:
         raise ValueError("the members of a group do not increase strictly")
 
 
-def raw_rows(
-    group: Group, shape: tuple[int, int], sparse: bool, in_memory: bool, files: Files
-) -> DenseRows | SparseRows:
-    """The raw rows [s, p] in a client's HDF5 group, or in that of the test rows; ValueError if they are malformed."""
+def raw_rows(group: Group, shape: tuple[int, int], sparse: bool, files: Files) -> DenseRows | SparseRows:
+    """The raw rows [s, p] in the HDF5 group of the test rows, in memory; ValueError if they are malformed."""
     whose = group.name.removeprefix("/")
     if not sparse:
-        return DenseRows(_extent(group, "X", shape, files), in_memory, whose)
+        return DenseRows(_extent(group, "X", shape, files), True, whose)
     indptr = array_of(group, "indptr", "i").astype(np.int64, copy=False)
     if indptr.shape != (shape[0] + 1,) or indptr[0] != 0:
         raise ValueError(f"{whose}/indptr has shape {indptr.shape}, or does not begin with 0")
     check_rows(whose, indptr)
     stored = (int(indptr[-1]),)
     data, indices = (_extent(group, name, stored, files) for name in ("data", "indices"))
-    return SparseRows(data, indices, indptr, shape[1], in_memory, whose)
+    return SparseRows(data, indices, indptr, shape[1], True, whose)
 
 
 def _extent(group: Group, name: str, shape: tuple[int, ...], files: Files) -> Extent:

@@ -1,11 +1,8 @@
-"""Statistics of columns and targets that decide whether a model needs an intercept, or has two; and their optimum.
-
-The exact least-squares optimum of data of any size is a reference for algorithms.
-"""
+"""Statistics of columns and targets that decide whether a model needs an intercept, or has two."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -15,10 +12,8 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.shards.partition import Partition
 from mpifed.shards.scaling import Scaling
 
-MOST_FEATURES = 4096  # whose Gram matrix takes 128 MiB
 _MOST = 100  # columns that are stored
 _MOST_COUNTS = 10_000  # of labels that are stored
-_ROWS = 4096  # converted to float64 at a time
 
 
 def statistics(chunks: Iterable[Piece], y: Array, scaling: Scaling, regression: bool) -> Table:
@@ -103,7 +98,7 @@ def check_statistics(measured: object, features: int) -> Table:
     columns = table.get("constant_columns", [])
     if not isinstance(columns, list) or not all(type(at) is int and 0 <= at < features for at in columns):
         raise ValueError(f"statistics: {measured!r:.80}, expected a table with columns below {features}")
-    numbers = {name: table.get(name, 0.0) for name in ("target_mean", "target_deviation", "least_squares_loss")}
+    numbers = {name: table.get(name, 0.0) for name in ("target_mean", "target_deviation")}
     for name, value in numbers.items():
         if type(value) not in (int, float) or not abs(value) < np.inf:
             raise ValueError(f"statistics: {name} = {value!r:.80}, expected a finite number")
@@ -114,45 +109,6 @@ def target_scale(measured: ReadOnlyTable) -> float:
     """The power of two between half of the root mean square of the targets and all of it; at least 1."""
     size = float(np.hypot(measured.get("target_mean", 0.0), measured.get("target_deviation", 0.0)))
     return float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size > 0 else 1.0
-
-
-def least_squares(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -> Table:
-    """The minimum of 1/2 mean (x . w - y)^2 over w, and of 1/2 mean (x . w + b - y)^2 over w and b.
-
-    A first pass sums the normal equations, a second one the loss, which avoids the cancellation in y'y - w'X'y.
-
-    Parameters
-    ----------
-    chunks : called for each pass: raw rows [b, p] in order
-    y : [s] targets
-    scaling : of the raw values
-
-    Returns
-    -------
-    `w` [p] float64 without an intercept, of least norm if not unique; `loss`; and `loss_with_intercept`
-    """
-    gram, right = np.zeros((1, 1)), np.zeros(1)
-    for X, part in _pieces(chunks, y, scaling):
-        Z = np.column_stack([X, np.ones(len(X))])
-        gram = gram + Z.T @ Z
-        right = right + Z.T @ part
-    w = np.linalg.lstsq(gram[:-1, :-1], right[:-1], rcond=None)[0]
-    with_b = np.linalg.lstsq(gram, right, rcond=None)[0]
-    squares = np.zeros(2)
-    for X, part in _pieces(chunks, y, scaling):
-        squares += np.sum((X @ w - part) ** 2), np.sum((X @ with_b[:-1] + with_b[-1] - part) ** 2)
-    losses = (squares / (2 * len(y))).tolist()
-    return {"w": w, "loss": losses[0], "loss_with_intercept": losses[1]}
-
-
-def _pieces(chunks: Callable[[], Iterator[Array]], y: Array, scaling: Scaling) -> Iterator[tuple[Array, Array]]:
-    """(scaled rows [b, p] in float64, targets [b]), a few rows at a time."""
-    done = 0
-    for chunk in chunks():
-        for start in range(0, len(chunk), _ROWS):
-            X = scaling.apply(chunk[start : start + _ROWS], np.float64)
-            yield X, y[done : done + len(X)]
-            done += len(X)
 
 
 def label_counts(partition: Partition, y: Array, classes: int, trained: Array) -> Table:

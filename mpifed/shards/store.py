@@ -3,9 +3,8 @@
 A shard file holds the data of its clients in sequence: labels `y` [s], and either dense rows `X` [s, p]
 as one contiguous uncompressed dataset, which can be read row by row without HDF5, or sparse rows as `data`, `indices`
 and `indptr` (CSR). `X` is one-dimensional where its clients hold different columns. `federation.h5` has the offsets of
-the datasets, and the numbers of rows and columns of each client, so that shards are read without HDF5. (Files of
-schema 1 have a group `client-00000` for each client instead.) Rows with which their client tests lie in datasets of
-their own, whose names begin with `test_`.
+the datasets, and the numbers of rows and columns of each client, so that shards are read without HDF5. Rows with
+which their client tests lie in datasets of their own, whose names begin with `test_`.
 Values are raw: uint8 if those of the source are, else float32. Numbers are little-endian.
 
 `federation.h5` holds the groups of rows and columns and the clients that hold them, the scaling of the columns, test
@@ -36,7 +35,7 @@ from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
 from mpifed.shards import layout
 from mpifed.shards.extent import Extent, Files
-from mpifed.shards.hdf5 import array_of, attribute_of, content_sha256, dataset_of, reading_hdf5, texts_of
+from mpifed.shards.hdf5 import array_of, attribute_of, content_sha256, reading_hdf5, texts_of
 from mpifed.shards.reading import (
     Places,
     TestRows,
@@ -76,13 +75,12 @@ class ShardFolder:
     nbytes: NDArray[np.int64]  # [N] of each client's data as stored
     checksums: tuple[str, ...]  # SHA-256 of each shard file
     provenance: Table
-    optimum: Table | None  # loss and w [p] of the least-squares optimum, if computed
     statistics: Table  # of the training rows, as `mpifed.shards.statistics` has them; empty in older files
     targets: int  # real targets of a row, 1 for classes
     shape: tuple[int, ...] | None  # of a sample, such as (channels, height, width); None: [features]
     target_scale: float  # power of two near the size of real targets; 1 for classes
     tests: TestRows  # with which each client tests; they are not among `samples`, `counts` and `nbytes`
-    places: Places | None  # of the datasets in the shard files; None for files of schema 1
+    places: Places  # of the datasets in the shard files
     bounds: dict[str, NDArray[np.int64]]  # bounds of the groups of "rows" and "columns" within the concatenated members
     _groups: WeakValueDictionary[tuple[str, int], NDArray[np.int64]] = field(
         init=False, default_factory=WeakValueDictionary, repr=False, compare=False
@@ -138,7 +136,7 @@ class ShardFolder:
             if stored.shape != (self.test_samples * self.targets,):
                 raise ValueError(f"test/y has shape {stored.shape}, for {self.test_samples} times {self.targets}")
             y = self._typed(f"{path}: test", stored)
-            values = raw_rows(file["test"], (len(y), self.features), self.sparse, True, self._files)
+            values = raw_rows(file["test"], (len(y), self.features), self.sparse, self._files)
         shape = {"rows": len(y), "columns": self.features}
         return Shard(
             -1, lambda axis: np.arange(shape[axis]), (len(y), self.features), y, values, self.scaling, lambda: None
@@ -162,9 +160,8 @@ class ShardFolder:
         if scaling is None:
             scaling = self.scaling.part(self._members("columns", group)) if self.scaling.by_column else self.scaling
             self._scalings[group] = scaling
-        read = partial(self._side_by_side, tests=tests) if self.places else self._in_group
         try:
-            y, values = read(client, in_memory)
+            y, values = self._side_by_side(client, in_memory, tests)
         except (ValueError, MemoryError) as error:
             raise DataError(f"{self.file_of(client)}: {error}; {layout.REMEDY}") from error
 
@@ -184,13 +181,12 @@ class ShardFolder:
 
     def _side_by_side(self, client: int, in_memory: bool, tests: bool) -> tuple[Array, DenseRows | SparseRows]:
         """(labels, values) of a client, from the offsets in `federation.h5`."""
-        assert self.places is not None
         number, first = client // self.pack, client // self.pack * self.pack
         path, (rows, values) = self.file_of(client), self._before[tests]
         samples, prefix = int(rows[client + 1] - rows[client]), layout.TEST if tests else ""
 
         def extent(name: str, start: int, shape: tuple[int, ...]) -> Extent:
-            return self.places.extent(path, number, prefix + name, start, shape, self._files)  # type: ignore[union-attr]
+            return self.places.extent(path, number, prefix + name, start, shape, self._files)
 
         start, whose = int(rows[client] - rows[first]), f"client {client}{': test rows' if tests else ''}"
         y = self._typed(whose, extent("y", start * self.targets, (samples * self.targets,)).load())
@@ -202,22 +198,6 @@ class ShardFolder:
         begin, shape = int(indptr[0]), (int(indptr[-1] - indptr[0]),)
         data, indices = extent("data", begin, shape), extent("indices", begin, shape)
         return y, SparseRows(data, indices, indptr - begin, int(self.widths[client]), in_memory, whose)
-
-    def _in_group(self, client: int, in_memory: bool) -> tuple[Array, DenseRows | SparseRows]:
-        """(labels, values) of a client in a file of schema 1."""
-        path, shape = self.file_of(client), (int(self.counts[client]), int(self.widths[client]))
-        with _reading(path) as file:
-            group = file[f"client-{client:05d}"]
-            y = self._typed(f"client {client}", array_of(group, "y", "uif"))
-            stored_shape = (
-                (len(dataset_of(group, "indptr")) - 1, shape[1]) if self.sparse else dataset_of(group, "X").shape
-            )
-            if stored_shape != shape or y.shape != shape[:1]:
-                raise DataError(
-                    f"{path}: client {client} has values {stored_shape} and {len(y)} labels, expected {shape} and "
-                    f"{shape[0]}; {layout.REMEDY}"
-                )
-            return y, raw_rows(group, shape, self.sparse, in_memory, self._files)
 
     def members(self, axis: str) -> NDArray[np.int64]:
         """The members of all groups of "rows" or "columns", concatenated; `bounds` separates the groups."""
@@ -289,9 +269,9 @@ def open_federation(path: Path | str, verify: bool = False) -> ShardFolder:
         layout.check_bytes(path, verify)
     with _reading(path / layout.FEDERATION) as file:
         schema = attribute_of(file, "schema")
-        if not isinstance(schema, (int, np.integer)) or schema not in (1, layout.SCHEMA):
+        if not isinstance(schema, (int, np.integer)) or schema != layout.SCHEMA:
             raise DataError(
-                f"{path / layout.FEDERATION}: schema version {schema!r:.80}, this mpifed reads version 1 to "
+                f"{path / layout.FEDERATION}: schema version {schema!r:.80}, this mpifed reads version "
                 f"{layout.SCHEMA}; {layout.REMEDY}"
             )
         federation = ShardFolder(path=path, **contents(file, path))

@@ -30,18 +30,11 @@ def summary(federation: ShardFolder) -> str:
         "folder": f"{federation.path}",
     }
     lines |= {
-        name: str(federation.provenance[name])
-        for name in ("tests", "index", "licence", "origin")
-        if name in federation.provenance
+        name: str(federation.provenance[name]) for name in ("tests", "index", "origin") if name in federation.provenance
     }
     missing = federation.provenance.get("missing_cells")
     if missing:
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"
-    if federation.optimum:
-        with_b = federation.statistics.get("least_squares_loss")
-        lines["optimum"] = f"{federation.optimum['loss']:.6g} = 1/2 mean (x . w - y)^2" + (
-            "" if with_b is None else f"; with an intercept {with_b:.6g}"
-        )
     # a folder of strangers may say anything: nothing of it is obeyed by a terminal, or begins a line of its own
     text = [f"{name:9}{shown(value, len(value))}" for name, value in lines.items()]
     labels = federation.provenance.get("label_counts")

@@ -32,7 +32,6 @@ class About:
     provenance: Table
     test: tuple[Piece, Array] | None = None  # raw rows [s, p], dense or CSR, and labels [s]
     names: tuple[str, ...] | None = None  # [p] of the features
-    optimum: Table | None = None  # loss and w [p] of the least-squares optimum
     shape: tuple[int, ...] | None = None  # of a sample
     target_scale: float = 1.0  # see `mpifed.shards.statistics.target_scale`
     ids: tuple[tuple[str, ...], Array] | None = None  # identifiers [I] of natural clients, and the client of each
@@ -129,8 +128,6 @@ def _write_files(
         if about.ids is not None:
             put_texts(file, "clients/ids", about.ids[0])
             file.create_dataset("clients/of", data=about.ids[1], compression="gzip", shuffle=True)
-        for name, value in (about.optimum or {}).items():
-            file[f"optimum/{name}"] = value
         file.attrs[layout.DATA_CHECKSUM] = content_sha256(file, without=[layout.PROVENANCE])
         file.attrs[layout.CHECKSUM] = content_sha256(file)
     (folder / layout.BYTES).write_text(layout.sha256(layout.aside(folder / layout.FEDERATION)) + "\n", "ascii")

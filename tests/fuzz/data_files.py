@@ -17,7 +17,6 @@ import pyarrow.csv
 from fuzzing import Ended, check, ended
 from hypothesis import strategies as st
 from pyarrow import parquet
-from scipy.io import savemat
 from sklearn import datasets, feature_extraction, preprocessing  # noqa: F401 -- here, and not anew in every child
 
 from mpifed.shards.store import open_federation
@@ -97,9 +96,6 @@ def formats() -> dict[str, bytes]:
         files[f"images/{name}-ubyte"] = shape + values.tobytes()
     cifar = rng.integers(0, 3, (6, 3073), np.uint8).tobytes()
     files["images/data_batch_1.bin"] = files["images/test_batch.bin"] = cifar
-    digits = {"X": rng.integers(0, 256, (32, 32, 3, 6), np.uint8), "y": np.array([[1], [10], [2]] * 2, np.uint8)}
-    for name in ("train", "test"):
-        saved(f"images/{name}_32x32.mat", lambda file: savemat(file, digits, do_compression=True))
     return files
 
 

@@ -181,28 +181,27 @@ OPTIONS = {  # and what each may be, beside that
     "--test-fraction": ["0.5", "0.999999", "1e-9", "0.2"], "--pack": ["5"], "--seed": ["17"],
 }  # fmt: skip
 TASKS = {"--task": ["classification", "regression", "auto"]}
-LIMITS = {"--max-unpacked": ["0.5"], "--test": ["a.csv", "a.svm"], **TASKS}
-FILLS, GROUPS = ["drop", "mean", "median", "zero"], {"--group": ["2"], "--min-rows": ["3"]}
+TESTS = {"--test": ["a.csv", "a.svm"], **TASKS}
+FILLS, GROUPS = ["drop", "mean", "median", "zero"], {"--min-rows": ["3"]}
 SOURCES = {  # and what options each has of its own
-    "digits": {}, "csv a.csv": {"--label": ["y", "0", "-1"], **LIMITS},
-    "svmlight a.svm": {"--max-features": ["4"], "--dense": [""], "--sparse": [""], **LIMITS},
+    "digits": {}, "csv a.csv": {"--label": ["y", "0", "-1"], **TESTS},
+    "svmlight a.svm": {"--dense": [""], "--sparse": [""], **TESTS},
     "synthetic": {
         "--samples": ["50"], "--features": ["5"], "--noise": ["0", "1e29"], "--classes": ["4"],
         "--dtype": ["uint8", "float32"], **TASKS,
     },
     "tables clients --id id --label label": {"--key": ["a.csv", "map.csv"], "--id": ["id"], **TASKS},
-    "mnist .": {}, "newsgroups .": {"--remove": ["headers", "headers,,", "none"]}, "covtype .": {"--samples": ["9"]},
-    "covtype a.csv": {"--samples": ["9"]}, "csv /dev/zero": LIMITS, "svmlight /dev/zero": LIMITS, "csv .": LIMITS,
-    "csv": LIMITS, "tables a.csv --id id": {},
+    "mnist .": {}, "csv /dev/zero": TESTS, "svmlight /dev/zero": TESTS, "csv .": TESTS,
+    "csv": TESTS, "tables a.csv --id id": {},
     "csv t.csv --label ill --by ward": {"--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **GROUPS, **TASKS},
-    "csv t.csv --label ill --categorical one-hot": {"--by": ["ward", "ill", "0"], "--missing": FILLS, **LIMITS},
+    "csv t.csv --label ill --categorical one-hot": {"--by": ["ward", "ill", "0"], "--missing": FILLS, **TESTS},
     "parquet t.parquet --label ill": {
-        "--by": ["ward", "x"], "--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **GROUPS, **LIMITS,
+        "--by": ["ward", "x"], "--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **GROUPS, **TESTS,
     },
-    "arrow folder --label ill": {"--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **LIMITS},
+    "arrow folder --label ill": {"--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **TESTS},
     "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **GROUPS, **TASKS},
     "leaf a.json": {"--test": ["a.json", "."], **GROUPS, **TASKS}, "leaf .": GROUPS,
-    "idx images": {"--max-unpacked": ["0.5"]}, "cifar images": {"--labels-of": ["fine", "coarse"]}, "svhn images": {},
+    "idx images": {}, "cifar images": {"--labels-of": ["fine", "coarse"]},
 }  # fmt: skip
 
 
@@ -251,7 +250,6 @@ FORMATS = {  # the file that is damaged, of those of `formats`, and the words th
     "a.json": "leaf a.json",
     "images/train-images-idx3-ubyte": "idx images --split rows --clients 2",
     "images/data_batch_1.bin": "cifar images --split rows --clients 2",
-    "images/train_32x32.mat": "svhn images --split rows --clients 2",
 }
 
 

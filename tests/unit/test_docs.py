@@ -59,19 +59,20 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in DOCUMENTS if blocks(page, "toml")], ids=name_of)
 def test_toml_is_of_a_job(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole jobs, fragments of jobs, and maps of clients."""
+    """Whole jobs, and fragments of jobs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for block in blocks(page, "python"):
         if block.title:
             Path(block.title).write_text(block.text, encoding="utf-8")
     for block in blocks(page, "toml"):
-        table = tomllib.loads(block.text)
-        if "client" in table:
-            Path("map.toml").write_text(block.text, encoding="utf-8")
-            assert read_map(Path("map.toml"), samples=121, features=20, missing="zero").clients == 2
-        else:
-            check_job(table)
+        check_job(tomllib.loads(block.text))
+
+
+def test_the_map_of_the_page_on_data(tmp_path: Path) -> None:
+    (block,) = [block for block in blocks(ROOT / "docs/how-to/data.md") if block.title == "cells.csv"]
+    (tmp_path / "cells.csv").write_text(block.text, encoding="utf-8")
+    assert read_map(tmp_path / "cells.csv", samples=121, features=20, missing="zero").clients == 2
 
 
 def check_job(table: Mapping[str, Any]) -> None:

@@ -150,11 +150,6 @@ def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: bytes) 
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
-def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"figure\.text: .*'\.text'.*\.pdf.*\.svg"):
-        save(figure([write_run(tmp_path / "run")], x="round"), tmp_path / "figure.text")
-
-
 def test_what_is_not_a_run_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no run, sweep or data here"):
         figure([tmp_path])
@@ -345,16 +340,6 @@ def test_any_column_can_be_an_axis_and_unknown_ones_list_the_known(sweep: Path) 
         UsageError, match=r"no run has measured 'train_loss'; columns are bytes, down_bytes, elapsed_s, "
     ):
         figure([private], y="train_loss")
-
-
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"band": "std"}, "band = 'std': expected one of range, deviation, interval, none"),
-    ({"log": "z"}, "log = 'z': expected one of x, y, both, none"),
-    ({"size": "a4"}, "size = 'a4': expected one of screen, column, page"),
-])  # fmt: skip
-def test_unknown_choices_list_the_known(sweep: Path, wrong: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        draw(read_lines([sweep]), **wrong)
 
 
 def test_more_lines_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:

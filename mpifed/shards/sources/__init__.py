@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from mpifed.shards.sources.covtype import Covtype as Covtype
 from mpifed.shards.sources.csv_table import CsvTable as CsvTable
 from mpifed.shards.sources.dataset import Dataset as Dataset
 from mpifed.shards.sources.dataset import Source as Source
 from mpifed.shards.sources.digits import Digits as Digits
 from mpifed.shards.sources.idx import Idx as Idx
 from mpifed.shards.sources.images import Cifar as Cifar
-from mpifed.shards.sources.images import Svhn as Svhn
 from mpifed.shards.sources.leaf import Leaf as Leaf
 from mpifed.shards.sources.mnist import Mnist as Mnist
-from mpifed.shards.sources.newsgroups import Newsgroups as Newsgroups
 from mpifed.shards.sources.npz import Npz as Npz
 from mpifed.shards.sources.parquet import ArrowFolder as ArrowFolder
 from mpifed.shards.sources.parquet import ParquetTable as ParquetTable
@@ -23,8 +20,6 @@ from mpifed.shards.sources.tables import Tables as Tables
 SOURCES: dict[str, type[Source]] = {
     "digits": Digits,
     "mnist": Mnist,
-    "newsgroups": Newsgroups,
-    "covtype": Covtype,
     "svmlight": Svmlight,
     "csv": CsvTable,
     "parquet": ParquetTable,
@@ -33,7 +28,6 @@ SOURCES: dict[str, type[Source]] = {
     "leaf": Leaf,
     "idx": Idx,
     "cifar": Cifar,
-    "svhn": Svhn,
     "tables": Tables,
     "synthetic": Synthetic,
 }

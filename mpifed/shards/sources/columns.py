@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Gt
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
@@ -77,8 +76,6 @@ class ColumnSource(Source):
     """Name or position of the label's column; -1 is the last. Several, separated by commas, are real targets."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
-    max_unpacked: Annotated[float, Gt(0)] | None = None
-    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
     by: str | None = None
     """Name or position of the column that says whose each row is: natural clients. It is no feature."""
     ignore: str | None = None

@@ -12,7 +12,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.shards.natural import WHOLE
 from mpifed.shards.sources.columns import ColumnSource, TableLayout, TextsMet
-from mpifed.shards.sources.dataset import check_packed, open_packed, shown
+from mpifed.shards.sources.dataset import open_packed, shown
 from mpifed.shards.sources.table import GAPS, explain, first_line, number_in, read_lines, wrong_cell
 from mpifed.shards.sources.texts import null_for_nan
 
@@ -31,8 +31,7 @@ class CsvTable(ColumnSource):
     """
 
     def names(self, path: Path) -> tuple[list[str] | None, int]:
-        check_packed(path, self.max_unpacked)
-        return first_line(path, self.max_unpacked)
+        return first_line(path)
 
     def texts(self, path: Path, layout: TableLayout) -> set[int] | None:
         return None
@@ -79,7 +78,7 @@ class CsvTable(ColumnSource):
         from pyarrow import csv
 
         names = [str(at) for at in range(layout.width)]
-        with open_packed(path, "rb", self.max_unpacked) as file:
+        with open_packed(path) as file:
             try:
                 reader = csv.open_csv(
                     pa.PythonFile(file, "r"),
@@ -94,13 +93,13 @@ class CsvTable(ColumnSource):
                     if len(batch):
                         yield list(batch.columns)
             except pa.ArrowInvalid as error:
-                explain(path, layout.names, layout.width, self.max_unpacked)
+                explain(path, layout.names, layout.width)
                 if "Empty CSV" in str(error):
                     return
                 raise DataError(f"{path}: {shown(str(error))[1:-1]}; correct the file") from error
 
     def refuse(self, path: Path, layout: TableLayout, row: int, at: int, why: str) -> DataError:
-        with read_lines(path, self.max_unpacked) as lines:
+        with read_lines(path) as lines:
             if layout.names:
                 next(lines)
             for number, cells in enumerate(filter(None, lines)):

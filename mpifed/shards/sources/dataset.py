@@ -31,11 +31,6 @@ from mpifed.shards.partition import Partition
 
 CHUNK_VALUES = 1 << 22  # dense values per chunk: 16 MiB of float32
 
-# limits for unpacked files, unless the user allows more: a9a.bz2 has 40 times its size, gzip can reach 1,000 times
-UNPACKED_RATIO, UNPACKED_BYTES = 100, 2**28
-
-_PIECE_BYTES = 2**20  # unpacked at a time
-
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
 shown = _SHORT.repr  # shortens content of files in messages
@@ -152,65 +147,36 @@ def whole(X: Piece) -> Callable[[], Iterator[Piece]]:
     return lambda: iter([X])
 
 
-class _Bounded(io.RawIOBase):
-    """An unpacked stream of at most `most` bytes; DataError if it is longer, or damaged."""
+class _Unpacked(io.RawIOBase):
+    """An unpacked stream; DataError where it is damaged."""
 
-    def __init__(self, stream: io.BufferedIOBase, path: Path, most: float) -> None:
-        self._stream, self._path, self._most, self._done = stream, path, most, 0
+    def __init__(self, stream: io.BufferedIOBase, path: Path) -> None:
+        self._stream, self._path = stream, path
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Buffer) -> int:
         try:
-            size = self._stream.readinto(buffer)
+            return self._stream.readinto(buffer)
         except _DAMAGES as error:
             raise _damaged(self._path, error) from error
-        self._done += size
-        if not self._done <= self._most:
-            raise DataError(
-                f"{self._path}: {self._path.stat().st_size} bytes that unpack to more than {self._most:.0f}; if that "
-                "is correct, allow more with --max-unpacked GIB"
-            )
-        return size
 
 
 @contextmanager
-# in text or bytes, by `mode`
-def open_packed(path: Path, mode: str = "rb", max_unpacked: float | None = None) -> Iterator[IO[Any]]:
+def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
     """The content of a regular file, unpacked if its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
 
-    Parameters
-    ----------
-    path : of the file
-    mode : "rb" or "rt"
-    max_unpacked : GiB to which a packed file may unpack; None for 100 times its size, at least 0.25 GiB
-
-    Raises
-    ------
-    DataError : when there is no such file, it cannot be unpacked, or unpacks to more.
+    Raises DataError when there is no such file, or it cannot be unpacked.
     """
     check_file(path)
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
             if path.suffix in _OPENERS:
-                file = io.BufferedReader(_Bounded(file, path, most_unpacked(path, max_unpacked)), 2**16)
+                file = io.BufferedReader(_Unpacked(file, path), 2**16)
             yield io.TextIOWrapper(file, "utf-8-sig", errors="replace") if mode == "rt" else file
     except _DAMAGES as error:
         raise _damaged(path, error) from error
-
-
-def most_unpacked(path: Path, max_unpacked: float | None) -> float:
-    """Bytes to which a file may unpack: `max_unpacked` GiB, or by default 100 times its size, at least 0.25 GiB."""
-    return max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size) if max_unpacked is None else max_unpacked * 2**30
-
-
-def check_packed(path: Path, max_unpacked: float | None) -> None:
-    """Raise the errors of `open_packed` for a packed file, reading it to its end without storing its content."""
-    if path.suffix in _OPENERS:
-        with open_packed(path, "rb", max_unpacked) as file:
-            while file.read(_PIECE_BYTES):
-                pass
 
 
 def check_file(path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mpifed.core.errors import DataError
-from mpifed.shards.layout import sha256
 from mpifed.shards.progress import progress
 
 TIMEOUT_S = 10.0  # without receiving a byte
@@ -62,46 +61,6 @@ def fetch(path: Path, urls: Iterable[str], check: Callable[[Path], object]) -> N
                 part.unlink()
         reasons.append(reason)
     raise DataError(f"{path.name}: cannot be downloaded ({'; '.join(reasons)})")
-
-
-def original(name: str, path: Path | None, urls: tuple[str, ...], checksum: str) -> Path:
-    """The path of a file with known SHA-256, downloaded if necessary, and checked.
-
-    Parameters
-    ----------
-    name : of the source
-    path : the file or its folder; None for the user's own folder ($MPIFED_DATA), or that of downloads
-    urls : of the file, whose name is the last part of the last URL
-    checksum : SHA-256 in hexadecimal digits
-
-    Raises
-    ------
-    DataError : when the file is not the original, or is missing and cannot be downloaded.
-    """
-    path = path or own_folder(name)
-    folder, filename = path or cache_folder(name), urls[-1].rpartition("/")[2]
-    file = folder if path and path.is_file() else folder / filename
-
-    def check(file: Path) -> None:
-        try:
-            digest = sha256(file)
-        except OSError as error:
-            raise DataError(f"{file}: cannot be read ({error.strerror})") from error
-        if digest != checksum:
-            raise DataError(f"{file}: SHA-256 is {digest}, of the original {checksum}; get {urls[-1]} again")
-
-    if file.is_file():
-        check(file)
-        return file
-    if path:
-        raise DataError(f"{file}: no such file; put {filename} of {urls[-1]} into {folder}")
-    try:
-        fetch(file, urls, check)
-    except DataError as error:
-        raise DataError(
-            f"{error}; put {filename} into {folder}, or into any folder for `mpifed data {name} FOLDER`"
-        ) from error
-    return file
 
 
 def _size(path: Path) -> int:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Gt
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.shards.sources.dataset import Dataset, Source, check_packed, open_packed, whole
+from mpifed.shards.sources.dataset import Dataset, Source, open_packed, whole
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 _MOST_BYTES = 2**40
@@ -23,8 +21,6 @@ class Idx(Source):
 
     path: Path
     """The folder of the four files, .gz or plain; those of test rows may be absent."""
-    max_unpacked: Annotated[float, Gt(0)] | None = None
-    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
 
     def read(self, seed: int) -> Dataset:
         """The data; DataError when a file is missing or damaged, or images and labels do not fit each other."""
@@ -38,7 +34,7 @@ class Idx(Source):
                         f"{', '.join(KINDS)}, with or without .gz"
                     )
                 continue
-            X, y = (_read(path, rank, self.max_unpacked) for path, rank in ((images, 3), (labels, 1)))
+            X, y = (_read(path, rank) for path, rank in ((images, 3), (labels, 1)))
             if len(X) != len(y) or not X.size:
                 raise DataError(f"{images}: {len(X)} images of {X.shape[1:]} pixels, and {len(y)} labels in {labels}")
             parts.append((X, y.astype(np.int64)))
@@ -66,17 +62,14 @@ def _find(folder: Path, kind: str) -> Path | None:
     return folder / matching[0] if matching else None
 
 
-def _read(path: Path, rank: int, max_unpacked: float | None) -> Array:
-    check_packed(path, max_unpacked)
-    content, header = idx_content(path, rank, "get the file again", None, max_unpacked)
+def _read(path: Path, rank: int) -> Array:
+    content, header = idx_content(path, rank, "get the file again")
     shape = np.frombuffer(content[4:header], ">u4").tolist()
     values: Array = np.frombuffer(content, np.uint8, offset=header).reshape(shape)
     return values
 
 
-def idx_content(
-    path: Path, rank: int, remedy: str, shape: tuple[int, ...] | None = None, max_unpacked: float | None = None
-) -> tuple[bytes, int]:
+def idx_content(path: Path, rank: int, remedy: str, shape: tuple[int, ...] | None = None) -> tuple[bytes, int]:
     """The content of a file of unsigned bytes in the IDX format, and the length of its header.
 
     Parameters
@@ -85,7 +78,6 @@ def idx_content(
     rank : dimensions of its array
     remedy : what to do, for messages
     shape : expected; None for any
-    max_unpacked : GiB (see `open_packed`)
 
     Raises
     ------
@@ -93,7 +85,7 @@ def idx_content(
     """
     header = 4 + 4 * rank
     size = None if shape is None else header + int(np.prod(shape))
-    with open_packed(path, "rb", max_unpacked) as file:
+    with open_packed(path) as file:
         content: bytes = file.read(header)
         came = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) == header else ()
         claimed = header + int(np.prod([1, *came], dtype=object))

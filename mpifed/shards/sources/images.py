@@ -1,4 +1,4 @@
-"""Colour images as their makers publish them: CIFAR-10 and CIFAR-100 (binary version), SVHN (cropped digits)."""
+"""Colour images as their makers publish them: CIFAR-10 and CIFAR-100 (binary version)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.shards.memory import check_memory
-from mpifed.shards.sources.dataset import Dataset, Source, check_file, shown, whole
+from mpifed.shards.sources.dataset import Dataset, Source, check_file, whole
 
 PIXELS = 3 * 32 * 32  # red, green, blue, each row by row
 CIFAR10 = ([f"data_batch_{number}.bin" for number in range(1, 6)], "test_batch.bin")
 CIFAR100 = (["train.bin"], "test.bin")
 PICKLED = {"data_batch_1": "cifar-10-binary.tar.gz", "train": "cifar-100-binary.tar.gz"}
-_ROWS = 2**20  # most of a file; the original ones have 10,000 to 50,000, and SVHN's extra ones 531,131
+_ROWS = 2**20  # most of a file; the original ones have 10,000 to 50,000
 
 
 @dataclass(frozen=True)
@@ -63,43 +62,3 @@ class Cifar(Source):
         rows = np.fromfile(path, np.uint8).reshape(-1, labels + PIXELS)
         at = 1 if labels == 2 and self.labels_of == "fine" else 0
         return rows[:, labels:], rows[:, at].astype(np.int64)
-
-
-@dataclass(frozen=True)
-class Svhn(Source):
-    """Street View House Numbers, cropped digits: images of 3 x 32 x 32 pixels, in files of MATLAB."""
-
-    path: Path
-    """The folder of train_32x32.mat and test_32x32.mat."""
-
-    def read(self, seed: int) -> Dataset:
-        """The data; DataError when a file is missing or damaged."""
-        paths = [self.path / f"{kind}_32x32.mat" for kind in ("train", "test")]
-        (X, y), test = (_digits(path) for path in paths)
-        return Dataset(PIXELS, np.uint8, y, whole(X), test, top=255.0, files=tuple(paths), shape=(3, 32, 32))
-
-
-def _digits(path: Path) -> tuple[Array, Array]:
-    """(images [s, 3072] uint8, digits [s]); the label 10 is the digit 0."""
-    from scipy.io import loadmat, whosmat
-
-    check_file(path)
-    expected = "expected X [32, 32, 3, images] uint8 and y [images, 1]; get the file again"
-    try:
-        claimed = {name: (shape, kind) for name, shape, kind in whosmat(path)}
-        shape, kind = claimed.get("X", ((), ""))
-        if len(shape) != 4 or shape[:3] != (32, 32, 3) or not 0 < shape[3] <= _ROWS or kind != "uint8":
-            raise DataError(f"{path}: X is {kind} {shape}; {expected}")
-        if claimed.get("y", ((), ""))[0] != (shape[3], 1):
-            raise DataError(f"{path}: y is {claimed.get('y')} for {shape[3]} images; {expected}")
-        check_memory(2 * PIXELS * shape[3], f"{path}: {shape[3]} images", "use a smaller file", DataError)
-        content = loadmat(path, variable_names=["X", "y"])
-        X, y = content["X"], content["y"].ravel().astype(np.int64)
-        if X.shape != shape or X.dtype != np.uint8 or len(y) != shape[3]:
-            raise DataError(f"{path}: X is {X.dtype} {X.shape}; {expected}")
-    except DataError:
-        raise
-    except Exception as error:  # of a parser that raises whatever a damaged file leads to
-        raise DataError(f"{path}: cannot be read ({shown(str(error))[1:-1]}); {expected}") from error
-    images: Array = np.ascontiguousarray(X.transpose(3, 2, 0, 1)).reshape(shape[3], -1)
-    return images, y % 10

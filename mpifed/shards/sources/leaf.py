@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import IO, Literal
 
 import numpy as np
-from annotated_types import Gt
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.shards.natural import canonical_order, natural_clients
-from mpifed.shards.sources.dataset import Dataset, Source, check_packed, open_packed, shown, typed_labels
+from mpifed.shards.sources.dataset import Dataset, Source, open_packed, shown, typed_labels
 from mpifed.shards.sources.spool import Spool
 from mpifed.shards.sources.texts import numbered
 
@@ -53,8 +52,6 @@ class Leaf(Source):
     """File or folder of test rows."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
-    max_unpacked: Annotated[float, Gt(0)] | None = None
-    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
 
     @property
     def names_clients(self) -> bool:
@@ -90,7 +87,6 @@ class Leaf(Source):
     def _read(self, rows: UsersRead, files: list[Path]) -> UsersRead:
         """The users' rows of all files, added to `rows`."""
         for path in files:
-            check_packed(path, self.max_unpacked)
             counts = self._counts(path)
             counted = dict[str, int]()
             for user, content in self._users(path):
@@ -121,7 +117,7 @@ class Leaf(Source):
     def _users(self, path: Path) -> Iterator[tuple[str, object]]:
         import ijson
 
-        with _parsing(path), open_packed(path, max_unpacked=self.max_unpacked) as file:
+        with _parsing(path), open_packed(path) as file:
             yield from ijson.kvitems(_Shallow(file, path), "user_data", use_float=True)
 
     def _counts(self, path: Path) -> dict[str, int] | None:
@@ -130,7 +126,7 @@ class Leaf(Source):
 
         lists: list[object] = []
         for key in ("users", "num_samples"):
-            with _parsing(path), open_packed(path, max_unpacked=self.max_unpacked) as file:
+            with _parsing(path), open_packed(path) as file:
                 lists.append(next(ijson.items(_Shallow(file, path), key, use_float=True), None))
         users, counts = lists
         if users is None and counts is None:

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import IO, Literal
 
 import numpy as np
-from annotated_types import Gt
 from numpy.lib import format as npy
 
 from mpifed.core.errors import DataError, UsageError
@@ -25,7 +24,6 @@ from mpifed.shards.sources.dataset import (
     Source,
     check_file,
     listed,
-    most_unpacked,
     shown,
     typed_labels,
 )
@@ -51,8 +49,6 @@ class Npz(Source):
     """File of test rows; by default arrays whose names have test in place of train, such as x_test and y_test."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
-    max_unpacked: Annotated[float, Gt(0)] | None = None
-    """GiB that the file may unpack to; by default 100 times its size, at least 0.25."""
 
     def read(self, seed: int) -> Dataset:
         """The data; DataError for a damaged file or arrays that do not fit, UsageError for one that is not there."""
@@ -125,11 +121,8 @@ class Npz(Source):
             claimed = dtype.itemsize * int(np.prod([1, *shape], dtype=object))
             if dtype.kind not in "biufU" or not shape or min(shape) < 1 or len(shape) > 8:
                 raise DataError(f"{path}: {name}: an array of {dtype} {shape}; expected numbers or texts")
-            if claimed > min(most_unpacked(path, self.max_unpacked), size):
-                raise DataError(
-                    f"{path}: {name}: claims {claimed} bytes, in a file of {path.stat().st_size}; if that is correct, "
-                    "allow more with --max-unpacked GIB"
-                )
+            if claimed > size:
+                raise DataError(f"{path}: {name}: claims {claimed} bytes, and has {size}; get the file again")
             yield file, tuple(shape), bool(fortran), dtype
 
     def _rows(self, path: Path, name: str) -> tuple[Spool, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mpifed.core.errors import DataError
 from mpifed.shards.sources.columns import ColumnSource, TableLayout
-from mpifed.shards.sources.dataset import Dataset, check_file, listed, most_unpacked, shown
+from mpifed.shards.sources.dataset import Dataset, check_file, listed, shown
 from mpifed.shards.sources.texts import null_for_nan
 
 if TYPE_CHECKING:
@@ -120,20 +120,11 @@ class ParquetTable(TypedSource):
                 yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], names)
 
     def _opened(self, path: Path) -> pa.parquet.ParquetFile:
-        """The file, which does not claim to unpack to much more than it is."""
         from pyarrow import parquet
 
         check_file(path)
         limits = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
-        file = parquet.ParquetFile(path, memory_map=False, page_checksum_verification=True, **limits)
-        metadata, size = file.metadata, path.stat().st_size
-        claimed = 4 * metadata.num_rows * metadata.num_columns
-        if not claimed <= most_unpacked(path, self.max_unpacked):
-            raise DataError(
-                f"{path}: {size} bytes that claim {metadata.num_rows} rows of {metadata.num_columns} columns; if "
-                "that is correct, allow more with --max-unpacked GIB"
-            )
-        return file
+        return parquet.ParquetFile(path, memory_map=False, page_checksum_verification=True, **limits)
 
 
 @dataclass(frozen=True)

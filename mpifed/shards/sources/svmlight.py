@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from annotated_types import Gt
 
 from mpifed.core.errors import DataError
 from mpifed.core.protocols import Piece
@@ -18,14 +17,13 @@ from mpifed.shards.sources.dataset import (
     Dataset,
     Source,
     check_finite,
-    check_packed,
     open_packed,
     shown,
     typed_labels,
     whole,
 )
 
-FEATURES = 2**24  # limit for small files, unless the user allows more; webspam has 16,609,143
+_FEATURE_BYTES = 64  # for the number, counts and scale of a column, and copies of these
 DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32
 
 
@@ -41,25 +39,18 @@ class Svmlight(Source):
     """How rows are stored; by default by the share of zeros."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers, else real targets."""
-    max_unpacked: Annotated[float, Gt(0)] | None = None
-    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
-    max_features: Annotated[int, Gt(0)] | None = None
-    """Features there may be; by default as many as there are values, at least 16777216."""
 
     def read(self, seed: int) -> Dataset:
         """The data.
 
-        Raises DataError when a file is missing or damaged, or has a value that is not finite, or very many features
-        with few values; UsageError when dense rows need more memory than there is.
+        Raises DataError when a file is missing or damaged, or has a value that is not finite; UsageError when its
+        columns, or dense rows, need more memory than there is.
         """
         files = [self.path] if self.test is None else [self.path, self.test]
-        (X, labels), *rest = _load(files, self.max_unpacked)
-        values, features = X.nnz + sum(part.nnz for part, _ in rest), X.shape[1]
-        if features > (max(FEATURES, values) if self.max_features is None else self.max_features):
-            raise DataError(
-                f"{' and '.join(map(str, files))}: {values} values of {features} features; if that is correct, "
-                f"allow it with --max-features {features}"
-            )
+        (X, labels), *rest = _load(files)
+        features = X.shape[1]
+        what = f"{' and '.join(map(str, files))}: {features} features"
+        check_memory(_FEATURE_BYTES * features, what, "number the columns from 1 on, without gaps")
         dense = X.nnz > DENSE_ABOVE * X.shape[0] * features if self.dense is None else self.dense
         if dense:
             rows = X.shape[0] + sum(part.shape[0] for part, _ in rest)
@@ -73,19 +64,17 @@ class Svmlight(Source):
         return Dataset(features, np.float32 if dense else None, labels, chunks, test, files=tuple(files))
 
 
-def _load(files: list[Path], max_unpacked: float | None) -> list[tuple[Piece, Array]]:
+def _load(files: list[Path]) -> list[tuple[Piece, Array]]:
     """(rows CSR [s, p] float32, labels [s]) of each file, with the same p."""
     from sklearn.datasets import load_svmlight_files
 
-    for path in files:
-        check_packed(path, max_unpacked)
     with ExitStack() as stack:
-        opened = [stack.enter_context(open_packed(path, max_unpacked=max_unpacked)) for path in files]
+        opened = [stack.enter_context(open_packed(path)) for path in files]
         try:
             parts = load_svmlight_files(opened, dtype=np.float32)
         except (ValueError, IndexError, OverflowError) as error:
             for path in files:
-                _explain(path, max_unpacked)
+                _explain(path)
             raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
     pairs = list(zip(parts[::2], parts[1::2], strict=True))
     for path, (X, labels) in zip(files, pairs, strict=True):
@@ -97,9 +86,9 @@ def _load(files: list[Path], max_unpacked: float | None) -> list[tuple[Piece, Ar
     return pairs
 
 
-def _explain(path: Path, max_unpacked: float | None) -> None:
+def _explain(path: Path) -> None:
     """Raise DataError for the first line that breaks the format."""
-    with open_packed(path, max_unpacked=max_unpacked) as file:
+    with open_packed(path) as file:
         for number, line in enumerate(file, 1):
             words = line.partition(b"#")[0].split()
             try:

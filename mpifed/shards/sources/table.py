@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 GAPS = ("", "na", "n/a", "nan", "null", "none", "?")  # cells of numbers that are missing values, in small letters
 
 
-def read_numbers(
-    path: Path, names: list[str] | None, width: int, columns: Sequence[int], max_unpacked: float | None = None
-) -> Array:
+def read_numbers(path: Path, names: list[str] | None, width: int, columns: Sequence[int]) -> Array:
     """The values in given columns of a table.
 
     Parameters
@@ -33,7 +31,6 @@ def read_numbers(
     path : of the file
     names, width : as `first_line` gives them
     columns : positions
-    max_unpacked : GiB (see `open_packed`)
 
     Returns
     -------
@@ -44,27 +41,27 @@ def read_numbers(
     DataError : when the file is damaged or has no rows, or a cell of those columns is not finite in float32.
     """
     try:
-        with open_packed(path, "rt", max_unpacked) as file, warnings.catch_warnings():
+        with open_packed(path, "rt") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # for a file without rows
             cells = np.loadtxt(
                 file, delimiter=",", skiprows=1 if names else 0, ndmin=2, comments=None, quotechar='"',
                 usecols=None if len(columns) == width else columns,
             )  # fmt: skip
     except ValueError as error:
-        explain(path, names, width, max_unpacked, columns)
+        explain(path, names, width, columns)
         raise DataError(f"{path}: {error}") from error
     if not cells.size:
         raise DataError(f"{path}: no rows; expected numbers, separated by commas")
     largest = np.finfo(np.float32).max
     if cells.shape[1] != len(columns) or not -largest <= cells.min() <= cells.max() <= largest:
-        explain(path, names, width, max_unpacked, columns)
+        explain(path, names, width, columns)
         raise DataError(f"{path}: {cells.shape[1]} columns of numbers, the first line has {width}; correct the file")
     return cells
 
 
-def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str] | None, int]:
+def first_line(path: Path) -> tuple[list[str] | None, int]:
     """(names of the columns, None if the first line has numbers; number of columns)."""
-    with read_lines(path, max_unpacked) as lines:
+    with read_lines(path) as lines:
         cells: list[str] = next(lines, [])
     if not cells:
         raise DataError(f"{path}: line 1 is empty; expected numbers or names, separated by commas")
@@ -89,9 +86,9 @@ def first_line(path: Path, max_unpacked: float | None = None) -> tuple[list[str]
 
 
 @contextmanager
-def read_lines(path: Path, max_unpacked: float | None = None) -> Iterator[Reader]:
+def read_lines(path: Path) -> Iterator[Reader]:
     """The `csv.reader` of a table; its errors become DataError."""
-    with open_packed(path, "rt", max_unpacked) as file:
+    with open_packed(path, "rt") as file:
         lines = csv.reader(file)
         try:
             yield lines
@@ -106,11 +103,9 @@ def number_in(cell: str) -> float | None:
         return None
 
 
-def explain(
-    path: Path, names: list[str] | None, width: int, max_unpacked: float | None, columns: Sequence[int] = ()
-) -> None:
+def explain(path: Path, names: list[str] | None, width: int, columns: Sequence[int] = ()) -> None:
     """Raise DataError for the first cell in `columns` that is not finite in float32, or line of another width."""
-    with read_lines(path, max_unpacked) as lines:
+    with read_lines(path) as lines:
         if names:
             next(lines)
         for cells in filter(None, lines):

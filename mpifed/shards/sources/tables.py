@@ -18,10 +18,9 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Gt
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
@@ -33,7 +32,6 @@ from mpifed.shards.sources.dataset import (
     CHUNK_VALUES,
     Dataset,
     Source,
-    check_packed,
     listed,
     numbers_rows,
     open_packed,
@@ -77,8 +75,6 @@ class Tables(Source):
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers, else real targets."""
     missing: str = "error"  # "zero" if a sample may lack a feature in all files
-    max_unpacked: Annotated[float, Gt(0)] | None = None
-    """GiB that a packed file may unpack to; by default 100 times its size, at least 0.25."""
 
     def read(self, seed: int) -> Dataset:
         """Join the clients' tables.
@@ -112,8 +108,7 @@ class Tables(Source):
     def _key(self) -> bytes:
         if self.key is None:
             return secrets.token_bytes(32)
-        check_packed(self.key, self.max_unpacked)
-        with open_packed(self.key, max_unpacked=self.max_unpacked) as file:
+        with open_packed(self.key) as file:
             key: bytes = file.read()
         if len(key) < LEAST_KEY_BYTES:
             raise UsageError(
@@ -124,8 +119,7 @@ class Tables(Source):
 
     def _load(self, path: Path) -> tuple[list[str], list[str], Array, Array | None]:
         """(identifiers [s], names of the features [p], X [s, p] float32, labels [s] float64) of a client's file."""
-        check_packed(path, self.max_unpacked)
-        names, width = first_line(path, self.max_unpacked)
+        names, width = first_line(path)
         names = names or []
         if self.id not in names:
             raise DataError(f"{path}: line 1 has no column {self.id!r}, the identifiers of --id")
@@ -135,8 +129,8 @@ class Tables(Source):
         features = [name for name in names if name not in (self.id, self.label)]
         if not features:
             raise DataError(f"{path}: no column besides {listed(names)}; every client needs a feature")
-        ids = _identifiers(path, at, self.max_unpacked)
-        cells = read_numbers(path, names, width, [i for i in range(width) if i != at], self.max_unpacked)
+        ids = _identifiers(path, at)
+        cells = read_numbers(path, names, width, [i for i in range(width) if i != at])
         if len(cells) != len(ids):
             raise DataError(
                 f"{path}: {len(ids)} lines, of which {len(cells)} are readable; remove line breaks in cells"
@@ -169,10 +163,10 @@ def _files(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one per client") from error
 
 
-def _identifiers(path: Path, column: int, max_unpacked: float | None) -> list[str]:
+def _identifiers(path: Path, column: int) -> list[str]:
     """The identifiers [s] in a file, stripped of whitespace."""
     line_of: dict[str, int] = {}
-    with read_lines(path, max_unpacked) as lines:
+    with read_lines(path) as lines:
         next(lines)
         for cells in filter(None, lines):
             name = re.sub(WHOLE, r"\1", cells[column].strip()) if column < len(cells) else ""

@@ -99,7 +99,7 @@ def test_tensors() -> None:
     (lambda: _of_frame(_frame().drop(columns="by"), by=None, clients=0), "give 1 to 120 clients"),
     (lambda: _of_frame(_frame(by=[None] + ["a"] * 119)), "by: 1 rows have no value"),
     (lambda: _of_frame(tests=0.2), "tests: no argument here; known are scale"),
-    (lambda: _of_frame(group=None, featurenoise=1), "no argument here; did you mean \"feature_noise\""),
+    (lambda: _of_frame(featurenoise=1), "no argument here; did you mean \"feature_noise\""),
     (lambda: _of_frame(label="lable"), "no column 'lable'; did you mean \"label\""),
     (lambda: _of_frame(test=_frame().drop(columns="label")), "test: no column 'label'"),
     (lambda: _of_frame(test=(X, Y)), "expected a DataFrame, or the fraction"),

@@ -315,15 +315,6 @@ def test_a_damaged_file(text: str, tmp_path: Path) -> None:
         assert ended.exit_code == 3 and "run.json: cannot be read as JSON" in ended.output
 
 
-def test_limits_of_an_older_version(tmp_path: Path) -> None:
-    """Runs that did not tell how far they are above their limits: what is lacking is named, not what is there."""
-    old = {name: value for name, value in constrained(1.0, 0.2).items() if name != "feasibility"}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", {"1": [old]}))
-    with pytest.raises(UsageError, match="no column feasibility; there are "):
-        select(folder)
-    assert select(folder, "objective")["points"] == ["point-0000"]
-
-
 def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
     none = write_sweep(tmp_path / "none", grid("algorithm.batch_size", {"1": [{"code": 4}, None]}))
     bad = {"1": [{"train_loss": 0.5}, {"code": 4}]}
@@ -457,11 +448,6 @@ def test_costs_by_exchange(tmp_path: Path) -> None:
         "  the_gradients     2.0 KiB       512 B",
     ]
     assert shown(keys=(0, 0, 3e-6), gradients=(1024, 1024, 0.0)) == []  # the totals say it
-
-
-def test_a_run_of_before_has_no_costs_by_exchange(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", train_loss=0.5)
-    assert run_summary(run)["exchanges"] is None and "by exchange" not in run_text(run)
 
 
 def test_a_run_that_was_killed(tmp_path: Path) -> None:

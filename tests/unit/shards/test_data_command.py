@@ -200,18 +200,15 @@ def test_synthetic_regression_in_chunks(run: Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(synthetic_module, "CHUNK_VALUES", 640)
     federation = run("synthetic", "--samples", 500, "--features", 10, "--split", "rows", "--clients", 4)
     X, y = everything(federation)
-    assert federation.optimum is not None
-    assert federation.classes == 0
-    gradient = X.T @ (X @ federation.optimum["w"] - y) / len(y)
-    np.testing.assert_allclose(gradient, 0, atol=1e-12)
-    assert np.mean((X @ federation.optimum["w"] - y) ** 2) / 2 == pytest.approx(federation.optimum["loss"])
+    assert federation.classes == 0 and X.shape == (500, 10)
+    w = np.linalg.lstsq(X, y, rcond=None)[0]
+    assert np.mean((X @ w - y) ** 2) < 0.1 * np.var(y)
 
 
 def test_synthetic_classification(run: Run) -> None:
     words = ("synthetic", "--task", "classification", "--classes", 3, "--dtype", "uint8", "--scale", "unit")
     federation = run(*words, "--samples", 200, "--split", "columns", "--clients", 5)
     X, _ = everything(federation)
-    assert federation.optimum is None
     assert federation.classes == 3
     assert 0.98 < X.max() <= 1
 
@@ -286,11 +283,11 @@ def test_importing_the_command_is_cheap() -> None:
 
 @pytest.mark.parametrize("source", ["csv", "svmlight"])
 def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str) -> None:
-    table, who = tmp_path / "table", tmp_path / "map.toml"
+    table, who = tmp_path / "table", tmp_path / "map.csv"
     rows = np.array([[3, 4, 12], [1, 2, 2], [6, 0, 8]])
     form = {"csv": "{0},{1},{2},{y}", "svmlight": "{y} 1:{0} 2:{1} 3:{2}"}[source]
     table.write_text("".join(form.format(*row, y=i % 2) + "\n" for i, row in enumerate(rows)))
-    who.write_text('client = [{rows = [0, 2], columns = [0, 1]}, {rows = "1", columns = "all"}]')
+    who.write_text("client,rows,columns\n0,0 2,0 1\n1,1,all\n")
     words = (source, table, *(["--sparse"] if source == "svmlight" else []), "--split", "grid", "--map", who)
     with pytest.raises(DataError, match="row 0 and column 2 is held by no client"):
         run(*words)

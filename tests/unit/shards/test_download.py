@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import pytest
 
 from mpifed.core.errors import DataError
 from mpifed.shards.sources import download, mnist
-from mpifed.shards.sources.download import cache_folder, fetch, original, own_folder
+from mpifed.shards.sources.download import cache_folder, fetch, own_folder
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -130,25 +129,6 @@ def test_mnist_without_network_says_what_to_do(mirror: Mirror, tmp_path: Path, m
     assert closed in message
     assert all(name in message for name in mnist.FILES)
     assert f"into {tmp_path / 'mpifed' / 'mnist'}" in message
-
-
-def test_an_original_is_downloaded_once_and_checked_each_time(
-    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    arguments = "forest", None, (mirror.url,), hashlib.sha256(CONTENT).hexdigest()
-    path = original(*arguments)
-    assert path == tmp_path / "mpifed" / "forest" / "file.gz"
-    assert original(*arguments).read_bytes() == CONTENT
-    assert len(mirror.asked) == 1
-    path.write_bytes(CONTENT[:-1])
-    with pytest.raises(DataError, match=r"file.gz: SHA-256 is .*, of the original .*; get http.*/file.gz again"):
-        original(*arguments)
-    path.unlink()
-    mirror.content = b"x"
-    with pytest.raises(DataError, match=r"SHA-256 is .* or into any folder for `mpifed data forest FOLDER`"):
-        original(*arguments)
-    assert not list(path.parent.iterdir())
 
 
 def test_a_download_has_an_end(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

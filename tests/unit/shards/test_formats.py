@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
-from scipy.io import savemat
 
 from mpifed.cli import data, main
 from mpifed.core.errors import DataError, UsageError
@@ -95,7 +94,6 @@ TEST = {"u9": ([[9, 9], [9, 8]], [1, 0]), "v": ([[8, 8]], [0]), "u10": ([[6, 6]]
     [
         ((), [[], [[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),
         (("--pack", 2), [[], [[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),
-        (("--group", 2), [[[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),  # u1 and u10, u9
         (("--min-rows", 2), [[[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),  # test rows do not count: u1 and u10 have one each
     ],
     ids=str,
@@ -381,15 +379,6 @@ def test_texts_of_parquet_that_are_no_utf8(tmp_path: Path, column: str) -> None:
         make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *words)
 
 
-def test_a_parquet_file_of_very_many_equal_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.sources.dataset.UNPACKED_BYTES", 2**16)
-    ones = np.ones(2**20, np.int8)
-    parquet.write_table(pa.table({"a": ones, "y": ones}), tmp_path / "a.parquet", compression="zstd")
-    assert (tmp_path / "a.parquet").stat().st_size < 10**4
-    with pytest.raises(DataError, match=r"bytes that claim 1048576 rows of 2 columns; .* --max-unpacked GIB"):
-        make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE)
-
-
 def test_folders_that_lead_elsewhere(tmp_path: Path) -> None:
     as_folder(frame(), tmp_path / "a")
     state = tmp_path / "a/state.json"
@@ -536,29 +525,10 @@ def test_the_pickles_of_cifar_are_refused(tmp_path: Path) -> None:
         make(tmp_path / "out", "cifar", tmp_path, *ONE)
 
 
-def test_svhn(tmp_path: Path) -> None:
-    X, y = RNG.integers(0, 256, (32, 32, 3, 6), np.uint8), np.array([1, 10, 2, 1, 2, 10], np.uint8)
-    for kind, at in (("train", slice(4)), ("test", slice(4, 6))):
-        savemat(tmp_path / f"{kind}_32x32.mat", {"X": X[..., at], "y": y[at, None]}, do_compression=True)
-    folder = make(tmp_path / "out", "svhn", tmp_path, *ONE, "--scale", "none")
-    rows, labels = read(folder)
-    assert folder.shape == (3, 32, 32) and folder.provenance["classes"] == ["0", "1", "2"]
-    assert labels.tolist() == [1, 0, 2, 1]
-    assert rows[3].reshape(3, 32, 32)[2, 5, 7] == X[5, 7, 2, 3]
-    for content in ({"X": X[0], "y": y}, {"X": X, "y": y[:2, None]}, {"X": X.astype("f8"), "y": y[:, None]}, {"y": y}):
-        savemat(tmp_path / "test_32x32.mat", content)
-        with pytest.raises(DataError, match=r"test_32x32.mat: [Xy] is "):
-            make(tmp_path / "out", "svhn", tmp_path, *ONE)
-    (tmp_path / "test_32x32.mat").write_bytes((tmp_path / "train_32x32.mat").read_bytes()[:-900])
-    with pytest.raises(DataError, match=r"cannot be read|y is None for 4 images"):
-        make(tmp_path / "out", "svhn", tmp_path, *ONE)
-
-
 def test_where_data_come_from(tmp_path: Path) -> None:
     np.savez(path := tmp_path / "a.npz", X=np.eye(4), y=[0, 1, 0, 1])
-    words = ("--licence", "CC BY 4.0", "--origin", "https://example.org/a")
-    folder = make(tmp_path / "out", "npz", path, *ONE, *words)
-    assert folder.provenance["licence"] == "CC BY 4.0" and folder.provenance["origin"] == "https://example.org/a"
+    folder = make(tmp_path / "out", "npz", path, *ONE, "--origin", "https://example.org/a")
+    assert folder.provenance["origin"] == "https://example.org/a"
     assert folder.sha256 == make(tmp_path / "out", "npz", path, *ONE).sha256  # the same data, whatever is said of them
 
 

@@ -125,40 +125,6 @@ def test_rows_that_are_scaled_in_other_ways_stay_apart(make: Make) -> None:
     assert [shard.joint is None for shard in shards] == [False, True, False, True]
 
 
-@pytest.mark.parametrize("values", [X, sparse.csr_matrix(X * (X < 60), dtype=np.float32)], ids=["dense", "sparse"])
-def test_files_of_the_first_schema_are_read(make: Make, values: Any) -> None:
-    """Written here as they were then: a group for each client."""
-    import h5py
-
-    data = make(values, Y, by_rows(Y, P, 5), pack=2)
-    expected = {c: (data.shard(c, True).rows, data.shard(c, True).y) for c in range(5)}
-    for number in range(3):
-        with h5py.File(data.path / f"shard-{number:05d}.h5", "w") as file:
-            for c in range(2 * number, min(5, 2 * number + 2)):
-                group, part = file.create_group(f"client-{c:05d}"), values[expected[c][0]]
-                group["y"] = expected[c][1].astype("u1")
-                if sparse.issparse(part):
-                    group["data"], group["indices"], group["indptr"] = part.data, part.indices, part.indptr
-                else:
-                    group["X"] = part
-    from mpifed.shards.store import open_federation
-
-    (data.path / "federation.sha256").unlink()
-    with h5py.File(data.path / "federation.h5", "a") as file:
-        file.attrs["schema"] = 1
-        file["files/nbytes"][...] = [(data.path / f"shard-{n:05d}.h5").stat().st_size for n in range(3)]
-    old = open_federation(data.path)
-    for c, (at, y) in expected.items():
-        for in_memory in (True, False):
-            shard = old.shard(c, in_memory)
-            out = np.empty((len(at), P))
-            shard.take(np.arange(len(at)), out)
-            whole = values.toarray() if sparse.issparse(values) else values
-            assert np.array_equal(out, whole[at])
-            assert np.array_equal(shard.y, y)
-            assert np.array_equal(shard.rows, at)
-
-
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("kind", ["u1", "f4"])
 def test_columns_of_a_block_are_read_as_those_of_each_client(make: Make, kind: str, by_column: bool) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from mpifed.cli import data, main
 from mpifed.core.errors import DataError, MpifedError, UsageError
-from mpifed.shards.natural import NaturalClients, canonical_order, grouped, in_order, natural_clients
+from mpifed.shards.natural import NaturalClients, canonical_order, in_order, join_small, natural_clients
 from mpifed.shards.sources.texts import Owners, Texts
 from mpifed.shards.store import ShardFolder, open_federation
 from mpifed.shards.summary import summary
@@ -56,7 +56,7 @@ def client(folder: ShardFolder, number: int) -> tuple[list[list[float]], list[in
     [
         ("--test-fraction", 0.25),
         ("--client-test-fraction", 0.3, "--feature-noise", 0.1),
-        ("--scale", "standard", "--group", 2),
+        ("--scale", "standard"),
         ("--min-rows", 40),
     ],
     ids=str,
@@ -97,8 +97,8 @@ def test_the_table_of_clients_has_their_identifiers(tmp_path: Path) -> None:
         f"{'client':28}   no  yes", f"{'h1':28}    4    2", f"{'h10':28}    4    2",
         f"h2{'x' * 22}...     4    2", f"{'h3' + chr(92) + 'u202e':28}    4    2",
     ]  # fmt: skip
-    lines = summary(make(tmp_path / "a", "csv", path, *BY, "--group", 3)).splitlines()
-    assert lines[-2:] == [f"{'h1 + 2':9}   12    6", f"{'h3' + chr(92) + 'u202e':9}    4    2"]
+    lines = summary(make(tmp_path / "a", "csv", path, *BY, "--min-rows", 12)).splitlines()
+    assert lines[-2:] == [f"{'h1 + 1':32}    8    4", f"{'h2' + 'x' * 22 + '... + 1':32}    8    4"]
     lines = summary(make(tmp_path / "a", "csv", path, "--label", "ill", "--categorical", "ordinal", "--split", "rows",
                          "--clients", 2)).splitlines()  # fmt: skip
     assert [line.split()[0] for line in lines[-3:]] == ["client", "0", "1"]
@@ -222,14 +222,12 @@ def test_identifiers_have_one_number_in_all_batches(few: int, monkeypatch: pytes
 def test_joined_clients() -> None:
     owner = np.repeat(np.arange(6), [1, 9, 2, 2, 8, 1])
     clients = NaturalClients(tuple("abcdef"), owner)
-    assert grouped(clients, None, None).tolist() == [0, 1, 2, 3, 4, 5]
-    assert grouped(clients, 4, None).tolist() == [0, 0, 0, 0, 1, 1]
-    assert grouped(clients, None, 3).tolist() == [0, 1, 0, 2, 3, 2]  # a, c: 3; d, f: 3
-    assert grouped(clients, None, 4).tolist() == [0, 1, 0, 0, 2, 0]  # a, c, d: 5, and f, which is left over
-    assert grouped(clients, None, 7).tolist() == [1, 0, 1, 1, 1, 1]  # a, c, d, f: 6, to e of 8
-    assert grouped(clients, 2, 5).tolist() == [0, 0, 1, 1, 1, 1]  # of 10, 4, 9 rows
+    assert join_small(clients, None).tolist() == [0, 1, 2, 3, 4, 5]
+    assert join_small(clients, 3).tolist() == [0, 1, 0, 2, 3, 2]  # a, c: 3; d, f: 3
+    assert join_small(clients, 4).tolist() == [0, 1, 0, 0, 2, 0]  # a, c, d: 5, and f, which is left over
+    assert join_small(clients, 7).tolist() == [1, 0, 1, 1, 1, 1]  # a, c, d, f: 6, to e of 8
     with pytest.raises(UsageError, match="--min-rows 24: there are 23 training rows; lower it"):
-        grouped(clients, None, 24)
+        join_small(clients, 24)
 
 
 @pytest.mark.parametrize(
@@ -244,9 +242,9 @@ def test_joined_clients() -> None:
         (("--by", "hospital", "--min-samples", 2), UsageError, "natural clients, which --min-rows joins"),
         (("--by", "hospital", "--skew", 0.5), UsageError, "leave them out with natural clients"),
         (("--by", "hospital", "--feature-noise", -1), UsageError, "expected a variance above 0"),
-        (("--by", "hospital", "--group", 0), UsageError, "--group 0: expected 1 or more"),
+        (("--by", "hospital", "--min-rows", 0), UsageError, "--min-rows 0: expected 1 or more"),
         (("--by", "hospital", "--min-rows", 10**6), UsageError, "there are 120 training rows; lower it"),
-        (("--group", 2, "--split", "rows", "--clients", 2), UsageError, "--group and --min-rows join natural clients"),
+        (("--min-rows", 2, "--split", "rows", "--clients", 2), UsageError, "--min-rows joins natural clients"),
         ((), UsageError, "--split is missing; .* as --split rows --clients 10, or --by NAME for a client of each"),
     ],
 )

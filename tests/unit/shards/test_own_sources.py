@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -90,7 +89,6 @@ def test_a_source_of_ones_own(tmp_path: Path) -> None:
     assert (made.clients, made.samples, made.test_samples, made.features) == (3, 24, 6, 2)
     assert made.provenance["source"] == "waves:Waves"
     assert made.provenance["options"]["source"] == {"rows": 30, "slope": 2.5}
-    assert np.isfinite(made.optimum["loss"]) and made.optimum["loss"] < 1e-6  # labels are linear in the features
 
 
 @pytest.mark.parametrize(

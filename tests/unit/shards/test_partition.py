@@ -284,55 +284,6 @@ def test_faulty_map(tmp_path: Path, change: tuple[str, str], words: str) -> None
     assert str(path) in str(caught.value)
 
 
-TOML = """
-[[client]]
-number = 1
-rows = "2-3"
-columns = [1, "2"]
-[[client]]
-number = 0
-rows = ["2", "3"]
-columns = [0]
-[[client]]
-rows = "0-1"
-columns = "all"
-"""
-
-
-def test_toml_map(tmp_path: Path) -> None:
-    for name, text in (("map.csv", MAP), ("map.toml", TOML)):
-        (tmp_path / name).write_text(text)
-    ours, theirs = (read_map(tmp_path / name, 4, 3) for name in ("map.csv", "map.toml"))
-    assert ours.split == theirs.split == "grid"
-    for client in range(3):
-        assert [part.tolist() for part in ours.of(client)] == [part.tolist() for part in theirs.of(client)]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (('columns = "all"', "columns = [0]"), "row 0 and column 1 is held by no client; .* all 4 such cells"),
-        (('rows = "0-1"', 'rows = "0-2"'), "row 2 and column 0 is held by clients 0, 2"),
-        (('rows = "0-1"', "rows = [0, -1]"), "client 2, rows: '-1'; expected .* within 0 to 3"),
-        (('rows = "0-1"', "rows = [0, 0.5]"), r"client 2, rows: \[0, 0.5\]; expected \"all\", or a list"),
-        (('rows = "0-1"', "rows = true"), "client 2, rows: True; expected"),
-        (('rows = "0-1"', ""), "client 2, rows: empty"),
-        (("number = 0", "number = 1"), "client 1 again"),
-        (("number = 0", "number = -1"), "at index 1: number = -1; expected a number from 0"),
-        (("number = 0", "client = 0"), "client 1: 'client' is not a key of a client; expected columns, number, rows"),
-        (("[[client]]", "[[clients]]"), "has 'clients'; expected tables"),
-        ((TOML, ""), r"has no \[\[client\]\]"),
-        (("[[client]]", "[[client]"), "cannot be read as TOML"),
-    ],
-)
-def test_faulty_toml_map(tmp_path: Path, change: tuple[str, str], words: str) -> None:
-    path = tmp_path / "map.toml"
-    path.write_text(TOML.replace(*change))
-    with pytest.raises(DataError, match=words) as caught:
-        read_map(path, 4, 3)
-    assert str(path) in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("text", "split"), [("0,0-1,all\n1,2-3,all\n", "rows"), ("0,all,0\n1,0-3,1-2\n", "columns"), ("0,all,all", "rows")]
 )
