@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import runs
 from mpifed.core.errors import NotCertified
 from mpifed.maths.certificates import Certificate
 from mpifed.run.outcome import Result

@@ -10,11 +10,11 @@ import pytest
 from jobs_in_python import checked
 from make_believe import make_believe
 from registry import table
+from whole_runs import run
 from written_files import read_json
 
 from mpifed.core.errors import UsageError
 from mpifed.testing import Alone, Job
-from runs import run
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,11 @@ from both import assert_alike, job_of, outcome
 from lengths import long_unless
 from make_believe import USED, Copies, make_believe
 from registry import CASES, FEW, NAMES, Case
+from whole_runs import run
 
 from mpifed.core.errors import NumericalError
 from mpifed.files.run_folder import summary
 from mpifed.testing import Alone
-from runs import run
 
 pytestmark = pytest.mark.long
 

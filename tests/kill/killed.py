@@ -13,13 +13,13 @@ import numpy as np
 from click.testing import CliRunner
 from jobs_in_python import as_in_a_file
 from launching import OWN
+from whole_runs import run
 
 from mpifed.cli import main
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.job.sweep import points
 from mpifed.testing import Alone, Job
-from runs import run
 
 sys.path.append(str(OWN))
 NAMES = ("model_sha256", "rounds", "exit", "objective", "train_loss", "up_bytes", "down_bytes", "epsilon")

@@ -17,6 +17,7 @@ from jobs_in_python import checked
 from lengths import long_unless
 from scipy.stats import binom, chisquare
 from small import share_of
+from whole_runs import run
 
 from mpifed.audit.replay import Replay, replay_job
 from mpifed.core.record import leaves
@@ -24,7 +25,6 @@ from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.maths.privacy.discrete import levels_of
 from mpifed.testing import Alone, Job
-from runs import run
 
 P, COMMON, L, ROWS = 2000, 20, 10, 20  # features, those of everybody, classes, and rows of a client
 FLOATS, RUNS = 8, 40  # runs with noise in floats, and with integers

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from launching import ROOT
+from whole_runs import run
 
 from jobs.constraints.certify import certified, compared, last_row
 from jobs.constraints.optimum import FOUND, SHARPNESS, solve, starts
@@ -17,7 +18,6 @@ from mpifed.core.errors import NotCertified
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 from mpifed.testing import Alone
-from runs import run
 
 TOLERANCE = 1e-4  # of sums of 32-bit numbers over 60,000 rows
 

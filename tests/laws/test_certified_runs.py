@@ -17,12 +17,12 @@ from jobs_in_python import checked
 from lengths import long_unless
 from own_terms import AFFINE, affine_of_loss
 from registry import table
+from whole_runs import run
 
 from jobs.constraints.certify import Columns, certified, compared, last_row, main
 from mpifed.algorithms import vertical_measures
 from mpifed.core.errors import NotCertified
 from mpifed.testing import Alone
-from runs import run
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 HORIZONTAL, VERTICAL = {"name": "ssca", **SIZES}, {"name": "ssca", **SIZES}

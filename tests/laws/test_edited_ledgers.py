@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
 from registry import table
+from whole_runs import run
 from written_files import read_json, write_json
 
 from mpifed.cli import main
@@ -20,7 +21,6 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.files.run_folder import summary
 from mpifed.privacy.ledger_file import LEDGER, linked, read_ledger
 from mpifed.testing import Alone, Job
-from runs import run
 
 ROUNDS = 6
 PRIVACY = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0, "noise": "test"}

@@ -12,6 +12,7 @@ from ended import of_certificate
 from jobs_in_python import checked
 from methods import SIZES
 from registry import table
+from whole_runs import run
 from written_files import read_json
 
 from mpifed.algorithms.certificate import CERTIFICATE
@@ -22,7 +23,6 @@ from mpifed.files.run_folder import summary
 from mpifed.job import goals
 from mpifed.results.show import run_text
 from mpifed.testing import Alone
-from runs import run
 
 SOUND = {"rho": [0.9, 0.6], "gamma": [0.9, 0.8]}  # all conditions of the theorems hold
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from registry import table
+from whole_runs import run
 from written_files import read_json
 
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import NotCertified, UsageError
 from mpifed.files.history import read_history
 from mpifed.testing import Alone
-from runs import run
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 LIMITS = [{"name": "loss", "classes": [1], "limit": 0.3}, {"name": "norm", "limit": 2.0}]

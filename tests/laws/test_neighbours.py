@@ -18,12 +18,12 @@ import pytest
 from jobs_in_python import checked
 from lengths import long_unless
 from test_released_only import JOBS, SECRET, items, private
+from whole_runs import run
 
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.privacy.disclosure import PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
 from mpifed.testing import Alone
-from runs import run
 
 RUNS = 4  # of each data set
 WHO = ("present", "absent")

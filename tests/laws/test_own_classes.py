@@ -12,6 +12,7 @@ import own_functions
 import pytest
 from jobs_in_python import checked
 from registry import table
+from whole_runs import run
 from written_files import read_json
 
 from mpifed.core.errors import UsageError
@@ -19,7 +20,6 @@ from mpifed.core.record import leaves
 from mpifed.files.model_file import model_sha256
 from mpifed.run import setup
 from mpifed.testing import Alone, Job
-from runs import run
 
 ROOT = Path(__file__).resolve().parents[2]
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}

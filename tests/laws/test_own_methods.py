@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from jobs_in_python import checked
 from registry import table
+from whole_runs import run
 
 from mpifed.core.errors import UsageError
 from mpifed.files.run_folder import summary
 from mpifed.testing import Alone
-from runs import run
 
 FEDAVG = {"batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
 SSCA = {"batch_size": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}

@@ -17,6 +17,7 @@ from forecasts import forecast
 from jobs_in_python import checked
 from lengths import long_unless
 from registry import table
+from whole_runs import run
 from written_files import SUMMARY, read_json, write_json
 
 from mpifed.core.errors import BudgetSpent, DataError, Interrupted, UsageError
@@ -38,7 +39,6 @@ from mpifed.results.show import run_text
 from mpifed.run.command import How, run_command
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone, Job
-from runs import run
 
 CLIENTS, DELTA = 8, 1e-4
 NOISE = {"name": "private_algorithms:Noise"}

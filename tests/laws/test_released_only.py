@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from registry import table
+from whole_runs import run
 from written_files import read_json
 
 from mpifed.core.errors import UsageError
@@ -24,7 +25,6 @@ from mpifed.privacy.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, 
 from mpifed.results.show import run_text
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone
-from runs import run
 
 CLIENTS = 8
 AVG = {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.3}}

@@ -16,13 +16,13 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
+from whole_runs import run
 
 import mpifed.algorithms.cocoa
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone
-from runs import run
 
 COCOA = {"name": "cocoa"}
 

@@ -12,6 +12,7 @@ from jobs_in_python import checked
 from loops import rows_of
 from paper import make_data, step_size
 from records import flat
+from whole_runs import run
 
 from mpifed import FedAvg
 from mpifed.core.errors import UsageError
@@ -20,7 +21,6 @@ from mpifed.core.round import Round
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
-from runs import run
 
 ROUNDS, SEED = 4, 5
 STEP = {"initial": 0.4, "exponent": 0.25}

@@ -15,6 +15,7 @@ from loops import PRIVATE, gradient_of, local_job, minibatches, present, rows_of
 from paper import make_data, model_flat, step_size
 from prepared import played
 from records import flat
+from whole_runs import run
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import map_leaves
@@ -22,7 +23,6 @@ from mpifed.core.round import Round
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone, Job
-from runs import run
 
 RHO = 2.0
 RULES: dict[str, dict[str, float]] = {

@@ -11,12 +11,12 @@ from lengths import covering
 from loops import played
 from own_columns import PENALTY, SGD, cells, close, descended, grid, overlapping, task, who
 from paper import make_data
+from whole_runs import run
 
 from mpifed.core.errors import UsageError
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone
-from runs import run
 
 FEDAVG = {"name": "hybrid-fedavg", **SGD}
 EPOCHS = {key: value for key, value in FEDAVG.items() if key != "local_steps"} | {"local_epochs": 2}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from loops import played
 from own_columns import PENALTY, SGD, cells, close, descended, grid, overlapping, task, who
+from whole_runs import run
 
 from mpifed.core.errors import UsageError
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone
-from runs import run
 
 HYFEM = {"name": "hyfem", "mu": 0.4, **SGD}
 EPOCHS = {key: value for key, value in HYFEM.items() if key != "local_steps"} | {"local_epochs": 2}

@@ -15,6 +15,7 @@ from jobs_in_python import checked
 from lengths import covering, long_unless
 from paper import read
 from scipy.optimize import minimize
+from whole_runs import run
 
 from mpifed.cli import main
 from mpifed.core.errors import NumericalError, UsageError
@@ -23,7 +24,6 @@ from mpifed.files.run_folder import job_of
 from mpifed.run.outcome import Result
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone
-from runs import run
 
 DOUBLE = {"dtype": "float64"}
 RIDGE = {"name": "least-squares", "l2": 0.05}

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from sklearn.datasets import load_digits
+from whole_runs import run
 
 from mpifed.core.round import Round
 from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
-from runs import run
 
 ROUNDS, B, TAU, LAMBDA, HIDDEN = 6, 3, 0.15, 2e-3, 4
 RHO, GAMMA = (0.8, 0.3), (0.7, 0.35)

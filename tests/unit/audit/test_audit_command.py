@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from jobs_in_python import checked
+from whole_runs import run
 from written_files import read_json
 
 from mpifed.audit.command import audited
@@ -22,7 +23,6 @@ from mpifed.cli import main
 from mpifed.core.errors import UsageError
 from mpifed.privacy.disclosure import NOTE
 from mpifed.testing import Alone
-from runs import run
 
 SSCA = {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 VERTICAL = SSCA | {"name": "ssca", "batch_size": 5}

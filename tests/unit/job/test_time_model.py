@@ -12,6 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from jobs_in_python import SOFTMAX, checked, fedavg, job_table
+from whole_runs import run
 from written_files import read_json
 
 from mpifed.core.errors import Interrupted, UsageError
@@ -23,7 +24,6 @@ from mpifed.job.time_model import KINDS, PRESETS, described, figures, simulate
 from mpifed.results.costs import simulated_lines
 from mpifed.results.show import run_summary, run_text
 from mpifed.testing import Alone, Job
-from runs import run
 
 LINK = {"latency_s": 0.1, "up_bytes_per_s": 1000.0, "down_bytes_per_s": 4000.0}
 # two plays with 3 clients, of whom the largest sends 100 values and is told 200

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from jobs_in_python import checked
+from whole_runs import run
 from written_files import read_json, write_json
 
 from mpifed.core.errors import DataError, UsageError
@@ -23,7 +24,6 @@ from mpifed.run.folder import HEARTBEAT, LOCK
 from mpifed.run.launch import guarded
 from mpifed.run.lock import locked
 from mpifed.testing import Alone, Job
-from runs import run
 
 HOLD = """
 import errno, fcntl, sys
