@@ -16,7 +16,7 @@ CERTIFICATE = Certificate._fields  # columns of the history
 def run(job: Job, alone: Alone, out: Path, **how: Any) -> Result | None:
     """A whole run, of rounds so few that a limit need not be met."""
     try:
-        return runs.run(job, alone, out, **how)
+        return whole_runs.run(job, alone, out, **how)
     except NotCertified as error:
         result: Result | None = error.result
         return result
