@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import whole_runs
+
 from mpifed.core.errors import NotCertified
 from mpifed.maths.certificates import Certificate
 from mpifed.run.outcome import Result
