@@ -107,6 +107,11 @@ check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff form
 	$(BIN)/mypy
 	$(LAUNCH) $(BIN)/python -m pytest $(CHEAP) --numprocesses $(WORKERS) --dist loadfile
 
+# BASE=commit: as that gives on this machine; WRITE=1: write them anew, and say what has moved; WRITE=values: values too
+.PHONY: hashes
+hashes: $(VENV)/test.done ## the shipped jobs' models, bit by bit, and their histories, as they were
+	$(BIN)/python tests/hashes.py $(if $(WRITE),write $(if $(filter values,$(WRITE)),--values),compare $(if $(BASE),--base $(BASE)))
+
 # what can depend on the version of Python: the command line, TOML, types and signatures, what is read from sources or
 # imported by name, the interface in Python and its documents; and one run of each algorithm
 OF_PYTHON = $(addprefix tests/unit/,core explain files job python results test_cli.py \
@@ -178,4 +183,4 @@ certify-constraints: $(VENV)/data.done ## all jobs with constraints, each certif
 	MPIEXEC= $(BIN)/python -m jobs.constraints.whole $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove the environment, data and runs
-	rm -rf .venv .venv-* data/digits runs site
+	rm -rf .venv .venv-* build data/digits runs site

@@ -1,0 +1,76 @@
+"""The models of the shipped jobs have the bits, and their histories the values, that they had: see `hashes.py`."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import hashes
+import pytest
+from hashes import PARTS, ROOT, VALUES, apart, differing, read, wrong
+from shipped import families, invoke, rows, settings
+
+WITHOUT_NETWORKS = [part for part in PARTS if part != "mcmahan"]
+
+
+@pytest.mark.timeout(1200)  # where the base is built, and its jobs run too
+@pytest.mark.parametrize("part", WITHOUT_NETWORKS)
+def test_as_before(part: str) -> None:
+    """Each job in a reduced form."""
+    assert not wrong("laws", part)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not os.environ.get("MPIFED_DATA"), reason="MPIFED_DATA does not name the folder of real data")
+@pytest.mark.parametrize("part", [part for part in WITHOUT_NETWORKS if part != "families"])
+def test_real_data_as_before(part: str) -> None:
+    """Each job as it is, for three rounds: the hash of its model."""
+    assert not wrong("real", part)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the table is of another machine, the commit that wrote it is built here, and says what it gives."""
+    monkeypatch.setattr(hashes, "fingerprint", lambda table: {"machine": "another"})
+    source = hashes.expected("laws", "families")[1]
+    assert source == f"{hashes.base_of('laws')[:12]} on this machine"
+    assert not wrong("laws", "families")
+
+
+def test_every_job_has_a_row() -> None:
+    """In one of the tables."""
+    jobs = {path.relative_to(ROOT / "jobs").as_posix() for path in (ROOT / "jobs").rglob("*.toml")}
+    assert {row.job for table in ("laws", "models") for row in rows(table)} == jobs
+    for table in VALUES:
+        assert list(read(VALUES[table])) == [row.name for row in rows(table)]
+
+
+def test_every_method_has_a_family() -> None:
+    """Those of the package, and the examples of one's own."""
+    listed = set(
+        re.findall(r"^  ([\w-]+): ", invoke("explain", "algorithm").partition("algorithms, for one of")[2], re.M)
+    )
+    assert len(listed) > 10
+    own = {settings(row.job)["algorithm"]["name"] for row in rows("laws") if row.job.startswith("examples/")}
+    named = [{**settings(row.job)["algorithm"], **row.changes.get("algorithm", {})}["name"] for row in families()]
+    assert set(named) == listed | own
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["rate", "weight", "client"])
+def test_planted_faults_are_seen(fault: str) -> None:
+    """A rate that is 1 % off, rows that count twice, a client left out: in every family of methods.
+
+    Rows to test with are the same, so that it is the model which makes the difference.
+    """
+    reference = read(VALUES["laws"])
+    found = apart(ROOT, "laws", "families", fault=fault)
+    assert found.keys() == {row.name for row in families()}
+    unseen = [
+        name
+        for name, one in found.items()
+        if not any(line.startswith("test_loss") for line in differing(one.history, reference[name]))
+    ]
+    assert not unseen

@@ -1,0 +1,429 @@
+"""The shipped jobs, small enough to run in a moment: each with its own settings, on data that are made here.
+
+A row is a job of `jobs/`, of sweeps one of its methods, or its first point. It is run by the command line, in this
+process, and says the SHA-256 of its model and its history. Clients differ in size, so that a weight matters.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import csv
+import functools
+import io
+import itertools
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+JOBS = ROOT / "jobs"
+ROUNDS = 3
+TEST_ROWS = 360
+KEPT = 1797 - TEST_ROWS
+COLUMNS = [0, 4, 12, 18, 32, 46, 64]
+PARTS = [0, 71, 213, 426, 700, 1011, KEPT]  # where the rows of six clients begin, and those of the last end
+ALL_ROWS = 5000  # a minibatch of so many has every row: nothing is drawn, and weights of rows are all that they change
+# of a history; the values of constraints have numbers after it
+MEASURES = ("train_loss", "objective", "test_loss", "test_accuracy", "test_rmse", "constraint_")
+DEFAULTS = {"algorithm.gamma": 1.0}  # of rates that no file of the rows has
+UNMET = 5  # the exit code of a run that ends before its limits are met
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job, what is changed in it, and in its data.
+
+    `split` names a map of ours in the place of its own division, `rate` the key of how far a round moves the model.
+    """
+
+    name: str
+    job: str
+    changes: Mapping[str, object] = field(default_factory=dict)
+    point: int | None = None
+    split: str | None = None
+    rate: str = ""
+
+
+class Outcome(NamedTuple):
+    """What a row gave: by measure, a value for each round from 0 on."""
+
+    sha256: str
+    history: dict[str, list[float]]
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def rows(table: str) -> list[Row]:
+    """Those of a table: "laws"; "models", of PyTorch and JAX; "real", the jobs as they are, for three rounds."""
+    networks = table == "models"
+    found = [row for row in shipped() if of_networks(settings(row.job)["model"]["name"]) == networks]
+    if table == "models":
+        found = [shorter(row) for row in found]
+    elif table == "laws":
+        found = [*map(moving, found), *absent(), *families()]
+    measured = {} if table == "real" else {"record.evaluate_every": 1}
+    return [replace(row, changes={**measured, **row.changes}) for row in found]
+
+
+def settings(job: str) -> dict[str, Any]:
+    """The tables of a job file."""
+    return tomllib.loads((JOBS / job).read_text(encoding="utf-8"))
+
+
+def of_networks(model: str) -> bool:
+    """Whether a model needs PyTorch or JAX."""
+    return model == "torch" or "own_jax" in model
+
+
+def shipped() -> Iterator[Row]:
+    """A row for each job; of a sweep with methods, one for each of them, else its first point."""
+    for path in sorted(JOBS.rglob("*.toml")):
+        job = path.relative_to(JOBS).as_posix()
+        sweep = settings(job).get("sweep")
+        if sweep is None:
+            yield Row(job, job)
+            continue
+        changes = {"sweep.seeds": 1} if "seeds" in sweep else {}
+        if "methods" not in sweep:
+            yield Row(job, job, changes, point=0)
+        for point in range(len(sweep.get("methods", []))):
+            yield Row(f"{job} ({point})", job, changes, point=point)
+
+
+def moving(row: Row) -> Row:
+    """HyFDCA by the paper's rule with its last model: the best of so few rounds may be the first, which is zero."""
+    algorithm = settings(row.job)["algorithm"]
+    if algorithm["name"] == "hyfdca" and algorithm.get("rule") == "paper":
+        return Row(row.name, row.job, {"algorithm.returns": "last"})
+    return row
+
+
+def shorter(row: Row) -> Row:
+    """A network of PyTorch with five clients a round, and three passes in the place of 20, two of five."""
+    passes = settings(row.job)["algorithm"].get("local_epochs")
+    if passes is None:
+        return row
+    changes = {"participation.clients_per_round": 5, "algorithm.local_epochs": {20: 3, 5: 2}.get(passes, passes)}
+    return Row(row.name, row.job, changes)
+
+
+def absent() -> Iterator[Row]:
+    """Hybrid jobs where 11 of 16 clients participate; of HyFDCA its other rules too, which no file has."""
+    away = {"participation.clients_per_round": 11}
+    for data in ("a9a", "mnist"):
+        for method in ("fedavg", "hyfem", "hyfdca"):
+            row = Row("", f"hyfdca/{data}-{method}.toml")
+            yield Row(f"{row.job}, absent clients", row.job, {**moving(row).changes, **away})
+        job = f"hyfdca/{data}-ours.toml"
+        for rule in ("theory", "damped", "accelerated"):
+            yield Row(f"{job}, {rule}", job, {"algorithm.rule": rule})
+        for rule in ("theory", "damped"):
+            yield Row(
+                f"{job}, {rule}, absent clients", job, {"algorithm.rule": rule, "algorithm.returns": "last", **away}
+            )
+
+
+def families() -> list[Row]:
+    """One job of each method, of whose rows nothing is drawn, on six clients: see `faulty`."""
+    every = {"participation.clients_per_round": 6}
+    whole = {"algorithm.batch_size": ALL_ROWS}
+    exactly = {"algorithm.batch_size": KEPT}  # there, more than there are are refused
+    step = "client_optimizer.learning_rate"
+    steps = {**whole, **every, "algorithm.local_steps": 3}
+    cocoa = {**every, "algorithm": {"name": "cocoa"}}
+    seen = [
+        Row("fedavg", "ssca/fedsgd-b100.toml", whole, split="rows", rate=step),
+        Row("fedprox", "fedpdm/rigorous-fedprox-none.toml", steps, split="rows", rate=step),
+        Row("scaffold", "fedpdm/rigorous-scaffold-none.toml", steps, split="rows", rate=step),
+        Row("fedpdm", "fedpdm/rigorous-fedpdm-none.toml", steps, split="rows", rate="algorithm.rho"),
+        Row("ssca", "ssca/alg1-b100.toml", whole, split="rows", rate="algorithm.gamma"),
+        Row("ssca, constraint", "ssca/alg2-b100.toml", whole, split="rows", rate="algorithm.gamma"),
+        Row("ssca, columns", "ssca/alg3-b1000.toml", exactly, split="columns", rate="algorithm.gamma"),
+        Row("ssca, columns, constraint", "ssca/alg4-b1000.toml", exactly, split="columns", rate="algorithm.gamma"),
+        Row(
+            "vertical-sgd",
+            "ssca/vertical-sgd-b1000.toml",
+            exactly,
+            split="columns",
+            rate="server_optimizer.learning_rate",
+        ),
+        Row("cocoa", "hyfdca/a9a-ours.toml", cocoa, split="rows", rate="algorithm.gamma"),
+        Row("hybrid-fedavg", "hyfdca/a9a-fedavg.toml", {**whole, **every}, split="grid", rate=step),
+        Row("hyfem", "hyfdca/a9a-hyfem.toml", {**whole, **every}, split="grid", rate=step),
+        # these two search along a line; the penalty's weight is what their steps are divided by
+        Row("hyfdca", "hyfdca/a9a-ours.toml", every, split="grid", rate="model.l2"),
+        Row("bundle", "hyfdca/a9a-bundle.toml", every, split="grid", rate="model.l2"),
+        Row("own algorithm", "examples/own_algorithm.toml", whole, split="rows", rate="algorithm.learning_rate"),
+        Row("own local steps", "examples/own_local_steps.toml", whole, split="rows", rate=step),
+    ]
+    return [replace(row, name=f"families/{row.name}") for row in seen]
+
+
+def faulty(row: Row, fault: str) -> Row:
+    """A row of `families` with what a fault of `Data` needs; "rate" is a fault of its own, a rate that is 1 % off."""
+    changes = dict(row.changes)
+    if fault == "rate":
+        table, key = row.rate.split(".")
+        changes[row.rate] = reduced_by_a_hundredth(settings(row.job)[table].get(key, DEFAULTS.get(row.rate)))
+    elif fault == "weight" and row.split == "columns":
+        changes["algorithm.batch_size"] = KEPT + PARTS[1]
+    elif fault == "client" and "participation.clients_per_round" in changes:
+        changes["participation.clients_per_round"] = 5
+    return replace(row, changes=changes)
+
+
+def reduced_by_a_hundredth(value: Any) -> object:
+    """A number, or the first number of a schedule."""
+    if isinstance(value, Mapping):
+        return {**value, "initial": 0.99 * value["initial"]}
+    return [0.99 * value[0], *value[1:]] if isinstance(value, list) else 0.99 * value
+
+
+# --- data --------------------------------------------------------------------------------------------------------
+
+
+def shards_command(job: str) -> list[str]:
+    """The arguments of `mpifed data` that the head of a job names, without `--out`."""
+    if job == "heterogeneous/exact.toml":  # its README has a script
+        return ["svmlight", "a9a.bz2", "--test", "a9a.t.bz2", "--split", "grid", "--map", "sorted"]
+    lines = (JOBS / job).read_text(encoding="utf-8").splitlines()
+    head = " ".join(line.lstrip("# ").rstrip("\\") for line in lines if line.startswith("#"))
+    _, found, command = head.partition("Make the shards: ")
+    if not found:
+        raise ValueError(f"{job}: no line '# Make the shards:  mpifed data ...' at its head")
+    words = shlex.split(command)
+    return words[2 : words.index("--out")]
+
+
+def sorted_map(path: Path, labels: NDArray[Any], cuts: NDArray[Any]) -> Path:
+    """A map of rows sorted by class, as they come, over clients: client k has those from cuts[k] to cuts[k + 1]."""
+    order = np.argsort(labels, kind="stable")
+    held = [" ".join(map(str, order[first:end])) for first, end in itertools.pairwise(cuts)]
+    path.write_text(
+        "client,rows,columns\n" + "".join(f"{k},{rows},all\n" for k, rows in enumerate(held)), encoding="ascii"
+    )
+    return path
+
+
+def moved_by_an_ulp(X: NDArray[Any], seed: int) -> NDArray[np.float32]:
+    """Each value but zero one float32 up or down; none of them for seed 0."""
+    X = X.astype(np.float32)
+    if not seed:
+        return X
+    ends = np.random.default_rng(seed).choice(np.array([-np.inf, np.inf], np.float32), X.shape)
+    return np.where(X == 0, X, np.nextafter(X, ends))
+
+
+@functools.cache
+def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """scikit-learn's: pixels [s, 64] from 0 to 240, bytes as MNIST's are, and classes [s]."""
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    return (15 * X).astype(np.uint8), y
+
+
+class Data:
+    """Folders of shards for rows, made when they are first asked for.
+
+    `seed` above 0 moves each value by one ulp. `fault` is "weight" (the rows of the first client of our maps come
+    twice) or "client" (its last client is left out).
+    """
+
+    def __init__(self, folder: Path, seed: int = 0, fault: str = "") -> None:
+        self.folder, self.seed, self.fault = folder, seed, fault
+        self.made: dict[tuple[str, ...], Path] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def of(self, row: Row) -> Path:
+        """The shards of a row."""
+        words = tuple(self.mapped(row.split) if row.split else self.reduced(shards_command(row.job)))
+        if words not in self.made:
+            invoke("data", *words, "--out", self.folder / f"shards-{len(self.made)}")
+            self.made[words] = self.folder / f"shards-{len(self.made)}"
+        return self.made[words]
+
+    def reduced(self, words: list[str]) -> list[str]:
+        """The command of a job's head with rows that are here, unequal clients where rows are divided, at most 20."""
+        source, *rest = words
+        given = dict(itertools.pairwise(rest))
+        if source in ("mnist", "digits"):
+            scale = [] if "--scale" in given or self.seed else ["--scale", "unit"]
+            start = ["npz", self.images(), *scale]
+        elif source == "svmlight":
+            start, rest = ["svmlight", *self.svmlight()], rest[3:]
+        elif source == "csv":
+            start, rest = ["csv", self.csv()], rest[1:]
+        elif source == "synthetic":
+            start, rest = ["npz", self.line()], rest[4:]
+        else:
+            raise ValueError(f"`mpifed data {source}` has no reduced form: say here what stands for its rows")
+        if "--test-fraction" not in given and source != "svmlight":
+            rest += ["--test-fraction", "0.2"]
+        if "--map" in given:
+            labels = digits()[1][:-TEST_ROWS] % 2
+            cuts = (len(labels) * np.linspace(0, 1, 11) ** 1.5).astype(int)
+            rest[-1] = str(sorted_map(self.folder / "sorted.csv", labels, cuts))
+        elif given["--split"] != "columns" and not given.get("--partition", "").startswith(("classes", "shards")):
+            rest += ["--skew", "power:0.5"]
+        if given.get("--clients") == "100":
+            rest[rest.index("--clients") + 1] = "20"
+        return [*start, *rest]
+
+    def mapped(self, split: str) -> list[str]:
+        """Six clients: with 71 to 426 rows each; with 4 to 18 columns; or with two times three such parts."""
+        more = PARTS[1] if self.fault == "weight" else 0  # rows that come twice
+        ends = [end + more if end else 0 for end in PARTS]
+        cells = {
+            "rows": [(ends[k : k + 2], [0, 64]) for k in range(6)],
+            "columns": [([0, ends[-1]], COLUMNS[k : k + 2]) for k in range(6)],
+            "grid": [(ends[a : a + 4 : 3], COLUMNS[b : b + 3 : 2]) for a in (0, 3) for b in (0, 2, 4)],
+        }[split]
+        lines = [f"{k},{a}-{b - 1},{first}-{end - 1}\n" for k, ((a, b), (first, end)) in enumerate(cells)]
+        kept, columns = KEPT, 64
+        scale = ["--scale", "unit-rows"] if split == "grid" else []
+        if self.fault == "client":
+            lines.pop()
+            kept = PARTS[-2] if split == "rows" else KEPT
+            columns = COLUMNS[-2] if split == "columns" else 64
+            scale += ["--missing", "zero"] if split == "grid" else []
+        path = self.folder / f"{split}.csv"
+        path.write_text("client,rows,columns\n" + "".join(lines), encoding="ascii")
+        return ["svmlight", *self.svmlight(kept, columns), "--split", "grid", "--map", str(path), *scale]
+
+    def images(self) -> str:
+        """A file of images of one channel; bytes, which are scaled when they are read, or moved."""
+
+        def write(path: Path) -> None:
+            X, y = digits()
+            pixels = moved_by_an_ulp(X / np.float32(255), self.seed) if self.seed else X
+            np.savez(path, X=pixels.reshape(-1, 1, 8, 8), y=y)
+
+        return self.file("images.npz", write)
+
+    def csv(self) -> str:
+        """A file of columns, the class last."""
+
+        def write(path: Path) -> None:
+            X, y = digits()
+            names = ",".join([*(f"pixel{at}" for at in range(64)), "digit"])
+            table = np.column_stack([moved_by_an_ulp(X, self.seed), y])
+            np.savetxt(path, table, "%.9g", ",", header=names, comments="")
+
+        return self.file("digits.csv", write)
+
+    def svmlight(self, kept: int = KEPT, columns: int = 64) -> list[str]:
+        """Files of odd against even digits in sparse form: the first rows and columns, the last rows to test with."""
+
+        def write(path: Path) -> None:
+            X, y = digits()
+            lines = [
+                f"{label % 2} "
+                + " ".join(f"{at + 1}:{values[at]:.9g}" for at in np.flatnonzero(values[:columns]))
+                + "\n"
+                for values, label in zip(moved_by_an_ulp(X / np.float32(240), self.seed), y, strict=True)
+            ]
+            chosen = lines[KEPT:] if path.name.startswith("test") else lines[:kept]
+            twice = lines[: PARTS[1]] if self.fault == "weight" and not path.name.startswith("test") else []
+            path.write_text("".join([*twice, *chosen]), encoding="ascii")
+
+        return [self.file(f"train-{kept}-{columns}.svm", write), "--test", self.file(f"test-{columns}.svm", write)]
+
+    def line(self) -> str:
+        """A file of a linear regression."""
+
+        def write(path: Path) -> None:
+            rng = np.random.default_rng(0)
+            X = rng.standard_normal((600, 20))
+            y = X @ rng.standard_normal(20) + 0.1 * rng.standard_normal(600)
+            np.savez(path, X=moved_by_an_ulp(X, self.seed), y=y)
+
+        return self.file("line.npz", write)
+
+    def file(self, name: str, write: Callable[[Path], object]) -> str:
+        """A file of this folder, written when it is first asked for."""
+        path = self.folder / name
+        if not path.exists():
+            write(path)
+        return str(path)
+
+
+class RealData:
+    """The data of the jobs, by the commands at their heads, with the files in the folder of real data."""
+
+    def __init__(self, folder: Path, files: Path) -> None:
+        self.folder, self.files = folder, files
+        self.made: dict[tuple[str, ...], Path] = {}
+
+    def of(self, row: Row) -> Path:
+        """The shards of a row."""
+        words = tuple(self.found(word) for word in shards_command(row.job))
+        if words not in self.made:
+            path = self.folder / f"shards-{len(self.made)}"
+            invoke("data", *words, "--out", path)
+            self.made[words] = path
+        return self.made[words]
+
+    def found(self, word: str) -> str:
+        """A word of a command, names of files with their folder."""
+        if word == "sorted":
+            with bz2.open(self.files / "libsvm/a9a.bz2", "rt") as lines:
+                labels = np.array([int(line.split(maxsplit=1)[0]) for line in lines])
+            cuts = np.arange(0, len(labels) + 1, len(labels) // 10)
+            return str(sorted_map(self.folder / "sorted.csv", labels, cuts))
+        return str(self.files / "libsvm" / word) if word.endswith(".bz2") else word
+
+
+# --- runs --------------------------------------------------------------------------------------------------------
+
+
+def run(row: Row, data: Path, out: Path) -> Outcome:
+    """Train, and read what came of it."""
+    changes = {"rounds": ROUNDS, "data.path": str(data), **row.changes}
+    words = [word for key, value in changes.items() for word in ("--set", f"{key}={in_toml(value)}")]
+    point = [] if row.point is None else ["--point", row.point]
+    invoke("run", JOBS / row.job, *words, *point, "--out", out, "--progress", "none", may_end_with=UNMET)
+    folder = out if row.point is None else out / f"point-{row.point:04}"
+    shown = json.loads(invoke("show", folder, "--json"))
+    with (folder / "history.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    measured = [name for name in lines[0] if name.startswith(MEASURES) and lines[-1][name]]
+    return Outcome(shown["model_sha256"], {name: [float(line[name]) for line in lines] for name in measured})
+
+
+def invoke(*words: object, may_end_with: int = 0) -> str:
+    """What a command of mpifed prints."""
+    from mpifed.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    arguments = [str(word) for word in words]
+    code: object = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    if code not in (None, 0, may_end_with):
+        raise RuntimeError(f"mpifed {shlex.join(arguments)} ended with {code}:\n{out.getvalue()}{err.getvalue()}")
+    return out.getvalue()
+
+
+def in_toml(value: object) -> str:
+    """A value as `--set` takes it."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {in_toml(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)
