@@ -302,15 +302,13 @@ def write(table: str, *, values_too: bool) -> list[str]:
         reference = {} if values_too else read(VALUES[table])
         if lines := list(all_differing(table, now)) if reference else []:
             return [*lines, "values differ: nothing is written; WRITE=values writes them too"]
-        if now.keys() - reference.keys():
+        new = [name for name in now if name not in reference]
+        for part in sorted({part_of(name) for name in new}):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                shifted = list(pool.map(lambda seed: apart(ROOT, table, None, seed), range(1, MOVES + 1)))
-            new = {
-                name: reference_values(one.history, [run[name].history for run in shifted])
-                for name, one in now.items()
-                if name not in reference
-            }
-            reference = {**reference, **new}
+                shifted = list(pool.map(lambda seed, part=part: apart(ROOT, table, part, seed), range(1, MOVES + 1)))
+            for name in new:
+                if part_of(name) == part:
+                    reference[name] = reference_values(now[name].history, [run[name].history for run in shifted])
         save(VALUES[table], {name: reference[name] for name in now})
     save(TABLES[table], {"fingerprint": fingerprint(table), "hashes": {name: one.sha256 for name, one in now.items()}})
     return []
@@ -320,7 +318,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
     """A table, a row a line, so that differences can be read."""
 
     def text(value: Any, indent: str) -> str:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) or not value:
             return json.dumps(value)
         inner = [f"{indent} {json.dumps(key)}: {text(one, indent + ' ')}" for key, one in value.items()]
         return "{\n" + ",\n".join(inner) + f"\n{indent}}}"

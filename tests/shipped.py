@@ -38,7 +38,6 @@ PARTS = [0, 71, 213, 426, 700, 1011, KEPT]  # where the rows of six clients begi
 ALL_ROWS = 5000  # a minibatch of so many has every row: nothing is drawn, and weights of rows are all that they change
 # of a history; the values of constraints have numbers after it
 MEASURES = ("train_loss", "objective", "test_loss", "test_accuracy", "test_rmse", "constraint_")
-DEFAULTS = {"algorithm.gamma": 1.0}  # of rates that no file of the rows has
 UNMET = 5  # the exit code of a run that ends before its limits are met
 
 
@@ -113,11 +112,11 @@ def moving(row: Row) -> Row:
 
 
 def shorter(row: Row) -> Row:
-    """A network of PyTorch with five clients a round, and three passes in the place of 20, two of five."""
+    """A network of PyTorch with two clients a round, and three passes in the place of 20, two of five."""
     passes = settings(row.job)["algorithm"].get("local_epochs")
     if passes is None:
         return row
-    changes = {"participation.clients_per_round": 5, "algorithm.local_epochs": {20: 3, 5: 2}.get(passes, passes)}
+    changes = {"participation.clients_per_round": 2, "algorithm.local_epochs": {20: 3, 5: 2}.get(passes, passes)}
     return Row(row.name, row.job, changes)
 
 
@@ -145,6 +144,7 @@ def families() -> list[Row]:
     step = "client_optimizer.learning_rate"
     steps = {**whole, **every, "algorithm.local_steps": 3}
     cocoa = {**every, "algorithm": {"name": "cocoa"}}
+    damped = {**every, "algorithm.rule": "damped", "algorithm.sigma": 500.0, "algorithm.returns": "last"}
     seen = [
         Row("fedavg", "ssca/fedsgd-b100.toml", whole, split="rows", rate=step),
         Row("fedprox", "fedpdm/rigorous-fedprox-none.toml", steps, split="rows", rate=step),
@@ -164,8 +164,8 @@ def families() -> list[Row]:
         Row("cocoa", "hyfdca/a9a-ours.toml", cocoa, split="rows", rate="algorithm.gamma"),
         Row("hybrid-fedavg", "hyfdca/a9a-fedavg.toml", {**whole, **every}, split="grid", rate=step),
         Row("hyfem", "hyfdca/a9a-hyfem.toml", {**whole, **every}, split="grid", rate=step),
-        # these two search along a line; the penalty's weight is what their steps are divided by
-        Row("hyfdca", "hyfdca/a9a-ours.toml", every, split="grid", rate="model.l2"),
+        Row("hyfdca", "hyfdca/a9a-ours.toml", damped, split="grid", rate="algorithm.sigma"),
+        # it searches along a line; by the penalty's weight its steps are divided
         Row("bundle", "hyfdca/a9a-bundle.toml", every, split="grid", rate="model.l2"),
         Row("own algorithm", "examples/own_algorithm.toml", whole, split="rows", rate="algorithm.learning_rate"),
         Row("own local steps", "examples/own_local_steps.toml", whole, split="rows", rate=step),
@@ -178,7 +178,8 @@ def faulty(row: Row, fault: str) -> Row:
     changes = dict(row.changes)
     if fault == "rate":
         table, key = row.rate.split(".")
-        changes[row.rate] = reduced_by_a_hundredth(settings(row.job)[table].get(key, DEFAULTS.get(row.rate)))
+        given = settings(row.job)[table].get(key, 1.0)  # by default CoCoA adds all of a step, and that is its rate
+        changes[row.rate] = reduced_by_a_hundredth(changes.get(row.rate, given))
     elif fault == "weight" and row.split == "columns":
         changes["algorithm.batch_size"] = KEPT + PARTS[1]
     elif fault == "client" and "participation.clients_per_round" in changes:
