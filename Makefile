@@ -107,7 +107,7 @@ check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff form
 	$(BIN)/mypy
 	$(LAUNCH) $(BIN)/python -m pytest $(CHEAP) --numprocesses $(WORKERS) --dist loadfile
 
-# BASE=commit: as that gives on this machine; WRITE=1: write them anew, and say what has moved; WRITE=values: values too
+# BASE=commit: as that gives on this machine; WRITE=1: write them anew, and say what has moved; WRITE=values: with values that differ
 .PHONY: hashes
 hashes: $(VENV)/test.done ## the shipped jobs' models, bit by bit, and their histories, as they were
 	$(BIN)/python tests/hashes.py $(if $(WRITE),write $(if $(filter values,$(WRITE)),--values),compare $(if $(BASE),--base $(BASE)))

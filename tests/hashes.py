@@ -241,13 +241,18 @@ def moved(
 def differing(history: Mapping[str, list[float]], reference: Mapping[str, list[list[float]]]) -> Iterator[str]:
     """A line for each value beyond its tolerance, and for each measure that is not there."""
     for measure, pairs in reference.items():
-        if measure not in history:
-            yield f"{measure} is no more in the history"
-            continue
-        for at, ((value, tolerance), got) in enumerate(zip(pairs, history[measure], strict=False)):
+        got_values = history.get(measure, [])
+        if len(got_values) < len(pairs):
+            yield f"{measure} is in the history for {len(got_values)} rounds, not {len(pairs)}"
+        for at, ((value, tolerance), got) in enumerate(zip(pairs, got_values, strict=False)):
             if not abs(got - value) <= tolerance:
                 yield f"{measure} of round {at} is {got:.9g}, not {value:.9g} +- {tolerance:.1g}"
                 break
+
+
+def differs(now: Outcome, reference: Mapping[str, list[list[float]]]) -> bool:
+    """Whether any value is beyond its tolerance."""
+    return any(differing(now.history, reference))
 
 
 def all_differing(table: str, now: Mapping[str, Outcome]) -> Iterator[str]:
@@ -291,7 +296,7 @@ def reference_values(
 
 
 def write(table: str, *, values_too: bool) -> list[str]:
-    """Write hashes and the values of new rows; of all rows if `values_too`. Lines that say why not."""
+    """Write hashes and the values of new rows; of rows that differ only if `values_too`. Lines that say why not."""
     now = apart(ROOT, table, None)
     stored = read(TABLES[table])
     if stored:
@@ -299,9 +304,12 @@ def write(table: str, *, values_too: bool) -> list[str]:
         lines = list(moved(now, before, source))
         print(f"{table}: {len(lines)} of {len(now)} rows have moved", *lines, sep="\n  ")
     if table in VALUES:
-        reference = {} if values_too else read(VALUES[table])
-        if lines := list(all_differing(table, now)) if reference else []:
-            return [*lines, "values differ: nothing is written; WRITE=values writes them too"]
+        reference = read(VALUES[table])
+        if lines := list(all_differing(table, now)):
+            if not values_too:
+                return [*lines, "values differ: nothing is written; WRITE=values writes theirs too"]
+            print(f"{table}: values that are written anew", *lines, sep="\n  ")
+            reference = {name: one for name, one in reference.items() if name in now and not differs(now[name], one)}
         new = [name for name in now if name not in reference]
         for part in sorted({part_of(name) for name in new}):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -349,7 +357,7 @@ def main() -> int:
         "--base", help="a commit, by default that which wrote the table, where it is of another machine"
     )
     writing = commands.add_parser("write", help="write the tables whose jobs can run here, and say what has moved")
-    writing.add_argument("--values", action="store_true", help="reference values too")
+    writing.add_argument("--values", action="store_true", help="values of rows that differ, too")
     for one in (comparing, writing):
         one.add_argument("--table", choices=TABLES, help="of these alone")
     given = parser.parse_args()
