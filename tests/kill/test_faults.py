@@ -14,9 +14,9 @@ import pytest
 from failing import KINDS, fail_from
 from killed import TASKS, assert_same, forked, play
 from test_kill import data_of
-from whole_runs import run
 
 from mpifed.job.sweep import points
+from mpifed.run.api import run
 from mpifed.run.launch import guarded
 from mpifed.testing import Alone
 

@@ -88,3 +88,7 @@ class Count(Noise):
     def answer(self, clients: tuple[()], question: tuple[()], block: Block, now: Round) -> tuple[tuple[()], Any]:
         clients, answer = super().answer(clients, question, block, now)
         return clients, Answer(np.ones_like(answer.value))
+
+    def released(self, index: int) -> Release:
+        """As before: what is counted is as wide as what had noise."""
+        return super().released(index)

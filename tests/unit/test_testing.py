@@ -139,7 +139,7 @@ def test_wrong_classes_are_refused(classes: Path) -> None:
     ]
     for check, changes, named in wrong:
         with pytest.raises(AssertionError, match=named):
-            check(job_of(classes, **{"algorithm": SCAFFOLD | {"name": "fedavg"}, **weight, **changes}))
+            check(job_of(classes, **{"algorithm": SCAFFOLD | {"name": "fedavg"}, **changes}))
 
 
 def test_secret_draws_are_refused(classes: Path) -> None:
