@@ -150,7 +150,7 @@ profile: $(VENV)/data,encrypted,plot,torch.done ## CASE=2: a round's millisecond
 bench-gpu: $(VENV)/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
 	$(LAUNCH) $(BIN)/python benchmarks/device.py $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
 
-bench-rivals: $(VENV)/data,plot.done ## install Flower, APPFL, pfl-research, FedLab, PyTorch; the same work, beside ours
+bench-rivals: $(VENV)/data,plot.done ## install Flower, pfl-research, PyTorch; the same work, beside ours
 	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --verify
 	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --installed $(if $(QUICK),--quick)
 

@@ -64,10 +64,6 @@ class Work(NamedTuple):
     def all_rounds(self) -> int:
         return self.warm_up + self.rounds
 
-    @property
-    def shipped(self) -> bool:
-        return self.setting == "shipped"
-
 
 def given(about: str, settings: tuple[str, ...]) -> Work:
     """The work, from the command line."""

@@ -1,8 +1,6 @@
 """Flower's simulation engine, with its FedAvg strategy and its message API.
 
-shipped: as its PyTorch quickstart: a new model and DataLoader a client and round, its logs, half of the present clients
-evaluated in each round, Ray's defaults (2 cores an actor). workers, workers-2: a model kept in each worker, minibatches
-from memory, no evaluation, no logs, 1 thread; one or two workers.
+workers: two of one thread, a model kept in each, minibatches from memory, no evaluation, no logs.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-SETTINGS = "shipped", "worker", "workers-2"
+SETTINGS = ("workers",)
 
 
 class Marked(FedAvg):
@@ -45,14 +43,7 @@ class Marked(FedAvg):
         if len(metrics) < len(replies):
             raise SystemExit(f"{len(replies) - len(metrics)} clients failed: {replies[0].error}")
         found = super().aggregate_train(server_round, replies)
-        if not self.fraction_evaluate:
-            self.clock.tick()
-        return found
-
-    def aggregate_evaluate(self, server_round: int, replies: Any) -> Any:
-        found = super().aggregate_evaluate(server_round, replies)
-        if self.fraction_evaluate:
-            self.clock.tick()
+        self.clock.tick()
         return found
 
 
@@ -66,7 +57,7 @@ def server_app(work: Work) -> ServerApp:
         present = case.present or case.clients
         strategy = Marked(
             fraction_train=present / case.clients,
-            fraction_evaluate=present / case.clients / 2 if work.shipped else 0.0,
+            fraction_evaluate=0.0,
             min_train_nodes=present, min_available_nodes=case.clients,
         )  # fmt: skip
         strategy.clock = Clock(work)
@@ -82,16 +73,12 @@ def server_app(work: Work) -> ServerApp:
 
 def main() -> None:
     work = given(__doc__, SETTINGS)
-    cores = os.cpu_count() or 1
-    config: dict[str, Any] | None = None
-    if not work.shipped:
-        logging.getLogger("flwr").setLevel(logging.ERROR)
-        each = cores if work.setting == "worker" else cores / 2
-        config = {
-            "client_resources": {"num_cpus": each, "num_gpus": 0.0},
-            "init_args": {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False},
-        }
-    app = client_app(work.name, work.setting, work.data, cores if work.shipped else 1)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    config: dict[str, Any] = {
+        "client_resources": {"num_cpus": (os.cpu_count() or 1) / 2, "num_gpus": 0.0},
+        "init_args": {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False},
+    }
+    app = client_app(work.name, work.data)
     run_simulation(server_app(work), app, num_supernodes=work.case.clients, backend_config=config)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from common import CASES, LAUNCHED, NETWORK
 from processes import MARK, Memory, family
-from variants import EACH, Variant
+from variants import Variant
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE.parent / ".cache" / "rivals"
@@ -35,10 +35,7 @@ def command(variant: Variant, case: str, rounds: int, data: Path, more: list[str
     python = str(binaries / "python") if variant.rival else sys.executable
     adapter = [python, str(HERE / variant.adapter), case, variant.setting, str(rounds), str(data), *more]
     launcher = shlex.split(os.environ.get("MPIEXEC", "mpiexec"))
-    if variant.rival and (binaries / "mpiexec").exists():
-        launcher = [str(binaries / "mpiexec")]
-    ranks = (CASES[case].present or CASES[case].clients) + 1 if variant.ranks == EACH else variant.ranks
-    return [*launcher, "-n", str(ranks), *adapter] if ranks else adapter
+    return [*launcher, "-n", str(variant.ranks), *adapter] if variant.ranks else adapter
 
 
 def surroundings(variant: Variant, mark: str) -> dict[str, str]:

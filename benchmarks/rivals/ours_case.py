@@ -1,7 +1,7 @@
 """mpifed and the loop written by hand, as the adapters of the rivals; each process is a rank.
 
 float, exact: `mpifed run` of case1-fedsgd.toml, case2.toml, case3.toml, torch.toml, with float or exact sums, the
-latter being how it is shipped; blocks: with `numbers = "exact-blocks"`, of case 3 by blocks of 100 clients; ssca: of
+latter being the default; blocks: with `arithmetic = "exact-blocks"`, of case 3 by blocks of 100 clients; ssca: of
 case1.toml, with float sums. hand: handwritten.py. The job's step falls with the rounds.
 """
 

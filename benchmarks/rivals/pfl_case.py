@@ -1,9 +1,6 @@
 """pfl-research: FederatedAveraging on its simulated backend.
 
-shipped: as its quickstart: as many threads as there are cores, and the model evaluated on every user before and after
-its local training, and every 10 rounds on central data (1,000 rows here), which is what its evaluation parameters and
-callback are for. bare: neither, and 1 thread; bare-threads: as many as cores; bare-processes: 2 processes, whose sums
-it reduces with torch.distributed.
+processes: 2 of one thread, whose sums it reduces with torch.distributed; without evaluation.
 """
 
 from __future__ import annotations
@@ -21,17 +18,16 @@ from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
-from pfl.callback.central_evaluation import CentralEvaluationCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import MinimizeReuseUserSampler
-from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch.nn.functional import cross_entropy
 from torch_parts import DECAY, Network, tensors, weights
 
-SETTINGS = "shipped", "bare", "bare-threads", "bare-processes"
+SETTINGS = ("processes",)
 
 
 class Model(Network):
@@ -60,11 +56,11 @@ class Ticks(TrainingProcessCallback):
 def main() -> None:
     work = given(__doc__, SETTINGS)
     case = work.case
-    if work.setting.endswith("processes") and "RANK" not in os.environ:
+    if "RANK" not in os.environ:
         launcher = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
         os.execv(sys.executable, [sys.executable, *launcher, *sys.argv])
-    torch.set_num_threads(1 if work.setting in ("bare", "bare-processes") else os.cpu_count() or 1)
-    logging.basicConfig(level=logging.INFO if work.shipped else logging.ERROR)
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.ERROR)
     np.random.seed(1)  # noqa: NPY002  pfl draws from it, alike on all processes
     clients = tensors(work)
 
@@ -93,24 +89,15 @@ def main() -> None:
         val_cohort_size=0,
     )  # fmt: skip
     training = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=case.step, local_batch_size=batch)
-    evaluation = NNEvalHyperParams(local_batch_size=10_000) if work.shipped else None
     clock = Clock(work)
-    callbacks: list[TrainingProcessCallback] = []
-    if work.shipped:
-        central = torch.cat([one[0] for one in clients])[:1000], torch.cat([one[1] for one in clients])[:1000]
-        callbacks.append(CentralEvaluationCallback(Dataset(central), evaluation, frequency=10))
-    callbacks.append(Ticks(clock))
     clock.start()
     FederatedAveraging().run(
-        algorithm, SimulatedBackend(users, users), wrapped, training, evaluation, callbacks,
-        send_metrics_to_platform=work.shipped,
+        algorithm, SimulatedBackend(users, users), wrapped, training, None, [Ticks(clock)],
+        send_metrics_to_platform=False,
     )  # fmt: skip
     counts = torch.tensor([model.rows, model.steps])
-    rank = 0
-    if torch.distributed.is_initialized():
-        torch.distributed.all_reduce(counts)
-        rank = torch.distributed.get_rank()
-    if rank == 0:
+    torch.distributed.all_reduce(counts)
+    if torch.distributed.get_rank() == 0:
         versions = {"pfl": version("pfl"), "torch": torch.__version__}
         clock.report(weights(model), *counts.tolist(), versions=versions)
 

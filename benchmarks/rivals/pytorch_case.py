@@ -1,25 +1,20 @@
 """Plain PyTorch: a loop over clients, written by hand.
 
-shipped: as tutorials do it: a DataLoader a client, a deep copy of the model a client, state dictionaries averaged, and
-as many threads as there are cores. loop, loop-threads: minibatches from memory, one model that is loaded anew, one flat
-sum; 1 thread, or as many as cores. joined, joined-threads: of FedSGD, the rows of all clients as one batch, which
-only a simulation can do. joined-processes, loop-processes: the same on 2 processes, summed by gloo.
+loop: minibatches from memory, one model that is loaded anew, one flat sum. joined: of FedSGD, the rows of all clients
+as one batch, which only a simulation can do. Both on 2 processes of one thread, summed by gloo.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 
 import torch
 from common import Clock, Work, given
 from torch.nn.functional import cross_entropy
-from torch_parts import DECAY, Batches, Network, Tensors, loader, tensors, weights
+from torch_parts import DECAY, Batches, Network, Tensors, tensors, weights
 
-SETTINGS = (
-    "shipped", "loop", "loop-threads", "joined", "joined-threads", "loop-processes", "joined-processes"
-)  # fmt: skip
+SETTINGS = "loop", "joined"
 
 
 def present(work: Work) -> list[int]:
@@ -40,24 +35,6 @@ def local_steps(model: Network, optimizer: torch.optim.Optimizer, batches: Batch
         optimizer.step()
 
 
-def shipped(work: Work, clock: Clock) -> Network:
-    clients = [loader(data, work.case) for data in tensors(work)]
-    server = Network()
-    clock.start()
-    for _ in range(work.all_rounds):
-        states = []
-        for client in present(work):
-            local = copy.deepcopy(server)
-            local.rows = local.steps = 0
-            local_steps(local, torch.optim.SGD(local.parameters(), work.case.step, weight_decay=DECAY), clients[client])
-            states.append(local.state_dict())
-            server.rows += local.rows
-            server.steps += local.steps
-        server.load_state_dict({name: sum(one[name] for one in states) / len(states) for name in states[0]})
-        clock.tick()
-    return server
-
-
 def loop(work: Work, clock: Clock, rank: int, size: int) -> Network:
     """One model, loaded anew for each client of this process."""
     here = range(rank, work.case.clients, size)
@@ -75,8 +52,7 @@ def loop(work: Work, clock: Clock, rank: int, size: int) -> Network:
                 load(local, flat)
                 local_steps(local, optimizer, clients[client])
                 total += torch.nn.utils.parameters_to_vector(local.parameters()).detach()
-        if size > 1:
-            torch.distributed.all_reduce(total)
+        torch.distributed.all_reduce(total)
         torch.div(total, len(chosen), out=flat)
         clock.tick()
     load(local, flat)
@@ -96,12 +72,11 @@ def joined(work: Work, clock: Clock, rank: int, size: int) -> Network:
         xs, ys = zip(*(batch for client in clients for batch in client), strict=True)
         optimizer.zero_grad()
         (cross_entropy(model(torch.cat(xs)), torch.cat(ys), reduction="sum") / everybody).backward()
-        if size > 1:
-            gradient = torch.nn.utils.parameters_to_vector([one.grad for one in model.parameters()])
-            torch.distributed.all_reduce(gradient)
-            first = model.first.weight.numel()
-            model.first.weight.grad.copy_(gradient[:first].view_as(model.first.weight))
-            model.second.weight.grad.copy_(gradient[first:].view_as(model.second.weight))
+        gradient = torch.nn.utils.parameters_to_vector([one.grad for one in model.parameters()])
+        torch.distributed.all_reduce(gradient)
+        first = model.first.weight.numel()
+        model.first.weight.grad.copy_(gradient[:first].view_as(model.first.weight))
+        model.second.weight.grad.copy_(gradient[first:].view_as(model.second.weight))
         optimizer.step()
         clock.tick()
     model.steps *= len(clients)
@@ -122,24 +97,20 @@ def load(model: Network, flat: torch.Tensor) -> None:
             start += parameter.numel()
 
 
-def play(work: Work, rank: int = 0, size: int = 1) -> None:
+def play(work: Work, rank: int, size: int) -> None:
     """The rounds of one process; the first reports."""
-    torch.set_num_threads(os.cpu_count() or 1 if work.shipped or work.setting.endswith("threads") else 1)
+    torch.set_num_threads(1)
     clock = Clock(work)
-    kind = {"joined": joined, "loop": loop}.get(work.setting.partition("-")[0])
-    model = kind(work, clock, rank, size) if kind else shipped(work, clock)
+    model = {"joined": joined, "loop": loop}[work.setting](work, clock, rank, size)
     counts = torch.tensor([model.rows, model.steps])
-    if size > 1:
-        torch.distributed.all_reduce(counts)
+    torch.distributed.all_reduce(counts)
     if rank == 0:
         clock.report(weights(model), *counts.tolist(), versions={"torch": torch.__version__})
 
 
 def main() -> None:
     work = given(__doc__, SETTINGS)
-    if not work.setting.endswith("processes"):
-        play(work)
-    elif "RANK" in os.environ:
+    if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
         play(work, torch.distributed.get_rank(), torch.distributed.get_world_size())
         torch.distributed.barrier()  # a process whose peer has left aborts

@@ -1,7 +1,7 @@
 """Speed, processor time, memory and start-up of mpifed beside other software that simulates federated learning.
 
     python benchmarks/rivals/rivals.py [--installed] [--quick] [--cases 1 2 3 cnn] [--only NAME ...]
-                                       [--leave-out VARIANT ...] [--tune] [--verify]
+                                       [--leave-out VARIANT ...] [--verify]
 
 Installs every rival in an environment of its own (benchmarks/.cache/rivals/NAME, from requirements/NAME.txt), compares
 their models with NumPy's (reference.py), and measures all variants one after the other within each repetition.
@@ -28,7 +28,7 @@ from common import CASES, PENALTY, shards, start_model  # noqa: E402
 from launch import ENVIRONMENTS, environment_of, run  # noqa: E402
 from reference import federated_averaging  # noqa: E402
 from show import markdown, text  # noqa: E402
-from variants import OFTEN, VARIANTS, VERIFIED, Variant, measured  # noqa: E402
+from variants import OFTEN, VARIANTS, Variant, measured  # noqa: E402
 
 TOLERANCE = 1e-6  # of any weight after 4 rounds in float32; the largest weights are near 0.2
 SAMPLES = 70  # of each of 6 clients, where models are compared
@@ -92,10 +92,10 @@ def verified(rivals: list[str]) -> list[dict[str, Any]]:
     """All comparisons, each printed when it is done."""
     results = []
     for variant in VARIANTS:
-        if variant.rival not in rivals or variant.setting not in VERIFIED[variant.rival]:
+        if variant.rival not in rivals:
             continue
         compared = ("step", "epoch", "cnn-epoch") if "cnn" in variant.rounds else ("step", "epoch")
-        for case in ("step",) if variant.setting.startswith("joined") else compared:
+        for case in ("step",) if variant.setting == "joined" else compared:
             result = verify(variant, case)
             results.append(result)
             said = result.get("error") or f"largest difference {result['difference']:.1e}, rows {result['counted']}"
@@ -113,12 +113,12 @@ def counted(case: str, found: dict[str, Any], samples: int) -> bool | None:
 
 
 def repetitions(
-    cases: list[str], rivals: list[str], without: list[str], times: int, share: float, tune: bool
+    cases: list[str], rivals: list[str], without: list[str], times: int, share: float
 ) -> list[dict[str, Any]]:
     """Every repetition of every variant; in each, all of a case one right after the other, from another one on."""
     results, failed = [], set()
     for case in cases:
-        data, asked = prepared(case), [one for one in measured(case, tune) if one.rival in ("", *rivals)]
+        data, asked = prepared(case), [one for one in measured(case) if one.rival in ("", *rivals)]
         variants = [one for one in asked if one.name not in without]
         samples = len(shards(data, range(1))[0][1])
         for number in range(times):
@@ -143,10 +143,10 @@ def main() -> None:
     parser.add_argument("--installed", action="store_true", help="run what is installed, and install nothing")
     parser.add_argument("--quick", action="store_true", help="1 repetition of a fifth of the rounds")
     parser.add_argument("--cases", nargs="+", choices=["1", "2", "3", "cnn"], default=["1", "2", "3", "cnn"])
-    parser.add_argument("--only", nargs="+", choices=list(VERIFIED), default=list(VERIFIED), help="these rivals")
+    known = list(dict.fromkeys(one.rival for one in VARIANTS if one.rival))
+    parser.add_argument("--only", nargs="+", choices=known, default=known, help="these rivals")
     names = sorted({one.name for one in VARIANTS})
     parser.add_argument("--leave-out", nargs="+", choices=names, default=[], help="say, what takes minutes")
-    parser.add_argument("--tune", action="store_true", help="every setting of each rival: which is the best")
     parser.add_argument("--verify", action="store_true", help="compare models, and measure nothing")
     parser.add_argument("--repetitions", type=int, default=3)
     given = parser.parse_args()
@@ -161,7 +161,7 @@ def main() -> None:
     about = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": machine()}
     times, share = (1, 0.2) if given.quick else (given.repetitions, 1.0)
     compared = verified(rivals) if given.verify else []
-    results = [] if given.verify else repetitions(given.cases, rivals, given.leave_out, times, share, given.tune)
+    results = [] if given.verify else repetitions(given.cases, rivals, given.leave_out, times, share)
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
     written = ENVIRONMENTS / ("verified.json" if given.verify else "results.json")
     written.write_text(json.dumps(about | {"commit": commit(), "results": results or compared}, indent=1))

@@ -12,7 +12,6 @@ from common import CLASSES, HIDDEN, NETWORK, PENALTY, Case, Work, shards, start_
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import silu
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 DECAY = 2 * PENALTY  # of an optimizer: the slope of penalty ||w||^2
 Tensors = tuple[torch.Tensor, torch.Tensor]
@@ -83,19 +82,8 @@ class Batches:
     def __init__(self, data: Tensors, case: Case) -> None:
         self.data, self.case = data, case
 
-    def __len__(self) -> int:
-        return self.case.steps or -(-len(self.data[1]) // self.case.batch)
-
     def __iter__(self) -> Iterator[Tensors]:
         X, y = self.data
         order = torch.randperm(len(y)) if self.case.shuffle else torch.arange(len(y))
         for rows in order[: self.case.steps * self.case.batch or None].split(self.case.batch):
             yield X[rows], y[rows]
-
-
-def loader(data: Tensors, case: Case) -> DataLoader[Tensors]:
-    """The same as PyTorch's tutorials do it."""
-    dataset = TensorDataset(*data)
-    number = case.steps * case.batch or len(dataset)
-    sampler = RandomSampler(dataset, num_samples=number) if case.shuffle else SequentialSampler(dataset)
-    return DataLoader(dataset, batch_size=case.batch, sampler=sampler)
