@@ -28,7 +28,7 @@ LAUNCH = PATH="$$(realpath $(BIN)):$$PATH"; MPIEXEC=mpiexec; export PATH MPIEXEC
 OWN_MPI = $(shell grep -qF '$(BIN)/mpiexec' $(VENV)/launcher && echo ,mpich)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench profile bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -140,12 +140,6 @@ bench: $(VENV)/data,encrypted,plot,torch.done ## ends with 1 if slower than the 
 	@if ! command -v valgrind >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; \
 	then set -x; apt-get update --quiet && apt-get install --yes --quiet valgrind; fi
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES))
-
-# CASE=2, a name of benchmarks/cases.py; VARIANT=exact; RANKS=1; ROUNDS: half of them are profiled
-profile: RANKS = 1
-profile: $(VENV)/data,encrypted,plot,torch.done ## CASE=2: a round's milliseconds by kind of work and rank, under cProfile
-	$(LAUNCH) $(BIN)/python benchmarks/profile_case.py $(or $(CASE),$(error make profile CASE=2: which case)) \
-	  --ranks $(RANKS) $(if $(VARIANT),--variant $(VARIANT)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-gpu: $(VENV)/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
 	$(LAUNCH) $(BIN)/python benchmarks/device.py $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
