@@ -150,19 +150,19 @@ bench-rivals: $(VENV)/data,plot.done ## install Flower, pfl-research, PyTorch; t
 
 # FULL=1: 1000 rounds, 10 seeds, the large grid; or SEEDS, ROUNDS, GRID=large, ONLY='alg1 alg2', RANKS (2)
 reproduce-ssca: RANKS = 2
-reproduce-ssca: $(VENV)/data,plot.done ## Figures 2-4 of the SSCA paper and what reproduces, reduced; FULL=1 for all
+reproduce-ssca: $(VENV)/data,plot.done ## Figures 2-4 of the SSCA paper, reduced; FULL=1 for all
 	$(LAUNCH) RANKS=$(RANKS) $(BIN)/python -m jobs.ssca.reproduce \
 	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
 
 # FULL=1: 10 seeds, the large grids; or SEEDS, ROUNDS, GRID=large, ONLY='rigorous-fedpdm'; one process: rounds take 2 ms
-reproduce-fedpdm: $(VENV)/data,plot.done ## Figures 1-2 of the FedPDM-DP paper and what reproduces, reduced; FULL=1 for all
+reproduce-fedpdm: $(VENV)/data,plot.done ## Figures 1-2 of the FedPDM-DP paper, reduced; FULL=1 for all
 	MPIEXEC= $(BIN)/python -m jobs.fedpdm.reproduce \
 	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
 
 # QUICK=1: on the digits; FULL=1: 3 seeds; or SEEDS, ROUNDS, ONLY='a9a-4x4', TUNE=1; MINUTES=30
-reproduce-hyfdca: $(VENV)/data,plot.done ## Figures 3-4 of the HyFDCA paper and what reproduces; QUICK=1 on the digits
+reproduce-hyfdca: $(VENV)/data,plot.done ## Figures 3-4 of the HyFDCA paper; QUICK=1 on the digits
 	MPIEXEC= $(BIN)/python -m jobs.hyfdca.reproduce \
 	  $(if $(FULL),--full) $(if $(QUICK),--quick) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))

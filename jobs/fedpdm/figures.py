@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.fedpdm.claims import Curves
 from jobs.fedpdm.names import COMPARED, KINDS, LEVELS, METHODS, TITLES, label
 from jobs.fedpdm.results import Curve
 from jobs.reproduction.pictures import legend, line, save
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Curves = Mapping[str, Curve]
 DASHES = ("-", "--", ":", "-.")  # by method: FedProx lies on FedAvg
 TUNED = (0, (1, 2))
 

@@ -9,7 +9,6 @@ JOBS = Path(__file__).parent
 KINDS = ("paper", "rigorous")  # whose accounting; the paper's goes with its loss (25), the rigorous one with softmax
 METHODS = ("fedpdm", "fedavg", "fedprox", "scaffold")
 TITLES = {"fedpdm": "FedPDM", "fedavg": "FedAvg", "fedprox": "FedProx", "scaffold": "SCAFFOLD"}
-RIVALS = METHODS[1:]
 TUNED = ("fedpdm", "fedavg", "scaffold")  # FedProx with one local step is FedAvg
 LEVELS = ("none", "30", "20", "10")  # Figure 1: epsilon
 COMPARED = ("none", "7")  # Figure 2

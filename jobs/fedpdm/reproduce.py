@@ -1,4 +1,4 @@
-"""Figures 1 and 2 of the FedPDM-DP paper on MNIST, and what of its Section V reproduces: `make reproduce-fedpdm`.
+"""Figures 1 and 2 of the FedPDM-DP paper on MNIST: `make reproduce-fedpdm`.
 
 Every curve is a job beside this file, run for several seeds as a sweep; what has finished is not run again. Steps are
 also tuned, on a grid and with a seed that is not reported. Without `--full` there are fewer seeds and smaller grids.
@@ -6,6 +6,7 @@ also tuned, on a grid and with a seed that is not reported. Without `--full` the
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from jobs.fedpdm import figures, report
-from jobs.fedpdm.names import COMPARED, JOBS, KINDS, TUNED, changes, jobs, label
+from jobs.fedpdm import figures
+from jobs.fedpdm.names import COMPARED, JOBS, TUNED, changes, jobs, label
 from jobs.fedpdm.results import Curve, read_curve
 from jobs.fedpdm.truth import CLIENTS, ROUNDS, Truth, truth
 from jobs.reproduction import runs
+from jobs.reproduction.results import write_curves
+from mpifed.files.atomic import aside
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.results.best import select
-from mpifed.results.points import read_points
 
 EVERY = 30  # rounds between measurements
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -57,10 +59,9 @@ class Plan(runs.Plan):
         return folder
 
 
-def play(plan: Plan) -> tuple[dict[str, Curve | None], list[report.Search], list[report.Clip]]:
-    """Everything is run; the curves by label, None where all runs failed, and what the grids gave."""
+def play(plan: Plan) -> dict[str, Curve | None]:
+    """Everything is run; the curves by label, None where all runs failed."""
     folders: dict[str, Path] = {}
-    searches, clips = [], []
     for kind, method, level in jobs():
         name = label(kind, method, level)
         if not plan.some([name]):
@@ -71,41 +72,14 @@ def play(plan: Plan) -> tuple[dict[str, Curve | None], list[report.Search], list
         if method not in TUNED or level not in COMPARED:
             continue
         if level == "7":
-            clips += _clips(plan, name)
+            plan.search(name, {"privacy.clip": plan.clips}, "clips")
         grid = plan.search(name, plan.grids[method])
         if (grid / "sweep.csv").exists():
             best = select(grid, by="train_loss", maximize=False)
             settings = {key: value for key, value in best["settings"].items() if key != "seed"}
             folders[f"{name}-tuned"] = plan.curve(name, "tuned", runs.assigned(settings))
-            tried = len(runs.points_of(grid))
-            searches.append(report.Search(name, settings, tried, best["mean"]["train_loss"], best["edges"]))
     some = {name: points for name, folder in folders.items() if (points := runs.points_of(folder))}
-    curves = {name: read_curve(name, points, plan.rounds) for name, points in some.items()}
-    return curves, searches, clips + _means(clips)
-
-
-def _clips(plan: Plan, name: str) -> list[report.Clip]:
-    """What a job gives with each clip."""
-    folder = plan.search(name, {"privacy.clip": plan.clips}, "clips")
-    if not (folder / "sweep.csv").exists():
-        return []
-    found = []
-    for point in read_points(folder):
-        numbers = point.numbers()
-        values = (numbers.get(key, np.nan) for key in ("train_loss", "objective", "test_accuracy"))
-        found.append(report.Clip(name, float(point.settings["privacy.clip"]), *values))
-    return found
-
-
-def _means(clips: Sequence[report.Clip]) -> list[report.Clip]:
-    """Over the methods: what the clip of the jobs is chosen by."""
-    means = []
-    for kind in KINDS:
-        some = [one for one in clips if one.name.startswith(kind)]
-        for clip in sorted({one.clip for one in some}):
-            values = np.mean([one[2:] for one in some if one.clip == clip], axis=0).tolist()
-            means.append(report.Clip(f"{kind}: mean", clip, *values))
-    return means
+    return {name: read_curve(name, points, plan.rounds) for name, points in some.items()}
 
 
 def truths(plan: Plan) -> list[Truth]:
@@ -116,13 +90,23 @@ def truths(plan: Plan) -> list[Truth]:
     return [truth(claimed, worst) for claimed in CLAIMED]
 
 
-def finish(plan: Plan) -> tuple[str, list[Path]]:
-    """Runs what is left to run, and writes the table and the figures; both."""
-    found, searches, clips = play(plan)
+def write_truths(path: Path, found: Sequence[Truth]) -> Path:
+    """What is proved of the noise that the paper asks for, a line for each claimed epsilon."""
+    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([Truth._fields, *found])
+    return path
+
+
+def finish(plan: Plan) -> list[Path]:
+    """Runs what is left to run, and writes the curves, what is proved, and the figures; the files."""
+    found = play(plan)
     curves = {name: curve for name, curve in found.items() if curve is not None}
     failed = [name for name in found if name not in curves]
-    text = report.text(curves, failed, searches, clips, truths(plan), plan.rounds)
-    return plan.written(text, figures.draw(plan.out, curves))
+    if failed:
+        print(f"failed numerically: {', '.join(failed)}")
+    shown = {name: (one.rounds, one.columns()) for name, one in curves.items()}
+    written = [write_curves(plan.out / "curves.csv", shown), write_truths(plan.out / "epsilon.csv", truths(plan))]
+    return [*written, *figures.draw(plan.out, curves)]
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
@@ -138,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = plan_of(arguments)
     if not plan.dry:
         runs.prepare_mnist(Path("data/mnist-rows-100"), "rows", 100)
-    runs.show(*finish(plan))
+    runs.show(finish(plan))
 
 
 if __name__ == "__main__":

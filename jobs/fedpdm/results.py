@@ -12,13 +12,6 @@ from jobs.reproduction.results import Floats, Rounds, read_runs
 from mpifed.files.model_file import read_model
 
 
-class Line(NamedTuple):
-    """One number of a curve, as it is compared: the lower the cost, the better."""
-
-    rounds: Rounds  # [T]
-    cost: Floats  # [seeds, T]
-
-
 class Curve(NamedTuple):
     """Runs that differ in their seed alone."""
 
@@ -29,19 +22,18 @@ class Curve(NamedTuple):
     accuracy: Floats  # [seeds, T] on the test data
     epsilon: Floats  # [seeds, T] of the worst client, rigorous, were the noise secret; NaN without privacy
     paper: Floats  # [seeds, T] of the worst client by (20)
-    zeros: Floats  # [seeds] share of the last model's parameters
+    zeros: Floats  # [seeds, T] share of the last model's parameters, NaN before
 
-    @property
-    def seeds(self) -> int:
-        return len(self.loss)
-
-    def by(self, measure: str) -> Line:
-        """`loss` or `accuracy`, as a cost."""
-        return Line(self.rounds, self.loss if measure == "loss" else -self.accuracy)
-
-    def last(self, measure: str) -> Floats:
-        """[seeds] at the end."""
-        return (self.loss if measure == "loss" else self.accuracy)[:, -1]
+    def columns(self) -> dict[str, Floats]:
+        """[seeds, T] each, as they are written."""
+        return {
+            "train_loss": self.loss,
+            "objective": self.objective,
+            "test_accuracy": self.accuracy,
+            "epsilon_if_secret": self.epsilon,
+            "epsilon_paper": self.paper,
+            "zeros": self.zeros,
+        }
 
 
 def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None:
@@ -51,7 +43,8 @@ def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None
     if runs is None:
         return None
     loss, objective, accuracy, epsilon, paper = runs.columns.values()
-    zeros = np.array([_zeros(run) for run in runs.folders])
+    zeros = np.full_like(loss, np.nan)
+    zeros[:, -1] = [_zeros(run) for run in runs.folders]
     return Curve(name, runs.rounds, loss, objective, accuracy, epsilon, paper, zeros)
 
 

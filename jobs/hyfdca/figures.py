@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jobs.hyfdca.claims import Curves, data_of
 from jobs.hyfdca.names import DATA_TITLES, FRACTIONS, GRIDS, METHODS, OWN, TITLES, Setting, label
 from jobs.hyfdca.results import AXES, Curve
 from jobs.reproduction.pictures import save
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Curves = Mapping[str, Curve]
 SHOWN = (*METHODS, *OWN[1:])  # by colour and dash
 DASHES = ("-", "--", ":", "-.")
 UNITS = {"rounds": "round", "simulated": "simulated seconds", "real": "seconds here"}
@@ -30,7 +30,8 @@ LEAST = 1e-10  # of what is drawn, whatever it is
 def draw(out: Path, curves: Curves) -> Iterator[Path]:
     """Writes the figures of all data sets that were run as PNG and PDF; the files."""
     pictures: dict[str, Callable[[], Figure]] = {}
-    for data in data_of(curves):
+    here = {curve.setting.data for curve in curves.values()}
+    for data in (one for one in DATA_TITLES if one in here):
         for axis in AXES:
             pictures[f"fig3-{data}-{axis}"] = partial(_convergence, data, axis, curves)
         pictures[f"fig4-{data}"] = partial(_costs, data, curves)

@@ -1,4 +1,4 @@
-"""Figures 3 and 4 of the HyFDCA paper, and what of its section 5.2 reproduces: `make reproduce-hyfdca`.
+"""Figures 3 and 4 of the HyFDCA paper: `make reproduce-hyfdca`.
 
 Every curve is a job beside this file, changed to the data, the clients and the hyper-parameters of its setting; what
 has finished is not run again. With `--tune` hyper-parameters are searched first, by Grey Relational Analysis as in the
@@ -7,20 +7,23 @@ paper, and written into `tuned.json`.
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.hyfdca import data, figures, report
+from jobs.hyfdca import data, figures
 from jobs.hyfdca.names import JOBS, METHODS, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
 from jobs.hyfdca.results import Curve, best_of, read_curve
 from jobs.reproduction import runs
+from jobs.reproduction.results import write_curves
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
 from mpifed.job.schema import SimulatedNetworkTable
+from mpifed.job.time_model import KINDS
 from mpifed.results import pareto
 
 SEEDS = (1, 3)  # of a curve, without --full and with
@@ -88,12 +91,12 @@ def tuned_in(setting: Setting, method: str) -> Setting:
     return setting if method == "hyfdca" else setting._replace(fraction=SEARCHED_AT)
 
 
-def search(plan: Plan) -> list[report.Search]:
-    """Plays the sweeps, and writes what they recommend into the file of what is tuned."""
+def search(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Plays the sweeps, and writes what they recommend into the file of what is tuned; the former by name."""
     for setting, method in _sweeps(plan.asked()):
         plan.tune(setting, method)
     found = searches(plan)
-    known = plan.known() | {one.name: dict(one.settings) for one in found}
+    known = plan.known() | found
     with aside(plan.tuned) as temporary:
         temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return found
@@ -104,22 +107,20 @@ def _sweeps(asked: Iterable[tuple[Setting, str]]) -> list[tuple[Setting, str]]:
     return list(dict.fromkeys((tuned_in(*one), one[1]) for one in asked if one[1] in METHODS))
 
 
-def searches(plan: Plan) -> list[report.Search]:
-    """What the sweeps that are there recommend."""
-    found = []
+def searches(plan: Plan) -> dict[str, dict[str, Any]]:
+    """What the sweeps that are there recommend: settings by name."""
+    found = {}
     for setting, method in _sweeps((one, method) for one in plan.settings for method in one.methods):
         name = label(setting, method)
         folder = plan.out / "tune" / name
         if (folder / "sweep.csv").exists():
             best = pareto.select(folder, CRITERIA)
-            chosen = {key: value for key, value in best["settings"].items() if key != "seed"}
-            tried, front = len(runs.points_of(folder)), len(best["front"])
-            found.append(report.Search(name, tried, front, chosen, best["grade"], best["edges"]))
+            found[name] = {key: value for key, value in best["settings"].items() if key != "seed"}
     return found
 
 
-def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
-    """Everything is run; the curves by label, which are missing, and P* by data set."""
+def play(plan: Plan) -> tuple[dict[str, Curve], list[str]]:
+    """Everything is run; the curves by label, and which are missing."""
     for setting, method in plan.asked():
         if not plan.dry:
             data.prepare(setting.data, setting.grid)
@@ -139,14 +140,28 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str], dict[str, float]]:
             missing.append(name)
         else:
             curves[name] = curve
-    return curves, missing, optima
+    return curves, missing
 
 
-def finish(plan: Plan) -> tuple[str, list[Path]]:
-    """Runs what is left to run, and writes the table and the figures; both."""
-    curves, missing, optima = play(plan)
-    text = report.text(curves, missing, optima, searches(plan), plan.rounds)
-    return plan.written(text, figures.draw(plan.out, curves))
+def write_costs(path: Path, curves: Mapping[str, Curve]) -> Path:
+    """Seconds of a round over the network by kind, a line for each curve and for the times of encryption taken."""
+    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        lines = csv.DictWriter(file, ("curve", "encryption", *KINDS), lineterminator="\n")
+        lines.writeheader()
+        for name, curve in curves.items():
+            for encryption, kinds in (("here", curve.kinds), ("published", curve.kinds_published)):
+                lines.writerow({"curve": name, "encryption": encryption, **kinds})
+    return path
+
+
+def finish(plan: Plan) -> list[Path]:
+    """Runs what is left to run, and writes the curves, the costs and the figures; the files."""
+    curves, missing = play(plan)
+    if missing:
+        print(f"not run yet, or failed: {', '.join(missing)}")
+    shown = {name: (one.rounds, one.columns()) for name, one in curves.items()}
+    written = [write_curves(plan.out / "curves.csv", shown), write_costs(plan.out / "costs.csv", curves)]
+    return [*written, *figures.draw(plan.out, curves)]
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> tuple[Plan, bool]:
@@ -170,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for setting, _ in plan.asked():
             data.prepare(setting.data, setting.grid)
         search(plan)
-    runs.show(*finish(plan))
+    runs.show(finish(plan))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from mpifed.job.time_model import KINDS, PER_VALUE, simulate
 COLUMNS = ("objective", "test_accuracy", "elapsed_s", "simulated_s")
 AXES = ("rounds", "simulated", "real")  # of the figures
 RELATIVE_GAP = 1e-12  # what certifies P*
-PAILLIER = "published"  # the job's network with Paillier's times and ciphertexts, the defaults of [simulated_network]
 
 
 class Curve(NamedTuple):
@@ -36,27 +35,28 @@ class Curve(NamedTuple):
     rounds: Rounds  # [T]
     relative: Floats  # [seeds, T] (P - P*) / P*
     accuracy: Floats  # [seeds, T] on the test data
-    excess: Floats  # [seeds] P of the last model over the least P that was measured in its run, less 1
     elapsed: Floats  # [seeds, T] seconds of training on this machine
     simulated: Floats  # [seeds, T] seconds over the job's network
     published: Floats  # [seeds, T] the same with the times of encryption that the paper took
     kinds: Mapping[str, float]  # seconds of a round over the job's network, by kind
     kinds_published: Mapping[str, float]
 
-    @property
-    def seeds(self) -> int:
-        return len(self.relative)
+    def columns(self) -> dict[str, Floats]:
+        """[seeds, T] each, as they are written."""
+        return {
+            "relative": self.relative,
+            "test_accuracy": self.accuracy,
+            "elapsed_s": self.elapsed,
+            "simulated_s": self.simulated,
+            "simulated_published_s": self.published,
+        }
 
     def time(self, axis: str) -> Floats:
         """[T] the mean over seeds of what the axis shows."""
         if axis == "rounds":
             return self.rounds.astype(np.float64)
-        found = {"real": self.elapsed, "simulated": self.simulated, PAILLIER: self.published}[axis]
+        found = {"real": self.elapsed, "simulated": self.simulated}[axis]
         return np.asarray(found.mean(axis=0))
-
-    def at(self, axis: str, when: float) -> int:
-        """The last measurement that was there by then."""
-        return max(0, int(np.searchsorted(self.time(axis), when, side="right")) - 1)
 
 
 def read_curve(
@@ -73,7 +73,6 @@ def read_curve(
     if runs is None:
         return None
     objective, accuracy, elapsed, simulated = runs.columns.values()
-    excess = objective[:, -1] / objective.min(axis=1) - 1
     if method in RIVALS:
         objective, accuracy = best_so_far(objective, accuracy)
     told = [read_json(run / "run.json") for run in runs.folders]
@@ -82,7 +81,7 @@ def read_curve(
     published = _mean([(_simulated(_paillier(network), one, setting.clients), one["rounds"]) for one in told])
     here, more = ((sum(one.values()) - sum(then.values())) * runs.rounds for one in (kinds, published))
     return Curve(
-        setting, method, runs.rounds, (objective - best) / best, accuracy, excess, elapsed, simulated + here,
+        setting, method, runs.rounds, (objective - best) / best, accuracy, elapsed, simulated + here,
         simulated + more, kinds, published,
     )  # fmt: skip
 

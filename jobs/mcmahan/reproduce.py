@@ -2,7 +2,7 @@
 
 Every row is a job beside this file, run for one seed or several as a sweep; what has finished is not run again. Without
 `--full` it is the rows of the 2NN alone. With `--tune` the learning rate of each row is searched first, with a seed
-that is not reported, and the report has what was tried; the rates of the jobs stay.
+that is not reported; the rates of the jobs stay.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobs.mcmahan import figures, report
+from jobs.mcmahan import figures
 from jobs.mcmahan.names import JOBS, RATE, ROWS, SPLITS, Row
-from jobs.mcmahan.results import Curve, read_curve, read_run
+from jobs.mcmahan.results import Curve, read_curve
 from jobs.reproduction import runs
 from mpifed.files.atomic import aside
-from mpifed.job.job import read_table
 
 SEEDS = (1, 3)  # of a row, without --full and with
 RATES = (0.046, 0.1, 0.22, 0.46)  # multiples of the cubic root of ten
@@ -46,37 +45,24 @@ class Plan(runs.Plan):
         self.run(row.name, folder, self.rounds or job["rounds"], job["record"]["evaluate_every"], [], self.seeds)
         return folder
 
-    def searched(self, row: Row) -> Path:
-        """The folder of the search of a row's rate, one seed."""
-        folder, job = self.out / "rates" / row.name, row.job
-        if self.tune:
-            share, least = SEARCH_ROUNDS
-            rounds = self.rounds or min(job["rounds"], max(least, int(share * job["rounds"])))
-            grid = runs.searched({RATE: self.rates[row.batch]})
-            self.run(row.name, folder, rounds, job["record"]["evaluate_every"], grid, 1)
-        return folder
+    def search_rate(self, row: Row) -> None:
+        """Play a row with each rate, one seed."""
+        job, (share, least) = row.job, SEARCH_ROUNDS
+        rounds = self.rounds or min(job["rounds"], max(least, int(share * job["rounds"])))
+        grid = runs.searched({RATE: self.rates[row.batch]})
+        self.run(row.name, self.out / "rates" / row.name, rounds, job["record"]["evaluate_every"], grid, 1)
 
 
-def play(plan: Plan) -> tuple[dict[str, Curve], list[report.Tried]]:
-    """Everything is run; the curves by job, and the rates tried."""
-    curves, tried = dict[str, Curve](), list[report.Tried]()
+def play(plan: Plan) -> dict[str, Curve]:
+    """Everything is run; the curves by job."""
+    curves = dict[str, Curve]()
     for row in plan.asked():
-        tried += read_search(row, plan.searched(row))
-        curve = read_curve(row, float(row.job["client_optimizer"]["learning_rate"]), plan.curve(row))
+        if plan.tune:
+            plan.search_rate(row)
+        curve = read_curve(row, plan.curve(row))
         if curve is not None:
             curves[row.name] = curve
-    return curves, tried
-
-
-def read_search(row: Row, folder: Path) -> list[report.Tried]:
-    """Each rate, in the order of the rates."""
-    found = []
-    for point in runs.points_of(folder):
-        rate, run = float(read_table(point / "job.toml")["client_optimizer"]["learning_rate"]), read_run(point)
-        if run is not None:
-            best = float(run.accuracy.max())
-            found.append(report.Tried(row.name, rate, int(run.rounds[-1]), run.reached(row.target), best))
-    return sorted(found)
+    return curves
 
 
 def write_curves(path: Path, curves: Mapping[str, Curve]) -> None:
@@ -90,12 +76,26 @@ def write_curves(path: Path, curves: Mapping[str, Curve]) -> None:
                     lines.writerow((name, curve.row.says, seed, at, f"{accuracy:.4f}"))
 
 
-def finish(plan: Plan) -> tuple[str, list[Path]]:
-    """Runs what is left to run, and writes the tables, the curves and the figure; tables and figure."""
-    curves, tried = play(plan)
+def write_rounds(path: Path, curves: Mapping[str, Curve]) -> None:
+    """The rounds to the target, a line for each row and seed; empty where a run does not come to it."""
+    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(("job", "target", "paper", "seed", "rounds"))
+        for name, curve in curves.items():
+            for seed, run in enumerate(curve.runs):
+                reached = run.reached(curve.row.target)
+                rounds = "" if reached is None else f"{reached:.1f}"
+                lines.writerow((name, curve.row.target, curve.row.says, seed, rounds))
+
+
+def finish(plan: Plan) -> list[Path]:
+    """Runs what is left to run, and writes the curves, the rounds to the targets and the figure; the files."""
+    curves = play(plan)
     plan.out.mkdir(parents=True, exist_ok=True)
-    write_curves(plan.out / "accuracy.csv", curves)
-    return plan.written(report.text(curves, tried), figures.draw(plan.out, curves))
+    paths = [plan.out / "accuracy.csv", plan.out / "rounds.csv"]
+    for path, write in zip(paths, (write_curves, write_rounds), strict=True):
+        write(path, curves)
+    return [*paths, *figures.draw(plan.out, curves)]
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not plan.dry:
         for _, partition, folder in SPLITS.values():
             runs.prepare_mnist(folder, "rows", 100, partition)
-    runs.show(*finish(plan))
+    runs.show(finish(plan))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import numpy as np
 from jobs.mcmahan.names import Row
 from jobs.reproduction.results import Floats, Rounds
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json
-from mpifed.files.run_folder import summary
 
 
 class Run(NamedTuple):
@@ -20,8 +18,6 @@ class Run(NamedTuple):
 
     rounds: Rounds  # [T] measured
     accuracy: Floats  # [T] on the test images
-    seconds: float  # of training for a round, mean; without evaluation
-    memory: int  # bytes, of the largest rank; 0 while it runs
 
     def reached(self, target: float) -> float | None:
         """The round at which the best accuracy so far, interpolated, comes to the target; None if it does not."""
@@ -32,24 +28,7 @@ class Curve(NamedTuple):
     """The seeds of a row, as far as they have come."""
 
     row: Row
-    rate: float
     runs: Sequence[Run]
-
-    @property
-    def played(self) -> int:
-        """Rounds that all seeds have come to."""
-        return min(int(run.rounds[-1]) for run in self.runs)
-
-    @property
-    def best(self) -> float:
-        """The mean over seeds of the best accuracy."""
-        return float(np.mean([run.accuracy.max() for run in self.runs]))
-
-    @property
-    def reached(self) -> list[float]:
-        """The rounds of the seeds that come to the target."""
-        found = (run.reached(self.row.target) for run in self.runs)
-        return [rounds for rounds in found if rounds is not None]
 
 
 def rounds_to(rounds: Rounds, accuracy: Floats, target: float) -> float | None:
@@ -72,12 +51,10 @@ def read_run(folder: Path) -> Run | None:
     rounds = history["round"].astype(np.int64)
     if not len(rounds) or rounds[-1] == 0:
         return None
-    ended = (folder / "run.json").exists() and read_json(folder / "run.json").get("exit") is not None
-    memory = summary(folder)["peak_rss_bytes"] if ended else 0
-    return Run(rounds, history["test_accuracy"], float(history["elapsed_s"][-1] / rounds[-1]), memory or 0)
+    return Run(rounds, history["test_accuracy"])
 
 
-def read_curve(row: Row, rate: float, folder: Path) -> Curve | None:
+def read_curve(row: Row, folder: Path) -> Curve | None:
     """The runs of a sweep over seeds; None without any."""
     found = [run for point in sorted(folder.glob("point-*")) if (run := read_run(point)) is not None]
-    return Curve(row, rate, found) if found else None
+    return Curve(row, found) if found else None

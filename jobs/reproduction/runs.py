@@ -87,12 +87,6 @@ class Plan:
         self.run(name, folder, self.rounds, self.rounds, searched(axes), 1)
         return folder
 
-    def written(self, text: str, pictures: Iterable[Path]) -> tuple[str, list[Path]]:
-        """A table and figures, the former written and the latter drawn into the folder."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "table.md").write_text(text, encoding="utf-8")
-        return text, list(pictures)
-
 
 def searched(axes: Mapping[str, Sequence[Any]]) -> list[str]:
     """The changes that make a job a grid over some of its settings."""
@@ -114,8 +108,8 @@ def done(folder: Path, points: int, rounds: int) -> bool:
     return sum(ended(run, rounds, (FAILED,)) for run in points_of(folder)) >= points
 
 
-def show(table: str, pictures: Iterable[Path]) -> None:
-    print("\n".join([table, *(f"figure: {path}" for path in pictures)]))
+def show(files: Iterable[Path]) -> None:
+    print("\n".join(map(str, files)))
 
 
 def prepare_mnist(folder: Path, split: str, clients: int, partition: str = "iid") -> None:
@@ -141,14 +135,14 @@ def options(
     default = "{}, with --full {}".format(*seeds)
     parser.add_argument("--seeds", type=int, help=f"of every curve  [default: {default}]")
     if hours:
-        parser.add_argument("--minutes", type=float, help="begin no run after so many, and report on what is there")
+        parser.add_argument("--minutes", type=float, help="begin no run after so many, and draw what is there")
     else:
         sizes = ["small", "large"]
         parser.add_argument("--grid", choices=sizes, help="of the steps  [default: small, with --full large]")
     parser.add_argument("--out", type=Path, help=f"[default: {out}]")
     parser.add_argument("--set", action="append", default=[], dest="changes", help="a change of every job")
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="only jobs whose names begin so")
-    parser.add_argument("--dry", action="store_true", help="run nothing: tables and figures of what is there")
+    parser.add_argument("--dry", action="store_true", help="run nothing: curves and figures of what is there")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 4 of the long SSCA paper on MNIST, and what of its Section VI reproduces: `make reproduce-ssca`.
+"""Figures 2, 3 and 4 of the long SSCA paper on MNIST: `make reproduce-ssca`.
 
 Every curve is a job beside this file, run for several seeds as a sweep; what has finished is not run again. The step
 of the SGD baselines is searched on a grid, with a seed that is not reported. Without `--full` everything is reduced.
@@ -12,7 +12,8 @@ from itertools import product
 from pathlib import Path
 
 from jobs.reproduction import runs
-from jobs.ssca import figures, report
+from jobs.reproduction.results import write_curves
+from jobs.ssca import figures
 from jobs.ssca.results import Curve, read_curve, step_of, tuned
 from mpifed.results.best import select
 
@@ -71,34 +72,33 @@ class Plan(runs.Plan):
         return folder
 
 
-def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]], list[report.Search]]:
-    """Everything is run; the curves by label, the points of Figure 4 by job, and what the grids gave."""
-    folders, searches = {name: plan.curve(name) for name in plan.some(SSCA)}, []
+def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]]]:
+    """Everything is run; the curves by label, and the points of Figure 4 by job."""
+    folders = {name: plan.curve(name) for name in plan.some(SSCA)}
     for name in plan.some(TUNED):
         grid = plan.steps(name)
         if not (grid / "sweep.csv").exists():
             continue
         best = select(grid, by="train_loss", maximize=False)
-        step = step_of(best["settings"])
-        folders[name] = plan.curve(name, step)
+        folders[name] = plan.curve(name, step_of(best["settings"]))
         held = tuned(grid, HELD) if name in ALSO_HELD else None
         if held is not None:
-            folders[report.held_name(name)] = plan.curve(name, held)
-        tried = len(runs.points_of(grid))
-        searches.append(report.Search(name, step, tried, best["mean"]["train_loss"], best["edges"], held))
+            folders[f"{name}-held"] = plan.curve(name, held)
     found = {name: read_curve(name, runs.points_of(folder), plan.rounds) for name, folder in folders.items()}
     points = {
         name: [read_curve(name, [point], plan.rounds) for point in runs.points_of(plan.tradeoff(name))]
         for name in plan.some(TRADEOFFS)
     }
     curves = {name: curve for name, curve in found.items() if curve is not None}
-    return curves, {name: [one for one in many if one is not None] for name, many in points.items()}, searches
+    return curves, {name: [one for one in many if one is not None] for name, many in points.items()}
 
 
-def finish(plan: Plan) -> tuple[str, list[Path]]:
-    """Runs what is left to run, and writes the table and the figures; both."""
-    curves, points, searches = play(plan)
-    return plan.written(report.text(curves, points, searches, plan.rounds), figures.draw(plan.out, curves, points))
+def finish(plan: Plan) -> list[Path]:
+    """Runs what is left to run, and writes the curves and the figures; the files."""
+    curves, points = play(plan)
+    named = curves | {f"{name}-{n}": one for name, many in points.items() for n, one in enumerate(many)}
+    shown = {name: (one.rounds, one.columns()) for name, one in named.items()}
+    return [write_curves(plan.out / "curves.csv", shown), *figures.draw(plan.out, curves, points)]
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not plan.dry:
         for split in ("rows", "columns"):
             runs.prepare_mnist(Path(f"data/mnist-{split}-10"), split, 10)
-    runs.show(*finish(plan))
+    runs.show(finish(plan))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.reproduction.results import Floats, place, read_runs
+from jobs.reproduction.results import Floats, read_runs
 from mpifed.results.points import read_points
 
 
@@ -23,20 +23,14 @@ class Curve(NamedTuple):
     norm: Floats  # [seeds, T] ||w||^2
     limit: float | None  # U
     penalty: float  # lambda
-    residual: Floats  # [seeds] of the last round's KKT certificate; NaN where there is none
+    residual: Floats  # [seeds, T] of the KKT certificate; NaN where there is none
 
-    @property
-    def seeds(self) -> int:
-        return len(self.cost)
-
-    def at(self, round: int) -> int | None:
-        """Where a round stands; None when it was not measured."""
-        return place(self.rounds, round)
-
-    def excess(self) -> Floats:
-        """[seeds, T] F - U."""
-        assert self.limit is not None
-        return self.cost - self.limit
+    def columns(self) -> dict[str, Floats]:
+        """[seeds, T] each, as they are written."""
+        settings = {"limit": np.nan if self.limit is None else self.limit, "l2": self.penalty}
+        whole = {name: np.full_like(self.cost, value) for name, value in settings.items()}
+        measured = {"train_loss": self.cost, "test_accuracy": self.accuracy, "norm_squared": self.norm}
+        return measured | {"kkt_residual": self.residual} | whole
 
 
 def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None:
@@ -52,7 +46,7 @@ def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None
     else:
         norm = (objective - cost) / penalty if penalty else np.full_like(cost, np.nan)
     accuracy = runs.columns["test_accuracy"]
-    return Curve(name, runs.rounds, cost, accuracy, norm, (*limits, None)[0], penalty, runs.last("kkt_residual"))
+    return Curve(name, runs.rounds, cost, accuracy, norm, (*limits, None)[0], penalty, runs.columns["kkt_residual"])
 
 
 def step_of(settings: Mapping[str, Any]) -> tuple[float, float]:

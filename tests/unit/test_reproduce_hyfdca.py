@@ -1,9 +1,9 @@
-"""`make reproduce-hyfdca`: settings are counted from the curves, and a small whole runs."""
+"""`make reproduce-hyfdca`: its jobs and its data, and a small whole runs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from mpifed.core.errors import DataError
 from mpifed.job.job import read_table
 
 ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = (0, 100, 200, 300)
 
 
 @pytest.fixture(autouse=True)
@@ -35,80 +34,6 @@ def test_rivals_are_given_their_best() -> None:
     best, its = best_so_far(objective, accuracy)
     np.testing.assert_array_equal(best, [[1.0, 0.5, 0.5, 0.5, 0.4, 0.4]])
     np.testing.assert_array_equal(its, [[0.1, 0.2, 0.2, 0.4, 0.5, 0.5]])
-
-
-def curve(
-    method: str, relative: Sequence[float], round_s: float = 1.0, encryption_s: float = 0.0, grid: str = "4x4"
-) -> Any:
-    """One seed of a9a, all clients present; a round takes so long over the network, published encryption added."""
-    from jobs.hyfdca.names import Setting
-    from jobs.hyfdca.results import Curve
-
-    rounds, loss = np.array(ROUNDS), np.array(relative)[None]
-    kinds = dict.fromkeys(("compute", "encryption", "latency", "transfer", "server"), 0.0) | {"latency": round_s}
-    time = round_s * rounds[None]
-    return Curve(
-        Setting("a9a", grid, 1.0), method, rounds, loss, 1 - loss / 10, np.zeros(1), 2 * time, time,
-        time + encryption_s * rounds, kinds, kinds | {"encryption": encryption_s},
-    )  # fmt: skip
-
-
-def named(*curves: Any) -> dict[str, Any]:
-    from jobs.hyfdca.names import label
-
-    return {label(one.setting, one.method): one for one in curves}
-
-
-OWN, RIVAL = (9.0, 0.5, 0.3, 0.1), (9.0, 0.6, 0.4, 0.2)
-
-
-def test_by_rounds_the_last_ones_count() -> None:
-    from jobs.hyfdca.claims import count
-
-    curves = named(curve("hyfdca", OWN), curve("fedavg", RIVAL), curve("hyfem", OWN))
-    assert count(curves, "fedavg", "rounds") == (1, 1, 1, 1, ())
-    assert count(curves, "hyfem", "rounds") == (0, 1, 0, 1, ("a9a-4x4-1",))
-    assert count(curves, "fedavg-blocks", "rounds").of == 0
-
-
-@pytest.mark.parametrize(
-    ("slower", "won"),
-    [(1.0, 1), (1.5, 0), (2.9, 0), (0.5, 1)],  # 1.5 times as slow: 200 rounds with 0.3, when the rival ends with 0.2
-)
-def test_by_time_whoever_ends_first_sets_the_end(slower: float, won: int) -> None:
-    from jobs.hyfdca.claims import count
-
-    curves = named(curve("hyfdca", OWN, slower), curve("fedavg", RIVAL))
-    for axis in ("simulated", "real", "published"):
-        assert count(curves, "fedavg", axis).loss == won
-    assert count(curves, "fedavg", "rounds").loss == 1
-
-
-def test_published_times_of_encryption_are_counted_apart() -> None:
-    from jobs.hyfdca.claims import claims, count
-
-    curves = named(curve("hyfdca", OWN, 1.0, 20.0), curve("fedavg", RIVAL), curve("hyfem", RIVAL))
-    assert count(curves, "fedavg", "simulated").both == 1
-    assert count(curves, "fedavg", "published").both == 0
-    found = {one.says: (one.measured, one.verdict) for one in claims(curves)}
-    assert found["lower loss and higher accuracy after the same number of rounds in 36 of 36"][1] == "yes"
-    published = "lower loss and higher accuracy at the same simulated time, encryption at the published times of"
-    assert found[f"{published} Paillier in 33 of 36"] == (
-        "FedAvg: loss 0 of 1, both 0 of 1<br>HyFEM: loss 0 of 1, both 0 of 1",
-        "no",
-    )
-    dearest = "encryption is the dearest part of a round of HyFDCA"
-    assert found[f"{dearest}; by Paillier's published times"][1] == "yes"
-    assert found[f"{dearest}; as fast as here"][1] == "no"
-
-
-def test_the_nearest_of_our_rules() -> None:
-    from jobs.hyfdca.claims import Goal, nearest
-
-    curves = named(curve("hyfdca", OWN), curve("bundle", (9.0, 0.1, 0.01, 0.2)))
-    assert nearest(curves, Goal("a9a", 1.0, 200, 0.05)) == ("bundle", 0.01)
-    assert nearest(curves, Goal("a9a", 1.0, 300, 0.05)) == ("hyfdca", 0.1)
-    assert nearest(curves, Goal("mnist", 1.0, 300, 0.05)) is None
 
 
 def test_every_setting_is_a_change_of_a_job() -> None:
@@ -213,7 +138,7 @@ def test_rows_are_put_together_from_cells(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.long
 def test_a_small_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data, sweeps, runs, tables and figures; and what has run is not run again."""
+    """Data, sweeps, runs, curves and figures; and what has run is not run again."""
     from jobs.hyfdca import data, figures
     from jobs.hyfdca.names import Setting, label
     from jobs.hyfdca.reproduce import Plan, finish, play, search
@@ -224,17 +149,20 @@ def test_a_small_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data.prepare(setting.data, setting.grid)
     searched = {"fedavg": {"algorithm.local_steps": [2, 5]}}
     plan = Plan(tmp_path / "out", 6, 1, settings=(setting,), tuned=tmp_path / "tuned.json", searched=searched)
-    (chosen,) = search(replace(plan, only=("digits-2x2-1-fedavg$",)))
-    assert chosen.name == "digits-2x2-0.5-fedavg" and chosen.tried == 2  # for all fractions
-    assert read_json(plan.tuned) == {chosen.name: dict(chosen.settings)}
+    found = search(replace(plan, only=("digits-2x2-1-fedavg$",)))
+    assert list(found) == ["digits-2x2-0.5-fedavg"]  # for all fractions
+    assert read_json(plan.tuned) == found
     names = [label(setting, method) for method in ("hyfdca", "fedavg")]
     plan = replace(plan, only=tuple(f"{name}$" for name in names))
-    table, pictures = finish(plan)
-    assert (plan.out / "table.md").read_text(encoding="utf-8") == table
-    assert "**Reduced**" in table and "1 of 36" not in table.splitlines()[0]
-    assert "| digits-2x2-0.5-fedavg | 2 |" in table and "Not run yet" not in table
+    curves, costs, *pictures = finish(plan)
+    table = curves.read_text(encoding="utf-8")
+    lines = costs.read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[:2] for line in lines[1:]] == [
+        [one, kind] for one in names for kind in ("here", "published")
+    ]
+    assert [one for one in names if f"\n{one},0,6," not in table] == []
     tuned = read_table(plan.out / names[1] / "point-0000" / "job.toml", ())["algorithm"]
-    assert tuned["local_steps"] == chosen.settings["algorithm.local_steps"]
+    assert tuned["local_steps"] == found["digits-2x2-0.5-fedavg"]["algorithm.local_steps"]
     assert sorted({path.stem.partition("-")[0] for path in pictures}) == ["fig3", "fig4"]
     before = {path: path.stat().st_mtime_ns for path in plan.out.rglob("history.csv")}
     assert len(before) == 2 + 2
