@@ -47,7 +47,6 @@ PENALTIES: dict[str, Any] = {
     "elastic-net": mf.ElasticNet(0.01, square_weight=0.1),
     "group-l1": mf.GroupL1(0.01),
     "box": mf.Box(0.1),
-    "l0-ball": mf.L0Ball(2),
 }
 FUNCTIONS: dict[str, Any] = {
     "loss": mf.Loss(classes=(0,)),
