@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, Any] = {
     "server": {"server_optimizer": mf.ServerSGD(0.5, momentum=0.5, nesterov=True)},
 }
 MODELS: dict[str, Any] = {
-    "mlp": mf.MLP(hidden=3, activation="tanh", l2=0.01),
+    "mlp": mf.MLP(hidden=3, l2=0.01),
     "softmax": mf.Softmax(l2=0.01, nonconvex_penalty=0.1),
     "one-vs-rest": mf.OneVsRest(bias=False),
     "hinge": mf.Hinge(l2=0.2),
