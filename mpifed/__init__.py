@@ -33,7 +33,7 @@ _WHERE = {
     "SquaredHinge": "mpifed.maths.objectives",
     "Loss": "mpifed.maths.terms", "ErrorRate": "mpifed.maths.terms", "Norm": "mpifed.maths.terms",
     "L1": "mpifed.maths.regularizers", "ElasticNet": "mpifed.maths.regularizers",
-    "GroupL1": "mpifed.maths.regularizers", "Box": "mpifed.maths.regularizers", "L0Ball": "mpifed.maths.regularizers",
+    "GroupL1": "mpifed.maths.regularizers", "Box": "mpifed.maths.regularizers",
     "Privacy": "mpifed.core.privacy",
     "Participation": "mpifed.python.tables", "Aggregation": "mpifed.python.tables",
     "Record": "mpifed.python.tables", "Stop": "mpifed.python.tables", "Compute": "mpifed.python.tables",

@@ -31,7 +31,6 @@ from mpifed.maths.regularizers import L1 as L1
 from mpifed.maths.regularizers import Box as Box
 from mpifed.maths.regularizers import ElasticNet as ElasticNet
 from mpifed.maths.regularizers import GroupL1 as GroupL1
-from mpifed.maths.regularizers import L0Ball as L0Ball
 from mpifed.maths.schedules import CosineDecay as CosineDecay
 from mpifed.maths.schedules import PowerDecay as PowerDecay
 from mpifed.maths.schedules import StepDecay as StepDecay

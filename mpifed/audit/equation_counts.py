@@ -107,10 +107,6 @@ def paper_count(replay: Replay, exchange: Exchange, party: str, rows: int, owner
     hidden = problem.objective.hidden
     if name != "ssca" or hidden is None:
         return ""
-    if not isinstance(hidden, int):
-        if len(hidden) > 1:
-            return f"its count is of networks with one hidden layer, and does not apply to one with {len(hidden)}"
-        (hidden,) = hidden
     J, L, K, M = hidden, problem.outputs, problem.features, len(problem.constraints)
     d = J * (K + L)
     if party == "server" and problem.split == "rows":

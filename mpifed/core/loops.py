@@ -7,6 +7,7 @@ that ranks with and without it agree. Sums of integers have their NumPy version 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,10 @@ _RAW = {np.dtype("u1"): "B", _F4: "f", _F8: "d"}
 def _loaded() -> Any:  # a module in C, or None
     """The compiled module; None where there is none, or it was built from other sources."""
     try:
-        from mpifed.core import _loops
+        module = import_module("mpifed.core._loops")
     except ImportError:
         return None
-    return _loops if _loops.VERSION == _VERSION else None
+    return module if module.VERSION == _VERSION else None
 
 
 compiled = _loaded()

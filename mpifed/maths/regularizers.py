@@ -10,13 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from annotated_types import Gt, Le
 
 from mpifed.core.nearest import MadeByKeywords
-from mpifed.core.record import Array, bare_leaves, map_leaves, unflat
+from mpifed.core.record import Array, bare_leaves, map_leaves
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Weight
@@ -139,31 +138,6 @@ class Box(Regularizer):
         return []
 
 
-@dataclass(frozen=True)
-class L0Ball(Regularizer):
-    """0 if at most `nonzeros` parameters of the whole model, head and biases included, are nonzero; else infinite.
-
-    The set is not convex: the prox is a nearest model in it, not unique where absolute values tie.
-    """
-
-    nonzeros: Annotated[int, Gt(0), Le(10**15)]
-    """Parameters that may be other than zero."""
-
-    def value(self, model: Parameters) -> float:
-        return 0.0 if sum(int(np.count_nonzero(leaf)) for leaf in _parts(model)) <= self.nonzeros else np.inf
-
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        """Keeps the parameters of largest absolute value, the first of equal ones, for any step."""
-        flat = np.concatenate([leaf.reshape(-1) for leaf in _parts(model)])
-        size = np.abs(flat)
-        if self.nonzeros < len(size):
-            smallest = np.partition(size, -self.nonzeros)[-self.nonzeros]
-            ties = np.flatnonzero(size == smallest)
-            flat[size < smallest] = 0
-            flat[ties[self.nonzeros - int(np.sum(size > smallest)) :]] = 0
-        return unflat(flat, model)
-
-
 def _soft(u: Array, threshold: float) -> Array:
     """Soft thresholding: u moved towards zero by `threshold`, and not beyond."""
     limit = u.dtype.type(threshold)
@@ -188,5 +162,4 @@ REGULARIZERS: dict[str, type[Regularizer]] = {
     "elastic-net": ElasticNet,
     "group-l1": GroupL1,
     "box": Box,
-    "l0-ball": L0Ball,
 }

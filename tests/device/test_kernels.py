@@ -13,7 +13,6 @@ from scipy.stats import norm
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths import arrays, clipping, duals, kernels, kernels_sums
-from mpifed.maths.activations import ACTIVATIONS
 from mpifed.maths.fixedpoint import Encoder, grid
 from mpifed.maths.objectives import OBJECTIVES, LinearScores
 from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
@@ -194,10 +193,6 @@ OBJECTIVE_CASES = [
     for name, kind in OBJECTIVES.items()
     if issubclass(kind, LinearScores)
     for more in ([{}, {"bias": True}] if "bias" in kind.__dataclass_fields__ else [{}])
-    for dtype in ("float32", "float64")
-] + [
-    ("mlp", {"hidden": (4, 3), "bias": bias, "activation": activation}, dtype)
-    for activation, bias in zip(ACTIVATIONS, (True, False, True, True), strict=True)
     for dtype in ("float32", "float64")
 ]
 

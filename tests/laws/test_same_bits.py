@@ -24,8 +24,8 @@ DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 3
 PROGRAM = Path(__file__).with_name("sweeps.py")
 BLOCKS = {"aggregation": {"arithmetic": "exact-blocks"}}
-DEEP = {"model": {"name": "mlp", "bias": True, "hidden": [6, 5], "activation": "gelu"}}
-ALL = [  # and sums of blocks, which are rounded whole, and networks with several hidden layers
+BIASED = {"model": {"name": "mlp", "bias": True, "hidden": 6}}
+ALL = [  # and sums of blocks, which are rounded whole, and networks with biases
     *CASES,
     Case("ssca-horizontal", {**SIZES, "start": "paper"}, BLOCKS),
     Case(
@@ -33,8 +33,8 @@ ALL = [  # and sums of blocks, which are rounded whole, and networks with severa
         {"batch_size": 7, "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.1}}, "local_steps": 1},
         BLOCKS,
     ),
-    Case("scaffold", {"batch_size": 7, "client_optimizer": {"learning_rate": 0.3}, "local_steps": 3}, DEEP),
-    Case("ssca-vertical", SIZES, DEEP),
+    Case("scaffold", {"batch_size": 7, "client_optimizer": {"learning_rate": 0.3}, "local_steps": 3}, BIASED),
+    Case("ssca-vertical", SIZES, BIASED),
 ]
 SOME = [case for number, case in enumerate(ALL) if number >= len(CASES) or NAMES[number] in FEW]
 UNPROMISED = ("elapsed_s", "seconds_per_round", "peak_rss_bytes")

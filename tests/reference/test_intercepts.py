@@ -201,23 +201,6 @@ def warned(out: Path) -> list[str]:
     return [text for text in about(out)["warnings"] if "targets have mean" in text or "same value" in text]
 
 
-def test_a_network_fits_real_targets(tmp_path: Path) -> None:
-    """A curve that no line fits: half the squared residual falls below a tenth of the line's."""
-    rng = np.random.default_rng(2)
-    X = rng.uniform(-2, 2, (240, 1)).astype("f4").astype("f8")
-    y = X[:, 0] ** 2 + 5
-    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "4")
-    rule = {
-        "name": "fedavg", "batch_size": 20, "local_steps": 10,
-        "client_optimizer": {"learning_rate": 0.05, "momentum": 0.9},
-    }  # fmt: skip
-    line = np.var(y - np.polyval(np.polyfit(X[:, 0], y, 1), X[:, 0])) / 2
-    model = {"name": "mlp", "hidden": 8, "loss": "squared-error"}
-    result = trained(folder, tmp_path / "run", rule, 80, model=model)
-    assert result.columns["train_loss"] < 0.1 * line
-    assert dict(leaves(result.model))["head.output_bias"].shape == (1,)
-
-
 # --- the same everywhere --------------------------------------------------------------------------------------------
 
 

@@ -54,8 +54,8 @@ class Objective(MadeByKeywords, ABC):
         return 0.0
 
     @property
-    def hidden(self) -> int | tuple[int, ...] | None:
-        """The number of hidden units of a network, or those of each of its hidden layers; None for other models."""
+    def hidden(self) -> int | None:
+        """The number of hidden units of a network with one hidden layer; None for other models."""
         return None
 
     def of_shape(self, shape: tuple[int, ...] | None) -> Objective:

@@ -260,30 +260,20 @@ class Logistic(OfScores):
         ]
 
 
-def squared_error(scores: Array, y: Array) -> Array:
-    """[..., s] half the squared residual, from scores [..., s, 1]."""
-    return (scores[..., 0] - y) ** 2 / 2
-
-
-def squared_error_slope(scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-    """(loss [..., s], weighted residuals [..., s, 1])."""
-    residual = scores - y[..., None].astype(scores.dtype)
-    return residual[..., 0] ** 2 / 2, residual * weights[..., None].astype(scores.dtype)
-
-
 @dataclass(frozen=True)
 class LeastSquares(OfScores):
-    """LinearScores regression: loss (x'w - y)^2 / 2."""
+    """Linear regression: loss (x'w - y)^2 / 2."""
 
     classifies: ClassVar[bool] = False
     convex: ClassVar[bool] = True
     dual: ClassVar[Dual] = LeastSquaresDual()
 
     def of_scores(self, scores: Array, y: Array) -> Array:
-        return squared_error(scores, y)
+        return (scores[..., 0] - y) ** 2 / 2
 
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-        return squared_error_slope(scores, y, weights)
+        residual = scores - y[..., None].astype(scores.dtype)
+        return residual[..., 0] ** 2 / 2, residual * weights[..., None].astype(scores.dtype)
 
     def prediction(self, scores: Array) -> Array:
         return scores[..., 0]

@@ -51,17 +51,6 @@ def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
     assert "B K = 20 x 64 = 1280" in one.paper
 
 
-def test_the_paper_counts_one_hidden_layer(digits: Path) -> None:
-    """Of a list of one as of a number, and not of two layers."""
-    for hidden, said in (([6], "6 x (64 + 10) = 444: 444"), ([6, 5], "and does not apply to one with 2")):
-        model = {"name": "mlp", "bias": False, "hidden": hidden}
-        one = of(
-            conditions(replay(digits, {"name": "ssca", "batch_size": 1} | SIZES, model=model)), "gradients", "server"
-        )
-        assert (one.unknowns, one.equations, one.verdict) == (64, 64, OPEN)
-        assert one.paper.endswith(said)
-
-
 def test_functions_of_constraints_are_more_equations(digits: Path) -> None:
     """(M + 1) d of the papers: two constraints send their gradients too."""
     found = replay(

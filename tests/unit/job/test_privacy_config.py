@@ -249,10 +249,10 @@ def test_who_knows_no_regularizer_says_so(algorithm: dict[str, Any], split: str)
 
     assert made(0.0).problem.regularizer is None
     with pytest.raises(UsageError) as caught:
-        made(0.25, regularizer={"name": "l0-ball", "nonzeros": 3})
+        made(0.25, regularizer={"name": "l1", "weight": 0.1})
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
         "[model] nonconvex_penalty = 0.25: this algorithm supports no penalty but l2; set nonconvex_penalty = 0, or "
         "take fedavg, scaffold or fedpdm, for data split by rows",
-        "[regularizer] L0Ball: this algorithm has no prox step; leave the table out, or take fedavg, scaffold or "
+        "[regularizer] L1: this algorithm has no prox step; leave the table out, or take fedavg, scaffold or "
         "fedpdm, for data split by rows",
     ]

@@ -250,14 +250,13 @@ def test_several_values_in_a_cell_are_their_sum(name: str, dtype: str) -> None:
     np.testing.assert_allclose(of_client(found, 0), of_client(expected, 0), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("hidden", [1, (2, 2)])
-def test_huge_hidden_values_beside_tiny_derivatives(hidden: Any) -> None:
+def test_huge_hidden_values_beside_tiny_derivatives() -> None:
     """Where the square of one underflows, the other's would make the product count as 0."""
-    objective, clip = MLP(hidden=hidden, activation="relu"), 1e-12
+    objective, clip = MLP(hidden=1), 1e-12
     model = objective.start(1, 2, np.random.default_rng(0), "float64")
     for size in 10.0 ** np.arange(90, 153):
         first, head = np.full(model.first.shape, size), map_leaves(np.ones_like, model.head)
-        head[-1][:] = [375 / size / len(head[-1]) ** len(head), 0.0]  # the other class has the probability exp(-375)
+        head[-1][:] = [375 / size, 0.0]  # the other class has the probability exp(-375)
         at = Parameters(first, head)
         X, weights = np.ones((1, 1, 1)), np.ones((1, 1))
         found = clipped_gradient(objective, at, X, np.zeros((1, 1), int), weights, clip)

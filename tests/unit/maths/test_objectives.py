@@ -47,8 +47,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "least-squares, bias": ("least-squares", {"bias": True}),
     "hinge, bias": ("hinge", {"bias": True}),
     "squared-hinge, bias": ("squared-hinge", {"bias": True}),
-    "mlp, squared error": ("mlp", {"hidden": 3, "loss_name": "squared-error"}),
-    "mlp, squared error, bias": ("mlp", {"hidden": 3, "loss_name": "squared-error", "bias": True}),
 }
 CLASSIFIERS = ["mlp", "mlp, bias", "softmax", "softmax, bias", "logistic", "logistic, bias"]  # by the cross-entropy
 every_objective = pytest.mark.parametrize("name", list(CASES))
@@ -234,20 +232,6 @@ def test_least_squares_loss(name: str) -> None:
     np.testing.assert_allclose(objective.predict(model.head, scores), expected, rtol=1e-12)
     losses = [(e - t) ** 2 / 2 for e, t in zip(expected, y, strict=True)]
     np.testing.assert_allclose(objective.loss(model.head, scores, y), losses)
-
-
-@pytest.mark.parametrize("name", ["mlp, squared error", "mlp, squared error, bias"])
-def test_squared_error_of_a_network(name: str) -> None:
-    objective = make(name)
-    model, (X, y, _) = model_of(objective), data(objective, ())
-    scores, head, expected = objective.scores(model.first, X), model.head, []
-    for x in X:
-        z = [float(x @ model.first[:, j]) + (float(head.hidden_bias[j]) if objective.bias else 0.0) for j in range(3)]
-        out = sum(z[j] / (1 + np.exp(-z[j])) * float(head.second[j, 0]) for j in range(3))
-        expected.append(out + (float(head.output_bias[0]) if objective.bias else 0.0))
-    np.testing.assert_allclose(objective.predict(head, scores), expected, rtol=1e-12)
-    np.testing.assert_allclose(objective.loss(head, scores, y), (np.array(expected) - y) ** 2 / 2, rtol=1e-12)
-    assert not objective.classifies
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from test_objectives import flat, unflat
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.objectives import Bias, BiasedOutput, Parameters
-from mpifed.maths.regularizers import L1, REGULARIZERS, Box, ElasticNet, GroupL1, L0Ball
+from mpifed.maths.regularizers import L1, REGULARIZERS, Box, ElasticNet, GroupL1
 
 CONVEX: dict[str, Any] = {
     "l1": L1(0.4),
@@ -25,7 +24,6 @@ CONVEX: dict[str, Any] = {
     "box, one side": Box(low=0.0),
 }
 every_convex = pytest.mark.parametrize("h", CONVEX.values(), ids=list(CONVEX))
-every_one = pytest.mark.parametrize("h", [*CONVEX.values(), L0Ball(4)], ids=[*CONVEX, "l0-ball"])
 HEADS: dict[str, Any] = {
     "none": (),
     "bias": Bias(np.empty(2)),
@@ -131,44 +129,14 @@ def test_values() -> None:
     assert GroupL1(0.5).value(model) == pytest.approx(0.5 * 2**0.5 * (5 + 1))
     assert Box(-4, 3).value(model) == 0
     assert Box(-3.9, 3).value(model) == Box(high=2.9).value(model) == np.inf
-    assert L0Ball(8).value(model) == 0
-    assert L0Ball(7).value(model) == np.inf
     large = map_leaves(lambda leaf: leaf.astype("f4") * np.float32(8e37), model)
     assert L1(1.0).value(large) == pytest.approx(12 * 8e37, rel=1e-6)  # above what float32 holds
-
-
-# --- the ball that is not convex ------------------------------------------------------------------------------------
-
-
-@every_head
-@pytest.mark.parametrize("nonzeros", [1, 3, 5, 8, 100])
-def test_the_nearest_of_all_supports(head: Any, nonzeros: int) -> None:
-    for seed in range(4):
-        u = model_with(head, seed, features=3)
-        values = flat(u)
-        found = L0Ball(nonzeros).prox(u, 0.7)
-        assert L0Ball(nonzeros).value(found) == 0
-        least = np.inf
-        for kept in combinations(range(values.size), min(nonzeros, values.size)):
-            x = np.zeros_like(values)
-            x[list(kept)] = values[list(kept)]
-            least = min(least, float(((values - x) ** 2).sum()))
-        assert float(((values - flat(found)) ** 2).sum()) == pytest.approx(least, abs=1e-15)
-
-
-def test_ties_go_to_the_first() -> None:
-    u = Parameters(np.array([[1.0, -2.0], [2.0, 0.5], [-1.0, 2.0]]), Bias(np.array([-2.0, 3.0])))
-    assert flat(L0Ball(1).prox(u, 1.0)).tolist() == [0, 0, 0, 0, 0, 0, 0, 3]
-    assert flat(L0Ball(3).prox(u, 1.0)).tolist() == [0, -2, 2, 0, 0, 0, 0, 3]
-    assert flat(L0Ball(5).prox(u, 1.0)).tolist() == [0, -2, 2, 0, 0, 2, -2, 3]
-    assert flat(L0Ball(6).prox(u, 1.0)).tolist() == [1, -2, 2, 0, 0, 2, -2, 3]
-    assert not flat(L0Ball(2).prox(map_leaves(np.zeros_like, u), 1.0)).any()
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------
 
 
-@every_one
+@every_convex
 @every_head
 def test_dtype_bits_and_inputs(h: Any, head: Any) -> None:
     u = map_leaves(lambda leaf: leaf.astype("f4"), model_with(head, 2))
@@ -185,16 +153,15 @@ def test_dtype_bits_and_inputs(h: Any, head: Any) -> None:
     assert isinstance(h.value(p), float)
 
 
-@every_one
+@every_convex
 def test_what_is_not_a_number_stays_so(h: Any) -> None:
     u = model_with(Bias(np.empty(2)))
     u.first[1, 1] = np.nan
     assert np.isnan(h.prox(u, 0.5).first[1, 1])
-    value = h.value(u)
-    assert not np.isfinite(value) or isinstance(h, L0Ball)
+    assert not np.isfinite(h.value(u))
 
 
-@pytest.mark.parametrize("h", [L1(0.0), ElasticNet(0.0, 0.0), GroupL1(0.0), Box(-99, 99), L0Ball(10)], ids=str)
+@pytest.mark.parametrize("h", [L1(0.0), ElasticNet(0.0, 0.0), GroupL1(0.0), Box(-99, 99)], ids=str)
 def test_nothing_is_done_by_nothing(h: Any) -> None:
     u = model_with(Bias(np.empty(2)))
     u.first[0] = 0
@@ -213,7 +180,7 @@ def test_a_box_of_float32() -> None:
 
 
 def test_the_table_of_regularizers() -> None:
-    assert {"l1": L1, "elastic-net": ElasticNet, "group-l1": GroupL1, "box": Box, "l0-ball": L0Ball} == REGULARIZERS
+    assert {"l1": L1, "elastic-net": ElasticNet, "group-l1": GroupL1, "box": Box} == REGULARIZERS
 
 
 def test_a_job_names_a_regularizer() -> None:
@@ -226,14 +193,12 @@ def test_a_job_names_a_regularizer() -> None:
         ({"name": "elastic-net", "weight": 1, "square_weight": 0.5}, ElasticNet(1.0, 0.5)),
         ({"name": "group-l1", "weight": 0.1}, GroupL1(0.1)),
         ({"name": "box", "low": 0}, Box(low=0.0)),
-        ({"name": "l0-ball", "nonzeros": 3}, L0Ball(3)),
     ):
         assert components.wrong_with(kind, table) == []
         assert components.make(kind, table) == expected
         assert components.make(kind, components.written_out(kind, table)) == expected
     for wrong in (
-        {"name": "l1"}, {"name": "l1", "weight": -0.1}, {"name": "l0-ball", "nonzeros": 0},
-        {"name": "l0-ball", "nonzeros": 1.5}, {"name": "box", "lower": 1.0},
+        {"name": "l1"}, {"name": "l1", "weight": -0.1}, {"name": "box", "lower": 1.0},
     ):  # fmt: skip
         (line,) = components.wrong_with(kind, wrong)
         assert line.startswith("[regularizer] ")

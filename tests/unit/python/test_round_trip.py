@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, Any] = {
     "server": {"server_optimizer": mf.ServerSGD(0.5, momentum=0.5, nesterov=True)},
 }
 MODELS: dict[str, Any] = {
-    "mlp": mf.MLP(hidden=3, activation="tanh", l2=0.01),
+    "mlp": mf.MLP(hidden=3, l2=0.01),
     "softmax": mf.Softmax(l2=0.01, nonconvex_penalty=0.1),
     "one-vs-rest": mf.OneVsRest(bias=False),
     "hinge": mf.Hinge(l2=0.2),
@@ -47,7 +47,6 @@ PENALTIES: dict[str, Any] = {
     "elastic-net": mf.ElasticNet(0.01, square_weight=0.1),
     "group-l1": mf.GroupL1(0.01),
     "box": mf.Box(0.1),
-    "l0-ball": mf.L0Ball(2),
 }
 FUNCTIONS: dict[str, Any] = {
     "loss": mf.Loss(classes=(0,)),

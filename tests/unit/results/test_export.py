@@ -24,7 +24,7 @@ from mpifed.files.run_folder import summary
 def job_of(data: Path) -> dict[str, Any]:
     return {
         "name": "exported", "rounds": 2, "data": {"path": str(data)},
-        "model": {"name": "mlp", "hidden": [6, 5], "activation": "relu"},
+        "model": {"name": "mlp", "hidden": 6},
         "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.2}},
     }  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_all_bits_by_name(form: str, run: Path, tmp_path: Path) -> None:
         arrays, about = read(file)
         assert model_sha256(arrays) == summary(run)["model_sha256"] == about.pop("model_sha256")
         assert about == {"name": "exported", "rounds": "2"}
-    assert {"head.layer1.bias", "head.layer2.weight", "head.output.weight"} < set(arrays)
+    assert {"first", "head.second", "head.hidden_bias"} < set(arrays)
     assert sorted(path.name for path in run.rglob("*")) == before  # the folder is the run's
     assert not list(tmp_path.rglob("*.new"))
 

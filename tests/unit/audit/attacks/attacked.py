@@ -17,7 +17,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 } | {
     "mlp": ("mlp", {"hidden": 24}),
     "network, bias": ("mlp", {"hidden": 24, "bias": True}),
-    "two hidden layers": ("mlp", {"hidden": (24, 16), "bias": True, "activation": "tanh"}),
     "softmax, bias": ("softmax", {"bias": True}),
     "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
 }
