@@ -19,8 +19,16 @@ def record_of(named: Mapping[str, Any]) -> Any:
     for name, leaf in named.items():
         field, _, rest = name.partition(".")
         parts.setdefault(field, {})[rest] = leaf
-    kind: Any = namedtuple("Record", parts)  # type: ignore[misc]
+    fields: Any = namedtuple("Record", parts)  # type: ignore[misc]
+    kind: Any = type("Record", (fields,), {"__getattr__": _absent})
     return kind(*map(record_of, parts.values()))
+
+
+def _absent(record: Any, name: str) -> tuple[()]:
+    """A field that a method does without is (), of which `mpifed.testing` has no name."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return ()
 
 
 def together(clients: Sequence[Mapping[str, Any]]) -> Any:
