@@ -52,7 +52,7 @@ class Counting(Aggregator):
         for measurement in measures:
             play(measurement.exchanges, measurement.start(self._server), [], self._everybody, self)
 
-    def serve(self, exchange: Exchange, method: Callable[..., Any], *arguments: Any) -> Any:
+    def serve(self, exchange: Exchange, method: Callable[..., Any], *arguments: Any) -> Any:  # of any exchange
         """The server's part; its state as it was where a method refuses a sum of zeros."""
         with suppress(MpifedError, ArithmeticError, np.linalg.LinAlgError), np.errstate(all="ignore"):
             return super().serve(exchange, method, *arguments)
