@@ -164,7 +164,7 @@ class _Unpacked(io.RawIOBase):
 
 
 @contextmanager
-def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
+def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:  # of bytes or text
     """The content of a regular file, unpacked if its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
 
     Raises DataError when there is no such file, or it cannot be unpacked.
