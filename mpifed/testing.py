@@ -1,7 +1,8 @@
 """Play a job round by round and look inside; test classes of one's own, as `mpifed.run` would use them.
 
 Arrays are copies in host memory, by the dotted names of fields. Rounds count from 1, as in a history; the start is
-round 0. What is played has the bits of `mpifed run`, where that computes with one thread.
+round 0. What is played has the bits of `mpifed run`, where that computes with one thread. Records of whatever method is
+played are `Any` here.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ class _Listening:
     def __getattr__(self, name: str) -> Any:  # all that `play` needs beside these two
         return getattr(self.aggregator, name)
 
-    def serve(self, exchange: Exchange, function: Callable[..., Any], *given: Any) -> ServerRecord:
+    def serve(self, exchange: Exchange, function: Callable[..., Any], *given: object) -> ServerRecord:
         _pure(exchange.name, function, *given)
         return self.aggregator.serve(exchange, function, *given)
 
@@ -225,7 +226,7 @@ def _rounds(job: Job, at: Ready, aggregator: Any, rounds: int, measured: int = 0
         yield _played(at, index + 1, server, clients, columns)
 
 
-def _played(at: Ready, round: int, server: Any, clients: States, columns: dict[str, float | None]) -> Played:
+def _played(at: Ready, round: int, server: ServerRecord, clients: States, columns: dict[str, float | None]) -> Played:
     aggregator, transport = at.aggregator, at.aggregator.transport
     kept = [(_named(clients[i]), len(block.shards)) for i, block in enumerate(aggregator.blocks)]
     own = [{name: leaf[j] for name, leaf in named.items()} for named, n in kept for j in range(n)]
@@ -239,7 +240,7 @@ def _named(record: Any) -> Named:
     return {name: np.array(on_host(leaf)) for name, leaf in leaves(record)}
 
 
-def _pure(name: str, function: Callable[..., Any], *given: Any) -> Any:
+def _pure(name: str, function: Callable[..., Any], *given: object) -> Any:
     """What it gives; AssertionError if it changes what it is given, or gives other bits the second time."""
     records = [one for one in given if isinstance(one, np.ndarray | tuple)]
     before = [_bits(one) for one in records]
