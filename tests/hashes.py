@@ -42,7 +42,7 @@ CHOOSING = ("GLIBC_TUNABLES", "MKL_", "ONEDNN_", "XLA_")  # variables whose effe
 PARTS = ("families", "fedpdm", "heterogeneous", "hyfdca", "mcmahan", "others", "ssca")
 MOVES = 5  # runs whose data are moved by one ulp
 TIMES = 10  # a value may differ by so many times their spread,
-LEAST = 2.0**-23  # at least by one ulp of float32, in which models are; relative
+LEAST = 2.0**-23  # which counts as one ulp of float32 at least, in which models are; relative
 MOST = 0.01  # a row ends where that is more; relative
 
 
@@ -287,7 +287,7 @@ def reference_values(
         pairs = []
         for at, value in enumerate(values):
             runs = [value, *(one[measure][at] for one in shifted)]
-            tolerance = max(TIMES * (max(runs) - min(runs)), LEAST * abs(value))
+            tolerance = TIMES * max(max(runs) - min(runs), LEAST * abs(value))
             if tolerance > MOST * abs(value):
                 break
             pairs.append([float(f"{value:.10g}"), float(f"{tolerance:.2g}")])
