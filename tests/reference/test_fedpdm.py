@@ -13,7 +13,7 @@ import pytest
 from lengths import covering
 from loops import PRIVATE, gradient_of, local_job, minibatches, present, rows_of, start_of
 from paper import make_data, model_flat, step_size
-from prepared import played
+from product import played
 from records import flat
 from whole_runs import run
 

@@ -34,7 +34,6 @@ def test_a_key_of_many_models_is_told_once() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("loss", ["loss (term)", "[model: mlp]"]),  # a term, and a key of a model whose field is called otherwise
         ("fedavg.batch_size", ["Rows in a minibatch"]),
         ("aggregation.security", ["pairwise masks"]),
         ("train_loss", ["train_loss (column)"]),
