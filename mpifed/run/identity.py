@@ -88,8 +88,15 @@ class Identity(NamedTuple):
 
 
 def check_same_data(run_dir: Path, data: ShardFolder) -> None:
-    """UsageError where a run was trained on other data; that is not known of a private one."""
-    trained = read_run(run_dir).get("data_sha256")
+    """UsageError where a run was trained on other data; of a private one, where they were made after it began."""
+    about = read_run(run_dir)
+    trained, started = about.get("data_sha256"), about.get("started") or ""
+    made = str(data.provenance.get("created", ""))
+    if trained is None and made > started:
+        raise UsageError(
+            f"{run_dir}: began at {started}, and {data.path} was made at {made}: they may be other data, since no digest "
+            "of private data is kept; put the folder of before back, or train anew"
+        )
     if trained not in (None, data.sha256):
         raise UsageError(
             f"{run_dir}: was trained on other data than {data.path} holds now (SHA-256 {_short(trained)} then, "

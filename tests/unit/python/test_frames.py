@@ -314,6 +314,17 @@ def test_a_model_does_not_take_the_scaling_of_other_data(here: Path) -> None:
     assert np.array_equal(mf.load("r").predict(X), before)
 
 
+def test_a_private_model_does_not_take_the_scaling_of_data_made_after_it(here: Path) -> None:
+    data = From.from_arrays(X, Y, clients=2, scale="standard", out="d")
+    run = trained(data, rounds=1, privacy=mf.Privacy(clip=1.0, noise_multiplier=1.0, delta=1e-5), out="r")
+    assert run.predict(X).shape == Y.shape
+    about = json.loads(Path("r/run.json").read_text())
+    del about["sha256"]
+    Path("r/run.json").write_text(json.dumps(about | {"started": "2000-01-01T00:00:00+00:00"}))
+    with pytest.raises(mf.UsageError, match=r"r: began at 2\S+, and .*d was made at 2\S+: they may be other data"):
+        mf.load("r").predict(X)
+
+
 def test_runs_on_other_data_at_one_path_are_no_seeds(here: Path) -> None:
     for seed, scale in ((1, 1), (2, 1), (3, 5)):
         From.from_arrays(X * scale, Y, clients=2, out="d", overwrite=True)
