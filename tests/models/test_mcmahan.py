@@ -67,12 +67,12 @@ def test_a_small_whole(digits: Path, tmp_path: Path) -> None:
     rows = tuple(row for row in ROWS if row.epochs == 1 and row.batch == 10)
     rates: dict[int | None, list[float]] = {10: [0.1, 1e30]}
     plan = Plan(tmp_path, 2, 1, changes=changes, rows=rows, tune=True, rates=rates)
-    text, pictures = finish(plan)
-    assert "2NN, E = 1, B = 10, IID: 97 % after 87 rounds" in text and "**open**" in text
-    assert "| cnn-e1-b10-shards | 0.1 | 1 |" in text
+    curves, rounds, *pictures = finish(plan)
     assert {path.name for path in pictures} == {"accuracy.png", "accuracy.pdf"}
-    lines = (tmp_path / "accuracy.csv").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 1 + 4 * 3
+    lines = curves.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 4 * 3 and rounds.read_text(encoding="utf-8").count(",87,0,") == 1
+    assert len(list((tmp_path / "rates").rglob("history.csv"))) == 4 * 2
     histories = sorted(tmp_path.rglob("history.csv"))
     before = [path.stat().st_mtime_ns for path in histories]
-    assert finish(plan)[0] == text and [path.stat().st_mtime_ns for path in histories] == before
+    assert finish(plan)[0] == curves and [path.stat().st_mtime_ns for path in histories] == before
+    assert curves.read_text(encoding="utf-8").splitlines() == lines
