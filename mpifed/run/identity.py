@@ -94,7 +94,7 @@ def check_same_data(run_dir: Path, data: ShardFolder) -> None:
     made = str(data.provenance.get("created", ""))
     if trained is None and made > started:
         raise UsageError(
-            f"{run_dir}: began at {started}, and {data.path} was made at {made}: they may be other data, since no digest "
+            f"{run_dir}: began at {started}, and {data.path} was made at {made}: they may be other data, as no digest "
             "of private data is kept; put the folder of before back, or train anew"
         )
     if trained not in (None, data.sha256):
