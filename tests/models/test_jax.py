@@ -14,9 +14,6 @@ from records import bare_leaves, flat
 from jobs.examples.own_jax import Tanh
 from mpifed.core.record import map_leaves
 from mpifed.files.run_folder import summary
-from mpifed.maths.checks.examined import Examined
-from mpifed.maths.checks.networks import examine_network
-from mpifed.maths.checks.objectives import Task
 from mpifed.maths.clipping import clipped_gradient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,17 +80,12 @@ def _first(record: Any) -> Any:
     return map_leaves(lambda leaf: leaf[:1], record)
 
 
-def test_the_checks_of_own_classes_find_it_right() -> None:
-    X, targets = np.random.default_rng(1).standard_normal((1, 6, 5)), np.arange(6) % 3
-    task = Task(5, 3, "float32", True, X, targets, (1,), lambda: np.random.default_rng(2))
-    assert examine_network(Examined(Tanh(), lambda value: value), task) == 4  # of each parameter
-
-
 @pytest.mark.launch
 def test_one_hash_on_any_number_of_ranks(digits: Path, launch: Any, tmp_path: Path) -> None:
     """With XLA's threads and without."""
     settings = (f"data.path={digits}", "rounds=20", "record.evaluate_every=10")
     changes = [word for setting in settings for word in ("--set", setting)]
+    assert launch(None, "check", JOB, *changes, cwd=ROOT).code == 0  # a right class
     found = []
     threads = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}
     for name, ranks, env in (("1", 1, {}), ("3", 3, {}), ("threads", 1, threads)):
