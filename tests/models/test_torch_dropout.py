@@ -27,8 +27,8 @@ from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.files.history import read_history
-from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
+from mpifed.maths import laws
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import TorchNetwork
 from mpifed.maths.objectives.torch_dropout import DropoutMasks
@@ -171,18 +171,6 @@ def test_layers_give_what_pytorch_s_give(layer: nn.Module, shape: tuple[int, ...
         assert bool(alike) == (type(layer).__name__ in whole or layer.p == 1)
 
 
-def test_a_copy_of_a_module_has_masks_of_its_own() -> None:
-    import copy
-
-    net = nn.Sequential(nn.Dropout())
-    DropoutMasks(net, (64,))
-    other = copy.deepcopy(net)
-    x = torch.from_numpy(with_seeds(np.ones((1, 2, 64)), seeds([[0, 1]]))[0])
-    assert torch.equal(net(x), other(x))
-    with pytest.raises(RuntimeError, match="outside of the module's forward"):
-        other[0](x[:, :64])
-
-
 def test_hooks_of_the_module_get_samples_without_seeds() -> None:
     net, met = nn.Sequential(nn.Flatten(), nn.Dropout()), []
     net.register_forward_pre_hook(lambda net, given: met.append(given[0].shape))
@@ -195,20 +183,9 @@ def test_hooks_of_the_module_get_samples_without_seeds() -> None:
 
 
 @every_kind
-def test_gradients_are_finite_differences_with_the_masks_held(objective: TorchNetwork) -> None:
-    own, X, y, weights = task(objective)
-    rng = np.random.default_rng(6)
-    direction = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), own)
-
-    def value(step: float) -> float:
-        at = map_leaves(lambda leaf, along: leaf + step * along, own, direction)
-        return float((weights * objective.loss(at.head, objective.scores_of(at, X), y)).sum())
-
-    claim = float(flat(objective.gradient(own, X, y, weights)) @ flat(direction))
-    assert (value(1e-6) - value(-1e-6)) / 2e-6 == pytest.approx(claim, rel=1e-6)
-    scores, backward = objective.forward(own, X)
-    late = flat(backward(objective.slope(own.head, scores, y, weights))) @ flat(direction)
-    assert late == pytest.approx(claim, rel=1e-9)
+def test_laws_with_the_masks_held(objective: TorchNetwork) -> None:
+    problem = Problem(objective, "rows", np.array([8]), 8, 64, 10, "float32")
+    laws.check_function(laws.ModelFunction(objective), problem, np.random.default_rng(6), True)
 
 
 @every_kind
@@ -248,20 +225,6 @@ def test_one_record_changes_its_own_part_alone(objective: TorchNetwork) -> None:
 
     np.testing.assert_allclose(moved, part(other, labels) - part(X, y), rtol=1e-7, atol=1e-15)
     assert 0 < np.linalg.norm(moved) <= 2 * clip
-
-
-@every_kind
-def test_clients_do_not_depend_on_their_neighbours(objective: TorchNetwork) -> None:
-    own, X, y, weights = task(objective, "float32")
-    together = objective.gradient(own, X, y, weights)
-    for i in range(N):
-        alone = objective.gradient(map_leaves(lambda leaf: leaf[[i]], own), X[[i]], y[[i]], weights[[i]])  # noqa: B023
-        for one, all_ in zip(bare_leaves(alone), bare_leaves(together), strict=True):
-            assert one[0].tobytes() == all_[i].tobytes()
-    stepped = map_leaves(lambda leaf: leaf.copy(), own)
-    objective.local_step([1.0] * len(own.head))(stepped, X, y, weights)
-    for one, w, g in zip(bare_leaves(stepped), bare_leaves(own), bare_leaves(together), strict=True):
-        assert one.tobytes() == (w + g).tobytes()
 
 
 @every_kind
@@ -347,20 +310,6 @@ def test_plain_masked_encrypted_and_resumed(
     for rounds in ("1", "2", "3"):
         resumed = sha(launch, path, out, "--set", f"rounds={rounds}", *(["--resume"] if out.exists() else []))
     assert found == {resumed}
-
-
-def test_fused_steps_have_the_masks_of_single_ones(
-    digits: Path, launch: Any, write_job: Any, tmp_path: Path, here: None
-) -> None:
-    """Products over several clients' minibatches round otherwise, and that is all."""
-    models = []
-    for arithmetic in ("exact", "exact-blocks"):
-        job = job_of(digits, algorithm=METHODS[0], aggregation={"arithmetic": arithmetic})
-        path = write_job(tmp_path / f"{arithmetic}.toml", job | {"data": {"path": str(digits), "block": 4}})
-        sha(launch, path, tmp_path / arithmetic)
-        models.append(read_model(tmp_path / arithmetic / "model.h5"))
-    for name, leaf in models[0].items():
-        np.testing.assert_allclose(leaf, models[1][name], rtol=1e-4, atol=1e-5)
 
 
 def test_it_trains_and_is_exported_for_the_plain_module(
