@@ -91,17 +91,20 @@ def refuse_own_by_shapes(job: Job, problem: Problem, transport: Transport, devic
         if part.table == "model" and _is_clipped(job, problem):
             laws.check_alone(_function(part, problem), laws.trial(problem, rng, "float64"), True)
 
-    with agreed(transport):
-        _refuse_own(job, problem, check)
+    if _own_parts(job, problem):
+        with agreed(transport):
+            _refuse_own(job, problem, check)
+
+
+def _own_parts(job: Job, problem: Problem) -> list[JobPart]:
+    return [one for one in parts_of(job, problem) if type(one.part).__module__.partition(".")[0] != "mpifed"]
 
 
 def _refuse_own(job: Job, problem: Problem, check: Callable[[JobPart], None]) -> None:
     wrong = list[str]()
     with restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for part in parts_of(job, problem):
-            if type(part.part).__module__.partition(".")[0] == "mpifed":
-                continue
+        for part in _own_parts(job, problem):
             try:
                 check(part)
             except NotImplementedError:  # a method that this job does not need, as a gradient where duals suffice

@@ -33,6 +33,12 @@ class Hidden(NeuralNetwork):
         return hidden @ v, back
 
 
+class Values(Hidden):
+    """Real targets."""
+
+    loss_name = "mse"
+
+
 @dataclass(frozen=True)
 class Dropping(Hidden):
     """Half of the hidden units, by the seeds that stand behind the features in training."""

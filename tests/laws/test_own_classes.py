@@ -171,6 +171,7 @@ RIGHT: list[tuple[str, dict[str, Any]]] = [
     ("regression", {"model": {"name": "jobs.examples.own_objective:Huber", "delta": 0.01}}),
     ("columns", {"model": {"name": "jobs.examples.own_objective:Huber"}}),
     ("digits", {"model": {"name": "own_networks:Hidden"}}),
+    ("regression", {"model": {"name": "own_networks:Values"}}),
     ("digits", {"model": {"name": "own_networks:Dropping"}, "privacy": PRIVATE}),
     *(
         ("digits", {"model": SOFTMAX, "regularizer": {"name": f"own_functions:{name}"}})
