@@ -84,8 +84,8 @@ def run(
     budget, and with 1 if too many clients left in each of the [participation] attempts.
 
     Before round 0 the job's own classes, "module:Class" of [model], [minimize], [[constraint]] and [regularizer],
-    are tested on a few rows: gradients against finite differences, a proximal operator by its inequality, and the
-    properties that they declare. An error in one ends the run with 2.
+    are called once: wrong shapes, dtypes and, with [privacy], wrong norms for clipping end the run with 2. Their
+    derivatives and what they declare are tested by mpifed check.
 
     --resume needs the data that the run began with, in any folder, and the same own sources and libraries, unless
     --accept-changed is given; run.json then lists the changes.
@@ -105,7 +105,9 @@ def run(
 def check(job: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> None:
     """Check a job: what it will send, to whom, who learns what, and what a private one spends; nothing is trained.
 
-    A job that has own classes, "module:Class", is code: to check it is to import their modules.
+    A job that has own classes, "module:Class", is code: to check it is to import their modules. Of [model],
+    [minimize], [[constraint]] and [regularizer] they are tested at random points: gradients against finite
+    differences, samples alone against samples together, `convex`, and a proximal operator by its inequality.
     """
     if job.is_dir():
         raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")

@@ -25,20 +25,19 @@ from mpifed.comm.transport import MPITransport
 from mpifed.core.device import host_record
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Exchange, ServerRecord, States, fields_of, play
-from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves, on_host, take, unflat
+from mpifed.core.record import Array, Record, leaves, on_host, take
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable
 from mpifed.job.job import Job as Job
 from mpifed.job.participation import is_secure, next_attempt, next_round, round_of
+from mpifed.maths.laws import ROUNDING, pure
 from mpifed.run.evaluation import measure
+from mpifed.run.own_classes import JobPart, check_by_laws, parts_of
 from mpifed.run.setup import Ready, prepare
 from mpifed.shards.store import open_federation
 
 Named: TypeAlias = dict[str, Array]  # arrays by the dotted names of fields, as "head.bias"
 AnyJob: TypeAlias = "Job | ReadOnlyTable | str | Path"  # a checked job, its table, or its file
-_STEPS = 10.0 ** -np.arange(1.0, 7.0)
-_ROUNDING = 1e-5  # of a sum in float32, relative; and of a difference quotient
-_SHAPE = 5, 20  # random models, rows for each
 
 
 class Played(NamedTuple):
@@ -128,46 +127,28 @@ def check_algorithm(job: AnyJob, rounds: int = 3) -> None:
 
 
 def check_model(job: AnyJob) -> None:
-    """Test gradients of the job's model by differences of its losses, at random models and rows.
+    """Test the job's model, and its terms, at random models and rows; AssertionError says what does not hold.
 
-    AssertionError says what came and what was expected.
+    Gradients are those of differences of losses, a sample and a client count as they would alone (each gradient clipped
+    too, if the job is private), a second call gives the same bits, and `convex` holds where it is said.
     """
-    checked, at = _prepared(job)
-    problem, rng = at.algorithm.problem, np.random.default_rng(checked.seed)
-    model, y = problem.objective, np.resize(at.data.shard(0, in_memory=True).y, _SHAPE)
-    like = model.start(problem.features, problem.outputs, rng, "float64")
-    models = map_leaves(lambda leaf: leaf + 0.3 * rng.standard_normal((len(y), *leaf.shape)), like)
-    along = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), models)
-    X, weights = rng.standard_normal((*_SHAPE, problem.features)), rng.uniform(0, 1, _SHAPE)
-    slopes = _pure("gradient()", model.gradient, models, X, y, weights)
-    _must_be_alike(checked, "model", "what gradient() gives", _named(slopes), _named(models))
-
-    def losses(step: float) -> Any:  # [n]
-        ends = map_leaves(lambda leaf, way: leaf + step * way, models, along)
-        return (weights * model.loss(ends.head, model.scores_of(ends, X), y)).sum(axis=1)
-
-    quotients = np.array([(losses(step) - losses(-step)) / (2 * step) for step in _STEPS])
-    products = map_leaves(lambda slope, way: (slope * way).reshape(len(y), -1).sum(axis=1), slopes, along)
-    claimed = np.sum(bare_leaves(products), axis=0)
-    apart = np.abs(quotients - claimed).min(axis=0)
-    if not (apart <= 1e-3 * np.abs(claimed) + _ROUNDING).all():
-        _refuse(checked, "model", f"along random directions {claimed} by gradient(), {quotients} by differences")
+    _check_parts(job, lambda part: part.table != "regularizer")
 
 
 def check_regularizer(job: AnyJob) -> None:
     """Test that the prox of the job's regularizer is a minimizer, against other points; AssertionError if not."""
-    checked, ready = _prepared(job)
-    problem, rng, regularizer = ready.algorithm.problem, np.random.default_rng(checked.seed), checked.make_regularizer()
-    assert regularizer is not None, "[regularizer]: missing, and so there is nothing to check"
-    like = problem.objective.start(problem.features, problem.outputs, rng, "float64")
+    _check_parts(job, lambda part: part.table == "regularizer")
 
-    for step in (0.01, 0.1, 1.0, 10.0):
-        at = flat(like) + rng.standard_normal(len(flat(like)))
-        best = flat(_pure("prox()", regularizer.prox, unflat(at, like), step))
-        points = [best, at, *(best + 10.0**-k * rng.standard_normal(len(at)) for k in range(6))]
-        costs = [regularizer.value(unflat(x, like)) + ((x - at) ** 2).sum() / (2 * step) for x in points]
-        if min(costs) < costs[0] - 1e-9 * (1 + abs(costs[0])):
-            _refuse(checked, "regularizer", f"prox(), step {step}: the cost {costs[0]}, elsewhere {min(costs)}")
+
+def _check_parts(job: AnyJob, chosen: Callable[[JobPart], bool]) -> None:
+    checked, ready = _prepared(job)
+    parts = list(filter(chosen, parts_of(checked, ready.algorithm.problem)))
+    assert parts, "[regularizer]: missing, and so there is nothing to check"
+    for part in parts:
+        try:
+            check_by_laws(part, checked, ready.algorithm.problem)
+        except AssertionError as error:
+            raise AssertionError(f"{part.place}: {error}") from error
 
 
 class _Listening:
@@ -180,7 +161,7 @@ class _Listening:
         return getattr(self.aggregator, name)
 
     def serve(self, exchange: Exchange, function: Callable[..., Any], *given: object) -> ServerRecord:
-        _pure(exchange.name, function, *given)
+        pure(exchange.name, function, *given)
         return self.aggregator.serve(exchange, function, *given)
 
     def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
@@ -189,7 +170,7 @@ class _Listening:
             for few in who[:, None] if exchange.one_by_one else (who,):
                 state = host_record(take(clients[i], few))
                 given = state, host_record(question), self.blocks[i].only(few), now
-                _, upload = _pure(exchange.name, exchange.answer, *given)
+                _, upload = pure(exchange.name, exchange.answer, *given)
                 answers.append(_named(upload))
         after, total = self.aggregator.tally(exchange, clients, question, now)
         whole = not exchange.stale and now.leaving is None
@@ -201,7 +182,7 @@ class _Listening:
             self.sent[f"{exchange.name}/{name}"] = each
             if name in totals:
                 apart = np.abs(each.sum(axis=0, dtype="f8") - totals[name]).max(initial=0.0)
-                if apart > len(each) * (field.scale + _ROUNDING * np.abs(each).max(initial=0.0)):
+                if apart > len(each) * (field.scale + ROUNDING * np.abs(each).max(initial=0.0)):
                     raise AssertionError(f"{exchange.name}: the sum of {name} is {apart:g} from that of its answers")
         return after, total
 
@@ -238,23 +219,6 @@ def _played(at: Ready, round: int, server: ServerRecord, clients: States, column
 
 def _named(record: Any) -> Named:
     return {name: np.array(on_host(leaf)) for name, leaf in leaves(record)}
-
-
-def _pure(name: str, function: Callable[..., Any], *given: object) -> Any:
-    """What it gives; AssertionError if it changes what it is given, or gives other bits the second time."""
-    records = [one for one in given if isinstance(one, np.ndarray | tuple)]
-    before = [_bits(one) for one in records]
-    first, again = _bits(function(*given)), function(*given)
-    if [_bits(one) for one in records] != before:
-        raise AssertionError(f"{name}: its function changes what it is given; work on a copy")
-    if _bits(again) != first:
-        raise AssertionError(f"{name}: its function gives other bits the second time; draw from now.rng")
-    return again
-
-
-def _bits(record: Any) -> list[bytes]:
-    parts = record if type(record) is tuple else (record,)
-    return [np.asarray(leaf).tobytes() for part in parts for leaf in bare_leaves(part)]
 
 
 def _must_be_alike(job: Job, table: str, what: str, came: Named, expected: Named) -> None:

@@ -34,6 +34,7 @@ from mpifed.privacy.calibration import settle
 from mpifed.privacy.protection import warnings_of
 from mpifed.privacy.spending import without_epsilon
 from mpifed.run.observation import checked_observers
+from mpifed.run.own_classes import refuse_own_by_laws
 from mpifed.run.setup import cells_of, measures_of, problem_of, tests_clients
 from mpifed.shards import store
 from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
@@ -53,6 +54,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     data = store.open_federation(job.data.path)
     host = place(data.counts, job.data.block, ranks, job.dedicated).hosts  # [N] each client's rank
     algorithm = algorithm_of(job, data)
+    refuse_own_by_laws(job, algorithm.problem)
     measures = measures_of(job, algorithm) if goals.measured(job) else ()
     counting = Counting(job, algorithm)
     counting.measure(measures)

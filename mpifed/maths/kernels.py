@@ -1,10 +1,9 @@
 """Kernels: elementwise functions in one pass over device memory, each with its counterpart in NumPy.
 
 A kernel is a few lines of C++ between declared inputs and outputs; CuPy makes them a loop over the output. The sources
-are plain C++ without CUDA's extensions, so that they can be tested on the host as well. They are compiled without
-fused multiply-add: sums and products round as NumPy's do, and results differ from the CPU's only where exp, tanh and
-log of the two libraries do, by a unit in the last place. No kernel adds floating-point numbers atomically, so that
-results are reproducible bit for bit on one kind of device.
+are plain C++ without CUDA's extensions, compiled without fused multiply-add: sums and products round as NumPy's do, and
+results differ from the CPU's only where exp, tanh and log of the two libraries do, by a unit in the last place. No
+kernel adds floating-point numbers atomically, so that results are reproducible bit for bit on one kind of device.
 """
 
 from __future__ import annotations

@@ -54,8 +54,7 @@ class RunLoop:
         observation: Observation,
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
-        self.ready: Ready = prepare(job, transport, cache, header, check=True)
-        self.notes = list(self.ready.notes)
+        self.ready: Ready = prepare(job, transport, cache, header)
         self.ready.aggregator.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges = self.ready.algorithm.exchanges
@@ -297,7 +296,7 @@ class RunLoop:
             ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)
         if ready.client_tests is None:
             (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it
-        notes = [*self.notes, *data_warnings(self.job, ready.data)]
+        notes = list(data_warnings(self.job, ready.data))
         return Results(
             self.job, ready.algorithm, self.out, self.reporter, self.observation, ledger, self.identity,
             ready.aggregator.device, notes,

@@ -59,7 +59,7 @@ class Results:
         self.history: History | None = None  # None until it is opened
         self.about: Table = {}  # the keys of run.json that do not change in each round
         self.device = device or Device()  # of rank 0
-        self.notes = notes  # on classes of the user's that were not tested, and on the data
+        self.notes = notes  # on the data
         self._infinite = without_epsilon(algorithm)
 
     def resume(self, done: Progress) -> Table:

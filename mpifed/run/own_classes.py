@@ -1,11 +1,8 @@
-"""Tests of the user's own model, terms and regularizer before a run begins.
+"""Classes of the user's own: a run compares shapes, `mpifed check` and `mpifed.testing` try laws.
 
-The rank that hosts the first client runs them, and all ranks end alike, so the result does not depend on the number of
-ranks. Samples are the first rows of that client, with random classes, since a loss must be right for each. In a private
-run, and where sums are masked or encrypted, the rows are random too: otherwise whether a run begins, and its error,
-would depend on the records, which no epsilon covers. So are the features of columns and cells, where no client has all.
-Random numbers come from a stream of their own, and the global generators are restored: no bit of the run depends on the
-tests. What is tested, and how often, depends on shapes alone.
+Where a job is private, a run also tries that each sample's gradient is clipped as it would be alone, on which epsilon
+rests. Features, classes and targets are random, from a stream of their own, and the global generators are restored: no
+bit of the run depends on it, no record is read, and all ranks find the same.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -23,27 +20,18 @@ from mpifed.comm.transport import Transport
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.core.protocols import Model
-from mpifed.core.record import Array
-from mpifed.core.roster import Roster
+from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
-from mpifed.maths.checks.examined import Broken, Examined, belongs_to_mpifed
-from mpifed.maths.checks.networks import examine_network
-from mpifed.maths.checks.objectives import Task, examine_objective, examine_term
-from mpifed.maths.checks.points import SAMPLES
-from mpifed.maths.checks.regularizers import examine_regularizer
-from mpifed.maths.objectives import NeuralNetwork
-from mpifed.maths.sparse import DeviceRows
+from mpifed.maths import laws
+from mpifed.maths.clipping import clippable
 from mpifed.run.agreement import agreed
 
 _PURPOSE = "checks of own classes"
-_STORED = 8  # values of a random sparse row
-UNTRIED = "{}: was tested before the run, but nothing could be compared, so it may be right or wrong"
 
 
-class Own(NamedTuple):
-    """A part of the job whose class is the user's."""
+class JobPart(NamedTuple):
+    """A model, term or regularizer of a job."""
 
     table: str  # as "constraint 1"
     name: str  # as the job has it, "mine:Rate"
@@ -55,82 +43,84 @@ class Own(NamedTuple):
         return f'[{self.table}] name = "{self.name}"'
 
 
-def own_parts(job: Job, problem: Problem) -> list[Own]:
-    """The model, terms and regularizer whose classes are not mpifed's."""
-    parts = [Own("model", job.model["name"], problem.objective)]
-    parts.append(Own("minimize", job.minimize["name"], problem.minimize))
+def parts_of(job: Job, problem: Problem) -> list[JobPart]:
+    """The model, terms and regularizer."""
+    parts = [JobPart("model", job.model["name"], problem.objective)]
+    parts.append(JobPart("minimize", job.minimize["name"], problem.minimize))
     for number, (table, constraint) in enumerate(zip(job.constraint, problem.constraints, strict=True), 1):
-        parts.append(Own(f"constraint {number}", table["name"], constraint.term))
+        parts.append(JobPart(f"constraint {number}", table["name"], constraint.term))
     if job.regularizer is not None:
-        parts.append(Own("regularizer", job.regularizer["name"], problem.regularizer))
-    return [own for own in parts if own.part is not None and not belongs_to_mpifed(type(own.part))]
+        parts.append(JobPart("regularizer", job.regularizer["name"], problem.regularizer))
+    return [part for part in parts if part.part is not None]
 
 
-def check_own_classes(job: Job, problem: Problem, transport: Transport, blocks: Roster, device: Device) -> list[str]:
-    """Test the user's classes; notes on what could not be tested, on every rank. Collective.
-
-    Raises
-    ------
-    UsageError
-        on every rank, when a class fails a test.
-    """
-    own = own_parts(job, problem)
-    if not own:
-        return []
-    with agreed(transport):
-        hosts_first = len(blocks) > 0 and int(blocks.first[0]) == 0
-        task = _task(job, problem, blocks) if hosts_first else None
-        notes = _tried(own, problem.objective, task, device) if task is not None else []
-    gathered = transport.gather(notes)
-    all_notes: list[str] = transport.share(None if gathered is None else [note for part in gathered for note in part])
-    return all_notes
+def check_shapes(part: JobPart, problem: Problem, rng: Generator, device: Device | None = None) -> None:
+    """AssertionError where shapes, dtypes or the start are not as they should be; in memory, or on the device."""
+    if part.table == "model":
+        laws.check_start(problem, rng)
+    at = laws.trial(problem, rng, problem.dtype)
+    if part.table == "regularizer":
+        laws.check_prox_shapes(part.part, map_leaves(lambda leaf: leaf[0], at.model))
+    else:
+        laws.check_shapes(_function(part, problem), device.record(at) if device is not None else at)
 
 
-def _tried(parts: list[Own], objective: Model, task: Task, device: Device) -> list[str]:
-    """Notes on what could not be tested; UsageError with all errors."""
-    wrong, notes, placed = [], [], _placed(device)
+def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
+    """AssertionError where shapes are wrong, or a law does not hold."""
+    rng, model = np.random.default_rng(job.seed), problem.objective
+    check_shapes(part, problem, rng)
+    if part.table == "regularizer":
+        start = model.start(problem.features, problem.outputs, rng, "float64")
+        laws.check_prox(part.part, start, rng)
+    else:
+        laws.check_function(_function(part, problem), problem, rng, part.table == "model" and _is_clipped(job, problem))
+
+
+def refuse_own_by_laws(job: Job, problem: Problem) -> None:
+    """UsageError with all that is wrong with the user's classes."""
+    _refuse_own(job, problem, lambda part: check_by_laws(part, job, problem))
+
+
+def refuse_own_by_shapes(job: Job, problem: Problem, transport: Transport, device: Device) -> None:
+    """UsageError on every rank, with all that is wrong with the user's classes. Collective."""
+    now = Round(SETUP, job.seed, np.ones(problem.clients, dtype=bool))
+
+    def check(part: JobPart) -> None:
+        rng = now.rng(_PURPOSE)
+        check_shapes(part, problem, rng, device)
+        if part.table == "model" and _is_clipped(job, problem):
+            laws.check_alone(_function(part, problem), laws.trial(problem, rng, "float64"), True)
+
+    if _own_parts(job, problem):
+        with agreed(transport):
+            _refuse_own(job, problem, check)
+
+
+def _own_parts(job: Job, problem: Problem) -> list[JobPart]:
+    return [one for one in parts_of(job, problem) if type(one.part).__module__.partition(".")[0] != "mpifed"]
+
+
+def _refuse_own(job: Job, problem: Problem, check: Callable[[JobPart], None]) -> None:
+    wrong = list[str]()
     with restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for own in parts:
-            examined = Examined(own.part, placed)
+        for part in _own_parts(job, problem):
             try:
-                compared = _examine(own.table, examined, Examined(objective, placed), task)
+                check(part)
             except NotImplementedError:  # a method that this job does not need, as a gradient where duals suffice
-                compared = 0
-            except Broken as broken:
-                methods = " or ".join(f"{method}()" for method in broken.methods)
-                wrong.append(f"{own.place}: {broken.what}; correct {methods}")
-                if own.table == "model":
-                    break  # the other tests use it
                 continue
-            if not compared:
-                notes.append(UNTRIED.format(own.place))
+            except AssertionError as error:
+                wrong.append(f"{part.place}: {error}")
     if wrong:
         raise UsageError("\n".join(wrong))
-    return notes
 
 
-def _examine(table: str, examined: Examined, objective: Examined, task: Task) -> int:
-    """Test a part; how many numbers could be compared."""
-    if table == "model":
-        network = isinstance(examined.target, NeuralNetwork)
-        return examine_network(examined, task) if network else examine_objective(examined, task)
-    start = objective.target.start(task.features, task.outputs, task.rng(), task.dtype)
-    if table == "regularizer":
-        return examine_regularizer(examined, start, task.rng())
-    return examine_term(examined, objective, start, task)
+def _function(part: JobPart, problem: Problem) -> laws.ModelFunction:
+    return laws.ModelFunction(problem.objective, None if part.table == "model" else part.part)
 
 
-def _placed(device: Device) -> Callable[[Any], Any]:  # as below
-    """A function that moves arguments to the device of the clients."""
-
-    def placed(value: Any) -> Any:  # a record, or CSR matrices, which are moved to the same on the device
-        if not device.on_host and isinstance(value, tuple) and value and not hasattr(value, "_fields"):
-            xp: Any = getattr(device, "xp")  # noqa: B009 - every device but the host has it
-            return tuple(DeviceRows.of(rows, xp) for rows in value)
-        return device.record(value)
-
-    return placed
+def _is_clipped(job: Job, problem: Problem) -> bool:
+    return job.privacy is not None and not clippable(problem.objective)
 
 
 @contextmanager
@@ -142,39 +132,3 @@ def restored_generators() -> Iterator[None]:
     finally:
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)
-
-
-def _task(job: Job, problem: Problem, blocks: Roster) -> Task:
-    """The rows for the tests: of this rank's first client, or random."""
-    now = Round(SETUP, job.seed, np.ones(problem.clients, dtype=bool))
-    secret = job.privacy is not None or job.channel != "plain"
-    rng = now.rng(f"{_PURPOSE}, rows")
-    block = blocks.visit(0, keep=False).only(np.array([0]))
-    sparse, kind = block.sparse, block.shards[0].y.dtype
-    secret |= block.shards[0].samples == 0
-    rows = np.arange(SAMPLES) % max(1, block.shards[0].samples)  # repeated where there are fewer
-    if secret or problem.split != "rows":
-        X: Any = _random_rows(SAMPLES, problem.features, sparse, rng)  # as its block has them
-        targets = rng.uniform(0.05, 0.95, SAMPLES).astype(kind) if secret else block.shards[0].y[rows]
-    else:
-        batch = block.take(rows[None])
-        targets = batch.y[0]
-        X = batch.X
-        X = tuple(x.astype("f8") for x in X) if sparse else X.astype("f8")
-    lead = (1,) if problem.split == "rows" else ()
-    return Task(
-        problem.features, problem.outputs, problem.dtype, problem.objective.classifies, X, targets, lead,
-        lambda: now.rng(_PURPOSE),
-    )  # fmt: skip
-
-
-def _random_rows(count: int, features: int, sparse: bool, rng: Generator) -> Array | tuple[Array, ...]:
-    """[1, s, p] normal numbers, or a tuple of one CSR matrix [s, p]."""
-    if not sparse:
-        return rng.standard_normal((1, count, features))
-    from scipy.sparse import csr_matrix
-
-    stored = min(_STORED, features)
-    columns = np.concatenate([np.sort(rng.choice(features, stored, replace=False)) for _ in range(count)])
-    bounds = np.arange(count + 1) * stored
-    return (csr_matrix((rng.standard_normal(count * stored), columns, bounds), shape=(count, features)),)

@@ -34,7 +34,7 @@ from mpifed.privacy.calibration import settle, settled_before
 from mpifed.privacy.ledger_file import Header
 from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
-from mpifed.run.own_classes import check_own_classes
+from mpifed.run.own_classes import refuse_own_by_shapes
 from mpifed.shards import store
 from mpifed.shards.hosted import SHARD_NBYTES, hosted_blocks
 
@@ -53,7 +53,6 @@ class Ready(NamedTuple):
     test: Block | None  # on rank 0
     everybody: Round  # in which all clients participate: for set-up and evaluation
     key: int | None = None  # draws the participating clients where they are secret; on all ranks, new in each process
-    notes: tuple[str, ...] = ()  # on classes of the user's that could not be tested; on all ranks
     client_tests: Roster | None = None  # the test rows of this rank's clients, where these are evaluated
 
 
@@ -129,13 +128,12 @@ def prepare(
     cache: DataCache | None = None,
     header: Header | None = None,
     recorder: Recorder | None = None,
-    check: bool = False,
 ) -> Ready:
     """Open the data, place the clients, and initialize all states. Collective.
 
     Data in `cache` from an earlier run are not opened again, and data opened here stay in it for the next. The noise
     multiplier is that in the `header` of the ledger if the run is resumed, otherwise it is computed on rank 0. A
-    `recorder` records every message, those of the key agreement first. With `check`, the user's own classes are tested.
+    `recorder` records every message, those of the key agreement first.
 
     Raises
     ------
@@ -156,7 +154,7 @@ def prepare(
     with agreed(transport):
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank)))
         device = cache.get("device", lambda: Device() if data.targets > 1 else device_of(job, transport))
-    notes = check_own_classes(job, algorithm.problem, transport, blocks, device) if check else []
+    refuse_own_by_shapes(job, algorithm.problem, transport, device)
     with agreed(transport):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None
         settings = aggregation_settings(job, algorithm)
@@ -179,7 +177,7 @@ def prepare(
         if tests_clients(job, data):
             own_tests = cache.get("client tests", lambda: _client_tests(job, data, placement.hosted(transport.rank)))
     key = transport.share(new_key() if aggregator.serves else None) if secret else None
-    return Ready(algorithm, data, aggregator, server, clients, specs, test, everybody, key, tuple(notes), own_tests)
+    return Ready(algorithm, data, aggregator, server, clients, specs, test, everybody, key, own_tests)
 
 
 def device_of(job: Job, transport: Transport) -> Device:

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpifed.core.record import map_leaves, namespace
+from mpifed.core.record import map_leaves
 from mpifed.maths import objectives, regularizers
 from mpifed.maths.objectives import LinearScores, Parameters, Slope
-from mpifed.maths.terms import Loss, Sampled
+from mpifed.maths.terms import Sampled
 
 # --- right ones ---------------------------------------------------------------------------------------------------
 
@@ -23,25 +23,6 @@ class MLP(objectives.MLP):
 @dataclass(frozen=True)
 class Softmax(objectives.Softmax):
     """As mpifed's, but the user's."""
-
-
-@dataclass(frozen=True)
-class OnTheDevice(Softmax):
-    """Works with what it gets, and sees to it that this is on the device."""
-
-    def scores(self, first: Any, X: Any) -> Any:
-        _there(X[0].data if isinstance(X, tuple) else X)
-        return super().scores(first, X)
-
-    def of_scores(self, scores: Any, y: Any) -> Any:
-        _there(scores)
-        _there(y)
-        return super().of_scores(scores, y)
-
-
-def _there(array: Any) -> None:
-    if namespace(array) is np and array.size:
-        raise TypeError("an array in memory")
 
 
 @dataclass(frozen=True)
@@ -209,22 +190,12 @@ _named(Wrong, {
         head=slope.head._replace(output_bias=_without(slope.head.output_bias, 7)))},
     "NextClass": {"slope": lambda self, head, scores, y, weights: Wrong.slope(
         self, head, scores, (y + 1) % 10, weights)._replace(loss=self.loss(head, scores, y))},
-    "OtherLoss": {"spoiled": lambda self, slope, *_: slope._replace(loss=slope.loss + 1)},
-    "WeightedLoss": {
-        "spoiled": lambda self, slope, head, scores, y, weights: slope._replace(loss=slope.loss * weights)
-    },
     "InPlace": {"loss": _in_place},
     "Random": {"loss": lambda self, *given: Wrong.loss(self, *given) * np.random.uniform(0.9, 1.1)},  # noqa: NPY002
     "RandomStart": {"start": lambda self, features, outputs, rng, dtype: Wrong.start(
         self, features, outputs, np.random.default_rng(), dtype)},
     "WideStart": {"start": lambda self, *given: Wrong.start(self, *given[:3], "float64")},
-    "FromOne": {"predict": lambda self, head, scores: Wrong.predict(self, head, scores) + 1},
     "FalselyConvex": {"convex": True},
-    "FalselyPositive": {
-        "nonnegative": True,
-        "loss": lambda self, *given: Wrong.loss(self, *given) - 2,
-        "spoiled": lambda self, slope, *_: slope._replace(loss=slope.loss - 2),
-    },
     "OneHeadForAll": {  # right for one client; of several, all get the head of the first
         "loss": lambda self, head, *given: Wrong.loss(self, _first(head), *given),
         "slope": lambda self, head, *given: Wrong.slope(self, _first(head), *given),
@@ -245,7 +216,6 @@ _named(Softmax, {
     "PlainTuple": {"slope": lambda self, *given: tuple(Softmax.slope(self, *given))},
     "NeverFinite": {"loss": lambda self, *given: Softmax.loss(self, *given) * np.nan},
     "NotAdjoint": {"pull": lambda self, X, slopes: Softmax.pull(self, X, slopes) / X.shape[-2]},
-    "NotLinear": {"scores": lambda self, first, X: Softmax.scores(self, first, X) + 1},
 })  # fmt: skip
 
 
@@ -312,13 +282,8 @@ def _probabilities(scores: Any) -> Any:
 _named(Rate, {
     "RateWithoutWeights": {"slope": lambda self, *given: Rate.slope(self, *given[:4], np.ones_like(given[4]))},
     "FalselyConvexRate": {"convex": True},
-    "NegativeRate": {
-        "loss": lambda self, *given: -Rate.loss(self, *given),
-        "slope": lambda self, *given: map_leaves(np.negative, Rate.slope(self, *given)),
-    },
     "CountedAsNumbers": {"counted": lambda self, y: (y == 0).astype("f4")},
     "CountedAtOnce": {"counted": lambda self, y: np.isin(0, y)},
-    "CountedByOthers": {"counted": lambda self, y: y == y.max(axis=-1, keepdims=True)},
     "WrongServer": {"server": lambda self, model: (objectives.squares(model), map_leaves(np.copy, model))},
 })  # fmt: skip
 
@@ -327,13 +292,6 @@ class RateOfAnother(Rate):
     def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
         found = super().slope(objective, head, scores, y, weights)
         return found._replace(scores=np.roll(found.scores, 1, axis=-1))
-
-
-class HollowServer(Loss):
-    """A loss that is convex, and beside it a part that is not."""
-
-    def server(self, model: Parameters) -> Any:
-        return -objectives.squares(model), map_leaves(lambda leaf: -2 * leaf, model)
 
 
 # --- regularizers -------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import torch
 from custom import Custom, of_one
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
@@ -92,8 +90,6 @@ def scripted() -> nn.Module:
     return module
 
 
-OUTPUTS = itertools.cycle((10, 11))  # of one module after the other: chance would give the same twice at times
-
 RIGHT: dict[str, Callable[[], nn.Module]] = {
     "lstm": lambda: sequences(nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True), 12),
     "gru": lambda: sequences(nn.GRU(8, 6, batch_first=True), 6),
@@ -126,19 +122,12 @@ def with_attribute(name: str, value: Any) -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {  # by name: what is built, what the message says
-    "residual": (lambda: on_images(*[layer for _ in range(3) for layer in (nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1))]),
-                 r'layer "2" \(BatchNorm2d\) \(and 2 more\): batch normalization'),
-    "functional_dropout": (of_one(lambda net, x: net.layer(functional.dropout(x, 0.3, net.training))),
-                           "draws from PyTorch's own generator when samples pass, as torch.nn.functional.dropout"),
     "transformer_dropout": (lambda: transformer(0.1), r'"layer.self_attn" \(MultiheadAttention\): has dropout=0.1'),
     "sequence_first": (lambda: transformer(batch_first=False), "depends on the other samples.*batch_first=True"),
     "spectral": (lambda: two_layers(parametrizations.spectral_norm(nn.Linear(64, 16))),
                  r'weight.0._u" \(and 1 more\) does not train.*weight_norm'),
     "compiled": (lambda: torch.compile(nn.Linear(64, 10)), "OptimizedModule: wraps a module; give the module itself"),
-    "parallel": (lambda: nn.DataParallel(nn.Linear(64, 10)), "DataParallel: wraps a module"),
-    "on_a_device": (of_one(lambda net, x: net.layer(x.to("meta"))), "it was called with samples of shape"),
     "tuple": (of_one(lambda net, x: (net.layer(x), x)), r"gives a tuple for samples.*\[3, 10\] is expected"),
-    "dict": (of_one(lambda net, x: {"logits": net.layer(x)}), "gives a dict for samples"),
     "probabilities": (of_one(lambda net, x: net.layer(x).softmax(1)), "leave the softmax at the end out"),
     "in_place": (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 10)), "changes its samples in place"),
     "evaluated": (of_one(lambda net, x: net.layer(x) if net.training else net.layer(x).softmax(1)),
@@ -152,14 +141,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {  # by name: what is built
                       r'parameter "scale" is a single number without axes; give it one: torch.ones\(1\)'),
     "list": (lambda: with_attribute("blocks", [nn.Linear(64, 64)]), 'attribute "blocks": .*take torch.nn.ModuleList'),
     "tensor": (lambda: with_attribute("mean", torch.zeros(64)), r'attribute "mean": .*self.register_buffer\("mean"'),
-    "floats": (of_one(lambda net, x: net.layer(x.float())), "with parameters and samples of float64; .*x.dtype"),
-    "bfloat16": (of_one(lambda net, x: net.layer(x).bfloat16()), "gives bfloat16 for parameters and samples"),
     "threads": (of_one(counted), "its pass changes torch.set_num_threads"),
     "sparse": (lambda: embedded(lambda x: x.long(), sparse=True), r"\(Embedding\): has sparse gradients; set sparse"),
-    "renormed": (lambda: embedded(lambda x: x.long(), max_norm=0.1), '"table.weight" changes when samples pass'),
     "floats_as_indices": (lambda: embedded(lambda x: x), r"samples come as floats: an embedding takes x.long\(\)"),
     "numpy": (lambda: two_layers().apply(drawn_by_numpy), "begins otherwise when it is built again after the same"),
-    "architecture": (lambda: nn.Linear(64, next(OUTPUTS)), "begins otherwise|is expected"),
     "slash": (lambda: nn.Sequential(nn.ModuleDict({"a/b": nn.Linear(64, 10)})["a/b"]).append(slashed()), "has a / in"),
     "argument": (lambda classes: nn.Linear(64, classes), "missing 1 required .*it is given shape = .64,. and outputs"),
 }  # fmt: skip

@@ -299,17 +299,13 @@ REFUSED: dict[str, tuple[Any, str]] = {  # by name: what is built, what the mess
     "remembering": (lambda: of_one(remembering, seen=torch.zeros(64))(), '"seen" changes when samples pass'),
     "noisy": (of_one(lambda net, x: net.layer(x + torch.randn_like(x))),
               "draws from PyTorch's own generator when samples pass"),
-    "centred": (of_one(lambda net, x: net.layer(x - x.mean(0))),  # without a state
-                "a sample's output depends on the other samples"),
     "half": (lambda: nn.Linear(64, 10).half(), 'parameter "weight" has dtype float16 .and 1 more.; float32 is exp'),
-    "complex_": (lambda: nn.Sequential(nn.Linear(64, 10, dtype=torch.complex64)), "has dtype complex64"),
     "frozen_all": (lambda: nn.Linear(64, 10).requires_grad_(False), "has no parameter that needs a gradient"),
     "drawn": (lambda: frozen(torch.randn(12, 64)), '"0.weight" does not train, and is another whenever it is built'),
     "wide": (lambda: nn.Linear(64, 7), r"gives \[3, 7\] for samples of shape \[3, 64\]; \[3, 10\] is expected"),
     "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
                r"it was called with samples of shape \[3, 64\], float32: correct it, or give the \[model\] shape"),
     "infinite": (infinite, "gives outputs that are not finite"),
-    "an_array": (lambda: np.zeros(3), "gives a ndarray; a torch.nn.Module is expected"),
     "failing": (lambda: 1 / 0, "ZeroDivisionError: division by zero; correct the function"),
 }  # fmt: skip
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from records import bare_leaves, flat
+from records import flat
 
 from jobs.examples.own_jax import Tanh
+from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.files.run_folder import summary
-from mpifed.maths.checks.examined import Examined
-from mpifed.maths.checks.networks import examine_network
-from mpifed.maths.checks.objectives import Task
+from mpifed.maths import laws
 from mpifed.maths.clipping import clipped_gradient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,38 +32,9 @@ def task() -> tuple[Tanh, Any, Any, Any, Any]:
     return objective, model, X, y, rng.uniform(0.5, 1.5, (N, S))
 
 
-def test_gradients_are_finite_differences(task: Any) -> None:
-    objective, model, X, y, weights = task
-    rng = np.random.default_rng(5)
-    direction = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), model)
-
-    def value(step: float) -> float:
-        at = map_leaves(lambda leaf, along: leaf + step * along, model, direction)
-        return float((weights * objective.loss(at.head, objective.scores_of(at, X), y)).sum())
-
-    claim = float(flat(objective.gradient(model, X, y, weights)) @ flat(direction))
-    assert (value(1e-6) - value(-1e-6)) / 2e-6 == pytest.approx(claim, rel=1e-6)
-
-
-def test_clipped_gradients_are_those_of_a_loop(task: Any) -> None:
-    objective, model, X, y, weights = task
-    expected = 0.0
-    for s in range(S):
-        one = flat(objective.gradient(_first(model), X[:1, s : s + 1], y[:1, s : s + 1], np.ones((1, 1))))
-        expected += weights[0, s] * min(1.0, 0.5 * (1 - 2.0**-20) / float(np.linalg.norm(one))) * one
-    came = clipped_gradient(objective, model, X, y, weights, 0.5)
-    np.testing.assert_allclose(flat(_first(came)), expected, rtol=1e-9, atol=1e-12)
-
-
-def test_clients_do_not_depend_on_their_neighbours(task: Any) -> None:
-    objective, *arrays, weights = task
-    model, X, y = map_leaves(lambda leaf: leaf.astype("f4"), arrays[0]), arrays[1].astype("f4"), arrays[2]
-    together = objective.gradient(model, X, y, weights)
-    for one, all_ in zip(
-        bare_leaves(objective.gradient(_first(model), X[:1], y[:1], weights[:1])), bare_leaves(together), strict=True
-    ):
-        assert one.dtype == np.float32 and one[0].tobytes() == all_[0].tobytes()
-        assert one.flags.writeable  # who takes a step writes into it
+def test_laws() -> None:
+    problem = Problem(Tanh(hidden_units=7), "rows", np.array([8]), 8, 6, 4, "float32")
+    laws.check_function(laws.ModelFunction(problem.objective), problem, np.random.default_rng(5), True)
 
 
 def test_pieces_add_up(task: Any) -> None:
@@ -83,17 +53,12 @@ def _first(record: Any) -> Any:
     return map_leaves(lambda leaf: leaf[:1], record)
 
 
-def test_the_checks_of_own_classes_find_it_right() -> None:
-    X, targets = np.random.default_rng(1).standard_normal((1, 6, 5)), np.arange(6) % 3
-    task = Task(5, 3, "float32", True, X, targets, (1,), lambda: np.random.default_rng(2))
-    assert examine_network(Examined(Tanh(), lambda value: value), task) == 4  # of each parameter
-
-
 @pytest.mark.launch
 def test_one_hash_on_any_number_of_ranks(digits: Path, launch: Any, tmp_path: Path) -> None:
     """With XLA's threads and without."""
     settings = (f"data.path={digits}", "rounds=20", "record.evaluate_every=10")
     changes = [word for setting in settings for word in ("--set", setting)]
+    assert launch(None, "check", JOB, *changes, cwd=ROOT).code == 0  # a right class
     found = []
     threads = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}
     for name, ranks, env in (("1", 1, {}), ("3", 3, {}), ("threads", 1, threads)):

@@ -11,10 +11,10 @@ import careless
 import numpy as np
 import pytest
 import torch
-from records import bare_leaves, flat
+from records import flat
 
 from mpifed.core.record import map_leaves
-from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths import laws
 from mpifed.maths.objectives import TorchNetwork
 
 every_right_module = pytest.mark.parametrize("name", careless.RIGHT)
@@ -38,8 +38,8 @@ def task(name: str, dtype: str) -> tuple[TorchNetwork, Any, Any, Any, Any]:
     objective, rng = TorchNetwork(f"careless:right_{name}"), np.random.default_rng(5)
     assert objective.check(64, 10) == []
     model = objective.start(64, 10, np.random.default_rng(0), dtype)
-    X = rng.integers(0, 17, (3, 5, 64)).astype(dtype)
-    return objective, model, X, rng.integers(0, 10, (3, 5)), rng.uniform(0.5, 1.5, (3, 5))
+    X = rng.integers(0, 17, (3, 6, 64)).astype(dtype)
+    return objective, model, X, rng.integers(0, 10, (3, 6)), rng.uniform(0.5, 1.5, (3, 6))
 
 
 @every_right_module
@@ -59,28 +59,11 @@ def test_gradients_are_finite_differences(name: str) -> None:
 
 
 @every_right_module
-def test_clipped_gradients_are_those_of_a_loop(name: str) -> None:
-    """Also where PyTorch cannot differentiate many samples at once, as through recurrent layers."""
+def test_samples_count_as_they_would_alone(name: str) -> None:
+    """Clipped too, also where PyTorch cannot differentiate many samples at once, as through recurrent layers."""
     objective, model, X, y, weights = task(name, "float64")
-    each = [
-        flat(objective.gradient(model, X[:1, s : s + 1], y[:1, s : s + 1], np.ones((1, 1)))) for s in range(X.shape[1])
-    ]
-    clip = float(np.median([np.linalg.norm(one) for one in each]))
-    factors = [min(1.0, clip * (1 - 2.0**-20) / float(np.linalg.norm(one))) for one in each]
-    expected = sum(weights[0, s] * factors[s] * each[s] for s in range(X.shape[1]))
-    came = map_leaves(lambda leaf: leaf[0], clipped_gradient(objective, model, X, y, weights, clip))
-    np.testing.assert_allclose(flat(came), expected, rtol=1e-8, atol=1e-11)
-
-
-@every_right_module
-def test_clients_do_not_depend_on_their_neighbours(name: str) -> None:
-    objective, model, X, y, weights = task(name, "float32")
-    own = map_leaves(lambda leaf: np.stack([leaf + np.float32(0.01 * i) for i in range(3)]), model)
-    together = objective.gradient(own, X, y, weights)
-    for i in range(3):
-        alone = objective.gradient(map_leaves(lambda leaf: leaf[[i]], own), X[[i]], y[[i]], weights[[i]])  # noqa: B023
-        for one, all_ in zip(bare_leaves(alone), bare_leaves(together), strict=True):
-            assert one.dtype == np.float32 and one[0].tobytes() == all_[i].tobytes()
+    own = map_leaves(lambda leaf: np.stack([leaf + 0.01 * i for i in range(3)]), model)
+    laws.check_alone(laws.ModelFunction(objective), laws.Trial(own, X, y, weights), True)
 
 
 @pytest.mark.launch

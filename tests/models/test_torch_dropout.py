@@ -12,7 +12,7 @@ import nets
 import numpy as np
 import pytest
 import torch
-from records import bare_leaves, flat
+from records import bare_leaves
 from test_torch_bits import hashes
 from torch import nn
 from torch.func import functional_call
@@ -27,9 +27,8 @@ from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.files.history import read_history
-from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
-from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths import laws
 from mpifed.maths.objectives import TorchNetwork
 from mpifed.maths.objectives.torch_dropout import DropoutMasks
 from mpifed.shards.store import open_federation
@@ -57,11 +56,6 @@ def task(objective: TorchNetwork, dtype: str = "float64") -> tuple[Any, Any, Any
     X = with_seeds(rng.standard_normal((N, S, 64)).astype(dtype), seeds(np.arange(N * S).reshape(N, S)))
     own = map_leaves(lambda leaf: leaf.astype(dtype), own)
     return own, X, rng.integers(0, 10, (N, S)), rng.uniform(0.5, 1.5, (N, S))
-
-
-def of_sample(objective: TorchNetwork, model: Any, X: Any, y: Any, i: int, s: int) -> Any:
-    one = map_leaves(lambda leaf: leaf[i : i + 1], model)
-    return flat(objective.gradient(one, X[i : i + 1, s : s + 1], y[i : i + 1, s : s + 1], np.ones((1, 1))))
 
 
 # --- masks --------------------------------------------------------------------------------------------------------
@@ -171,18 +165,6 @@ def test_layers_give_what_pytorch_s_give(layer: nn.Module, shape: tuple[int, ...
         assert bool(alike) == (type(layer).__name__ in whole or layer.p == 1)
 
 
-def test_a_copy_of_a_module_has_masks_of_its_own() -> None:
-    import copy
-
-    net = nn.Sequential(nn.Dropout())
-    DropoutMasks(net, (64,))
-    other = copy.deepcopy(net)
-    x = torch.from_numpy(with_seeds(np.ones((1, 2, 64)), seeds([[0, 1]]))[0])
-    assert torch.equal(net(x), other(x))
-    with pytest.raises(RuntimeError, match="outside of the module's forward"):
-        other[0](x[:, :64])
-
-
 def test_hooks_of_the_module_get_samples_without_seeds() -> None:
     net, met = nn.Sequential(nn.Flatten(), nn.Dropout()), []
     net.register_forward_pre_hook(lambda net, given: met.append(given[0].shape))
@@ -195,73 +177,14 @@ def test_hooks_of_the_module_get_samples_without_seeds() -> None:
 
 
 @every_kind
-def test_gradients_are_finite_differences_with_the_masks_held(objective: TorchNetwork) -> None:
-    own, X, y, weights = task(objective)
-    rng = np.random.default_rng(6)
-    direction = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), own)
-
-    def value(step: float) -> float:
-        at = map_leaves(lambda leaf, along: leaf + step * along, own, direction)
-        return float((weights * objective.loss(at.head, objective.scores_of(at, X), y)).sum())
-
-    claim = float(flat(objective.gradient(own, X, y, weights)) @ flat(direction))
-    assert (value(1e-6) - value(-1e-6)) / 2e-6 == pytest.approx(claim, rel=1e-6)
-    scores, backward = objective.forward(own, X)
-    late = flat(backward(objective.slope(own.head, scores, y, weights))) @ flat(direction)
-    assert late == pytest.approx(claim, rel=1e-9)
-
-
-@every_kind
 @pytest.mark.parametrize("pieces", [None, 2])
-def test_clipped_gradients_are_those_of_a_loop(
-    objective: TorchNetwork, pieces: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sample's norm and its gradient are with one mask, also where large batches pass in pieces."""
-    own, X, y, weights = task(objective)
-    X[0, 2, :64] = np.nan  # counts as zero
-    each = np.array([[of_sample(objective, own, X, y, i, s) for s in range(S)] for i in range(N)])
+def test_laws_with_the_masks_held(objective: TorchNetwork, pieces: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample's norm and its gradient are with one mask, and a record changes its own part alone, also in pieces."""
     if pieces:
         monkeypatch.setattr(TorchNetwork, "samples_at_once", pieces)
-    norms = np.linalg.norm(each, axis=-1)
-    clip = float(np.nanmedian(norms))
-    factors = np.nan_to_num(np.minimum(1.0, clip * (1 - 2.0**-20) / norms))
-    expected = np.einsum("ns,nsd->nd", weights * factors, np.nan_to_num(each))
-    came = clipped_gradient(objective, own, X, y, weights, clip)
-    for i in range(N):
-        np.testing.assert_allclose(flat(map_leaves(lambda leaf: leaf[i], came)), expected[i], rtol=1e-8, atol=1e-11)  # noqa: B023
+    problem = Problem(objective, "rows", np.array([8]), 8, 64, 10, "float32")
+    laws.check_function(laws.ModelFunction(objective), problem, np.random.default_rng(6), True)
     assert objective._held.of_samples._layers_do == (objective is KINDS["by layers"])
-
-
-@every_kind
-def test_one_record_changes_its_own_part_alone(objective: TorchNetwork) -> None:
-    """So the sum of clipped gradients moves by twice the bound at most, which is what noise is calibrated to."""
-    own, X, y, _ = task(objective)
-    clip, ones = 1e-2, np.ones((N, S))
-    other, labels = X.copy(), y.copy()
-    other[1, 3, :64], labels[1, 3] = 50.0, 0  # what stands in the row, which keeps its number
-    before, after = (clipped_gradient(objective, own, x, t, ones, clip) for x, t in ((X, y), (other, labels)))
-    moved = np.concatenate([(b - a)[1].ravel() for a, b in zip(bare_leaves(before), bare_leaves(after), strict=True)])
-
-    def part(x: Any, t: Any) -> Any:
-        one = map_leaves(lambda leaf: leaf[1:2], own)
-        return flat(clipped_gradient(objective, one, x[1:2, 3:4], t[1:2, 3:4], ones[:1, :1], clip))
-
-    np.testing.assert_allclose(moved, part(other, labels) - part(X, y), rtol=1e-7, atol=1e-15)
-    assert 0 < np.linalg.norm(moved) <= 2 * clip
-
-
-@every_kind
-def test_clients_do_not_depend_on_their_neighbours(objective: TorchNetwork) -> None:
-    own, X, y, weights = task(objective, "float32")
-    together = objective.gradient(own, X, y, weights)
-    for i in range(N):
-        alone = objective.gradient(map_leaves(lambda leaf: leaf[[i]], own), X[[i]], y[[i]], weights[[i]])  # noqa: B023
-        for one, all_ in zip(bare_leaves(alone), bare_leaves(together), strict=True):
-            assert one[0].tobytes() == all_[i].tobytes()
-    stepped = map_leaves(lambda leaf: leaf.copy(), own)
-    objective.local_step([1.0] * len(own.head))(stepped, X, y, weights)
-    for one, w, g in zip(bare_leaves(stepped), bare_leaves(own), bare_leaves(together), strict=True):
-        assert one.tobytes() == (w + g).tobytes()
 
 
 @every_kind
@@ -347,20 +270,6 @@ def test_plain_masked_encrypted_and_resumed(
     for rounds in ("1", "2", "3"):
         resumed = sha(launch, path, out, "--set", f"rounds={rounds}", *(["--resume"] if out.exists() else []))
     assert found == {resumed}
-
-
-def test_fused_steps_have_the_masks_of_single_ones(
-    digits: Path, launch: Any, write_job: Any, tmp_path: Path, here: None
-) -> None:
-    """Products over several clients' minibatches round otherwise, and that is all."""
-    models = []
-    for arithmetic in ("exact", "exact-blocks"):
-        job = job_of(digits, algorithm=METHODS[0], aggregation={"arithmetic": arithmetic})
-        path = write_job(tmp_path / f"{arithmetic}.toml", job | {"data": {"path": str(digits), "block": 4}})
-        sha(launch, path, tmp_path / arithmetic)
-        models.append(read_model(tmp_path / arithmetic / "model.h5"))
-    for name, leaf in models[0].items():
-        np.testing.assert_allclose(leaf, models[1][name], rtol=1e-4, atol=1e-5)
 
 
 def test_it_trains_and_is_exported_for_the_plain_module(

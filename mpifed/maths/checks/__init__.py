@@ -1,1 +1,0 @@
-"""The contracts of objectives, terms and regularizers, tested at random points: for classes that users write."""

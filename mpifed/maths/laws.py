@@ -1,0 +1,258 @@
+"""What models, terms and regularizers of one's own must obey: shapes, which a run compares, and five laws.
+
+Derivatives are those of finite differences; a sample counts as it would alone, in minibatches and for clipping; a
+second call gives the same bits; `convex` holds; a prox is a minimizer. Points are random, so that no record decides or
+is told. What does not hold is an AssertionError that says what came and what was expected. What a class gives that
+breaks a law may be anything, and is Any here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike
+
+from mpifed.core.exchange import Problem
+from mpifed.core.protocols import Model, Parameters
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, flat, leaves, map_leaves, unflat
+from mpifed.core.row_seeds import with_seeds
+from mpifed.maths.clipping import clipped_gradient
+
+ROUNDING = 1e-5  # of a sum in float32, relative; and of a difference quotient
+_CLIENTS, _SAMPLES = 3, 6  # with models of their own, and of each
+_DIRECTIONS = 3
+_STEPS = 10.0 ** -np.arange(1.0, 8.0)
+_OFF = 1e-3  # how far a derivative may be from a difference quotient, relative
+_PLACES = (-0.1, 0.1, 0.5, 0.9, 1.1, 2.0, 10.0, 100.0)  # on the line from a point to its prox, and multiples of it
+_TINY = 1e-100  # what underflows has fewer digits
+_EDGE = 1 - 1e-6  # times a prox is surely where the regularizer is finite
+
+
+class Trial(NamedTuple):
+    """Arguments of a gradient."""
+
+    model: Parameters  # leaves [n, ...]
+    X: Array  # [n, s, p]
+    y: Array  # [n, s] random classes or numbers
+    weights: Array  # [n, s] some below zero
+
+
+class ModelFunction(NamedTuple):
+    """What is differentiated by the model: its loss, or a term."""
+
+    model: Model
+    term: Any = None
+
+    def loss(self, at: Trial) -> Array:
+        """[n, s]"""
+        return np.asarray(self.loss_of(at.model.head, self.model.scores_of(at.model, at.X), at.y), dtype="f8")
+
+    def loss_of(self, head: Record, scores: Array, y: Array) -> Any:
+        """[n, s], if the class is right."""
+        return self.model.loss(head, scores, y) if self.term is None else self.term.loss(self.model, head, scores, y)
+
+    def gradient(self, at: Trial) -> Parameters:
+        """Leaves [n, ...], as algorithms ask for it."""
+        if self.term is None:
+            return self.model.gradient(*at)
+        scores, back = self.model.forward(at.model, at.X)
+        return back(self.term.slope(self.model, at.model.head, scores, at.y, at.weights))
+
+
+def trial(problem: Problem, rng: Generator, dtype: str, spread: float = 0.3) -> Trial:
+    """Normal features, and models near the start, by `spread` times the size of each leaf."""
+    model, shape = problem.objective, (_CLIENTS, _SAMPLES)
+
+    def near(leaf: Array) -> Array:
+        size = float(np.sqrt(np.mean(np.square(leaf, dtype="f8")))) if leaf.size else 0.0
+        return (leaf + spread * (size or 1.0) * rng.standard_normal((_CLIENTS, *leaf.shape))).astype(dtype)
+
+    models = map_leaves(near, model.start(problem.features, problem.outputs, rng, dtype))
+    X = rng.standard_normal((*shape, problem.features)).astype(dtype)
+    if model.stochastic:  # as in training
+        X = with_seeds(X, rng.integers(2**48, size=shape))
+    y = rng.integers(problem.outputs, size=shape) if model.classifies else rng.standard_normal(shape)
+    return Trial(models, X, y, rng.uniform(-1, 1, shape))
+
+
+def check_start(problem: Problem, rng: Generator) -> None:
+    """The start is a finite model of so many features in the job's dtype."""
+    start: Any = problem.objective.start(problem.features, problem.outputs, rng, problem.dtype)
+    _must_be("start() gives", type(start).__name__, "Parameters")
+    _must_be("start() gives arrays of", {str(leaf.dtype) for leaf in bare_leaves(start)}, {problem.dtype})
+    if not np.isfinite(flat(start)).all():
+        raise AssertionError("start() gives numbers that are not finite")
+    for leaf in bare_leaves(start.first):
+        _must_be("start().first has axes of", leaf.shape, (problem.features, leaf.shape[-1]))
+
+
+def check_shapes(function: ModelFunction, at: Trial) -> None:
+    """Losses, slopes, predictions and the gradient have their shapes and the dtype of the model."""
+    (model, term), head = function, at.model.head
+    scores, back = model.forward(at.model, at.X)
+    _must_be("loss() has shape", np.shape(function.loss_of(head, scores, at.y)), at.y.shape)
+    arguments = head, scores, at.y, at.weights
+    slope: Any = model.slope(*arguments) if term is None else term.slope(model, *arguments)
+    _must_be("slope() gives", type(slope).__name__, "Slope")
+    _must_be("slope().loss has shape", np.shape(slope.loss), at.y.shape)
+    _must_be("slope().scores are", _shapes(slope.scores), _shapes(scores))
+    _must_be("the gradient by slope() is", _shapes(back(slope)), _shapes(at.model))
+    if term is None:
+        _must_be("predict() has first axes of", np.shape(model.predict(head, scores))[:2], at.y.shape)
+    elif (counted := term.counted(at.y)) is not None:
+        _must_be("counted() is", _shapes(counted), _shapes(at.y.astype(bool)))
+
+
+def check_prox_shapes(regularizer: Any, model: Parameters) -> None:
+    """A number, and a model of the same shapes and dtypes."""
+    value = regularizer.value(model)
+    if np.ndim(value) or np.asarray(value).dtype.kind not in "fiu" or np.isnan(value):
+        raise AssertionError(f"value() gives {value!r}; a number is expected, infinite where the model is forbidden")
+    _must_be("prox() gives", _shapes(regularizer.prox(model, 0.5)), _shapes(model))
+
+
+def check_function(function: ModelFunction, problem: Problem, rng: Generator, private: bool) -> None:
+    """The laws of a loss, or of a term; `private`: that of clipping, too."""
+    at = pure("start()", lambda seed: trial(problem, np.random.default_rng(seed), "float64"), int(rng.integers(2**32)))
+    pure("loss()", function.loss, at)
+    gradient = pure("the gradient by slope()", function.gradient, at)
+
+    def total(model: Parameters) -> float:
+        return float((at.weights * function.loss(at._replace(model=model))).sum())
+
+    _check_derivative("the gradient by slope()", total, at.model, gradient, rng)
+    check_alone(function, at, private)
+    term = function.term
+    if function.model.convex and (term is None or term.convex):
+        for spread in (0.3, 1.0, 5.0):
+            _check_convex(function, at, at._replace(model=trial(problem, rng, "float64", spread).model))
+    one = map_leaves(lambda leaf: leaf[0], at.model)
+    if term is not None and (server := term.server(one)) is not None:
+        _check_derivative("the gradient of server()", lambda model: float(term.server(model)[0]), one, server[1], rng)
+
+
+def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:
+    """Losses and gradients are sums over samples, as they are alone; `private`: also each clipped to a norm.
+
+    On the second rests epsilon.
+    """
+    losses, whole, bound = function.loss(at), function.gradient(at), 0.0
+    for i in range(_CLIENTS):
+        summed, clipped, size = np.zeros(()), np.zeros(()), 0.0
+        for j in range(_SAMPLES):
+            one = _of_client(at, i)
+            one = Trial(one.model, one.X[:, j : j + 1], one.y[:, j : j + 1], np.ones((1, 1)))
+            loss, alone, weight = function.loss(one).item(), flat(function.gradient(one)), at.weights[i, j]
+            _must_agree("loss() of a sample among others", losses[i, j], loss, abs(loss))
+            norm = float(np.linalg.norm(alone))
+            bound = bound or norm / 2 or 1.0  # most are longer
+            summed = summed + weight * alone
+            clipped = clipped + abs(weight) * bound / max(norm, bound) * alone
+            size += abs(weight) * norm
+        _must_agree("the gradient by slope() and the way back", flat(_of_client(whole, i)), summed, size)
+        if private:
+            limited = clipped_gradient(function.model, at.model, at.X, at.y, abs(at.weights), bound)
+            what = "the sum of clipped gradients by slope(), head_squares(), head_sum() or sample_gradients()"
+            _must_agree(what, flat(_of_client(limited, i)), clipped, size)
+
+
+def _of_client(record: AnyRecord, i: int) -> AnyRecord:
+    return map_leaves(lambda leaf: leaf[i : i + 1], record)
+
+
+def _check_convex(function: ModelFunction, at: Trial, to: Trial) -> None:
+    middle = at._replace(model=map_leaves(lambda a, b: (a + b) / 2, at.model, to.model))
+    ends, between = (function.loss(at) + function.loss(to)) / 2, function.loss(middle)
+    above = between - ends - ROUNDING * (abs(ends) + abs(between))
+    if (above > 0).any():
+        worst = np.unravel_index(np.nanargmax(above), above.shape)
+        came, mean = between[worst], ends[worst]
+        raise AssertionError(
+            f"convex = True, and halfway between two models a loss() is {came:.6g}, above the mean of both, {mean:.6g}"
+        )
+
+
+def _check_derivative(
+    what: str, value: Callable[[AnyRecord], float], at: AnyRecord, gradient: Record, rng: Generator
+) -> None:
+    """`gradient` is that of `value`, along random directions; at kinks some step is short enough."""
+    middle, slope = flat(at), flat(gradient)
+    for _ in range(_DIRECTIONS):
+        along = rng.standard_normal(len(middle))
+        ends = [[value(unflat(middle + sign * step * along, at)) for sign in (1, -1)] for step in _STEPS]
+        quotients = [(above - below) / (2 * step) for (above, below), step in zip(ends, _STEPS, strict=True)]
+        claimed = float(slope @ along)
+        if not any(abs(claimed - quotient) <= _OFF * abs(quotient) + 3 * ROUNDING for quotient in quotients):
+            raise AssertionError(
+                f"{what} is {claimed:.6g} along a random direction, differences give {quotients[4]:.6g}"
+            )
+
+
+def check_prox(regularizer: Any, model: Parameters, rng: Generator) -> None:
+    """No point has a lower value(x) + ||x - u||^2 / (2 step) than prox(u, step)."""
+    start = flat(model)
+    for step in (0.01, 0.1, 1.0, 10.0):
+        u = start + rng.standard_normal(len(start))
+        result: Parameters = pure("prox()", regularizer.prox, unflat(u, model), step)
+        best = flat(result)
+
+        def cost(x: Array, u: Array = u, step: float = step) -> float:
+            return float(regularizer.value(unflat(x, model))) + float(((x - u) ** 2).sum()) / (2 * step)
+
+        came, least = min(cost(best), cost(_EDGE * best)), min(map(cost, _around(u, best, model, rng)))
+        if not came <= least + ROUNDING * abs(least):
+            raise AssertionError(
+                f"prox(), step {step:g}: value(x) + ||x - model||^2 / (2 step) is {came:.6g}, elsewhere {least:.6g}: "
+                "it is no minimizer"
+            )
+
+
+def _around(u: Array, best: Array, model: Parameters, rng: Generator) -> Iterator[Array]:
+    """Points where the cost could be lower than at `best`."""
+    yield from (u + t * (best - u) for t in _PLACES)
+    yield from (t * best for t in _PLACES)
+    yield from (best + 10.0**-k * rng.standard_normal(len(u)) for k in range(6))
+    for begin, end in pairwise(np.cumsum([0, *(leaf.size for leaf in bare_leaves(model))])):
+        one_as_it_was = best.copy()
+        one_as_it_was[begin:end] = u[begin:end]
+        yield one_as_it_was
+
+
+def pure(name: str, function: Callable[..., Any], *given: object) -> Any:  # what the function gives
+    """What it gives; AssertionError if it changes what it is given, or gives other bits the second time."""
+    records = [one for one in given if isinstance(one, np.ndarray | tuple)]
+    before = [_bits(one) for one in records]
+    first, again = _bits(function(*given)), function(*given)
+    if [_bits(one) for one in records] != before:
+        raise AssertionError(f"{name}: its function changes what it is given; work on a copy")
+    if _bits(again) != first:
+        raise AssertionError(f"{name}: its function gives other bits the second time; draw from now.rng")
+    return again
+
+
+def _bits(record: Any) -> list[bytes]:
+    parts = record if type(record) is tuple else (record,)
+    return [np.asarray(leaf).tobytes() for part in parts for leaf in bare_leaves(part)]
+
+
+def _shapes(record: Any) -> Any:
+    if isinstance(record, tuple) and record and not hasattr(record, "_fields"):
+        return "a plain tuple"
+    return {name: (np.shape(leaf), str(getattr(leaf, "dtype", type(leaf).__name__))) for name, leaf in leaves(record)}
+
+
+def _must_be(what: str, came: object, expected: object) -> None:
+    if came != expected:
+        raise AssertionError(f"{what} {came}; {expected} is expected")
+
+
+def _must_agree(what: str, came: ArrayLike, expected: ArrayLike, size: float) -> None:
+    apart = np.atleast_1d(np.abs(np.subtract(came, expected)))
+    if not (apart <= ROUNDING * size + _TINY).all():
+        worst = apart.argmax()
+        numbers = [np.atleast_1d(one)[worst] for one in (came, expected)]
+        raise AssertionError(f"{what} is {numbers[0]:.6g}, by single samples alone {numbers[1]:.6g}")

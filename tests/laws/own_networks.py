@@ -1,0 +1,88 @@
+"""Networks as a user may write them, of NumPy: a right one, with dropout too, and such as are wrong on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mpifed.core.record import map_leaves
+from mpifed.core.row_seeds import seeds_of, words
+from mpifed.maths.objectives import NeuralNetwork, SampleGradients
+
+STATE = np.random.default_rng(3)
+
+
+@dataclass(frozen=True)
+class Hidden(NeuralNetwork):
+    """tanh(X w + b) v."""
+
+    def initial(self, features: int, outputs: int, rng: Any) -> dict[str, Any]:
+        return {"w": np.zeros((features, 5)), "b": rng.standard_normal(5), "v": rng.standard_normal((5, outputs))}
+
+    def outputs(self, parameters: Any, X: Any, gradient: bool) -> Any:
+        w, b, v = parameters
+        hidden = np.tanh(X @ w + b)
+
+        def back(slopes: Any) -> Any:
+            down = slopes @ v.T * (1 - hidden**2)
+            return type(parameters)(X.T @ down, down.sum(axis=0), hidden.T @ slopes)
+
+        return hidden @ v, back
+
+
+class Values(Hidden):
+    """Real targets."""
+
+    loss_name = "mse"
+
+
+@dataclass(frozen=True)
+class Dropping(Hidden):
+    """Half of the hidden units, by the seeds that stand behind the features in training."""
+
+    stochastic: ClassVar[bool] = True
+    seeds_of_samples: ClassVar[bool] = True
+
+    def outputs(self, parameters: Any, X: Any, gradient: bool) -> Any:
+        w, b, v = parameters
+        features, seeds = X[:, : len(w)], seeds_of(X[:, len(w) :].astype(np.int64)) if X.shape[1] > len(w) else None
+        hidden, kept = np.tanh(features @ w + b), np.ones((len(X), 5), X.dtype)
+        if seeds is not None:
+            each = seeds if self.seeds_of_samples else np.arange(len(X))[::-1]
+            kept = (2 * (words(each[:, None], np.arange(5)) >= 0)).astype(X.dtype)
+
+        def back(slopes: Any) -> Any:
+            down = slopes @ v.T * kept * (1 - hidden**2)
+            return type(parameters)(features.T @ down, down.sum(axis=0), (kept * hidden).T @ slopes)
+
+        return kept * hidden @ v, back
+
+
+def _outputs(change: Callable[[Any, Any], Any]) -> dict[str, Any]:
+    """What outputs() gives, changed."""
+    return {"outputs": lambda self, *given: change(*Hidden.outputs(self, *given))}
+
+
+def _gradients(change: Callable[[Any, Any], Any]) -> dict[str, Any]:
+    """What sample_gradients() gives, changed."""
+    return {
+        "sample_gradients": lambda self, *given: (
+            SampleGradients(*change(*part)) for part in NeuralNetwork.sample_gradients(self, *given)
+        )
+    }
+
+
+for name, base, changed in (
+    ("WrongWayBack", Hidden, _outputs(lambda z, back: (z, lambda s: map_leaves(lambda g: 2 * g, back(s))))),
+    ("WideOutputs", Hidden, _outputs(lambda z, back: (z.astype("f8"), back))),
+    ("Noisy", Hidden, _outputs(lambda z, back: (z + STATE.standard_normal(z.shape).astype(z.dtype), back))),
+    ("Centered", Hidden, _outputs(lambda z, back: (z - z.mean(axis=0), lambda s: back(s - s.mean(axis=0))))),
+    ("NotFinite", Hidden, {"initial": lambda *given: Hidden.initial(*given) | {"b": np.full(5, np.nan)}}),
+    ("ByPlace", Dropping, {"seeds_of_samples": False}),
+    ("ShortNorms", Hidden, _gradients(lambda squares, weighted: (squares / 2, weighted))),
+    ("TwiceTheSum", Hidden, _gradients(lambda squares, weighted: (squares, lambda f: weighted(2 * f)))),
+):  # fmt: skip
+    globals()[name] = dataclass(frozen=True)(type(name, (base,), {"__module__": __name__} | changed))
