@@ -94,15 +94,15 @@ def check_shapes(function: ModelFunction, at: Trial) -> None:
     """Losses, slopes, predictions and the gradient have their shapes and the dtype of the model."""
     (model, term), head = function, at.model.head
     scores, back = model.forward(at.model, at.X)
-    _must_be("loss() has shape", np.shape(function.loss_of(head, scores, at.y)), at.y.shape)
+    _must_be("loss() has shape", _shape(function.loss_of(head, scores, at.y)), at.y.shape)
     arguments = head, scores, at.y, at.weights
     slope: Any = model.slope(*arguments) if term is None else term.slope(model, *arguments)
     _must_be("slope() gives", type(slope).__name__, "Slope")
-    _must_be("slope().loss has shape", np.shape(slope.loss), at.y.shape)
+    _must_be("slope().loss has shape", _shape(slope.loss), at.y.shape)
     _must_be("slope().scores are", _shapes(slope.scores), _shapes(scores))
     _must_be("the gradient by slope() is", _shapes(back(slope)), _shapes(at.model))
     if term is None:
-        _must_be("predict() has first axes of", np.shape(model.predict(head, scores))[:2], at.y.shape)
+        _must_be("predict() has first axes of", _shape(model.predict(head, scores))[:2], at.y.shape)
     elif (counted := term.counted(at.y)) is not None:
         _must_be("counted() is", _shapes(counted), _shapes(at.y.astype(bool)))
 
@@ -242,7 +242,7 @@ def _bits(record: Any) -> list[bytes]:
 def _shapes(record: Any) -> Any:
     if isinstance(record, tuple) and record and not hasattr(record, "_fields"):
         return "a plain tuple"
-    return {name: (np.shape(leaf), str(getattr(leaf, "dtype", type(leaf).__name__))) for name, leaf in leaves(record)}
+    return {name: (_shape(leaf), str(getattr(leaf, "dtype", type(leaf).__name__))) for name, leaf in leaves(record)}
 
 
 def _must_be(what: str, came: object, expected: object) -> None:
@@ -256,3 +256,9 @@ def _must_agree(what: str, came: ArrayLike, expected: ArrayLike, size: float) ->
         worst = apart.argmax()
         numbers = [np.atleast_1d(one)[worst] for one in (came, expected)]
         raise AssertionError(f"{what} is {numbers[0]:.6g}, by single samples alone {numbers[1]:.6g}")
+
+
+def _shape(values: object) -> tuple[int, ...]:
+    """That of an array, on a device too; () of a number."""
+    shape: tuple[int, ...] = getattr(values, "shape", ())
+    return shape

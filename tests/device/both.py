@@ -25,14 +25,15 @@ class Outcome(NamedTuple):
     model: Any  # [d] float64
     states: list[Any]  # [...] float64 of each block
     columns: dict[str, Any]
+    aggregator: Any
     bits: bytes  # of the model
 
 
-def job_of(folder: Path, case: Case, device: str, **changes: Any) -> Job:
+def job_of(folder: Path, case: Case, device: str, numbers: str = "exact", **changes: Any) -> Job:
     """A law's job, in blocks of three clients of whom some are absent."""
     job = table(folder, case.algorithm, **{**case.tables, **changes})
     job["data"] = {"path": str(folder), "block": 3}
-    job["aggregation"] = {"security": "plain"} | changes.get("aggregation", {})
+    job["aggregation"] = {"security": "plain", "arithmetic": numbers} | changes.get("aggregation", {})
     job["compute"] = {"device": device} | changes.get("compute", {})
     if not case.everybody:
         job["participation"] = {"clients_per_round": 8 if case.split == "rows" else 5}
@@ -53,7 +54,7 @@ def outcome(job: Job, rounds: int = 2, certify: bool = True) -> Outcome:
     )
     model = algorithm.model(server)
     bits = b"".join(np.asarray(leaf).tobytes() for _, leaf in leaves(model))
-    return Outcome(_flat(model), [_flat(host_record(state)) for state in clients], columns, bits)
+    return Outcome(_flat(model), [_flat(host_record(state)) for state in clients], columns, aggregator, bits)
 
 
 def _flat(record: Record) -> Any:

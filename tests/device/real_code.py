@@ -10,27 +10,14 @@ import importlib.util
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from compiled import parameters
 
 _HEADERS = "complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h"
 _HEAD = "".join(f"#include <cupy/{name}>\n" for name in _HEADERS)
 _NDARRAY, _INDEXER, _SCALAR = 1, 2, 3  # CuPy's kinds of arguments
-
-
-class Parameter(NamedTuple):
-    """`raw T x`"""
-
-    raw: bool
-    type: str
-    name: str
-
-
-def parameters(text: str) -> list[Parameter]:
-    """Of a kernel's declaration."""
-    words = [one.split() for one in text.split(",") if one.strip()]
-    return [Parameter(one[0] == "raw", one[-2], one[-1]) for one in words]
 
 
 def elementwise_code(cupy: Any, source: Any, types: dict[str, str], scalars: frozenset[str], name: str) -> str:
