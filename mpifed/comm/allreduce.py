@@ -75,7 +75,7 @@ class NodeRanks:
 
     def __init__(self, comm: Communicator, nodes: NodeMap) -> None:
         rank = comm.Get_rank()
-        self.is_leader, self.is_root, self.nodes = nodes.rank_within(rank) == 0, rank == 0, nodes.many
+        self.is_leader, self.nodes = nodes.rank_within(rank) == 0, nodes.many
         self._comm, self.node = comm, comm.Split(nodes.nodes[rank], rank)
         # among the leaders; the communicator of the other ranks is not used
         self.leaders = Direct(comm.Split(0 if self.is_leader else 1, rank))

@@ -114,7 +114,6 @@ class RunJson(Schema):
     distributions: dict[Text, Text] = {}
     accepted_changes: list[Text] = []
     observed: dict[Text, Count | None] = {}
-    reductions: dict[Text, object] = {}
     private: bool = False
     protects: Text = ""
     delta: NotNegative | None = None

@@ -110,24 +110,6 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
     return loops.swish_slope(z, gate, active, back)
 
 
-# --- the normal distribution, of the GELU ---------------------------------------------------------------------------
-
-NORMAL_CDF = KernelSource("normal_cdf", "T z", "T gate", "gate = erf(z * (T)0.70710678118654752) * (T)0.5 + (T)0.5;")
-
-
-def normal_cdf(z: Array) -> Array:
-    """The probability that a standard normal number is below z, by the error function."""
-    if namespace(z) is not np:
-        return launch(NORMAL_CDF, z, z)
-    from scipy.special import erf
-
-    half = z.dtype.type(0.5)
-    result: Array = erf(z * z.dtype.type(0.5**0.5))
-    result *= half
-    result += half
-    return result
-
-
 # --- the softmax and its cross-entropy ------------------------------------------------------------------------------
 
 _NORMALIZED = """

@@ -67,7 +67,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     TIMING: (
         ("history.*", "elapsed_s simulated_s"),
         ("tensorboard/*", ""),  # the columns of the history, and when each row was written
-        ("run.json", "sha256 started ended elapsed_s seconds_per_round cpu_s reductions reductions.* exchanges.*_s"),
+        ("run.json", "sha256 started ended elapsed_s seconds_per_round cpu_s exchanges.*_s"),
         ("run.json", "simulated_s simulated.*.compute simulated.*.encryption simulated.*.server"),
     ),
 }  # fmt: skip

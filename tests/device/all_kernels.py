@@ -21,7 +21,7 @@ def uses() -> list[Use]:
     """All."""
     found = []
     for T in BOTH:
-        for one in (kernels.SIGMOID, kernels.SWISH, kernels.SWISH_SLOPE, kernels.NORMAL_CDF, kernels.NOISE):
+        for one in (kernels.SIGMOID, kernels.SWISH, kernels.SWISH_SLOPE, kernels.NOISE):
             found.append(Use(one, {"T": T}))
         found.append(Use(kernels.CROSS_ENTROPY, {"T": T}, frozenset({"outputs"})))
         for W in BOTH:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_believe import make_believe
-from scipy.stats import norm
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths import arrays, clipping, duals, kernels, kernels_sums
@@ -39,14 +38,6 @@ def test_swish_and_its_slope(cupy: Any, rng: Any, dtype: str) -> None:
     assert down.get().tobytes() == kernels.swish_slope(z, gate.get(), active.get(), back).tobytes()
     far = np.array([-1e4, 1e4, -0.0, np.inf, -np.inf], dtype)
     assert kernels.sigmoid(cupy.asarray(far)).get().tolist() == [0, 1, 0.5, 1, 0]
-
-
-@dtypes
-def test_the_normal_distribution_function(cupy: Any, rng: Any, dtype: str) -> None:
-    z = (3 * rng.standard_normal((5, 40))).astype(dtype)
-    found = kernels.normal_cdf(cupy.asarray(z)).get()
-    np.testing.assert_allclose(found, kernels.normal_cdf(z), rtol=ULPS[dtype], atol=ULPS[dtype])
-    np.testing.assert_allclose(found, norm.cdf(z.astype("f8")), atol=ULPS[dtype])
 
 
 @dtypes
