@@ -212,7 +212,7 @@ class FedAvg(Rows):
         if self.problem.regularizer is not None:
             reach = rate * self.local.rate(step)
             model = self.problem.regularizer.prox(model, reach * (1 + momentum) if optimizer.nesterov else reach)
-            if momentum:
+            if momentum and rate:  # a schedule that has ended at 0 stays there
                 velocity = map_leaves(lambda new, old: (new - old) / new.dtype.type(rate), model, server.model)
         return FedAvgServer(model, server.steps + 1, velocity)
 

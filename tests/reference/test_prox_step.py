@@ -108,3 +108,17 @@ def test_the_lasso(tmp_path: Path, mu: float, steps: int, step: float, client: s
     slope = (X.T @ (X @ found - y) / len(y) + 2 * l2 * found)[found != 0]
     np.testing.assert_allclose(np.abs(slope), weight, rtol=apart)
     np.testing.assert_allclose(found, exact[:FEATURES] - exact[FEATURES:], rtol=0, atol=max(apart * weight, 1e-6))
+
+
+def test_a_rate_that_ends_at_zero(tmp_path: Path) -> None:
+    """The model stays where it is, whatever velocity its server has."""
+    X, _ = some_rows()
+    found = [
+        trained(
+            tmp_path / str(rounds), X, X[:, 0] > 0, rounds, 0.0,
+            mf.Logistic(bias=False), mf.L1(0.01), client_optimizer=mf.SGD(0.05),
+            server_optimizer=mf.ServerSGD(mf.CosineDecay(1.0, rounds=3), momentum=0.5),
+        )
+        for rounds in (3, 6)
+    ]  # fmt: skip
+    assert found[0].any() and (found[0] == found[1]).all()
