@@ -120,7 +120,7 @@ def sweep(
                 f"{folder}: holds a sweep already; give another out, continue a sweep with resume=True, or replace it "
                 "with overwrite=True"
             )
-        begin_sweep(folder, all_points, overwrite)
+        begin_sweep(folder, all_points, resume, overwrite)
 
     alike(transport, lambda: None if transport.rank else begin())
     cache = DataCache()

@@ -98,7 +98,7 @@ def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Tr
         replaces = False
         begin_sweep(folder, all_points)
 
-    _on_server(transport, partial(begin_sweep, folder, all_points, replaces))
+    _on_server(transport, partial(begin_sweep, folder, all_points, how.resume, replaces))
     if transport.rank == 0 and any(point.job.privacy is not None for point in all_points):
         say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
     for point in chosen:

@@ -33,7 +33,7 @@ _FILES = ("job.toml", RUN, HISTORY, "model.h5", CLIENTS, "privacy.csv", FAILURE)
 RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # keys that may differ between a run and its resumption, since no bit depends on them
-_FREE = (
+FREE = (
     "rounds", "name", "stop", "record", "observe", "server", "audit", "simulated_network", "data.path",
     "data.memory_gib", "data.verify", "data.state_gib",
 )  # fmt: skip
@@ -63,9 +63,7 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
         )
     saved = any((out / "checkpoint").glob("round-*[0-9]"))
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
-    # whether the run failed before it wrote results
-    nothing_left = not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
-    if begun and not resume and not nothing_left:
+    if begun and not resume and not nothing_left(out):
         raise UsageError(
             f"{out}: holds a run already; choose another --out, continue it with --resume, or replace it with "
             "--overwrite"
@@ -81,6 +79,12 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     if not saved:  # also a run that was killed before its first checkpoint
         (out / HISTORY).unlink(missing_ok=True)
     return Opened(saved, header, None, damaged)
+
+
+def nothing_left(out: Path) -> bool:
+    """Whether the run failed before it wrote results."""
+    saved = any((out / "checkpoint").glob("round-*[0-9]"))
+    return not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
 
 
 def check_names(folder: Path) -> None:
@@ -165,7 +169,7 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
     if ledger is None:
         return None
     written = job_of(out)
-    if written and (shown := _changed(ledger.header.job, written)):
+    if written and (shown := changed(ledger.header.job, written)):
         raise DataError(f"{out / 'job.toml'}: is not the job in line 1 of {ledger.path} ({shown}); {REMEDY}")
     same_job(out, ledger.header.job, job.table())
     return ledger.header
@@ -173,18 +177,18 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
 
 def same_job(run_dir: Path, before: Table, after: Table) -> None:
     """UsageError when a run would be resumed with a job that gives other results."""
-    if shown := _changed(before, after):
+    if shown := changed(before, after):
         raise UsageError(
             f"{run_dir}: --resume with another job ({shown}); resume with {command_line(run_dir / 'job.toml')}"
         )
 
 
-def _changed(before: Table, after: Table) -> str:
-    """The changes of a job that affect its results, as text."""
+def changed(before: Table, after: Table, free: Collection[str] = FREE) -> str:
+    """The changes of a job, but for those of `free` keys, which affect no results; as text."""
     old, new = dict(dotted(before)), dict(dotted(after))
-    changed = [
+    keys = [
         key
         for key in sorted({*old, *new})
-        if old.get(key) != new.get(key) and not any(key == free or key.startswith(free + ".") for free in _FREE)
+        if old.get(key) != new.get(key) and not any(key == one or key.startswith(one + ".") for one in free)
     ]
-    return "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in changed)
+    return "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in keys)

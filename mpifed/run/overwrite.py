@@ -8,16 +8,18 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from glob import escape
 from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.tables import Table
 from mpifed.core.text import command_line
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run
 from mpifed.job.sweep import SweepPoint
 from mpifed.privacy.ledger_file import LEDGER
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
-from mpifed.run.folder import HEARTBEAT, RUN_FILES, RUN_FOLDERS, check_kind
+from mpifed.run.folder import FREE, HEARTBEAT, RUN_FILES, RUN_FOLDERS, changed, check_kind, nothing_left
 from mpifed.run.lock import locked
 
 _FILES = "|".join(map(re.escape, (*RUN_FILES, SWEEP)))
@@ -29,7 +31,7 @@ _REMEDY = "--overwrite removes runs alone"
 STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
 
 
-def begin_sweep(folder: Path, points: Sequence[SweepPoint], overwrite: bool = False) -> None:
+def begin_sweep(folder: Path, points: Sequence[SweepPoint], resume: bool = False, overwrite: bool = False) -> None:
     """Make the folder of a sweep and write sweep.csv, which marks it; on rank 0 alone.
 
     With `overwrite` nothing is written yet: what is in it stands until the first point is ready to write.
@@ -37,8 +39,8 @@ def begin_sweep(folder: Path, points: Sequence[SweepPoint], overwrite: bool = Fa
     Raises
     ------
     UsageError, DataError
-        when it is the folder of a run or of a sweep's point, or has a link at a name that the sweep writes; as of
-        `to_remove` with `overwrite`.
+        when it is the folder of a run or of a sweep's point, has a link at a name that the sweep writes, or runs of
+        other jobs, which sweep.csv would then take for those of `points`; as of `to_remove` with `overwrite`.
     """
     above = folder.absolute().parent
     if _POINT.fullmatch(folder.absolute().name) and is_sweep(above):
@@ -51,7 +53,16 @@ def begin_sweep(folder: Path, points: Sequence[SweepPoint], overwrite: bool = Fa
     folder.mkdir(parents=True, exist_ok=True)
     check_kind(folder / SWEEP)
     for point in points:
-        check_kind(folder / point.name, is_folder=True)
+        check_kind(run_dir := folder / point.name, is_folder=True)
+        written = Table()
+        with suppress(DataError):  # the run says what is wrong
+            written = {} if nothing_left(run_dir) else job_of(run_dir)
+        free = FREE if resume else ("observe",)
+        if written and (first := changed(written, point.job.table(), free).partition("; ")[0]):
+            raise UsageError(
+                f"{folder}: holds another sweep ({point.name}: {first}); choose another --out, or replace it with "
+                "--overwrite"
+            )
     if not is_sweep(folder):  # that of a resumed sweep stays until its runs have ended
         write_sweep(folder, points)
 

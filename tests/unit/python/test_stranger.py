@@ -201,7 +201,7 @@ def test_a_sweep_goes_on(data: mf.FederatedDataset, here: Path) -> None:
     table = (here / "sweep/sweep.csv").read_text()
     with pytest.raises(mf.UsageError, match="holds a sweep already; give another out, continue a sweep with resume"):
         mf.sweep({"C": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep")
-    with pytest.raises(mf.DataError, match="resume with the job that wrote it"):
+    with pytest.raises(mf.UsageError, match=r"holds another sweep .*; give another out, or replace it with overwr"):
         mf.sweep({"B": methods["B"]}, data, mf.Softmax(), rounds=2, out="sweep", resume=True)
     with pytest.raises(mf.UsageError, match=r"holds a sweep; .*resume=True"):
         mf.load("sweep")

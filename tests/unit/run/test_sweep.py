@@ -264,9 +264,14 @@ def test_a_point_that_failed_numerically_is_not_tried_again(job: Path, tmp_path:
 def test_a_finished_point_of_another_job_is_not_taken_for_this_one(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert mpifed("run", job, "--out", out).exit_code == 0
-    ended = mpifed("run", job, "--out", out, "--resume", "--set", 'sweep={"algorithm.batch_size" = [2, 4], seeds = 2}')
-    assert ended.exit_code == 2
-    assert "algorithm.batch_size: 3 before, 4 now" in ended.output
+    before = rows(out)
+    for options in ((), ("--resume",), ("--point", 0)):
+        other = 'sweep={"algorithm.batch_size" = [2, 4], seeds = 2}'
+        ended = mpifed("run", job, "--out", out, "--set", other, *options)
+        assert ended.exit_code == 2
+        assert f"{out}: holds another sweep (point-0002: algorithm.batch_size: 3 before, 4 now)" in ended.output
+    assert mpifed("run", job, "--out", out).exit_code == 2
+    assert rows(out) == before
     ended = mpifed("run", job, "--out", out, "--resume", "--set", "rounds=3")
     assert ended.exit_code == 0, ended.output
     assert {row["rounds"] for row in rows(out)} == {"3"}
