@@ -81,11 +81,19 @@ def participants(job: AnyJob, round: int) -> NDArray[np.int64]:
 def minibatches(job: AnyJob, round: int, client: int) -> list[NDArray[np.int64]]:
     """The rows [b] of a client in each of its local steps of a round, by position in its shard.
 
-    Of columns, whose clients all take the same rows, those of client 0.
+    Clients of columns all take the same rows.
+
+    Raises
+    ------
+    UsageError
+        Where the method draws none.
     """
     checked = _reproducible(job)
-    table, privacy, size = checked.algorithm, checked.privacy, int(open_federation(checked.data.path).counts[client])
-    now = round_of(checked, 1, round - 1)
+    table, privacy, data = checked.algorithm, checked.privacy, open_federation(checked.data.path)
+    if "batch_size" not in table:
+        raise UsageError(f'[algorithm] name = "{table["name"]}": draws no minibatches')
+    client = 0 if data.split == "columns" else client  # of whom the draw is
+    size, now = int(data.counts[client]), round_of(checked, 1, round - 1)
     batch, steps = min(table["batch_size"], size), table.get("local_steps", 1)
     drawn_for = np.array([client]), np.array([size])
     if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":

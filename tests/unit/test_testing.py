@@ -117,6 +117,15 @@ def test_minibatches_are_disjoint_and_of_the_client(classes: Path) -> None:
     assert not all((a == b).all() for a, b in zip(minibatches(job, 1, 2), minibatches(job, 2, 2), strict=True))
 
 
+def test_clients_of_columns_take_the_same_rows(columns: Path) -> None:
+    linear = {"model": {"name": "least-squares", "l2": 0.1}, "client_optimizer": {}}
+    job = checked(job_table(columns, **linear, algorithm={"name": "ssca", "batch_size": 4}))
+    (one,), (other,) = minibatches(job, 1, 0), minibatches(job, 1, 3)
+    assert (one == other).all()
+    with pytest.raises(UsageError, match="draws no minibatches"):
+        minibatches(checked(job_table(columns, **linear, algorithm={"name": "cocoa"})), 1, 0)
+
+
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of wrong classes."""
