@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,7 +51,8 @@ def begin_call(
     try:
         described.append(describe())
         if launched_ranks() > 1:
-            text = json.dumps({"call": call, **facts(described[0])}, default=_plain, skipkeys=True)
+            told = {"call": call, **facts(described[0])}
+            text = json.dumps(told, default=partial(_plain, {}), skipkeys=True, check_circular=False)
     except (Exception, SystemExit) as failed:
         error = failed
     texts = enter(call, text)
@@ -89,14 +91,24 @@ def settings(job: Job) -> Table:
     return table
 
 
-def _plain(value: object) -> object:
-    """What is equal on two ranks where a value is: of arrays the digest, of functions the source and variables."""
+def _plain(seen: dict[int, object], value: object) -> object:
+    """What is equal on two ranks where a value is: of arrays the digest, of functions the source and variables.
+
+    `seen`: what has come already, and ends a circle, such as functions that name each other.
+    """
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {list(value.shape)}, SHA-256 {hashlib.sha256(value.tobytes()).hexdigest()[:12]}"
-    if hasattr(value, "indptr") or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+    if isinstance(value, set | frozenset):  # whose order is not the same in two processes
+        return sorted(map(repr, value))
+    if id(value) in seen:
+        return None
+    seen[id(value)] = value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if hasattr(value, "indptr"):
         return vars(value)
     held = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
     held += getattr(value, "__defaults__", None) or ()
     if hasattr(value, "state_dict") and not isinstance(value, type):  # of PyTorch
         held += [tensor.cpu().double().numpy() for tensor in value.state_dict().values()]
-    return [source_of(value)[:12], *(each for each in held if each is not value)]
+    return [source_of(value)[:12], *held]

@@ -55,7 +55,10 @@ def launch(
         with explaining():
             return function()
 
-    transport, checked = begin_call("launch", lambda: _job(job), settings, guard)
+    def facts(checked: Job) -> Table:
+        return {**settings(checked), "out": str(out)}
+
+    transport, checked = begin_call("launch", lambda: _job(job), facts, guard)
     folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
     result: Result | None = guard(
         transport,

@@ -137,3 +137,40 @@ def test_killed_at_random_moments(
     ended = launch(1, "run", path, "--out", out, "--resume", cwd=HERE)
     assert ended.code == whole.code, ended.text
     assert sha(out) == sha(tmp_path / "whole")
+
+
+NESTED = """
+import dataclasses
+import numpy as np
+from torch import nn
+import mpifed as mf
+
+@dataclasses.dataclass(slots=True)
+class Width:
+    hidden: int = 4
+
+def network(width, names):
+    def one():
+        return other
+    def other():
+        return one
+    def build():
+        assert one() is other and len(names) == 3
+        return nn.Sequential(nn.Linear(5, width.hidden), nn.Linear(width.hidden, 2))
+    return build
+
+X = np.arange(200.0).reshape(40, 5) % 7
+data = mf.FederatedDataset.from_arrays(X, X[:, 0].astype(int) % 2, clients=4)
+method = mf.FedAvg(batch_size=5, client_optimizer=mf.SGD(0.1))
+mf.run(method, data, mf.Torch(network(Width(), {"a", "b", "c"})), rounds=1, progress="none")
+"""
+
+
+def test_ranks_compare_what_a_function_holds_by_content(tmp_path: Path) -> None:
+    """Sets, whose order is another in each process; what has no `__dict__`; functions that name each other."""
+    script = tmp_path / "nested.py"
+    script.write_text(NESTED, encoding="utf-8")
+    ended = subprocess.run(
+        [mpiexec(), "-n", "2", sys.executable, str(script)], env=environment({}), capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
