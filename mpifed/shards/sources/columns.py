@@ -14,7 +14,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.shards.encoding import FILLS, RawColumns
 from mpifed.shards.natural import canonical_order, in_order, natural_clients
-from mpifed.shards.sources.dataset import Dataset, Source, listed, numbers_rows, typed_labels
+from mpifed.shards.sources.dataset import Dataset, Source, listed, numbers_rows, shown, typed_labels
 from mpifed.shards.sources.spool import Spool
 from mpifed.shards.sources.table import position, positions
 from mpifed.shards.sources.texts import Owners, Texts, identifiers, in_numpy, ranks_of
@@ -160,10 +160,11 @@ class ColumnSource(Source):
         numbers = {
             name: at
             for at, name in enumerate(names or ())
-            if (numbers_rows(name) or name in stored) and name not in (self.label, self.by)
+            if (numbers_rows(name) or name in stored) and name not in (*self.label.split(","), self.by)
         }
-        if {by, *labels}.intersection(numbers.values()):
-            raise UsageError(f"--label {self.label}: {path} has {listed(numbers)} there, which numbers rows; name it")
+        for option, given, places in (("label", self.label, labels), ("by", self.by, [by])):
+            if there := [shown(name) for name, at in numbers.items() if at in places]:
+                raise UsageError(f"--{option} {given}: {path} has {listed(there)} there, which numbers rows; name it")
         features = [at for at in range(width) if at not in (by, *labels, *ignored, *numbers.values())]
         if not features:
             raise DataError(f"{path}: no column besides the label's; expected at least one feature")

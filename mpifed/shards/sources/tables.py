@@ -123,7 +123,7 @@ class Tables(Source):
         names = names or []
         if self.id not in names:
             raise DataError(f"{path}: line 1 has no column {self.id!r}, the identifiers of --id")
-        if numbers := list(filter(numbers_rows, names)):
+        if numbers := [name for name in names if numbers_rows(name) and name not in (self.id, self.label)]:
             raise DataError(f"{path}: column {listed(map(shown, numbers))} numbers rows, and is no feature; remove it")
         at = names.index(self.id)
         features = [name for name in names if name not in (self.id, self.label)]

@@ -142,7 +142,11 @@ def test_an_index_is_left_out_of_files_and_said(here: Path) -> None:
     )
     assert code == 0 and "index    who: numbers rows, left out" in text
     code, text = command("data", "parquet", "i.parquet", "--by", "who", "--task", "regression", "--out", "f")
-    assert code == 2 and "--label -1: i.parquet has __index_level_0__ there, which numbers rows" in text
+    assert code == 2 and "--label -1: i.parquet has '__index_level_0__' there, which numbers rows" in text
+    code, text = command("data", "csv", "i.csv", "--by", "0", "--label", "ill", "--out", "f")
+    assert code == 2 and "--by 0: i.csv has '' there, which numbers rows; name it" in text
+    code, text = command("data", "csv", "u.csv", "--label", "Unnamed: 0,ill", "--by", "who", "--out", "f")
+    assert code == 0 and "features 2\n" in text
 
 
 def test_an_index_is_left_out_of_frames_and_said() -> None:
@@ -163,6 +167,8 @@ def test_an_index_of_clients_tables_is_refused(here: Path) -> None:
     (here / "t/a.csv").write_text("Unnamed: 0,id,a,y\n0,p,1,0\n1,q,2,1\n")
     code, text = command("data", "tables", "t", "--id", "id", "--label", "y", "--out", "d")
     assert code == 3 and "t/a.csv: column 'Unnamed: 0' numbers rows" in text
+    (here / "t/a.csv").write_text("rownames,a,y\np,1,0\nq,2,1\n")
+    assert command("data", "tables", "t", "--id", "rownames", "--label", "y", "--out", "d")[0] == 0
 
 
 # --- identifiers ----------------------------------------------------------------------------------------------------
