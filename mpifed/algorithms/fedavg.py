@@ -225,7 +225,7 @@ class FedAvg(Rows):
         """The mean gradient of the local steps' minibatches."""
         if received.answered_by(self.answer):
             model, moved = received.question.model, unweighted(self.problem, received)
-            yield gradient_of_steps(self.local, received, model, moved)
+            yield from gradient_of_steps(self.local, received, model, moved)
 
     def _share(self, step: float) -> Share:
         """The sensitivity of a client's change to a single record."""

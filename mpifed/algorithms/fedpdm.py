@@ -217,7 +217,7 @@ class FedPDM(Rows):
         if received.answered_by(self.answer):
             upload = unweighted(self.problem, received)
             moved = fedpdm_moved(upload, zeros(upload), self.rho)
-            yield gradient_of_steps(self.local, received, received.question.model, moved, first=True)
+            yield from gradient_of_steps(self.local, received, received.question.model, moved, first=True)
 
     def _step(self, t: int) -> float:
         """The step size of local steps in round t = 1, 2, ..."""

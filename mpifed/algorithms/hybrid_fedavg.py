@@ -114,4 +114,4 @@ class HybridFedAvg(OwnScores):
             model = Parameters(wide(received.question.model.first[received.columns]), ())
             weight = float(self.problem.weights[list(received.clients)].sum())
             moved = Parameters(received.answer.first[received.columns] / weight, ())
-            yield gradient_of_steps(self.local, received, model, moved)
+            yield from gradient_of_steps(self.local, received, model, moved)

@@ -133,4 +133,4 @@ class HyFEM(OwnScores):
         if received.answered_by(self.answer):
             start = Parameters(wide(received.question.model.first[received.columns]), ())
             moved = Parameters(received.answer.first[received.columns] / len(received.clients) - start.first, ())
-            yield gradient_of_steps(self.local, received, start, moved, first=True)
+            yield from gradient_of_steps(self.local, received, start, moved, first=True)

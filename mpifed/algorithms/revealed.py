@@ -7,6 +7,8 @@ on gradients or uploads, the result is noisy. Records have no axis of clients.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from mpifed.algorithms.local import LocalSteps
@@ -68,16 +70,20 @@ def unweighted(problem: Problem, received: Received) -> Parameters:
 
 def gradient_of_steps(
     local: LocalSteps, received: Received, model: Parameters, moved: Parameters, first: bool = False
-) -> MeanGradient:
+) -> Iterator[MeanGradient]:
     """What local steps from `model` reveal: the mean of their gradients, at models that hardly differ.
+
+    Nothing where a schedule has ended at 0.
 
     Parameters
     ----------
     moved : how far they came, on the mean over the clients whose answers these are
     first : whether clients keep states, which all know in their first round alone
     """
-    decay = local.optimizer.weight_decay
-    mean = of_step(local.problem.objective, model, moved, local.rate(float(received.question.step)))
+    decay, rate = local.optimizer.weight_decay, local.rate(float(received.question.step))
+    if not rate:
+        return
+    mean = of_step(local.problem.objective, model, moved, rate)
     if decay:
         mean = map_leaves(lambda g, w: g - decay * w, mean, wide(model))
-    return MeanGradient(model, mean, first)
+    yield MeanGradient(model, mean, first)

@@ -175,7 +175,7 @@ class Scaffold(Rows):
         """The mean gradient of a client's steps, in its first round, while c_i = 0."""
         if received.answered_by(self.answer):
             model, moved = received.question.model, unweighted(self.problem, received)
-            yield gradient_of_steps(self.local, received, model, moved, first=True)
+            yield from gradient_of_steps(self.local, received, model, moved, first=True)
 
     def _share(self, step: float) -> Share:
         """The sensitivity of the change to a record; at level "client" c_i may depend on all of its records."""

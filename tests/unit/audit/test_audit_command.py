@@ -66,6 +66,13 @@ def attack(found: Audit, name: str, seen: str) -> Any:
 # --- what is found ---------------------------------------------------------------------------------------------------
 
 
+def test_a_learning_rate_that_has_ended_gives_nothing_away(digits: Path, audit: Callable[..., Audit]) -> None:
+    """The round before has, and the audit goes on."""
+    cosine = {"schedule": "cosine", "initial": 0.5, "rounds": 2}
+    algorithm = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": cosine}}
+    assert attack(audit(digits, algorithm=algorithm), "reconstruction", "each client's upload").success
+
+
 def test_plain_uploads_of_one_row_give_it_away(digits: Path, audit: Callable[..., Audit]) -> None:
     found = audit(digits)
     assert names(found) == ["answers", "determined", "reconstruction"]
