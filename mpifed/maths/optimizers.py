@@ -53,6 +53,8 @@ class Watched:
         self.unread = {key for key, value in vars(optimizer).items() if value != getattr(type(optimizer), key, value)}
 
     def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # as of copying, which asks before there is an optimizer
+            raise AttributeError(name)
         self.unread.discard("learning_rate" if name == "at" else name)
         return getattr(self.optimizer, name)
 

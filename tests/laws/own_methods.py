@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,6 +42,14 @@ class OneStep(FedAvg):
         each = block.xp.full(rows.y.shape, -float(question.step) / self.batch_size, block.dtype)
         change = self.problem.objective.gradient(question.model, rows.X, rows.y, each)
         return clients, weighted(self.problem, change, weights(self.problem, block))
+
+
+@dataclass(frozen=True)
+class Copied(OneStep):
+    """The same by a copy of the method."""
+
+    def answer(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Any]:
+        return OneStep.answer(deepcopy(self), clients, question, block, now)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def test_its_answer_is_what_is_summed(digits: Path, tmp_path: Path, kind: str) -
     ("name", "settings", "said"),
     [
         ("OneStep", {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.9}}, "[client_optimizer] momentum"),
+        ("Copied", {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.9}}, "[client_optimizer] momentum"),
         (
             "OneStep",
             {"client_optimizer": {"learning_rate": 0.1, "weight_decay": 0.2}},
