@@ -97,7 +97,8 @@ def _plain(seen: dict[int, object], value: object) -> object:
     `seen`: what has come already, and ends a circle, such as functions that name each other.
     """
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} {list(value.shape)}, SHA-256 {hashlib.sha256(value.tobytes()).hexdigest()[:12]}"
+        digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()  # without another copy of the data
+        return f"{value.dtype} {list(value.shape)}, SHA-256 {digest[:12]}"
     if isinstance(value, set | frozenset):  # whose order is not the same in two processes
         return sorted(map(repr, value))
     if id(value) in seen:
