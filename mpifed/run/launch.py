@@ -44,7 +44,7 @@ def launch(
 ) -> Result | None:
     """Run a job from a script under mpirun, as `mpifed run` does; the result on rank 0, None on the others.
 
-    Own models, terms and regularizers are tested first.
+    Own models, terms and regularizers are called once first: wrong shapes are refused.
     With `accept_changed` a run is resumed even if own sources or libraries have changed, which run.json records too.
     An error on any rank ends all of them with its exit code. In a single process, errors are raised.
     """
