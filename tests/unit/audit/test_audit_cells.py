@@ -20,7 +20,6 @@ from mpifed.cli import main
 ONE = {"name": "hyfdca", "rule": "paper", "inner": 1, "primal": "clear"}
 ALL = {"name": "hyfdca", "primal": "clear"}
 HINGE = {"name": "hinge", "bias": False, "l2": 5e-3}
-SOFTMAX = {"name": "softmax", "bias": False, "l2": 1e-3}
 
 
 def table(folder: Path, algorithm: dict[str, Any], channel: str, **changes: Any) -> dict[str, Any]:
@@ -109,14 +108,6 @@ def test_no_channel_but_the_plain_one_shows_them(masked: Audit) -> None:
     assert "24 samples have two holders: each of them learns what the other one sent of them" in text
 
 
-def test_neither_do_ciphertexts(squares: Path, audit: Callable[..., Audit]) -> None:
-    pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    found = audit(squares, ONE, "encrypted", 1, participation={"clients_per_round": 3}, aggregation={"min_clients": 1})
-    assert found.security == "encrypted"  # by default
-    assert "in-the-clear" in names(found) and "answers" not in names(found)
-    assert not any(attack(found, name, "encrypted").applies for name in ("inner-products", "linear-system"))
-
-
 # --- X'alpha in the clear --------------------------------------------------------------------------------------------
 
 
@@ -129,15 +120,6 @@ def test_a_sample_that_moves_alone_is_seen(squares: Path, masked: Audit) -> None
         cosines = np.abs(data @ row) / np.linalg.norm(data, axis=1) / np.linalg.norm(row)
         assert cosines.max() > 1 - 1e-6
     assert not masked.leaks  # since the job accepts them by name
-
-
-def test_sealing_does_not_hide_what_w_tells(squares: Path, audit: Callable[..., Audit]) -> None:
-    found = audit(squares, ONE | {"primal": "sealed"}, "masked", 12)
-    assert "in-the-clear" not in names(found) and "moved-row" in names(found)
-    assert not attack(found, "moved-row", "masked uploads").success
-    assert attack(found, "moved-row", "the decoded sum").recovered >= 1
-    many = audit(squares, ONE | {"primal": "sealed", "inner": 6}, "masked", 4)
-    assert "moved-row" not in names(many)
 
 
 def test_what_a_holder_hears_of_the_other(squares: Path) -> None:

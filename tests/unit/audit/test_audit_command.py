@@ -153,29 +153,6 @@ def test_plain_partial_scores_give_columns_away(hundred: Path, audit: Callable[.
         assert attack(one, "reconstruction", "each client's upload").applies is False
 
 
-def test_many_rows_of_columns_are_not_told_apart(sides: Path, audit: Callable[..., Audit]) -> None:
-    own = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
-    found = audit(sides, 1, aggregation=own, algorithm=VERTICAL | {"batch_size": 40})
-    assert names(found) == []
-    assert "tried up to 10" in attack(found, "inversion", "the decoded sum").text
-
-
-def test_a_round_of_one_client_is_its_answer(digits: Path, audit: Callable[..., Audit]) -> None:
-    alone = {"aggregation": MASKED | {"min_clients": 1}, "participation": {"clients_per_round": 1}}
-    found = audit(digits, 2, model={"name": "mlp", "bias": False, "hidden": 16}, **alone)
-    assert attack(found, "reconstruction", "the decoded sum").success
-
-
-def test_secret_draws(digits: Path, audit: Callable[..., Audit]) -> None:
-    private = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure"}}
-    algorithm = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
-    found = audit(digits, 1, algorithm=algorithm, **private)
-    one = next(one for one in found.conditions if one.exchange == "changes" and one.party == "server")
-    assert (one.unknowns, one.equations) == (64, 64)  # of the answer without its noise
-    assert names(found) == ["answers"]
-    assert attack(found, "reconstruction", "each client's upload").applies
-
-
 def test_memory_of_the_model(digits: Path, audit: Callable[..., Audit]) -> None:
     """Of rows that entered, and others of the same clients; a row each of eight clients in two rounds is too few."""
     one = attack(audit(digits), "membership", "the model after the last round")
@@ -247,16 +224,6 @@ def test_the_job_of_a_run_is_played_again(digits: Path, tmp_path: Path) -> None:
     assert {"report.json", NOTE} <= {path.name for path in (tmp_path / "run" / "audit").iterdir()}
 
 
-def test_fewer_rounds_where_messages_are_large(
-    digits: Path, write_job: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mpifed.audit.command.LIMIT_BYTES", 2**16)
-    job = write_job(tmp_path / "job.toml", table(digits))
-    ended = invoke(job)
-    assert ", 2 rounds" in ended.stdout and "only 2 of 4 rounds were recorded" in ended.stdout
-    assert ", 3 rounds" in invoke(job, "--rounds", 3).stdout
-
-
 def test_one_party_alone(digits: Path, audit: Callable[..., Audit]) -> None:
     assert {one.party for one in audit(digits, 1, ("server",)).conditions} == {"server"}
     client = audit(digits, 1, ("client:5",))
@@ -266,30 +233,3 @@ def test_one_party_alone(digits: Path, audit: Callable[..., Audit]) -> None:
         audit(digits, 1, ("clients",))
     with pytest.raises(UsageError, match="--party client:8: clients are numbered 0 to 7"):
         audit(digits, 1, ("client:8",))
-
-
-def test_neither_run_nor_job(tmp_path: Path) -> None:
-    ended = invoke(tmp_path)
-    assert ended.exit_code == 3 and "no job.toml" in ended.stderr
-    assert invoke(tmp_path / "missing.toml").exit_code == 2
-
-
-def test_rounds_that_lose_clients(digits: Path, audit: Callable[..., Audit]) -> None:
-    leaving = {"participation": {"dropout_rate": 0.1, "max_dropouts": 3}}
-    found = audit(digits, 3, algorithm=SSCA | {"batch_size": 20}, aggregation=MASKED, **leaving)
-    assert names(found) == []
-
-
-def test_rows_too_wide_to_be_compared_are_not_read(
-    digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is not tried is said; dense rows of text would fill the memory."""
-    monkeypatch.setattr("mpifed.audit.gradient_attacks.LARGEST", 63)
-    monkeypatch.setattr(
-        "mpifed.audit.gradient_targets.Target.rows", property(lambda target: pytest.fail("rows were read"))
-    )
-    found = audit(digits)
-    for name in ("reconstruction", "inversion"):
-        one = attack(found, name, "each client's upload")
-        assert not one.applies
-        assert one.text == "its rows have 64 numbers; rows of at most 63 are compared with the result"

@@ -85,17 +85,6 @@ def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
     assert total.rounds_until == -(-1438 * 64 // total.equations)
 
 
-def test_what_a_client_reads_from_the_next_model(digits: Path) -> None:
-    found = replay(
-        digits,
-        {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
-        aggregation={"security": "masked"},
-    )
-    one = of(conditions(found, client=3), "changes", "client 3")
-    assert (one.receives, one.unknowns, one.numbers) == ("the next broadcast", 7 * 64, 640)
-    assert one.verdict == OPEN  # by counting, seven rows of 64 are no more than a model of 640 numbers
-
-
 def test_scores_of_vertical_data(hundred: Path) -> None:
     """J scores of a row against its K_i columns for the server of the plain channel; B J sums for a client."""
     tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 4}}
@@ -122,14 +111,3 @@ def test_the_server_hears_no_masked_scores(sides: Path) -> None:
     gradients = of(found, "gradients", "server")
     assert gradients.receives == "each client's own values"
     assert gradients.numbers == 640
-
-
-def test_measuring_counts_too(digits: Path) -> None:
-    found = replay(
-        digits,
-        {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
-        record={"evaluate_every": 1},
-    )
-    one = of(conditions(found), "certificate", "server")
-    assert (one.unknowns, one.numbers) == (179 * 64, 640 + 3)
-    assert one.rounds_until is None

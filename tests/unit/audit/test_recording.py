@@ -10,9 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked, fedavg, job_table
 
-from mpifed.audit.messages import plays
 from mpifed.audit.replay import replay_job
-from mpifed.core.record import leaves
 from mpifed.job.job import Job
 
 
@@ -96,10 +94,3 @@ def _noted(function: Any, into: list[bytes]) -> Any:
         return found
 
     return noted
-
-
-def test_the_leaves_of_a_question_are_named(digits: Path) -> None:
-    found = replay_job(job(digits), 1)
-    (play,) = plays(found.transcript.messages, "changes")
-    question = found.exchanges[0].ask(found.round_starts[0].server, found.round_starts[0].now)
-    assert set(play.question) == {name for name, _ in leaves(question)} == {"model.first", "step"}

@@ -14,32 +14,11 @@ from lengths import long_unless
 from methods import METHODS, named
 from own_reveals import renamed
 
-from mpifed.audit import gradient_attacks
-from mpifed.audit.attack_result import beyond_chance
 from mpifed.audit.command import audited
 from mpifed.audit.report import Audit, as_json
 from mpifed.cli import main
 
 SOFTMAX = {"name": "softmax", "bias": True, "l2": 1e-3}
-HINGE = {"name": "hinge", "bias": False, "l2": 5e-3}
-LOGISTIC = {"name": "logistic", "bias": False, "l2": 1e-3}
-WIDE = {"name": "mlp", "bias": False, "hidden": 16}
-
-
-@pytest.fixture(scope="module")
-def squares(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
-    """4 clients with 3 columns each of 12 of 24 rows, of two classes."""
-    out = tmp_path_factory.mktemp("squares") / "data"
-    asked = ("--samples", "24", "--features", "6", "--task", "classification", "--classes", "2", "--grid", "2x2")
-    return make_data(out, "synthetic", *asked, "--split", "grid")
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
-    """5 clients with one row each, of two classes."""
-    out = tmp_path_factory.mktemp("alone") / "data"
-    asked = ("--samples", "5", "--features", "6", "--task", "classification", "--classes", "2", "--clients", "5")
-    return make_data(out, "synthetic", *asked, "--split", "rows")
 
 
 @pytest.fixture
@@ -112,20 +91,6 @@ def test_who_declares_nothing_is_named(kind: str, channel: str, digits: Path, au
     assert found.leaks[0].text.startswith(f"{kind} declares nothing in {exchanges}: give it `reveals`")
 
 
-def test_inner_products_with_directions(alone: Path, audit: Callable[..., Audit]) -> None:
-    found = audit(alone, 8, LOGISTIC, {"name": "own_reveals:SaidProjections", "batch_size": 1})
-    one = attack(found, "inner-products")
-    assert one.success and one.recovered == 4  # of the first four clients
-    assert "inner-products" in {one.name for one in found.leaks}
-
-
-def test_sums_over_dual_variables(alone: Path, audit: Callable[..., Audit]) -> None:
-    found = audit(alone, 2, HINGE, {"name": "own_reveals:Secretive"})
-    assert attack(found, "moved-row").recovered >= 5
-    assert "moved-row" in {one.name for one in found.leaks}
-    assert "undeclared" not in {one.name for one in found.findings}
-
-
 def test_the_example_of_the_tutorial_says_it(
     digits: Path, audit: Callable[..., Audit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,29 +104,6 @@ def test_the_example_of_the_tutorial_says_it(
     found = audit(digits, 2, SOFTMAX, own)
     assert attack(found, "reconstruction").recovered == 16
     assert "undeclared" not in {one.name for one in found.findings}
-
-
-def test_where_there_is_nothing_to_try_it_says_so_by_the_algorithms_word(
-    digits: Path, audit: Callable[..., Audit]
-) -> None:
-    found = audit(digits, 1, SOFTMAX, {"name": "own_reveals:OtherKind", "batch_size": 40}, record={"evaluate_every": 1})
-    why = [one.text for one in found.attacks if one.attack == "inversion"]
-    assert "clients send sums over their dual variables, and no gradients, as the algorithm declares" in why
-    assert not any(one.success for one in found.attacks if one.attack in ("inversion", "reconstruction"))
-
-
-def test_rows_met_as_often_as_strangers_are_met_by_chance(
-    digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An inversion that finds rows that were there, and others just as often, tells nothing."""
-    good = [beyond_chance(*one) for one in ((1, 0), (2, 1), (3, 3), (8, 1), (0, 0))]
-    assert good == [True, False, False, True, False]
-    own = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
-    assert attack(audit(digits, 1, WIDE, own), "inversion").success
-    monkeypatch.setattr(gradient_attacks, "_strangers", lambda replay, target: target.rows)
-    found = attack(audit(digits, 1, WIDE, own), "inversion")
-    assert found.recovered and not found.success
-    assert f"and {found.recovered} of as many rows outside the minibatch" in found.text
 
 
 # --- what is said wrong ----------------------------------------------------------------------------------------------

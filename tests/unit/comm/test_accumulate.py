@@ -95,18 +95,6 @@ def test_exact_sums(groups: list[int], seed: int, dtype: str) -> None:
     assert again.message[:-1].tobytes() == messages[:-1].tobytes()
 
 
-def test_shapes_and_dtypes_of_a_total() -> None:
-    for kind in (exact_sum, float_sum):
-        adder = kind(exchange(), 5, "float32")
-        adder.begin(True)
-        adder.add(answers(2, 0, "float32"), np.array([0, 1]))
-        total = adder.total(adder.message)
-        assert (total.v.shape, total.v.dtype) == ((3,), np.float32)
-        assert (total.inner.m.shape, total.inner.m.dtype) == ((2, 2), np.float32)
-        assert np.shape(total.count) == ()
-        assert total.count.dtype == np.float64  # single numbers are counts and losses
-
-
 def test_measures_are_summed_in_float64() -> None:
     measure = ToServer("m", Answer(Field((3,)), Field(), ()), None, None, None, off_clock=True)
     for kind in (exact_sum, float_sum):
@@ -115,18 +103,6 @@ def test_measures_are_summed_in_float64() -> None:
         value = np.array([[1 / 3, 0, 0]])
         adder.add(Answer(value, np.array([2.0]), ()), np.array([0]))
         assert adder.total(adder.message).v[0] == pytest.approx(1 / 3, abs=2.0**-40)
-
-
-def test_a_total_is_a_copy() -> None:
-    for kind in (exact_sum, float_sum):
-        adder = kind(exchange(), 5, "float64")
-        adder.begin(True)
-        adder.add(answers(2, 0), np.array([0, 1]))
-        total = adder.total(adder.message)
-        before = total.v.copy()
-        adder.begin(True)
-        adder.add(answers(1, 5), np.array([3]))
-        np.testing.assert_array_equal(total.v, before)
 
 
 def test_float_sums() -> None:
@@ -172,24 +148,6 @@ def test_float_sums_of_blocks_take_an_entry_for_all_clients(
         assert np.shares_memory(total.scores, parts) == (dtype == "f4")
 
 
-def test_an_answer_with_an_entry_for_all_clients_is_refused_but_of_blocks() -> None:
-    for kind in (exact_sum, float_sum):
-        adder = kind(exchange(), 5, "float64")
-        adder.begin(True)
-        with pytest.raises(UsageError, match="the answer of 2 clients has shape"):
-            adder.add(answers(1, 0), np.arange(2))
-
-
-def test_nobody_answers() -> None:
-    for kind in (exact_sum, float_sum):
-        adder = kind(exchange(), 5, "float64")
-        adder.begin(True)
-        adder.add(answers(2, 1), np.arange(2))
-        adder.begin(False)
-        total = adder.total(adder.message)
-        assert all(not np.any(leaf) for _, leaf in leaves(total))
-
-
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
@@ -225,14 +183,6 @@ def test_what_is_public_counts_for_every_client() -> None:
         adder.add(found, np.array([3, 7, 9]), ((common, 0.5), None, None))
 
 
-def test_a_bad_value_of_a_nested_field() -> None:
-    adder, found = exact_sum(exchange(), 5, "float64"), answers(3, 0)
-    found.inner.m[2, 0, 0] = 2.0**41
-    adder.begin(True)
-    with pytest.raises(NumericalError, match=r"^up\.inner\.m: client 9 has a value of 2\.19902e\+12"):
-        adder.add(found, np.array([3, 7, 9]))
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_float_sums_that_are_not_finite(bad: float) -> None:
     adder, found = float_sum(exchange(), 5, "float32"), answers(3, 0)
@@ -252,14 +202,6 @@ def test_large_but_finite_float_sums_are_no_error() -> None:
     assert adder.total(adder.message).v[0] == np.float32(1e30)
 
 
-@pytest.mark.parametrize("kind", [exact_sum, float_sum])
-def test_an_answer_of_another_shape(kind: Any) -> None:
-    adder = kind(exchange(), 5, "float64")
-    adder.begin(True)
-    with pytest.raises(UsageError, match=r"up\.v: the answer of 2 clients has shape \(3,\).*\(2, 3\)"):
-        adder.add(answers(2, 0)._replace(v=np.zeros(3)), np.arange(2))
-
-
 def test_bounds_of_the_job() -> None:
     fields = Answer(Field((3,), 0.25), Field(), ())
     adder = exact_sum(exchange(fields), 5, "float64", {"up.v": 8.0})
@@ -269,16 +211,6 @@ def test_bounds_of_the_job() -> None:
     adder.begin(True)
     with pytest.raises(NumericalError, match="outside the bound 8"):
         adder.add(Answer(np.array([[8.25, 0, 0]]), np.array([1.0]), ()), np.array([0]))
-
-
-def test_a_grid_that_cannot_be_names_its_field() -> None:
-    with pytest.raises(UsageError, match=r"\[aggregation\] up\.v: "):
-        exact_sum(exchange(), 5, "float64", {"up.v": 2.0**80})
-
-
-def test_bytes_are_those_of_one_client() -> None:
-    assert exact_sum(exchange(), 5, "float32").nbytes == 8 * (3 + 1 + 2 * 4)
-    assert float_sum(exchange(), 5, "float32").nbytes == 4 * (3 + 1 + 4)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -293,15 +225,6 @@ def test_whole_numbers_lose_no_digit(exact: bool) -> None:
     for name in ("up.v", "up"):
         with pytest.raises(UsageError, match="whole numbers, whose bound follows from the noise"):
             make_sum(up, 5, exact=exact, dtype="float32", bounds={name: 2.0**50})
-
-
-def test_a_field_that_is_the_whole_record() -> None:
-    adder = exact_sum(exchange(Field((2,))), 5, "float64")
-    adder.begin(True)
-    adder.add(np.array([[1.0, 2.0]]), np.array([0]))
-    assert adder.total(adder.message).tolist() == [1.0, 2.0]
-    with pytest.raises(NumericalError, match=r"^up: client 0"):
-        adder.add(np.array([[np.nan, 2.0]]), np.array([0]))
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 4), min_size=1, max_size=5))
@@ -428,20 +351,6 @@ def test_values_of_single_clients_sum_to_the_bits_of_dense_answers(form: str) ->
             assert mine.dtype == np.float32
 
 
-def test_values_of_single_clients_are_exact_to_the_grid() -> None:
-    each = singles(0, 2.0**10)
-    adder = exact_sum(exchange(single({})), 5, "float64")
-    adder.begin(True)
-    adder.add(together(each), np.arange(5))
-    total = adder.total(adder.message)
-    for at, one in zip(COLUMNS, each, strict=True):
-        expected = [Fraction(float(x)) for x in one.placed.values[0].ravel()]
-        found = [Fraction(float(x)) for x in total.placed[:, at].ravel()]
-        assert found == [round(x * 2**40) * Fraction(1, 2**40) for x in expected]
-    assert total.of_one.tolist() == each[SENDER].of_one[0].tolist()  # float32 below 2^10: multiples of 2^-40 or near
-    np.testing.assert_allclose(total.of_all, sum(one.of_all[0].astype("f8") for one in each), rtol=0, atol=1e-11)
-
-
 def test_float_sums_of_values_of_single_clients() -> None:
     each = singles(1, 2.0**10)
     for groups in ([[0, 1, 2, 3, 4]], [[0], [1], [2], [3], [4]]):
@@ -454,17 +363,6 @@ def test_float_sums_of_values_of_single_clients() -> None:
         np.testing.assert_array_equal(total.placed, whole.placed.sum(axis=0))  # added to zeros
         np.testing.assert_array_equal(total.of_one, each[SENDER].of_one[0])
         np.testing.assert_allclose(total.of_all, whole.of_all.sum(axis=0), rtol=1e-6, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", [exact_sum, float_sum])
-def test_nobody_who_has_values(kind: Any) -> None:
-    adder = kind(exchange(single({})), 5, "float32")
-    for who in ([0, 1, 2, 3, 4], [0, 1]):
-        adder.begin(True)
-        adder.add(together([singles(2, 1.0)[i] for i in who]), np.array(who))
-    total = adder.total(adder.message)
-    assert not total.of_one.any()
-    assert not total.placed[:, [3, 4, 6, 7]].any() and total.placed[:, [0, 1, 2, 5, 8]].all()
 
 
 @forms
@@ -480,15 +378,6 @@ def test_a_bad_value_of_a_single_client_names_it(form: str, bad: float, leaf: st
         adder.add(together(each), np.arange(5))
     adder.begin(True)
     adder.add(together(singles(0, 1.0)), np.arange(5))  # as good as new
-
-
-def test_bad_values_that_nobody_asked_for_do_no_harm() -> None:
-    adder, each = exact_sum(exchange(single({})), 5, "float32"), singles(0, 1.0)
-    expected = each[SENDER].of_one[0].copy()
-    each[0].of_one[:] = np.nan
-    adder.begin(True)
-    adder.add(together(each), np.arange(5))
-    np.testing.assert_allclose(adder.total(adder.message).of_one, expected, rtol=0, atol=2.0**-40)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -519,15 +408,6 @@ def test_placed_values_of_another_shape(kind: Any, shape: Any, at: Any, said: st
         adder.add(answer, np.array([1]))
 
 
-@pytest.mark.parametrize("kind", [exact_sum, float_sum])
-def test_a_senders_answer_of_another_shape(kind: Any) -> None:
-    adder = kind(exchange(single({})), 5, "float64")
-    adder.begin(True)
-    answer = Single(Placed([np.zeros((2, 2, 2))], [slice(0, 2)], 9, axis=1), np.zeros((1, 5)), np.zeros((1, 3)))
-    with pytest.raises(UsageError, match=r"up\.of_one: the answer of 1 clients has shape \(1, 5\)"):
-        adder.add(answer, np.array([SENDER]))
-
-
 @forms
 def test_bytes_of_each_client(form: str) -> None:
     """Of a field by columns its own, of a sender's field all or nothing."""
@@ -541,26 +421,6 @@ def test_bytes_of_each_client(form: str) -> None:
     assert exact_sum(exchange(single(grid)), 5, "float32").nbytes_of(sizes).tolist() == expected.tolist()
     floats = float_sum(exchange(single(grid)), 5, "float32").nbytes_of(sizes)
     assert floats.tolist() == (4 * expected // each).tolist()
-
-
-def test_placed_answers_are_arrays_where_they_must_be() -> None:
-    placed = Placed([np.ones((2, 2), "f4"), np.full((2, 1), 2, "f4")], [slice(1, 3), np.array([0])], 4, axis=1)
-    assert len(placed) == 2
-    whole = np.asarray(placed)
-    assert whole.dtype == np.float32
-    assert whole.tolist() == [[[0, 1, 1, 0], [0, 1, 1, 0]], [[2, 0, 0, 0], [2, 0, 0, 0]]]
-    assert np.asarray(placed, dtype="f8").dtype == np.float64
-
-
-@pytest.mark.parametrize("kind", [exact_sum, float_sum])
-@pytest.mark.parametrize("grid", [{}, {"scale": 2.0**-20, "bound": WIDE}])
-def test_a_single_number_of_one_client(kind: Any, grid: Any) -> None:
-    adder = kind(exchange(Answer(Field((), sender=1, **grid), Field((), sender=0, **grid), ())), 5, "float64")
-    for _ in range(2):
-        adder.begin(True)
-        adder.add(Answer(np.array([1.5, 2.5]), np.array([3.5, np.nan]), ()), np.array([0, 1]))
-    total = adder.total(adder.message)
-    assert (float(total.v), float(total.count)) == (2.5, 3.5)
 
 
 @pytest.mark.parametrize("grid", [{}, {"scale": 2.0**-20, "bound": WIDE}])

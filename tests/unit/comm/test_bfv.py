@@ -32,11 +32,6 @@ def test_sums_of_extremes_are_exact(keyed: Bfv, clients: int) -> None:
     assert keyed.budget is not None and keyed.budget >= 40
 
 
-def test_a_short_vector_is_filled_with_zeros(keyed: Bfv) -> None:
-    found = keyed.open(keyed.load(keyed.encrypt(np.array([5, -7]))))
-    assert found[:2].tolist() == [5, -7] and not found[2:].any()
-
-
 def test_two_encryptions_of_the_same_have_nothing_in_common(keyed: Bfv) -> None:
     one, other = (next(keyed.words(keyed.encrypt(np.zeros(8192, dtype=np.int64)))) for _ in range(2))
     assert not (one[0] == other[0]).any()
@@ -60,13 +55,6 @@ def test_without_the_secret_key_it_encrypts_and_adds_and_opens_nothing(keyed: Bf
     assert client.opens and client.open(client.load(server.save(total)))[0] == 3
 
 
-def test_another_secret_key_opens_nothing(keyed: Bfv) -> None:
-    stranger = Bfv()
-    stranger.make_keys()
-    with pytest.raises(BrokenProtocol, match="noise budget"):
-        stranger.open(stranger.load(keyed.encrypt(np.array([1]))))
-
-
 def test_damaged_bytes(keyed: Bfv) -> None:
     block = keyed.encrypt(np.arange(8192))
     for bad in (b"", b"xx", block[:100], block[:-1], block + b"z", block[:5000] + b"\xff" * 8 + block[5008:]):
@@ -81,13 +69,6 @@ def test_damaged_bytes(keyed: Bfv) -> None:
     for reader in (keyed.use, keyed.trust):
         with pytest.raises(BrokenProtocol, match="key of 3 bytes does not load"):
             reader(b"abc")
-
-
-def test_too_small_a_modulus_is_noticed_when_opening() -> None:
-    scheme = Bfv([60, 60])
-    scheme.make_keys()
-    with pytest.raises(BrokenProtocol, match="bits of noise budget left"):
-        scheme.open(scheme.load(scheme.encrypt(np.arange(8192))))
 
 
 def test_security() -> None:

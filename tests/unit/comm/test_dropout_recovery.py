@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from masking import Case, check_alike, errors_of, leaving, play, vector
+from masking import check_alike, errors_of, leaving, play, vector
 from sparse_masks import sparsest
 
 from mpifed.comm.channel import ChannelSetting, Protection
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.channel import Masked
-from mpifed.comm.masking.dropout_recovery import Dropouts, threshold
+from mpifed.comm.masking.dropout_recovery import threshold
 from mpifed.comm.masking.share_deposits import TurnSecrets, open_keys, open_seed
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import ToClients, ToServer
@@ -124,31 +124,6 @@ def changing(change: Any, giver: int = 1) -> Any:
     return meddle
 
 
-@pytest.mark.parametrize("kind", [ToServer, ToClients])
-def test_missing_shares(kind: Any) -> None:
-    """Three of five rebuild: without those of rank 1's two other clients, and of one who has left, there are two."""
-    case = vector(kind=kind, protection=TWO, now=leaving(6, 2, [], [4]))
-    for error in errors_of(case, changing(lambda one: None)):
-        assert isinstance(error, TooFewClients)
-        assert "2 shares of a secret that takes 3" in str(error)
-
-
-def test_enough_shares_are_enough() -> None:
-    """The same with nobody gone: three are left."""
-    opened = play(vector(protection=TWO), changing(lambda one: None))[0]
-    expected = play(vector(protection=TWO))[0]
-    np.testing.assert_array_equal(opened.reduced[:-1], expected.reduced[:-1])
-
-
-def test_nothing_deposited() -> None:
-    def forget(channel: Any, plan: Any) -> None:
-        channel._dropouts._deposits.pop(3, None)
-
-    for error in errors_of(vector(protection=TWO), forget):
-        assert isinstance(error, TooFewClients)
-        assert "client 3 participates, but has deposited no secrets" in str(error)
-
-
 def test_more_have_left_than_may() -> None:
     """Of five neighbours it takes three: every rank refuses the sum when there are two, and hands over nothing."""
     now = leaving(6, 4, [0, 1], [2, 3])
@@ -175,12 +150,6 @@ def test_no_majority_would_stay(neighbours: int, most: int) -> None:
 @pytest.mark.parametrize(("neighbours", "most"), [(3, 1), (5, 2), (6, 2), (101, 50), (1, 0)])
 def test_a_majority_stays(neighbours: int, most: int) -> None:
     assert neighbours / 2 < threshold(neighbours, most) <= neighbours - most
-
-
-def test_a_job_that_cannot_be() -> None:
-    with pytest.raises(UsageError, match=r"\[participation\] max_dropouts"):
-        Masked(ChannelSetting(Alone(), np.arange(5), 5, Cells.all(5), TWO))
-    Masked(ChannelSetting(Alone(), np.arange(6), 6, Cells.all(6), TWO))
 
 
 def test_a_round_that_asks_too_few() -> None:
@@ -246,16 +215,3 @@ def test_shares_open_for_their_holder_alone() -> None:
     later.held = kept.held
     with pytest.raises(BrokenProtocol, match="does not open"):
         later.reveal(2, 0, 2, True)
-
-
-def test_the_server_takes_masks_out_of_what_it_received_alone() -> None:
-    """Its own clients' secrets are not what it uses: without what was gathered there is no sum."""
-
-    def empty(channel: Any, plan: Any) -> None:
-        unmask = channel._dropouts._unmask
-        channel._dropouts._unmask = lambda turn, reduced, revealed: unmask(turn, reduced, [])
-
-    case: Case = vector(hosted=[list(range(6))], protection=TWO)
-    for error in errors_of(case, empty):
-        assert isinstance(error, TooFewClients)
-    assert isinstance(play(case)[0].channel._dropouts, Dropouts)

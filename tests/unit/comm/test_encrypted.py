@@ -9,10 +9,9 @@ from ranks import Threads, on_ranks, totals
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.channel import Channel, ChannelSetting, Protection
 from mpifed.comm.encryption.bfv import Bfv
-from mpifed.comm.encryption.bundles import bundle, unbundle, words
 from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients, UsageError
+from mpifed.core.errors import BrokenProtocol, NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Leaving, Round
@@ -113,27 +112,6 @@ def test_the_sum_is_the_plain_channels(kind: type, ranks: int, scheme: Any, colu
     assert found[0][1][-1] == ranks  # the system's own number
 
 
-@pytest.mark.parametrize("add_one_by_one", [False, True])
-def test_rounds_follow_each_other(add_one_by_one: bool) -> None:
-    of = exchange()
-    party = Party(Alone(), of, scheme=Bfv, hosted=np.arange(CLIENTS))
-    for present in ([1, 1, 1, 1, 1], [1, 0, 0, 1, 0], [0, 1, 1, 1, 1]):
-        now = everybody(present)
-        assert np.array_equal(party.play(now, add_one_by_one)[1][:-1], plain(of, DISJOINT, now))
-
-
-def test_sums_in_32_bits() -> None:
-    of = exchange(fields=Field((9,), 2.0**-20, 1.0))
-    integers = np.arange(-4, 5, dtype=np.int32) * 2**18
-    party = Party(Alone(), of, scheme=Bfv, hosted=np.arange(CLIENTS), dtype="float32")
-    assert party.plan.sum.message.dtype == np.int32
-    party.channel.begin(party.plan, everybody())
-    for client in range(CLIENTS):
-        party.channel.gather(party.plan, party.channel.seal(party.plan, integers, client, everybody()), client)
-    assert party.channel.collect(party.plan, everybody())
-    assert np.array_equal(party.plan.reduced[:-1], CLIENTS * integers)
-
-
 def test_one_client_hears() -> None:
     of = exchange(ToClients, hearer=2)
     found = on_ranks(4, lambda transport: Party(transport, of).play(everybody()))
@@ -185,25 +163,6 @@ def test_a_rank_opens_the_rows_of_its_clients_alone() -> None:
     assert [total.tolist() for _, total in found[1:]] == [[3, 3, 3, 0, 0, 0], [0, 0, 0, 12, 12, 12]]
 
 
-def test_only_one_client_opens_for_the_server_and_who_leaves_does_not() -> None:
-    of = exchange()
-    halves = np.array([1, 2, 5, 0, 5])  # client 0 answers and leaves; 1 too; 3 leaves before
-    now = everybody(leaving=Leaving(np.ones(CLIENTS, dtype=bool), halves, 3)).at(0)
-    assert now.present.tolist() == [True, True, True, False, True]
-    assert now.staying.tolist() == [False, True, True, False, True]
-
-    def play(transport: Threads) -> tuple[int, np.ndarray]:
-        party, opened = Party(transport, of), []
-        open_one = party.channel.scheme.open
-        party.channel.scheme.open = lambda total: (opened.append(1), open_one(total))[1]
-        return len(opened), party.play(now)[1], opened
-
-    found = on_ranks(3, play)  # clients 0, 2, 4 are on rank 1; 1 and 3 on rank 2
-    assert [bool(opened) for _, _, opened in found] == [False, False, True]
-    assert np.array_equal(found[0][1][:-1], plain(of, DISJOINT, now))
-    assert (found[1][1] == 7).all()
-
-
 @pytest.mark.parametrize("bits, enough, too_many", [([60, 60], 0, 2), ([40, 36, 60], 2, 5000)])
 def test_the_self_test_finds_parameters_that_are_too_small(bits: list[int], enough: int, too_many: int) -> None:
     """Among them such that a few additions are exact, and many are not."""
@@ -226,17 +185,6 @@ def test_the_self_test_finds_sums_that_wrap() -> None:
 
     with pytest.raises(BrokenProtocol, match=r"decrypts to other values in \d+ of 8192 slots"):
         on_ranks(2, lambda transport: Party(transport, exchange(), scheme=too_roomy))
-
-
-def test_the_self_test_says_how_much_noise_is_left() -> None:
-    assert Party(Alone(), exchange(), hosted=np.arange(CLIENTS)).channel.budget >= 50
-
-
-@pytest.mark.parametrize("clients", [1000, 5000])
-def test_the_self_test_of_many_clients(clients: int) -> None:
-    columns = Cells.all(clients)
-    party = Party(Alone(), exchange(fields=Field((3,))), columns, hosted=np.arange(clients))
-    assert party.channel.budget >= 40
 
 
 def test_integers_out_of_range_are_never_encrypted() -> None:
@@ -282,56 +230,6 @@ def test_what_was_altered_on_its_way_is_not_opened(how: str) -> None:
     assert (plan.reduced[:-1] == 7).all()
 
 
-def test_a_client_that_encrypts_more_than_it_may() -> None:
-    """Such a sum is not what honest clients can add up to."""
-    party = Party(Alone(), exchange(fields=Field((3,), 1.0, 10.0)), hosted=np.arange(CLIENTS))
-    now, plan, channel = everybody(), party.plan, party.channel
-    channel.begin(plan, now)
-    channel.gather(plan, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}), 0)
-    plan.reduced[...] = 7
-    with pytest.raises(BrokenProtocol, match=r"up: what was decrypted is no sum"):
-        channel.collect(plan, now)
-    assert (plan.reduced[:-1] == 7).all()
-
-
-def test_missing_and_unknown_ciphertexts() -> None:
-    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
-    now, plan, channel = everybody(), party.plan, party.channel
-    channel.begin(plan, now)
-    with pytest.raises(BrokenProtocol, match=r"ciphertexts \[0\] of the sum are missing"):
-        channel.collect(plan, now)
-    channel.begin(plan, now)
-    block = channel.scheme.encrypt(np.array([0]))
-    channel.gather(plan, bundle({0: block, 99: block}), 0)
-    with pytest.raises(BrokenProtocol, match=r"ciphertexts \[99\] are of no client"):
-        channel.collect(plan, now)
-
-
-def test_a_sum_of_too_few_is_not_opened() -> None:
-    party = Party(Alone(), exchange(fields=Field((3,))), hosted=np.arange(CLIENTS), allow=(), min_clients=3)
-    party.channel.scheme.open = None  # a call would be another error
-    with pytest.raises(TooFewClients, match="2 client"):
-        Party.play(party_of(party), everybody([1, 1, 0, 0, 0]))
-
-
-def party_of(party: Party) -> Party:
-    """The same, answering `v` alone."""
-    zeros = np.zeros(3, dtype=np.int64)
-    party.channel.add = lambda plan, answers, clients, now: [
-        party.channel.gather(plan, party.channel.seal(plan, zeros, int(c), now), c) for c in clients
-    ]
-    return party
-
-
-def test_nobody_answers() -> None:
-    of = exchange(fields=Field((3,)))
-    leaving = Leaving(np.ones(CLIENTS, dtype=bool), np.array([0, 0, 0, 0, 9]), 4)
-    now = everybody(leaving=leaving).at(0)._replace(present=np.zeros(CLIENTS, dtype=bool))
-    party = Party(Alone(), of, hosted=np.arange(CLIENTS))
-    heard, reduced = party.play(now)
-    assert heard and not reduced[:-1].any()
-
-
 def test_traffic_counts_ciphertexts() -> None:
     now, block = everybody([1, 1, 0, 1, 1]), Bfv().nbytes
     one = Field((9000,))  # two ciphertexts
@@ -342,58 +240,6 @@ def test_traffic_counts_ciphertexts() -> None:
     party = Party(Alone(), exchange(fields=Field((20000,), columns=0)), many, hosted=np.arange(CLIENTS))
     assert totals(party.channel.traffic(party.plan, now)) == (4 * 2 * block + 8 * 20000, 4 * block)
     assert party.channel.keys.up_bytes > 196_000 and party.channel.keys.down_bytes > 4 * 196_000
-
-
-def test_a_ciphertext_is_as_long_as_is_counted() -> None:
-    scheme = Bfv()
-    scheme.make_keys()
-    assert len(scheme.encrypt(np.array([1]))) == scheme.nbytes
-
-
-class Notebook:
-    def __init__(self) -> None:
-        self.uploads: dict[int, Any] = {}
-        self.passed: list[Any] = []
-        self.notes: list[tuple[str, str, str]] = []
-
-    def upload(self, plan: ExchangePlan, now: Round, client: int, upload: Any) -> None:
-        self.uploads[client] = upload
-
-    def passed_on(self, plan: ExchangePlan, now: Round, message: Any) -> None:
-        self.passed.append(message)
-
-    def note(self, plan: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
-        self.notes.append((sender, receiver, what))
-
-
-def test_what_is_taken_down_is_sealed() -> None:
-    def play(transport: Threads) -> tuple[Notebook, Any]:
-        party = Party(transport, exchange())
-        party.channel.recorder = Notebook()
-        party.play(everybody(), add_one_by_one=True)
-        return party.channel.recorder, party.channel.scheme
-
-    (server, _), (notebook, scheme) = on_ranks(2, play)
-    assert sorted(notebook.uploads) == list(range(CLIENTS)) and not server.uploads
-    assert notebook.notes == [("client 0", "server", "opened sum")]
-    for upload in [*notebook.uploads.values(), *notebook.passed]:
-        for numbers, modulus in words(scheme, upload):
-            assert np.allclose(np.histogram(numbers / modulus, 16, (0, 1))[0] / len(numbers), 1 / 16, atol=0.012)
-
-
-def test_time_is_counted() -> None:
-    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
-    party.play(everybody())
-    assert party.plan.account.crypto_s > 0
-
-
-def test_bundles() -> None:
-    blocks = {3: b"abc", 0: b"", 12: bytes(1000)}
-    assert unbundle(bundle(blocks)) == blocks
-    assert unbundle(bundle({})) == {}
-    repeated = np.concatenate([np.array([2, 1, 0, 1, 0], dtype="<i8").view(np.uint8)])
-    with pytest.raises(BrokenProtocol):
-        unbundle(repeated)
 
 
 def test_a_single_client_and_a_field_of_nothing() -> None:

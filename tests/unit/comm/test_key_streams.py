@@ -53,14 +53,6 @@ def test_counter_mode_of_ipsec(key: str, block: str, stream: str) -> None:
     assert made(Stream(bytes.fromhex(key), bytes.fromhex(block)), len(stream) // 2).hex() == stream
 
 
-def test_begun_anew() -> None:
-    key, first, second = bytes(range(16)), nonce(7, 3), nonce(8, 3)
-    stream = Stream(key, first)
-    assert made(stream, 40) == made(Stream(key, first), 40)
-    stream.begin(second)
-    assert made(stream, 40) == made(Stream(key, second), 40) != made(Stream(key, first), 40)
-
-
 def test_nonces_differ_and_leave_room_for_blocks() -> None:
     cases = [(turn, client) for turn in (0, 1, 2**16, 2**47) for client in (0, 1, 2**16 - 1, 2**16, 2**31)]
     found = [nonce(*case) for case in cases]

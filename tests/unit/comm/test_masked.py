@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import covering
-from masking import Answer, Case, check_alike, errors_of, leaving, placed, plain, play, values, vector
-from ranks import on_ranks, totals
-from sparse_masks import sparsest
+from masking import Answer, Case, check_alike, errors_of, leaving, placed, play, values, vector
+from ranks import totals
 
 from mpifed.comm.channel import Protection
 from mpifed.comm.key_streams import Pad
-from mpifed.comm.masking.channel import Masked
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.round import Round
@@ -45,19 +43,6 @@ def test_two_limbs_and_several_fields(kind: Any) -> None:
     check_alike(Case(SPLITS[2], answer, fields, kind))
 
 
-@pytest.mark.parametrize("most", [0, 1])
-@pytest.mark.parametrize("kind", [ToServer, ToClients])
-def test_sparse_graph(kind: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve clients with two or four neighbours each."""
-    monkeypatch.setattr(Masked, "neighbours", sparsest)
-    hosted = [[], [0, 3, 6, 9], [1, 4, 7, 10, 2], [5, 8, 11]]
-    case = vector(12, hosted=hosted, kind=kind, protection=Protection("masked", max_dropouts=most))
-    found = check_alike(case, turns=3)
-    assert {len(near) for near in found[0].channel._turn(found[0].plan, case.round).graph.near.values()} == {
-        2 * most + 2
-    }
-
-
 @pytest.mark.parametrize("kind", [ToServer, ToClients])
 @pytest.mark.parametrize("most", [0, 1])
 def test_some_are_asked(kind: Any, most: int) -> None:
@@ -67,22 +52,10 @@ def test_some_are_asked(kind: Any, most: int) -> None:
     check_alike(vector(kind=kind, protection=protection, now=Round(0, 1, asked), hosted=[[], [2, 5], [0, 1, 3, 4]]))
 
 
-def test_one_hearer() -> None:
-    """Only its rank opens the sum."""
-    found = check_alike(vector(kind=ToClients, hearer=4))
-    assert [heard.opened for heard in found] == [False, False, True]
-
-
 @pytest.mark.parametrize("kind", [ToServer, ToClients])
 @pytest.mark.parametrize("most", [0, 1])
 def test_placed_answers(kind: Any, most: int) -> None:
     check_alike(placed(kind, most=most), turns=2)
-
-
-@pytest.mark.parametrize("gone", range(5))
-@pytest.mark.parametrize("kind", [ToServer, ToClients])
-def test_placed_answers_without_one(gone: int, kind: Any) -> None:
-    check_alike(placed(kind, most=1, now=leaving(5, 1, [gone])))
 
 
 def test_masks_of_two_clients_of_a_rank_are_both_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +85,6 @@ def test_too_few_answers(kind: Any, most: int) -> None:
     check_alike(vector(kind=kind, now=now, protection=protection._replace(allow=("up",))))
 
 
-def test_nobody_answers() -> None:
-    found = play(vector(now=Round(0, 1, np.zeros(6, dtype=bool))))
-    assert found[0].opened
-    assert not found[0].reduced[:-1].any()
-
-
 def test_who_leaves_where_nobody_may() -> None:
     for error in errors_of(vector(now=leaving(6, 1, [2]))):
         assert isinstance(error, TooFewClients)
@@ -133,15 +100,6 @@ def test_the_same_client_twice() -> None:
             channel.add(plan, case.of(np.array([2])), np.array([2]), case.round)
 
     assert play(case, again)[0].opened
-
-
-def test_the_same_turn_twice() -> None:
-    def back(channel: Any, plan: Any) -> None:
-        channel._turns.next(7)
-        with pytest.raises(BrokenProtocol, match="repeated nonce: turn 7 after turn 7"):
-            channel._turns.next(7)
-
-    play(vector(hosted=SPLITS[0]), back)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -164,55 +122,6 @@ def test_integers_out_of_range(dtype: str, place: int) -> None:
 
 
 # --- one by one, bytes ---------------------------------------------------------------------------------
-
-
-class Noted:
-    """A recorder."""
-
-    def __init__(self) -> None:
-        self.uploads: dict[int, Any] = {}
-        self.passed: Any = None
-        self.notes: list[tuple[str, str, str, int]] = []
-
-    def upload(self, plan: Any, now: Any, client: int, upload: Any) -> None:
-        self.uploads[client] = upload.copy()
-
-    def passed_on(self, plan: Any, now: Any, message: Any) -> None:
-        self.passed = message.copy()
-
-    def note(self, plan: Any, now: Any, sender: str, receiver: str, what: str, payload: bytes) -> None:
-        self.notes.append((sender, receiver, what, len(payload)))
-
-
-@pytest.mark.parametrize("kind", [ToServer, ToClients])
-@pytest.mark.parametrize("most", [0, 2])
-def test_one_by_one(kind: Any, most: int) -> None:
-    """Recorded, each client's message is there for a moment; the sum is the same, and what was sent is noted."""
-    now = leaving(6, most, [1], [4]) if most else None
-    case = vector(kind=kind, protection=Protection("masked", max_dropouts=most), now=now)
-
-    def on(transport: Any) -> Any:
-        channel, plan = case.channel(transport), case.plan()
-        noted = channel.recorder = Noted()  # type: ignore[assignment]
-        channel.prepare([plan])
-        channel.begin(plan, case.round)
-        here = channel.setting.hosted[case.round.present[channel.setting.hosted]]
-        channel.add_one_by_one(plan, case.of(here), here, case.round)
-        plan.sum.message[-1] = 0
-        return channel.collect(plan, case.round), plan.reduced.copy(), noted
-
-    found, expected = on_ranks(3, on), plain(case)
-    for rank, (opened, reduced, noted) in enumerate(found):
-        assert opened == (rank == 0 if kind is ToServer else rank > 0)
-        if opened:
-            np.testing.assert_array_equal(reduced[:-1], expected[:-1])
-        assert sorted(noted.uploads) == [client for client in case.hosted[rank] if case.round.present[client]]
-        np.testing.assert_array_equal(noted.passed, sum(noted.uploads.values(), np.zeros_like(expected[:-1])))
-        kinds = [what.split()[0] for _, _, what, _ in noted.notes]
-        hosted = case.hosted[rank]
-        deposits, openings = (len(hosted), 5 * int(case.round.staying[hosted].sum())) if most else (0, 0)
-        assert [kinds.count(kind) for kind in ("public", "deposit", "share")] == [len(hosted), deposits, openings]
-        assert {size for _, _, what, size in noted.notes if what == "public key"} <= {32}
 
 
 def test_bytes() -> None:

@@ -115,20 +115,6 @@ def test_small_names_what_would_show_too_few(least: int) -> None:
             assert left == {name: count for name, count in expected.items() if name not in covered}, seed
 
 
-def test_everybody_holds_everything() -> None:
-    columns = Cells.of_columns(Holdings.all(CLIENTS, FEATURES))
-    present = np.ones(CLIENTS, dtype=bool)
-    found = [fewest(place, columns, present) for place in plan(columns).sum.places]
-    assert found == [CLIENTS, CLIENTS, CLIENTS, 1]
-
-
-def test_nobody_present_shows_nobody() -> None:
-    columns, _ = holdings(0)
-    nobody = np.zeros(CLIENTS, dtype=bool)
-    assert [fewest(place, columns, nobody) for place in plan(columns).sum.places] == [0, 0, 0, 0]
-    assert not list(small(plan(columns), columns, Protection("masked", 5), nobody))
-
-
 OWN = Cells.of_columns(Holdings(FEATURES, np.array([0, 0, 1, 1, 2, 1]), (slice(0, 4), slice(4, 8), np.array([8]))))
 
 
@@ -149,22 +135,6 @@ def test_a_job_with_groups_too_small_is_refused_with_the_line_that_mends_it() ->
         with pytest.raises(UsageError, match=rf"{dropped}\.parts"):
             check_groups(plans, OWN, Protection("masked", allow=tuple(name for name in allow if name != dropped)))
     check_groups(plans, OWN, Protection("masked", min_clients=1))
-
-
-def test_narrower_names_do_as_well() -> None:
-    check_groups([plan(OWN)], OWN, Protection("masked", allow=("up.parts", "up.of_one")))
-    with pytest.raises(UsageError) as caught:
-        check_groups([plan(OWN)], OWN, Protection("masked", allow=("up.parts.columns", "up.of_one")))
-    assert re.findall(r"up\.\S+ \(\d\)", str(caught.value)) == ["up.parts.across (1)"]
-
-
-def test_more_clients_may_be_asked_for() -> None:
-    """Groups of 2, 3 and 1."""
-    for least, said in ((2, {1}), (3, {1}), (7, {1, CLIENTS})):
-        with pytest.raises(UsageError) as caught:
-            check_groups([plan(OWN)], OWN, Protection("masked", least))
-        assert {int(count) for count in re.findall(r"\((\d)\)", str(caught.value))} == said
-        assert f"min_clients = {least}" in str(caught.value)
 
 
 def now(present: Any, halves: Any = None, most: int = 0) -> Round:

@@ -17,10 +17,6 @@ from mpifed.core.exchange import Field, ToServer
 from mpifed.core.holdings import Cells, Holdings
 
 
-def ring(n: int, k: int, seed: int = 0) -> dict[int, Any]:
-    return neighbours(np.arange(n), k, order(seed, n))
-
-
 def connected(graph: dict[int, Any], left: set[int]) -> bool:
     """Whether those who are left can all be reached from one of them: a search in breadth."""
     if not left:
@@ -46,15 +42,6 @@ def test_neighbours(n: int, k: int) -> None:
     assert connected(graph, set(graph))
 
 
-def test_the_order_is_public_and_drawn_by_the_seed() -> None:
-    first = order(1, 50)
-    assert sorted(first.tolist()) == list(range(50))
-    order.cache_clear()
-    np.testing.assert_array_equal(order(1, 50), first)
-    assert (order(2, 50) != first).any()
-    assert {tuple(near) for near in ring(50, 4, 1).values()} != {tuple(near) for near in ring(50, 4, 2).values()}
-
-
 @pytest.mark.parametrize(("n", "k"), [(7, 2), (8, 4), (9, 4), (10, 4), (10, 6)])
 def test_the_ring_is_cut_only_by_two_runs(n: int, k: int) -> None:
     """What `enough` counts with, for every set that can be gone: two runs of k/2 places each, or it holds together."""
@@ -68,27 +55,6 @@ def test_the_ring_is_cut_only_by_two_runs(n: int, k: int) -> None:
             assert connected(graph, left) or apart
             cut += not connected(graph, left)
     assert cut > 0  # some sets do cut it, so the line above says something
-
-
-def test_few_enough_colluders_never_cut_it() -> None:
-    """Ten clients and a third of them: no set of four of them can cut a ring of six neighbours."""
-    k = enough(10, 0)
-    assert k == 6
-    graph = ring(10, k)
-    assert all(connected(graph, set(range(10)) - set(gone)) for gone in combinations(range(10), 4))
-    graph = ring(10, 4)
-    assert not all(connected(graph, set(range(10)) - set(gone)) for gone in combinations(range(10), 4))
-
-
-@pytest.mark.parametrize(("n", "k"), [(20, 4), (30, 4), (40, 6), (60, 8)])
-def test_chance_of_falling_apart(n: int, k: int) -> None:
-    """Simulated, it is below the bound that `enough` goes by."""
-    rng, gone, times = np.random.default_rng(n), n // 3, 2000
-    graph, everybody = neighbours(np.arange(n), k, np.arange(n)), set(range(n))
-    apart = np.mean([not connected(graph, everybody - set(rng.permutation(n)[:gone].tolist())) for _ in range(times)])
-    bound = n * n / 2 * float(np.prod((gone - np.arange(k)) / (n - np.arange(k))))
-    assert 0 < apart <= bound < 10  # no empty claim, and none that says nothing
-    assert enough(n, 0, gone / n, 1.01 * bound) <= k < enough(n, 0, gone / n, 0.99 * bound)
 
 
 def test_enough() -> None:
@@ -135,18 +101,6 @@ def test_enough_among_many(n: int, leaving: int) -> None:
     assert suffice(k, n, leaving, 1 / 3, 2.0**-40) and not suffice(k - 2, n, leaving, 1 / 3, 2.0**-40)
 
 
-def test_those_who_collude_are_below_the_threshold() -> None:
-    """With shares at k neighbours, k - leaving of which rebuild a secret; simulated with a coarse chance."""
-    n, leaving, chance = 60, 4, 0.02
-    k = enough(n, leaving, 1 / 3, chance)
-    rng, graph = np.random.default_rng(0), ring(n, k)
-    broken = 0
-    for _ in range(500):
-        bad = rng.permutation(n)[: n // 3]
-        broken += any(np.isin(near, bad).sum() >= k - leaving for near in graph.values())
-    assert broken / 500 <= chance + 3 * np.sqrt(chance / 500)
-
-
 class Answer(NamedTuple):
     shared: Any
     placed: Any
@@ -167,49 +121,3 @@ def graph(fields: Any = FIELDS, columns: Cells = COLUMNS, k: int = 100) -> MaskG
 def places(parts: list[Any]) -> list[int]:
     whole = np.arange(100)
     return [int(i) for part in parts for i in whole[part]]
-
-
-def test_what_two_clients_fill() -> None:
-    """The message: 4 shared, 6 x 2 placed, 3 of client 1, a count."""
-    found = graph()
-    common = found.common
-    assert places(common.everybody) == [0, 1, 2, 3, 19]
-    assert places(common.own(0)) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 19]
-    assert places(common.own(1)) == [0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 16, 17, 18, 19]
-    assert places(common.own(2)) == [0, 1, 2, 3, 4, 5, 14, 15, 19]
-    columns = {(0, 1): [8, 9], (0, 2): [4, 5], (0, 3): [4, 5, 6, 7, 8, 9], (1, 2): [], (1, 3): [8, 9], (2, 3): [4, 5]}
-    for (i, j), at in columns.items():
-        assert places(common.parts(i, j, False)) == at == places(common.parts(j, i, False))
-        assert places(common.parts(i, j, True)) == [0, 1, 2, 3, 19, *at]
-    assert [common.holders(i, np.arange(4)).tolist() for i in range(4)] == [[1, 2, 3], [0, 3], [0, 3], [0, 1, 2]]
-
-
-def test_partners() -> None:
-    """Neighbours for what all fill, everybody with the same columns for those; the lower one adds."""
-    found = graph(k=2)
-    for client in range(4):
-        partners = found.partners(client)
-        near, holders = found.near[client].tolist(), found.common.holders(client, found.asked).tolist()
-        assert [one.client for one in partners] == sorted({*near, *holders})
-        for other, sign, parts in partners:
-            assert sign == (1 if client < other else -1)
-            assert (places(parts)[:5] == [0, 1, 2, 3, 19]) == (other in near)
-            there = next(one for one in found.partners(other) if one.client == client)
-            assert (places(there.parts), there.sign) == (places(parts), -sign)
-
-
-def test_columns_that_nobody_shares() -> None:
-    """Nothing is masked by pairs."""
-    alone = Cells.of_columns(Holdings(6, np.arange(4), (slice(0, 1), slice(1, 3), slice(3, 4), np.array([4, 5]))))
-    found = graph(Field((6,), columns=0), alone)
-    assert [found.partners(client) for client in range(4)] == [[]] * 4
-    assert [places(found.common.own(client)) for client in range(4)] == [[0], [1, 2], [3], [4, 5]]
-
-
-def test_columns_that_all_hold() -> None:
-    """They are like any other field, and follow the graph."""
-    fields, everybody = Answer(Field((4,)), Field((6, 2), columns=0), Field((3,)), Field()), Holdings.all(4, 6)
-    found = graph(fields, Cells.of_columns(everybody), k=2)
-    assert places(found.common.everybody) == list(range(20))
-    assert found.common.own(2) is found.common.everybody
-    assert [len(found.partners(client)) for client in range(4)] == [2] * 4

@@ -75,16 +75,6 @@ def test_any_integers_survive_their_limbs(bits: int, clients: int, data: st.Data
     assert sum(digit << (packing.width * i) for i, digit in enumerate(digits)) == number
 
 
-def test_int32_messages() -> None:
-    plan, vector = one_vector(Field((5,), scale=2.0**-20, bound=1.0), Packing(*BFV, 4), "float32")
-    integers = np.array([2**20, -(2**20), 1, 0, -1], dtype=np.int32)
-    assert plan.sum.message.dtype == np.int32
-    ((number, slots),) = vector.pack(integers, 0)
-    found = np.zeros(5, np.int32)
-    vector.unpack({number: 4 * slots}, 4, found)
-    assert np.array_equal(found, 4 * integers)
-
-
 def test_the_largest_integer_is_what_the_grid_makes_of_the_bound() -> None:
     """Rounded up: a bound between two multiples of the scale may round to the one above."""
     assert grid(1.0, 2.5, 3).largest == (3,)
@@ -138,21 +128,3 @@ def test_large_groups_of_columns_travel_apart_and_small_ones_together() -> None:
     assert [list(vector.numbers) for vector in apart] == [[0, 1], [2, 3]]
     (together,) = vectors(line_of(field, 2, columns), columns, narrow)
     assert together.senders.all() and together.size == 12
-
-
-def test_groups_that_overlap_in_part_send_everything() -> None:
-    columns = columns_of([0, 1, 2], [2, 3])
-    (whole,) = vectors(line_of(Field((5, 4), columns=1), 2, columns), columns, Packing(4, 2**57, 2))
-    assert whole.senders.all() and whole.size == 20
-
-
-def test_clients_with_the_same_columns_add_up() -> None:
-    columns = Cells.of_columns(Holdings(4, np.array([0, 1, 0]), (np.array([0, 1]), np.array([2, 3]))))
-    first, second = vectors(line_of(Field((5, 4), columns=1), 3, columns), columns, Packing(4, 2**57, 3))
-    assert first.senders.tolist() == [True, False, True]
-    assert second.senders.tolist() == [False, True, False]
-
-
-def test_a_senders_large_field_is_sent_by_nobody_else() -> None:
-    (own,) = vectors(line_of(Field((50,), sender=1), 3), Cells.all(3), Packing(4, 2**57, 3))
-    assert own.senders.tolist() == [False, True, False]

@@ -34,24 +34,3 @@ def test_every_block_has_one_rank_and_every_rank_its_share(
         assert all(hosts)
     else:
         assert max(map(len, hosts)) == 1
-
-
-@given(st.integers(1, 60), st.integers(1, 12))
-def test_equal_work_is_shared_equally(clients: int, ranks: int) -> None:
-    sizes = [len(place([5] * clients, 1, ranks, False).of(rank)) for rank in range(ranks)]
-    assert max(sizes) - min(sizes) <= 1 or clients < ranks
-
-
-@given(work_of_clients, st.integers(1, 8))
-def test_unequal_work_is_shared_about_equally(work: list[int], ranks: int) -> None:
-    found = place(work, 1, ranks, False)
-    loads = [sum(work[c] for b in found.of(rank) for c in b) for rank in range(ranks)]
-    assert sum(loads) == sum(work)
-    assert max(loads) <= sum(work) / ranks + 2 * max(work)
-
-
-@given(work_of_clients, st.integers(1, 5))
-def test_arrays_and_lists_are_alike(work: list[int], ranks: int) -> None:
-    one, two = place(work, 2, ranks, False), place(np.array(work), 2, ranks, False)
-    assert one.blocks == two.blocks
-    assert one.ranks.tolist() == two.ranks.tolist()

@@ -45,12 +45,6 @@ def test_any_that_are_enough(holders: int, threshold: int) -> None:
             assert library.to_bytes(SECRET_BYTES, "little") == secret
 
 
-def test_the_prime() -> None:
-    """By Fermat's test to several bases; and every secret is below it."""
-    assert all(pow(base, PRIME - 1, PRIME) == 1 for base in (2, 3, 5, 7, 11, 13, 17))
-    assert 2 ** (8 * SECRET_BYTES) < PRIME < 2 ** (8 * SHARE_BYTES)
-
-
 def test_one_too_few_tell_nothing() -> None:
     """Two of three needed: with another secret some third share fits them as well."""
     shares = numbered(split(b"a" * 16, 5, 3))

@@ -11,7 +11,6 @@ from ranks import Threads, on_ranks
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Protection
 from mpifed.core.block import Block
-from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange, Field, Placed, ToClients, ToServer, play
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Round
@@ -202,22 +201,6 @@ def test_float_sums() -> None:
     check(on_ranks(3, lambda transport: run(transport, CHANNELS["plain"], exact=False, stop=2)))
 
 
-@pytest.mark.parametrize("channel", ["masked", "encrypted"])
-def test_what_is_not_private_travels_in_the_clear(channel: str) -> None:
-    """With the same bits, and as many bytes of it as in the plain channel."""
-
-    def sent(transport: Threads) -> tuple[Ends, list[Any]]:
-        ends = run(transport, CHANNELS[channel], private=False)
-        return ends, transport.heard
-
-    found = on_ranks(3, sent)
-    check([ends for ends, _ in found], run(Alone(), CHANNELS["plain"]))
-    one = CELLS.columns.of(0)
-    clear = [np.frombuffer(heard, np.int64) for heard in found[0][1] if len(heard) == 8 * (COLUMNS + 1)]
-    sums = sum(np.rint(value(c, 0, 2)[:, 0] * 2.0**40).astype(np.int64) for c in (0, 1))
-    assert any((message[:COLUMNS][one] == sums).all() for message in clear)
-
-
 def test_masked_messages_show_nothing_of_rows() -> None:
     """No integer that rank 0 is given of a sum that clients hear is one of the plain run."""
 
@@ -237,33 +220,3 @@ def test_masked_messages_show_nothing_of_rows() -> None:
     there = numbers[0][numbers[0] != 0]
     assert not shown & set(there.tolist())
     assert (np.abs(there) > 2.0**55).mean() > 0.9  # anywhere among 64 bits
-
-
-def test_bytes_by_hand() -> None:
-    """Each client sends and is told its own rows; changes and answers have the same size."""
-    up = down = sealed = 0
-    for index, present in enumerate(PRESENT):
-        there = np.flatnonzero(present)
-        back = np.flatnonzero(present & ~PRESENT[index - 1]) if index else there[:0]
-        rows = {c: 2 * len(rows_of(c)) for c in range(CLIENTS)}
-        columns = {c: len(columns_of(c)) for c in range(CLIENTS)}
-        up += sum(rows[c] + 2 * columns[c] for c in there) + sum(columns[c] for c in back)
-        down += sum(rows[c] + 3 for c in there) + sum(rows[c] + 2 for c in back)
-        for who in (back, there):
-            sealed += 2 * len(np.unique(np.concatenate([rows_of(c) for c in who]))) if len(who) else 0
-    aggregator = Aggregator(Alone(), [], CLIENTS, cells=CELLS, dtype="float64")
-    assert aggregator.up_bytes == 0
-    plain = run(Alone(), CHANNELS["plain"])
-    assert plain.up_bytes == 8 * up
-    keys = 32 * CLIENTS + 48 * (CLIENTS - 1)
-    assert run(Alone(), CHANNELS["masked"]).up_bytes == 8 * (up + sealed) + keys
-    assert down > 0
-
-
-def test_a_value_out_of_bounds_is_refused() -> None:
-    field = Field((ROWS, 2), bound=1.0, rows=0)
-    down = ToClients("rows", field, nothing, by_rows, None, stale="rows")
-    aggregator = Aggregator(Alone(), [Block((Shard(2),), "float64")], CLIENTS, cells=CELLS, dtype="float64")
-    aggregator.make_ready([down])
-    with pytest.raises(NumericalError, match="rows: client 2 has a value of"):
-        aggregator.tally(down, [()], np.zeros(1), Round(0, 1, np.arange(CLIENTS) == 2))

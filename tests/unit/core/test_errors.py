@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from mpifed.core import io_errors
-from mpifed.core.errors import DataError, MpifedError
-from mpifed.core.io_errors import explained, explaining
+from mpifed.core.errors import DataError
+from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
 from mpifed.files.json_file import write_json
 from mpifed.shards.hdf5 import write_hdf5
@@ -36,24 +35,6 @@ def test_an_error_of_the_system_names_file_and_remedy(
     with pytest.raises(DataError, match=rf"run.json.*: {os.strerror(code)}; .*{remedy}"), explaining():
         write_json(tmp_path / "run.json", {})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_errors_of_own_classes_are_left_alone() -> None:
-    try:
-        Path("/no/such/file").read_text()
-    except OSError as error:
-        assert explained(error) is None  # no frame of mpifed: a defect of the caller's, whose traceback is needed
-    assert explained(ValueError("x")) is None
-    assert isinstance(explained(MemoryError("29 GiB")), MpifedError)
-
-
-def test_the_libraries_that_act_for_mpifed() -> None:
-    """A package of the user's that is installed beside Python's own modules is none of them."""
-    standard = Path(sysconfig.get_path("stdlib"))
-    for path in (standard / "shutil.py", standard / "site-packages" / "h5py" / "_hl" / "files.py", "<frozen os>"):
-        assert io_errors._is_library(Path(path)), path
-    for path in (standard / "site-packages" / "own" / "algorithm.py", Path("own.py")):
-        assert not io_errors._is_library(path), path
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.core.exchange import Field
-from mpifed.core.holdings import Cells, Holdings
+from mpifed.core.holdings import Holdings
 
 
 def drawn(seed: int) -> tuple[Holdings, list[set[int]]]:
@@ -46,15 +45,3 @@ def test_places_with_the_same_holders_are_together(seed: int) -> None:
     kept = sorted(i for i in range(12) if one.holders[i])
     assert sorted(seen) == kept
     assert len(one.shared) == len({tuple(i in held[c] for c in range(9)) for i in kept})
-
-
-def test_groups_apart() -> None:
-    assert Holdings(5, np.array([0, 1]), (slice(0, 3), np.array([3, 4]))).apart
-    assert not Holdings(5, np.array([0, 1]), (slice(0, 4), np.array([3, 4]))).apart
-
-
-def test_the_axis_of_a_field() -> None:
-    cells = Cells(Holdings.all(3, 7), Holdings.all(3, 5))
-    assert cells.along(Field((7,), rows=0)) is cells.rows
-    assert cells.along(Field((2, 5), columns=1)) is cells.columns
-    assert cells.along(Field((7,))) is cells.along(Field((7,), sender=1)) is None

@@ -73,12 +73,6 @@ def test_where_nobody_leaves_everybody_is_everywhere() -> None:
         assert (here.void, here.fewest) == (False, 5)
 
 
-def test_as_many_may_leave_as_was_said_and_no_more() -> None:
-    halves = np.array([6, 0, 6, 1, 6, 6])  # client 1 before it answers, client 3 after it
-    for most, void in ((0, True), (1, True), (2, False), (3, False)):
-        assert a_round(halves, most).at(0).void == void
-
-
 def test_the_seed_the_index_and_the_exchange_do_not_change_random_numbers() -> None:
     """Clients draw what they would have drawn, whoever else leaves."""
     plain, leaving = Round(4, 9, WHO), a_round([6, 0, 6, 1, 6, 6], 2)

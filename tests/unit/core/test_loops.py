@@ -67,14 +67,6 @@ def test_combinations(dtype: str, terms: int) -> None:
             same(here[i], arrays[i])
 
 
-def test_combinations_of_what_is_not_contiguous() -> None:
-    x, y = np.arange(40.0).reshape(5, 8), np.arange(40.0).reshape(8, 5)
-    same(loops.combination((2.0, 3.0), (x[:, ::2], y.T[:, ::2])), 2 * x[:, ::2] + 3 * y.T[:, ::2])
-    out = np.zeros((5, 8))
-    loops.combination((1.0, 1.0), (x, y.T), out=out)
-    same(out, x + y.T)
-
-
 @dtypes
 @pytest.mark.parametrize("keep", [1.0, 0.7])
 @pytest.mark.parametrize("push", [None, "each", "common", "wide", "strided"])
@@ -90,14 +82,6 @@ def test_steps_in_place(dtype: str, keep: float, push: str | None) -> None:
     wanted = x * np.dtype(dtype).type(keep) + moved
     assert loops.descended(x, change.T.copy().T if push == "strided" else change, keep, added) is x
     same(x, wanted)
-
-
-def test_a_step_takes_changes_of_other_dtypes() -> None:
-    x = np.ones((2, 3), "f4")
-    loops.descended(x, np.full((2, 3), 0.5), 2.0)
-    same(x, np.full((2, 3), 2.5, "f4"))
-    loops.descended(x, np.ones((2, 3), "f4")[:, ::-1], 1.0)
-    same(x, np.full((2, 3), 3.5, "f4"))
 
 
 @dtypes
@@ -211,12 +195,6 @@ def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> Non
 def test_rows_that_are_not_there(row: int) -> None:
     with pytest.raises(IndexError):
         loops.scale_dense(np.zeros((23, 3), "u1"), None, None, np.empty((2, 3), "f4"), np.array([0, row]))
-
-
-def test_no_rows_and_no_columns() -> None:
-    loops.scale_dense(np.zeros((5, 0), "f4"), None, None, np.empty((2, 0), "f4"), np.array([0, 4]))
-    loops.scale_dense(np.zeros((5, 3), "u1"), None, None, np.empty((0, 3), "f4"), np.zeros(0, np.int64))
-    assert loops.combination((1.0,), (np.zeros(0),)).shape == (0,)
 
 
 def test_first_rows_that_differ() -> None:

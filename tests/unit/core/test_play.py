@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpifed.core.block import Batch, Block
-from mpifed.core.exchange import Field, Problem, ToClients, ToServer, fields_like, play
+from mpifed.core.exchange import Field, Problem, ToClients, ToServer, play
 from mpifed.core.round import Round
 
 NOW = Round(0, 1, np.ones(1, dtype=bool))
@@ -52,24 +52,10 @@ def test_asks_answers_sums_absorbs_in_order() -> None:
     ]  # fmt: skip
 
 
-def test_other_ranks_ask_and_absorb_nothing() -> None:
-    summation = Recorder(serves=False)
-    assert play(exchanges(), None, [], NOW, summation) == (None, ["down", "heard", "up"])
-    assert [entry[2] for entry in summation.log if entry[0] == "tell"] == [None, None]
-
-
 def test_a_halted_round_changes_nothing() -> None:
     summation = Recorder(halts_at="down")
     assert play(exchanges(), 3, ["state"], NOW, summation) == (3, ["state"])
     assert summation.log == [("tell", "down", 3)]
-
-
-def test_fields() -> None:
-    assert Field((2, 3)).size == 6
-    assert Field().size == 1
-    assert Field((0, 3)).size == 0
-    made = fields_like(np.zeros((4, 2)), scale=0.5, bound=3)
-    assert (made.shape, made.scale, made.bound) == ((4, 2), 0.5, 3.0)
 
 
 def test_weights_are_relative_to_the_mean_client() -> None:
@@ -98,15 +84,6 @@ def test_a_block(block: Block) -> None:
     together = batch.together()
     assert together.X.shape == (1, 6, 2)
     assert together.y.tolist() == [[0, 3, 1, 0, 2, 2]]
-
-
-def test_parts_of_a_block(block: Block) -> None:
-    assert block.only(np.array([0, 2])).clients.tolist() == [3, 7]
-    groups = [(who.tolist(), part.clients.tolist(), rows) for who, part, rows in block.by_batch_size(3)]
-    assert groups == [([1], [4], 2), ([0, 2], [3, 7], 3)]
-    assert [rows for _, _, rows in block.by_batch_size(2)] == [2]
-    sizes = block.joined(100, lambda who, part, rows: np.column_stack([part.clients, np.full(len(who), rows)]))
-    assert sizes.tolist() == [[3, 4], [4, 2], [7, 4]]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])

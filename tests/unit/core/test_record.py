@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 from mpifed.core.record import (
     Layout,
     bare_leaves,
-    flat,
     leaves,
     map_leaves,
     nbytes,
     put,
     repeated,
     take,
-    unflat,
-    zeros,
 )
 
 
@@ -49,24 +46,6 @@ def test_leaves_have_dotted_names_in_order() -> None:
     assert [name for name, _ in leaves(np.zeros(2))] == [""]
 
 
-def test_a_plain_tuple_is_no_record() -> None:
-    with pytest.raises(TypeError, match="inner: a plain tuple has no field names"):
-        list(leaves(Outer(np.zeros(1), (np.zeros(1), np.zeros(1)), ())))
-
-
-def test_map_keeps_structure_and_passes_the_others() -> None:
-    record = example()
-    doubled = map_leaves(np.add, record, record)
-    assert type(doubled) is Outer
-    assert type(doubled.inner) is Inner
-    assert doubled.nothing == ()
-    np.testing.assert_array_equal(doubled.inner.a, [0, 2, 4])
-    assert map_leaves(np.add, (), ()) == ()
-    assert map_leaves(lambda a, b: a - b, 5, 3) == 2
-    with pytest.raises(ValueError, match="zip"):
-        map_leaves(np.add, record, Inner(record.x, record.inner))
-
-
 @given(st.sets(st.integers(0, 2)))
 def test_put_undoes_take(who: set[int]) -> None:
     record, at = example(), np.array(sorted(who), dtype=np.int64)
@@ -79,36 +58,6 @@ def test_put_undoes_take(who: set[int]) -> None:
     assert bits(record) == before  # the old one stands
     np.testing.assert_array_equal(changed.inner.a, [i + 7 * (i in who) for i in range(3)])
     assert bits(take(changed, at)) == bits(negative)
-
-
-@given(st.sets(st.integers(0, 2)))
-def test_put_in_place_writes_what_put_writes(who: set[int]) -> None:
-    record, at = example(), np.array(sorted(who), dtype=np.int64)
-    new = map_leaves(lambda leaf: leaf + 7, take(record, at))
-    expected = bits(put(record, at, new))
-    fixed = map_leaves(np.copy, record)
-    for _, leaf in leaves(fixed):
-        leaf.flags.writeable = False
-    assert bits(put(fixed, at, new, in_place=True)) == expected
-    assert bits(fixed) == bits(record)  # what cannot be written to stands
-    assert bits(put(record, at, new, in_place=True)) == expected == bits(record)
-
-
-def test_flat_and_back() -> None:
-    record = example()
-    values = flat(record)
-    assert values.dtype == np.float64 and len(values) == sum(leaf.size for _, leaf in leaves(record))
-    back = unflat(values, record)
-    for (name, leaf), (other, found) in zip(leaves(record), leaves(back), strict=True):
-        assert name == other
-        np.testing.assert_array_equal(found, leaf)
-
-
-def test_zeros_and_nbytes() -> None:
-    assert bits(zeros(example())) == [(n, a.dtype, a.shape, bytes(a.nbytes)) for n, a in leaves(example())]
-    assert nbytes(example()) == 6 * 4 + 3 * 8 + 3
-    assert nbytes(()) == 0
-    assert nbytes(np.float64(1)) == 8
 
 
 leaf = st.builds(
@@ -153,15 +102,6 @@ def test_long_leaves_are_sent_as_they_are(record: Any, long: int) -> None:
         copies = layout.pack(record, sender)
         assert [bits(leaf) for leaf in copies] == [bits(leaf) for leaf in sent]
         assert bits(layout.unpack(sender)) == bits(record)
-
-
-def test_a_long_leaf_that_is_not_contiguous_is_copied() -> None:
-    leaf = np.arange(2.0**17).reshape(2, -1).T
-    layout = Layout(leaf)
-    buffer = np.zeros(layout.nbytes, dtype=np.uint8)
-    (sent,) = layout.pack(leaf, buffer, to_send=True)
-    assert sent.flags.c_contiguous and np.shares_memory(sent, buffer)
-    np.testing.assert_array_equal(layout.unpack(buffer), leaf)
 
 
 @given(records)

@@ -39,14 +39,6 @@ def test_among_finds_the_blocks_of_those_who_are_present() -> None:
         assert found == [client for group in groups for client in group if chosen[client]], seed
 
 
-def test_clients_that_are_not_side_by_side() -> None:
-    roster = Roster.of(blocks_of([[7, 2], [4]]))
-    chosen = np.arange(9) % 2 == 0
-    assert [(i, who.tolist()) for i, who in roster.among(chosen)] == [(0, [1]), (1, [0])]
-    assert roster.first.tolist() == [7, 4]
-    assert [roster.size(i) for i in range(2)] == [2, 1]
-
-
 def test_only_the_blocks_of_those_present_are_opened() -> None:
     opened: list[int] = []
 
@@ -65,10 +57,3 @@ def test_only_the_blocks_of_those_present_are_opened() -> None:
     assert roster[-1].clients.tolist() == [99_999]
     with pytest.raises(IndexError, match="block 100000 of 100000"):
         roster[100_000]
-
-
-def test_everybody_as_one_block_is_made_once() -> None:
-    roster = Roster.of(blocks_of([[0, 1], [2]]))
-    everybody = np.ones(3, dtype=bool)
-    assert roster.together(everybody) is roster.together(everybody)
-    assert Roster.of(roster) is roster

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -75,18 +74,6 @@ def test_a_client_draws_the_same_whoever_else_draws(clients: list[int], count: i
         np.testing.assert_array_equal(row, draw(now, [client], [size_of[client]], count)[0])
 
 
-def test_other_calls_in_between_change_nothing() -> None:
-    expected = {size: draw(at(4), [1, 2, 9], [size] * 3, 40) for size in (SMALL, LARGE)}
-    numbers = at(4).rng("rows", 1).random(5)
-    for size in (LARGE, SMALL):
-        draw(at(7), [0, 1], [LARGE, SMALL], 100)
-        generator = at(4).rng("rows", 1)
-        half = generator.random(2)
-        draw(at(4), [1], [size], 3)
-        np.testing.assert_array_equal(np.concatenate([half, generator.random(3)]), numbers)
-        np.testing.assert_array_equal(draw(at(4), [1, 2, 9], [size] * 3, 40), expected[size])
-
-
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_every_key_matters(size: int) -> None:
     drawn = {
@@ -111,12 +98,6 @@ def test_every_key_of_a_generator_matters() -> None:
     for numbers in streams.values():
         assert not seen & set(numbers)  # no two streams share a number, shifted or not
         seen |= set(numbers)
-
-
-def test_a_generator_is_a_function_of_its_keys() -> None:
-    np.testing.assert_array_equal(at(5).rng("x", 3).standard_normal(9), at(5).rng("x", 3).standard_normal(9))
-    everybody = Round(5, 1, np.ones(4, dtype=bool))
-    assert everybody.rng("x").random() == at(5).rng("x").random()  # who is present does not matter
 
 
 def plausible(observed: Any, expected: Any = None) -> None:
@@ -148,13 +129,6 @@ def test_every_order_is_as_likely(size: int) -> None:
     plausible(orders)
 
 
-def test_every_subset_is_as_likely() -> None:
-    rows = np.sort(many(6, 3, 800), axis=1)
-    subsets, counts = np.unique(rows, axis=0, return_counts=True)
-    assert [tuple(s) for s in subsets.tolist()] == list(combinations(range(6), 3))
-    plausible(counts)
-
-
 @covering({"pair": ["clients", "rounds", "epochs", "places"], "size": [8, 1030]}, 1)
 def test_no_pairs_that_depend_on_each_other(size: int, pair: str) -> None:
     if pair == "epochs":
@@ -171,25 +145,6 @@ def test_no_pairs_that_depend_on_each_other(size: int, pair: str) -> None:
     second = np.bincount(np.arange(size - 1) * 6 // size, minlength=6) if pair == "places" else bins
     expected = np.outer(bins / bins.sum(), second / second.sum()).ravel() * scaled.size
     plausible(np.bincount(scaled, minlength=36), expected)
-
-
-def test_order_within_a_batch_is_random() -> None:
-    """Where several steps share one draw, the first rows must not be the smaller ones."""
-    for size in (50, 2000):
-        rows = many(size, 20, 100)
-        first, second = rows[:, :10].ravel() >= size // 2, rows[:, 10:].ravel() >= size // 2
-        plausible([first.sum(), (~first).sum()])
-        plausible([second.sum(), (~second).sum()])
-
-
-@pytest.mark.parametrize("index", [SETUP, 0, 2**40])
-def test_large_numbers_of_rounds_seeds_and_clients(index: int) -> None:
-    rows = draw(Round(index, 2**63 - 1, NOBODY), [0, 10**6, 10**9], [10, 2000, 10], 10)
-    assert sorted(rows[0].tolist()) == sorted(rows[2].tolist()) == list(range(10))
-
-
-def test_no_clients() -> None:
-    assert draw(at(), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 3).shape == (0, 3)
 
 
 @pytest.mark.parametrize("spare", [-26, -18, -12])
@@ -284,15 +239,6 @@ def test_secure_draws_take_every_row_as_often(size: int) -> None:
     assert chisquare(np.bincount(others, minlength=size)[1:]).pvalue > SURE
 
 
-@pytest.mark.parametrize("size", [40, 10**6])
-def test_few_rows_are_drawn_in_secret_though_words_repeat_them(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what is drawn with replacement has too few different rows, a client's are drawn anew."""
-    monkeypatch.setattr(round_module, "_SPARE", -9)  # numbers for 10 rows: fewer, 6
-    rows = secure().draw("rows", np.arange(50), np.full(50, size), 10, secret=True)
-    assert all(len(set(row)) == 10 for row in rows.tolist())
-    assert rows.min() >= 0 and rows.max() < size
-
-
 @pytest.mark.parametrize("now", [at(3), secure(3)], ids=["keyed", "secure"])
 def test_coins(now: Round) -> None:
     """Each row by itself, with its client's chance; 0 and 1 mean never and always."""
@@ -318,13 +264,6 @@ def test_a_chance_is_rounded_down(chance: float) -> None:
     """To what the numbers of a generator, multiples of 2^-53, can be below with that probability."""
     steps = below(chance) * 2.0**53
     assert steps == int(steps) and steps <= chance * 2.0**53 < steps + 1
-
-
-def test_coins_when_nobody_comes() -> None:
-    rows, drawn = at().coins("batch", np.arange(2), np.array([5, 6]), np.zeros(2))
-    assert rows.shape == (2, 1)
-    assert not drawn.any()
-    assert at().coins("batch", np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))[0].shape == (0, 1)
 
 
 def test_keyed_coins_and_normals_are_a_clients_own() -> None:

@@ -116,20 +116,6 @@ def test_a_void_round_leaves_all_as_it_was() -> None:
     assert list(map(bits, played)) == list(map(bits, states))
 
 
-@pytest.mark.parametrize("i", [-1, BLOCKS])
-def test_there_is_no_such_block(i: int) -> None:
-    states = ClientStates(BLOCKS, begun)
-    for some in (states, Tentative(states, object())):
-        with pytest.raises(IndexError, match=f"block {i} of {BLOCKS}"):
-            some[i]
-
-
-def test_lists_are_copied() -> None:
-    states = [1, 2]
-    assert writable(states, None) == states
-    assert writable(states, None) is not states
-
-
 def test_a_full_disk_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -55,24 +55,6 @@ def test_the_residual_is_the_largest_part(which: str) -> None:
     assert found.kkt_residual == getattr(found, which) == max(found) > 0
 
 
-def test_without_constraints_it_is_the_relative_norm_of_the_gradient() -> None:
-    at = point(1.0, [3.0, -4.0])
-    assert certificate(at, first(1.0, 50.0), np.zeros(0)) == (0.1, 0.1, 0.0, 0.0)
-    assert certificate(at, first(1.0, 1.0), np.zeros(0)) == (1.0, 1.0, 0.0, 0.0)
-    assert certificate(point(1.0, [0.0, 0.0]), first(1.0, 0.0), np.zeros(0)) == (0.0,) * 4
-
-
-def test_nothing_is_asked_of_constraints_that_do_not_bind() -> None:
-    found = certificate(point(1.0, np.zeros(3), [-1.0, -5.0], np.ones((2, 3))), first(M=2), np.zeros(2))
-    assert found == (0.0, 0.0, 0.0, 0.0)
-
-
-def test_a_limit_of_zero_has_the_units_of_the_start_or_of_the_term() -> None:
-    at = point(1.0, [0.0], [0.1], [[1.0]], limits=[0.0])
-    assert certificate(at, first(excess=[0.4]), np.zeros(1)).feasibility == pytest.approx(0.1 / 0.4)
-    assert certificate(at, first(excess=[0.0]), np.zeros(1)).feasibility == pytest.approx(0.1 / 0.5)
-
-
 def test_an_objective_of_zero_that_starts_at_a_zero() -> None:
     """The norm at w = 0, where its gradient vanishes too: nothing but the limit is left."""
     at, start = point(0.0, [0.0, 0.0], [2.1], [[-1.0, 3.0]], limits=[0.2]), first(0.0, 0.0, [2.1])
@@ -106,28 +88,6 @@ def test_multipliers_are_the_best(seed: int) -> None:
     assert squares(nu) <= solved.fun + 1e-12
     np.testing.assert_allclose(nu, solved.x, atol=1e-4)
     assert 0 in {int((best_multipliers(*random_point(s)) == 0).sum()) for s in range(20)} - {3}
-
-
-def test_equal_constraints_share_their_multiplier() -> None:
-    at, start = random_point(1)
-    alone = best_multipliers(at, start)
-    m = int(alone.argmax())
-    twice = at._replace(
-        excess=np.append(at.excess, 1000 * at.excess[m]), gradients=np.vstack([at.gradients, 1000 * at.gradients[m]])
-    )
-    found = best_multipliers(twice, start)
-    assert found[-1] * 1000 == pytest.approx(found[m], rel=1e-6)  # as much each, in their own units
-    weight = np.append(np.where(np.arange(3) == m, 0, alone), 0)
-    np.testing.assert_allclose(np.delete(found, [m, 3]), np.delete(weight, [m, 3]), rtol=0.2, atol=0.1)
-    # complementarity counts each by itself, so that two halves are a little more than one whole
-    assert alone[m] * 0.999 < found[m] + 1000 * found[-1] < alone[m] * 1.3
-
-
-def test_more_constraints_than_parameters() -> None:
-    at = point(1.0, [-1.0], [0.0, 0.0, 0.0], [[1.0], [1.0], [2.0]])
-    nu = best_multipliers(at, first(1.0, 1.0, M=3))
-    np.testing.assert_allclose(nu, [1 / 3, 1 / 3, 1 / 6], rtol=1e-6)
-    assert certificate(at, first(1.0, 1.0, M=3), nu).kkt_residual < 1e-12
 
 
 @pytest.mark.parametrize("of", ["objective", "constraint"])
@@ -200,11 +160,6 @@ def test_at_the_solution_of_a_quadratic_program(seed: int) -> None:
             assert value <= bound + 1e-9 * abs(bound)
 
 
-def test_the_programs_differ_in_how_many_constraints_bind() -> None:
-    """So that the test above is about more than one thing."""
-    assert len({int((at_program(seed, solved_program(seed)[0]).excess > -1e-5).sum()) for seed in range(6)}) > 1
-
-
 def test_a_bound_that_rests_on_a_constraint_alone() -> None:
     """min <g, w> subject to ||w||^2 <= 1: only the constraint is strongly convex."""
     g = np.array([3.0, 4.0])
@@ -231,13 +186,6 @@ def test_limits_that_contradict_each_other() -> None:
     assert feasible_direction(ball, np.array([0.0, 2.0]), 1.0) == pytest.approx(2, rel=1e-6)
     # x^2 + 1 <= 1/2: nowhere
     assert feasible_direction(point(0.0, [0.0], [0.5], [[0.1]]), np.array([0.0, 2.0]), 1.0) == 0
-
-
-def test_models_near_zero_are_no_contradiction() -> None:
-    start = FirstIterate(0.0, 0.0, np.array([2.0, -1.0]), np.array([4.0, 1.0]), 0.0)
-    assert length_scale(1e-9, start) == 0.5
-    assert length_scale(3.0, start) == 3.0
-    assert length_scale(0.0, start._replace(excess=np.array([-1.0, -1.0]))) == 1.0
 
 
 # --- regularizers -------------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,8 @@ from lengths import covering
 from scipy.sparse import csr_matrix
 from test_objectives import CASES, FEATURES, N, S, data, flat, make, model_of
 
-import mpifed
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves, map_leaves
-from mpifed.maths.arrays import square_norms
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
 from mpifed.maths.objectives import MLP, Bias, Parameters, Slope, Softmax
 
@@ -129,38 +125,7 @@ def test_a_sample_that_is_not_finite_counts_with_nothing(name: str, kind: str) -
             assert np.linalg.norm(of_client(found, i) - of_client(expected, i)) <= 0.1 * weights[1, 2]
 
 
-@every_objective
-def test_a_gradient_of_zero_is_short_enough(name: str) -> None:
-    objective = make(name)
-    X, y, weights = data(objective, (N,))
-    found = clipped_gradient(objective, model_of(objective), 0 * X, y, weights, 0.1)
-    assert not found.first.any()
-    assert all(np.isfinite(leaf).all() for _, leaf in leaves(found))
-
-
-@every_objective
-def test_inputs_stand(name: str) -> None:
-    objective = make(name)
-    model, arguments = model_of(objective), data(objective, (N,))
-    copies = [flat(model).copy(), *(a.copy() for a in arguments)]
-    clipped_gradient(objective, model, *arguments, 0.1)
-    for before, after in zip(copies, [flat(model), *arguments], strict=True):
-        np.testing.assert_array_equal(before, after)
-
-
 # --- objectives of one's own ----------------------------------------------------------------------------------------
-
-
-def test_an_objective_of_ones_own_without_a_head_is_clipped() -> None:
-    Huber = runpy.run_path(str(Path(mpifed.__file__).parents[1] / "jobs" / "examples" / "own_objective.py"))["Huber"]
-    objective, rng = Huber(), np.random.default_rng(0)
-    X, y, model = rng.standard_normal((N, S, FEATURES)), rng.standard_normal((N, S)), Parameters(np.ones((5, 1)), ())
-    assert clippable(objective) == []
-    alone = each_alone(objective, model, X, y, own=False)
-    factors = np.minimum(1, 1.0 / np.linalg.norm(alone, axis=2))
-    assert 0 < (factors < 1).mean() < 1
-    found = clipped_gradient(objective, model, X, y, np.ones((N, S)), 1.0)
-    np.testing.assert_allclose(found.first[..., 0], (factors[..., None] * alone).sum(axis=1), rtol=1e-5, atol=1e-6)
 
 
 class OtherScores(Softmax):
@@ -215,26 +180,6 @@ def test_of_a_head_of_ones_own_each_sample_s_derivative_is_formed(kind: Any, own
         np.testing.assert_allclose(flat(of_client(found, i)), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-@every_objective
-def test_no_sample_at_all(name: str, kind: str) -> None:
-    objective = make(name)
-    _zero_of_none(objective, model_of(objective), kind)
-
-
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_no_sample_at_all_of_a_head_of_ones_own(kind: str) -> None:
-    objective = Squashed()
-    _zero_of_none(objective, objective.start(FEATURES, 3, np.random.default_rng(0), "float64"), kind)
-
-
-def _zero_of_none(objective: Any, model: Parameters, kind: str) -> None:
-    X, y, weights = (array[:, :0] for array in data(objective, (N,)))
-    found = clipped_gradient(objective, model, sparse(X) if kind == "sparse" else X, y, weights, 0.1)
-    for (_, leaf), (_, like) in zip(leaves(found), leaves(model), strict=True):
-        assert leaf.shape == (N, *like.shape) and not leaf.any()
-
-
 @every_objective
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_several_values_in_a_cell_are_their_sum(name: str, dtype: str) -> None:
@@ -287,19 +232,6 @@ def test_a_client_s_record_is_clipped_over_all_leaves(dtype: str) -> None:
             continue
         assert clip * (1 - MILLIONTH) <= np.linalg.norm(after.astype("f8")) <= clip
         np.testing.assert_allclose(after, of_client(record, i) * (clip / before[i]), rtol=1e-5)
-
-
-def test_square_norms() -> None:
-    rng = np.random.default_rng(0)
-    X = rare(rng.standard_normal((N, S, FEATURES))).astype("f4")
-    expected = [[sum(float(v) ** 2 for v in row) for row in x] for x in X]
-    for found in (square_norms(X), square_norms(sparse(X))):
-        assert found.dtype == np.float64
-        np.testing.assert_allclose(found, expected, rtol=1e-14)
-    many = rng.standard_normal((5, 300, 401))  # more than are widened at a time
-    np.testing.assert_allclose(square_norms(many), (many**2).sum(axis=2), rtol=1e-13)
-    assert square_norms((csr_matrix((2, 3)),)).tolist() == [[0.0, 0.0]]
-    assert square_norms(np.full((1, 1, 2), 1e30, "f4"))[0, 0] == pytest.approx(2e60)  # above what float32 holds
 
 
 SHAPES = [(1, 5, 1), (7, 60, 3), (30, 784, 10), (100, 784, 128), (257, 33, 17)]

@@ -300,51 +300,6 @@ def test_lemma_1_where_the_printed_form_fails() -> None:
     assert lemma_1(1.0, 0.0, 1.0, 10.0) == 10.0
 
 
-def test_one_constraint_against_the_dual_on_a_line() -> None:
-    for seed in range(100):
-        problem = random_problem(seed, "mixed", dims=4, constraints=1)
-        nu, w, _ = solved(problem)
-        found = minimize_scalar(
-            lambda t, problem=problem: -dual(problem, np.array([t])), bounds=(0, problem.c), method="bounded"
-        )
-        best = max(-found.fun, dual(problem, np.zeros(1)), dual(problem, np.array([problem.c])))
-        assert dual(problem, nu) >= best - 1e-13 * (1 + abs(best))
-        assert problem.objective(w) == pytest.approx(dual(problem, nu), rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize("limit", [0.0, 1e-6, 0.3, 5.0])
-def test_norm_as_constraint_is_a_projection_on_a_ball(limit: float) -> None:
-    f = np.array([[3.0, -4.0, 12.0], [0.0, 0.0, 0.0]])
-    problem = Problem(np.array([-limit]), f, np.array([0.5, 1.0]), 1e4)
-    center = -f[0] / (2 * 0.5)
-    # at most: a cost of 1e4 leaves w = center / (1 + 2e4)
-    expected = center * max(np.sqrt(limit) / np.linalg.norm(center), 1 / (1 + 1e4 / 0.5))
-    np.testing.assert_allclose(solved(problem).w, expected, rtol=1e-12)
-
-
-def test_copies_of_a_constraint_are_one_that_costs_more() -> None:
-    for seed in range(60):
-        once = random_problem(seed, "mixed", dims=4, constraints=3)
-        for copies in (2, 4):
-            k = np.r_[0, np.repeat(np.arange(1, len(once.tau)), copies)]
-            many = solved(once._replace(a=once.a[k[1:] - 1], f=once.f[k], tau=once.tau[k]))
-            one = solved(once._replace(c=copies * once.c))
-            atol = 1e-9 * (1 + np.abs(one.w).max() + sizes(once, one.nu).max())
-            np.testing.assert_allclose(many.w, one.w, rtol=0, atol=atol)
-            np.testing.assert_allclose(many.s, np.repeat(one.s, copies), rtol=0, atol=atol)
-
-
-def test_gradients_that_are_nearly_alike() -> None:
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        problem = random_problem(seed, "feasible", dims=4, constraints=1, costs=(-2, 6))
-        M, norm = 6, np.linalg.norm(problem.f[1])
-        near = problem.f[1] + 10 ** rng.uniform(-12, -4) * norm * rng.standard_normal((M, problem.f.shape[1]))
-        a = problem.a[0] + 10 ** rng.uniform(-12, -4) * abs(problem.a[0]) * rng.standard_normal(M)
-        alike = Problem(a, np.vstack((problem.f[:1], near)), np.r_[problem.tau, [problem.tau[1]] * (M - 1)], problem.c)
-        assert residual(alike, solved(alike).nu) <= 1e-12
-
-
 def test_a_feasible_set_that_is_one_point_or_none() -> None:
     """Half-spaces and their opposites, which meet in a plane or miss each other by 1e-10."""
     for seed in range(60):
@@ -360,26 +315,6 @@ def test_a_feasible_set_that_is_one_point_or_none() -> None:
         np.testing.assert_allclose(w, expected - f[0] / 2, rtol=0, atol=30 * atol)  # the condition of f is up to 30
 
 
-def test_more_constraints_than_dimensions() -> None:
-    """The sides of a polygon around 0, and a pull to its corner."""
-    angles = np.arange(7) * 2 * np.pi / 7
-    sides = np.stack((np.cos(angles), np.sin(angles)), axis=1)
-    corner = np.linalg.solve(sides[:2], np.ones(2))
-    problem = Problem(-np.ones(7), np.vstack((-20 * corner, sides)), np.r_[1.0, np.zeros(7)], 1e3)
-    nu, w, s = solved(problem)
-    np.testing.assert_allclose(w, corner, rtol=1e-13)
-    np.testing.assert_allclose(s, 0, atol=1e-14)
-    assert (nu[:2] > 1).all()
-    assert (nu[2:] == 0).all()
-
-
-def test_no_constraint_binds() -> None:
-    for seed in range(40):
-        problem = random_problem(seed, "inactive", dims=5, constraints=8, decades=2.0, costs=(-2, 6))
-        assert (solved(problem).nu == 0).all()
-    assert multipliers(np.zeros(0), np.ones((1, 1)), np.ones(1), 1.0).shape == (0,)
-
-
 def test_out_of_reach_is_cut_by_the_cost() -> None:
     a, f = np.array([1.0, 1.0, -9.0]), np.array([[0.0, 0.2], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
     for c in (1e-2, 1.0, 1e3, 1e6):
@@ -391,35 +326,6 @@ def test_out_of_reach_is_cut_by_the_cost() -> None:
         assert (s[:2] > 0.9).all()
 
 
-def test_the_penalty_is_exact_above_the_multiplier() -> None:
-    """min ||w||^2 with 300 - w <= 0: nu = 600; c below that leaves a slack, c above does not change a thing."""
-    problem = Problem(np.array([300.0, -1.0]), np.array([[0.0], [-1.0], [0.0]]), np.array([1.0, 0.0, 0.0]), 1e5)
-    for c in (601.0, 1e3, 1e5):
-        nu, w, s = solved(problem._replace(c=c))
-        np.testing.assert_allclose((nu[0], w[0], s[0]), (600, 300, 0), rtol=1e-13, atol=1e-12)
-    nu, w, s = solved(problem._replace(c=100.0))
-    np.testing.assert_allclose((nu[0], w[0], s[0]), (100, 50, 250), rtol=1e-13)
-
-
-def test_a_hundred_thousand_parameters_through_their_inner_products() -> None:
-    rng = np.random.default_rng(0)
-    d, M = 10**5, 4
-    common = rng.standard_normal(d)
-    f = np.vstack([common + rng.standard_normal(d) for _ in range(M + 1)]) / np.sqrt(d)
-    f[0] = 0
-    tau = np.r_[1.0, np.full(M, 0.1)]
-    problem = Problem(np.array([0.4, 0.5, 0.2, 0.6]), f, tau, 1e5)
-    nu, w, s = solved(problem)
-    assert residual(problem, nu) <= 1e-13
-    assert (nu > 0).sum() >= 2
-    np.testing.assert_allclose(s, 0, atol=1e-13)
-    assert problem.objective(w) == pytest.approx(dual(problem, nu), rel=1e-9)  # rounding, times a cost of 1e5
-    # the same in the five dimensions that matter
-    basis, _ = np.linalg.qr(f[1:].T)
-    small = Problem(problem.a, f @ basis, tau, 1e5)
-    np.testing.assert_allclose(basis @ by_slsqp(small, np.zeros(M)), w, rtol=0, atol=1e-6 * np.abs(w).max())
-
-
 def test_levels_are_the_slope_of_the_dual() -> None:
     for seed in range(20):
         problem = random_problem(seed, "mixed", dims=4, constraints=5)
@@ -429,17 +335,6 @@ def test_levels_are_the_slope_of_the_dual() -> None:
             return levels(nu, problem.a, gram, problem.tau)
 
         assert check_grad(lambda nu, p=problem: dual(p, nu), slope, at) <= 1e-5 * sizes(problem, at).max()
-
-
-def test_same_bits_and_inputs_stand() -> None:
-    problem = random_problem(3, "mixed", dims=6, constraints=8)
-    inputs = problem.a, problem.f @ problem.f.T, problem.tau
-    before = [array.copy() for array in inputs]
-    first = multipliers(*inputs, problem.c)
-    assert (multipliers(*inputs, problem.c) == first).all()
-    levels(first, *inputs)
-    for array, copy in zip(inputs, before, strict=True):
-        np.testing.assert_array_equal(array, copy)
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
@@ -457,14 +352,6 @@ def test_numbers_that_are_not_finite(bad: float) -> None:
         lemma_1(bad, 1.0, 1.0, 1.0)
     with pytest.raises(NumericalError, match="inner products of constraint 1"):
         lemma_1(1.0, bad, 1.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("curvatures", "cost"), [([0, 1], 1.0), ([-1, 1], 1.0), ([1.0, -1e-9], 1.0), ([1, 1], 0.0), ([1, 1], inf)]
-)
-def test_signs(curvatures: list[float], cost: float) -> None:
-    with pytest.raises(NumericalError, match="expected a positive curvature"):
-        multipliers(np.ones(1), np.eye(2), np.array(curvatures), cost)
 
 
 def test_numbers_that_overflow_end_in_an_error() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import entr, expit
 
 from mpifed.maths.certificates import dual_value
-from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual, values_along
+from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
 
 DUALS: dict[str, Any] = {
     "hinge": HingeDual(),
@@ -135,29 +134,6 @@ def test_the_logistic_step_solves_its_equation(b: float, margin: float, power: f
     assert t * found[0] == pytest.approx(expit(root), abs=1e-14 * max(1.0, abs(margin)), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
-@pytest.mark.parametrize("curvature", [0.0, 1e-30, 1e-8])
-def test_a_row_of_zeros(name: str, curvature: float) -> None:
-    """Its score is 0, whatever w: hinge has t alpha = 1, the others minus the slope of the loss at 0."""
-    y = np.array([0, 1, 0, 1, 1])
-    alpha = (2 * y - 1) * np.array([0, 0, 0.5, 1.0, 0.2])
-    reached = (2 * y - 1) * (alpha + DUALS[name].step(alpha, np.zeros(5), y, curvature))
-    expected = {"hinge": 1.0, "squared-hinge": 2.0, "logistic": 0.5}[name]
-    np.testing.assert_allclose(reached, expected, rtol=1e-7)
-    np.testing.assert_allclose((2 * y - 1) * DUALS[name].toward(np.zeros(5), y), expected)
-
-
-def test_a_row_of_zeros_of_a_regression() -> None:
-    alpha, y = np.array([0.3, -1.0]), np.array([2.0, 5.0])
-    np.testing.assert_allclose(alpha + DUALS["least-squares"].step(alpha, np.zeros(2), y, 0.0), y)
-
-
-def test_hinge_at_its_kink_stays() -> None:
-    alpha, y = np.array([0.25, -0.5]), np.array([1, 0])
-    for curvature in (0.0, 1e-8, 1.0):
-        np.testing.assert_array_equal(DUALS["hinge"].step(alpha, np.array([1.0, -1.0]), y, curvature), 0)
-
-
 @every_loss
 def test_the_conjugate_is_the_supremum(name: str) -> None:
     """l*(-alpha) = sup over m of -alpha m - l(m), by a fine grid whose ends it does not touch."""
@@ -180,16 +156,6 @@ def test_outside_its_domain_the_conjugate_is_infinite(name: str) -> None:
     inside = DUALS[name].feasible(alpha, y)
     np.testing.assert_array_equal(inside, 0)
     assert np.isfinite(DUALS[name].conjugate(inside, y)).all()
-
-
-@every_loss
-def test_the_domain_s_ends_are_in_it(name: str) -> None:
-    for dtype in ("f4", "f8"):
-        alpha, y = np.array([0, 0, 1, -1, 5e-324, 1 - 1e-16], dtype), np.array([0, 1, 1, 0, 1, 1])
-        found = DUALS[name].conjugate(alpha, y)
-        assert np.isfinite(found).all()
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(DUALS[name].feasible(alpha, y), alpha)
 
 
 @every_loss
@@ -244,25 +210,6 @@ def test_coefficients_give_the_sum_along_a_line(name: str, lead: tuple[int, ...]
         np.testing.assert_allclose(s * linear - s * s / 2 * quadratic, gained, rtol=1e-10, atol=1e-13)
 
 
-@every_loss
-def test_values_along_a_line(name: str) -> None:
-    rng, dual, steps = np.random.default_rng(3), DUALS[name], np.array([0.0, 0.3, 1.0])
-    y = rng.integers(0, 2, (3, 8)) if name in CLASSIFIERS else rng.standard_normal((3, 8))
-    alpha = dual.feasible(rng.standard_normal((3, 8)), y)
-    delta = dual.feasible(rng.standard_normal((3, 8)), y) - alpha
-    found = values_along(dual, alpha, delta, y, steps)
-    expected = [[math.fsum(gain(name, *one) for one in zip(a + s * d, v, strict=True)) for s in steps]
-                for a, d, v in zip(alpha, delta, y, strict=True)]  # fmt: skip
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
-    assert found.dtype == np.float64
-
-
-def test_the_logistic_conjugate_has_no_coefficients() -> None:
-    assert not DUALS["logistic"].quadratic
-    with pytest.raises(NotImplementedError, match="values_along"):
-        DUALS["logistic"].coefficients(np.zeros(1), np.zeros(1), np.zeros(1, np.int64))
-
-
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("classes", ["int64", "uint8"])
 def test_rounding_leaves_no_domain(name: str, classes: str) -> None:
@@ -281,28 +228,6 @@ def test_rounding_leaves_no_domain(name: str, classes: str) -> None:
         shorter = alpha + dual.step(alpha, -m, y, c)
         assert np.isfinite(dual.conjugate(dual.feasible(shorter, y), y)).all()
         np.testing.assert_allclose(dual.feasible(shorter, y), shorter, rtol=1e-6, atol=1e-7)
-
-
-@every_loss
-def test_the_dtype_is_that_of_alpha(name: str) -> None:
-    y = np.array([0, 1]) if name in CLASSIFIERS else np.array([0.5, 1.5])
-    for dtype in ("f4", "f8"):
-        alpha = np.zeros(2, dtype)
-        for curvature in (0.5, np.float64(0.5), np.array([0.5, 2.0])):
-            assert DUALS[name].step(alpha, np.array([0.1, 0.2]), y, curvature).dtype == dtype
-        assert DUALS[name].toward(alpha, y).dtype == dtype
-        assert DUALS[name].feasible(alpha, y).dtype == dtype
-        assert not alpha.any()  # arguments stay as they are
-
-
-def test_single_precision_is_double_precision_rounded() -> None:
-    rng, n = np.random.default_rng(5), 2000
-    y, m, c = rng.integers(0, 2, n), rng.standard_normal(n), 10.0 ** rng.uniform(-3, 2, n)
-    for name in CLASSIFIERS:
-        alpha = (2 * y - 1) * rng.random(n).astype("f4").astype("f8")
-        exact = DUALS[name].step(alpha, m, y, c)
-        found = DUALS[name].step(alpha.astype("f4"), m, y, c)
-        np.testing.assert_allclose(found, exact, atol=1e-4 if name == "hinge" else 2e-6)  # hinge divides 1 - t m by c
 
 
 @every_loss

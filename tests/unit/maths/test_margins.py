@@ -13,9 +13,6 @@ from sklearn.svm import LinearSVC
 from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
 from mpifed.maths.objectives import OBJECTIVES, Parameters, penalty
 
-NAMES = ["hinge", "squared-hinge"]
-every_loss = pytest.mark.parametrize("name", NAMES)
-
 
 def data(seed: int = 0, samples: int = 80, features: int = 5) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
@@ -57,29 +54,6 @@ def test_the_hinge_s_slope_is_a_subgradient_everywhere() -> None:
             after = objective.loss((), np.full((len(z), 1), other), y)
             assert (after >= slope.loss + slope.scores[:, 0] * (other - z) - 1e-15).all()
     assert objective.slope((), np.array([[1.0]]), np.array([1]), np.ones(1)).scores[0, 0] == 0  # the smallest there
-
-
-@every_loss
-@pytest.mark.parametrize("classes", ["int64", "uint8"])
-def test_large_scores_and_small_types(name: str, classes: str) -> None:
-    scores, y = np.array([[1e15], [-1e15], [0.5]], "f4"), np.array([0, 0, 1], classes)
-    slope = OBJECTIVES[name]().slope((), scores, y, np.array([2.0, 3.0, 1.0]))
-    assert slope.loss.dtype == slope.scores.dtype == np.float32
-    expected = {"hinge": [2, 0, -1], "squared-hinge": [4e15, 0, -1]}[name]
-    np.testing.assert_allclose(slope.scores[:, 0], expected, rtol=1e-6)
-
-
-@every_loss
-def test_predictions_and_checks(name: str) -> None:
-    objective = OBJECTIVES[name]()
-    np.testing.assert_array_equal(objective.predict((), np.array([[-1.0], [0.0], [0.1]])), [0, 0, 1])
-    start = objective.start(4, 2, np.random.default_rng(0), "float32")
-    assert start.first.shape == (4, 1) and not start.first.any() and start.head == ()
-    assert objective.check(4, 2) == []
-    assert objective.check(4, 10) == [
-        f'[model] name = "{name}": is for two classes, and the data have 10; make data of two with '
-        "`mpifed data ... --labels even-odd` or `--labels class:K`"
-    ]
 
 
 def test_which_objectives_have_duals() -> None:

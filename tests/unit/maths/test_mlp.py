@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,8 @@ import pytest
 from records import bare_leaves, flat, unflat
 
 from mpifed.core.record import leaves, map_leaves
-from mpifed.job.components import MODEL, make, wrong_with
 from mpifed.maths.clipping import clipped_gradient
-from mpifed.maths.kernels import swish, swish_slope
-from mpifed.maths.objectives import MLP, penalty, penalty_gradient
+from mpifed.maths.objectives import MLP
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 every_network = pytest.mark.parametrize("objective", [MLP(7, False), MLP(7, True)], ids=["no bias", "bias"])
@@ -37,24 +34,6 @@ def of_client(record: Any, i: int) -> Any:
     return map_leaves(lambda leaf: leaf[i], record)
 
 
-def loss_of(model: Any, x: Any, y: Any) -> float:
-    """One sample's, unit by unit."""
-    named = dict(leaves(model))
-    for weights, bias in (("first", "head.hidden_bias"), ("head.second", "head.output_bias")):
-        w, b = named[weights], named.get(bias)
-        z = [sum(x[i] * w[i, j] for i in range(len(x))) + (0 if b is None else b[j]) for j in range(w.shape[1])]
-        x = [value / (1 + math.exp(-value)) for value in z]
-    return float(np.log(np.exp(z).sum()) - z[y])
-
-
-@every_network
-def test_losses_are_those_of_a_plain_loop(objective: MLP, rng: Any) -> None:
-    model, X, y, _ = task(objective, rng)
-    losses = objective.loss(model.head, objective.scores_of(model, X), y)
-    for i, s in np.ndindex(N, S):
-        assert losses[i, s] == pytest.approx(loss_of(of_client(model, i), X[i, s], y[i, s]), rel=1e-10)
-
-
 @every_network
 @pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
 def test_gradients_are_finite_differences(objective: MLP, own: bool, rng: Any) -> None:
@@ -73,19 +52,6 @@ def test_gradients_are_finite_differences(objective: MLP, own: bool, rng: Any) -
         values, h = flat(at), 1e-6
         central = [(total(values + h * e) - total(values - h * e)) / (2 * h) for e in np.eye(values.size)]
         np.testing.assert_allclose(flat(of_client(found, i)), central, rtol=1e-6, atol=1e-7)  # h^2 and rounding / h
-
-
-@every_network
-def test_clients_do_not_depend_on_their_neighbours(objective: MLP, rng: Any) -> None:
-    """Bit for bit, in float32, which stays float32."""
-    model, X, y, weights = task(objective, rng, dtype="float32")
-    together = objective.gradient(model, X, y, weights)
-    exact = objective.gradient(map_leaves(lambda leaf: leaf.astype("f8"), model), X.astype("f8"), y, weights)
-    for i in range(N):
-        alone = objective.gradient(map_leaves(lambda leaf: leaf[[i]], model), X[[i]], y[[i]], weights[[i]])  # noqa: B023
-        for one, all_, wide in zip(*map(bare_leaves, (alone, together, exact)), strict=True):
-            assert one.dtype == np.float32 and one[0].tobytes() == all_[i].tobytes()
-            np.testing.assert_allclose(all_[i], wide[i], rtol=1e-4, atol=2e-5)
 
 
 @every_network
@@ -118,32 +84,6 @@ def test_gradients_of_a_few_clients_at_a_time(objective: MLP, own: bool, rng: An
             assert flat(part).tobytes() == expected.tobytes(), few
             positions += range(N)[at]
         assert positions == list(range(N)), few
-
-
-def test_a_slope_of_one_s_own_is_what_steps_take(rng: Any) -> None:
-    class Halved(MLP):
-        def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-            return super().slope(head, scores, y, weights / 2)
-
-    model, X, y, weights = task(MLP(7, True), rng)
-    for objective, given in ((Halved(7, True), weights), (MLP(7, True), weights / 2)):
-        moved = map_leaves(np.copy, model)
-        objective.local_step([1.0] * len(bare_leaves(model)))(moved, X, y, given)
-        moved = map_leaves(np.subtract, moved, objective.gradient(model, X, y, given))
-        np.testing.assert_allclose(flat(moved), flat(model), atol=1e-12)
-    whole, half = (o.gradient(model, X, y, weights) for o in (MLP(7, True), Halved(7, True)))
-    np.testing.assert_allclose(flat(half), flat(whole) / 2)
-
-
-@every_network
-def test_nothing_that_is_given_is_changed(objective: MLP, rng: Any) -> None:
-    model, X, y, weights = task(objective, rng)
-    scores = objective.scores_of(model, X)
-    before = [leaf.tobytes() for leaf in (*bare_leaves(model), scores, y, weights)]
-    objective.slope(model.head, scores, y, weights)
-    objective.weighted_later(model.head, scores, y, weights).weighted(weights, None)
-    objective.predict(model.head, scores)
-    assert [leaf.tobytes() for leaf in (*bare_leaves(model), scores, y, weights)] == before
 
 
 @every_network
@@ -237,48 +177,4 @@ def test_names_shapes_and_start() -> None:
     assert [name for name, _ in leaves(plain)] == ["first", "head.second"]
 
 
-@pytest.mark.parametrize("penalize_bias", [False, True])
-def test_penalties_leave_out_biases(penalize_bias: bool, rng: Any) -> None:
-    objective = MLP(7, True, l2=0.3, penalize_bias=penalize_bias)
-    model, *_ = task(objective, rng, own=False)
-    counted = [leaf for name, leaf in leaves(model) if penalize_bias or not name.endswith("bias")]
-    assert penalty(objective, model) == pytest.approx(0.3 * sum(float((leaf**2).sum()) for leaf in counted))
-    for name, slope in leaves(penalty_gradient(objective, model)):
-        counts = penalize_bias or not name.endswith("bias")
-        np.testing.assert_allclose(slope, 0.6 * dict(leaves(model))[name] * counts, rtol=1e-12)
-
-
-def test_the_swish_of_large_inputs_is_finite() -> None:
-    far = np.array([-1e4, -40, -0.0, 0, 40, 1e4], "f4")
-    gate, active = swish(far)
-    np.testing.assert_allclose(active, np.maximum(far, 0), atol=1e-6)
-    slope = swish_slope(far, gate, active.copy(), np.ones_like(far))
-    np.testing.assert_allclose(slope, [0, 0, 0.5, 0.5, 1, 1], atol=1e-6)
-
-
 # --- jobs ----------------------------------------------------------------------------------------------------------
-
-
-def test_jobs_give_a_number() -> None:
-    assert make(MODEL, {"name": "mlp", "hidden": 7}) == MLP(7)
-
-
-@pytest.mark.parametrize(
-    ("hidden", "said"),
-    [
-        (0, " = 0: expected a number above 0"),
-        (10**7, " = 10000000: expected a number of at most 1000000"),
-        ([200, 100], " = [200, 100]: expected an integer"),
-        (1.5, " = 1.5: expected an integer"),
-        ("wide", ' = "wide": expected an integer'),
-        (True, " = true: expected an integer"),
-    ],
-)
-def test_other_values_are_refused(hidden: Any, said: str) -> None:
-    assert wrong_with(MODEL, {"name": "mlp", "hidden": hidden}) == [f"[model] hidden{said}"]
-
-
-@pytest.mark.parametrize(("key", "value"), [("activation", "relu"), ("loss", "squared-error")])
-def test_withdrawn_keys_are_unknown(key: str, value: str) -> None:
-    (wrong,) = wrong_with(MODEL, {"name": "mlp", key: value})
-    assert wrong.startswith(f"[model] {key}: unknown")

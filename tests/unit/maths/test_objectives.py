@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lengths import covering
 from scipy.optimize import approx_fprime, minimize
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from mpifed.core.record import leaves, map_leaves
-from mpifed.maths.arrays import product, sigmoid, transposed_product
 from mpifed.maths.kernels import swish, swish_slope
 from mpifed.maths.objectives import (
     MLP,
@@ -32,7 +30,6 @@ from mpifed.maths.objectives import (
     penalty,
     penalty_gradient,
 )
-from mpifed.maths.objectives.linear import cross_entropy_slope
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -124,20 +121,6 @@ def test_gradient_is_that_of_the_weighted_loss(name: str, seed: int) -> None:
 
 
 @every_objective
-def test_slope_by_the_scores(name: str) -> None:
-    objective = make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, ())
-    scores = objective.scores(model.first, X)
-    slope = objective.slope(model.head, scores, y, weights)
-    np.testing.assert_allclose(slope.loss, objective.loss(model.head, scores, y), rtol=1e-13)
-    for s, h in np.ndindex(scores.shape):
-        step = np.zeros_like(scores)
-        step[s, h] = 1e-6
-        up, down = (objective.loss(model.head, scores + sign * step, y) for sign in (1, -1))
-        assert slope.scores[s, h] == pytest.approx(float((weights * (up - down)).sum() / 2e-6), rel=1e-5, abs=1e-7)
-
-
-@every_objective
 @pytest.mark.parametrize(("lead", "own"), [((1,), False), ((N,), False), ((2, N), False), ((N,), True)])
 def test_leading_axes_are_clients(name: str, lead: tuple[int, ...], own: bool) -> None:
     """Every client's gradient is what it would be alone; with models of their own too."""
@@ -151,27 +134,6 @@ def test_leading_axes_are_clients(name: str, lead: tuple[int, ...], own: bool) -
     for i, at in alone.items():
         single = objective.gradient(at, X[i], y[i], weights[i])
         np.testing.assert_allclose(flat(map_leaves(lambda leaf, i=i: leaf[i], together)), flat(single), rtol=1e-12)
-
-
-@every_objective
-def test_weights_scale_and_add(name: str) -> None:
-    objective = make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, ())
-    parts = [flat(objective.gradient(model, X[i : i + 1], y[i : i + 1], weights[i : i + 1])) for i in range(S)]
-    np.testing.assert_allclose(flat(objective.gradient(model, X, y, weights)), sum(parts), rtol=1e-11, atol=1e-13)
-    assert not flat(objective.gradient(model, X, y, 0 * weights)).any()
-
-
-@every_objective
-def test_scores_and_pull_are_adjoint(name: str) -> None:
-    """<X w, r> = <w, X' r>, exact but for rounding."""
-    objective = make(name)
-    rng = np.random.default_rng(3)
-    for lead in ((), (N,)):
-        X = rng.standard_normal((*lead, S, FEATURES))
-        w, r = model_of(objective).first, rng.standard_normal((*lead, S, model_of(objective).first.shape[1]))
-        left = (objective.scores(w, X) * r).sum()
-        assert left == pytest.approx((w * objective.pull(X, r)).sum(), rel=1e-12)
 
 
 @every_objective
@@ -199,15 +161,6 @@ def test_sparse_is_dense(name: str) -> None:
         dense = objective.gradient(model, X, y, weights)
         other = objective.gradient(model, sparse, y, weights)
         np.testing.assert_allclose(flat(other), flat(dense), rtol=1e-12, atol=1e-14)
-
-
-def test_products() -> None:
-    rng = np.random.default_rng(0)
-    X, w, own, r = (rng.standard_normal(s) for s in ((N, S, FEATURES), (FEATURES, 2), (N, FEATURES, 2), (N, S, 2)))
-    np.testing.assert_allclose(product(X, w), np.einsum("nsp,ph->nsh", X, w), rtol=1e-12)
-    np.testing.assert_allclose(product(X, own), np.einsum("nsp,nph->nsh", X, own), rtol=1e-12)
-    np.testing.assert_allclose(product(X[0], w), np.einsum("sp,ph->sh", X[0], w), rtol=1e-12)
-    np.testing.assert_allclose(transposed_product(X, r), np.einsum("nsp,nsh->nph", X, r), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -247,28 +200,6 @@ def test_huge_logits(dtype: str, size: float) -> None:
     assert slope.scores.dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["mlp", "mlp, bias"])
-def test_huge_scores_of_the_network(name: str, dtype: str) -> None:
-    objective = make(name)
-    model = map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
-    scores = np.array([[1e4, -1e4, 0.0]] * S, dtype=dtype)
-    slope = objective.slope(model.head, scores, data(objective, ())[1], np.ones(S))
-    assert all(np.isfinite(leaf).all() for _, leaf in leaves(slope))
-    assert slope.scores.dtype == dtype
-
-
-def test_sigmoid_and_softmax() -> None:
-    z = np.array([-1e4, -800, -30, -1, 0, 1, 30, 800, 1e4])
-    expected = [0, 0, 1 / (1 + np.exp(30)), 1 / (1 + np.e), 0.5, 1 - 1 / (1 + np.e), 1 - 1 / (1 + np.exp(30)), 1, 1]
-    np.testing.assert_allclose(sigmoid(z), expected, rtol=1e-12, atol=1e-15)
-    assert sigmoid(z.astype("f4")).dtype == np.float32
-    z, y = np.array([[1e4, 1e4], [0.0, np.log(3)], [0.0, 1e4]]), np.array([0, 1, 0])
-    loss, slope = cross_entropy_slope(z, y, np.array([1.0, 2.0, 1.0]))
-    np.testing.assert_allclose(slope, [[-0.5, 0.5], [0.5, -0.5], [-1, 1]], rtol=1e-12)
-    np.testing.assert_allclose(loss, [np.log(2), np.log(4 / 3), 1e4], rtol=1e-12)
-
-
 @every_objective
 def test_gradients_and_losses_keep_the_dtype(name: str) -> None:
     objective = make(name)
@@ -276,33 +207,6 @@ def test_gradients_and_losses_keep_the_dtype(name: str) -> None:
     X, y, weights = data(objective, (N,))
     found = objective.gradient(model, X.astype("f4"), y, weights)
     assert {leaf.dtype for _, leaf in leaves(found)} == {np.dtype("f4")}
-
-
-@every_objective
-def test_inputs_stand(name: str) -> None:
-    objective = make(name)
-    model, arguments = model_of(objective), data(objective, (N,))
-    copies = [flat(model).copy(), *(a.copy() for a in arguments)]
-    objective.gradient(model, *arguments)
-    objective.loss(model.head, objective.scores(model.first, arguments[0]), arguments[1])
-    for before, after in zip(copies, [flat(model), *arguments], strict=True):
-        np.testing.assert_array_equal(before, after)
-
-
-@every_objective
-def test_one_sample_alone(name: str) -> None:
-    """Its loss and slope are those that it has among others, and its scores stand."""
-    objective = make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, ())
-    scores = objective.scores(model.first, X)
-    losses = objective.loss(model.head, scores, y)
-    for i in range(S):
-        one = scores[[i]]
-        slope = objective.slope(model.head, one, y[[i]], weights[[i]])
-        np.testing.assert_array_equal(one, scores[[i]])
-        np.testing.assert_allclose(slope.loss, losses[[i]], rtol=1e-12)
-        np.testing.assert_allclose(objective.loss(model.head, one, y[[i]]), losses[[i]], rtol=1e-12)
-        np.testing.assert_array_equal(one, scores[[i]])
 
 
 @every_objective
@@ -367,27 +271,6 @@ def test_biases_of_zero_change_no_bit(lead: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(one.head.second, two.head.second)
 
 
-def test_a_hidden_bias_is_the_weight_of_a_column_of_ones() -> None:
-    plain, biased = make("mlp"), make("mlp, bias")
-    model, (X, y, weights) = model_of(biased), data(biased, (N,))
-    model = model._replace(head=model.head._replace(output_bias=np.zeros(OUTPUTS)))
-    ones = np.concatenate([X, np.ones((N, S, 1))], axis=-1)
-    with_ones = Parameters(np.concatenate([model.first, model.head.hidden_bias[None]]), Output(model.head.second))
-    one, two = plain.gradient(with_ones, ones, y, weights), biased.gradient(model, X, y, weights)
-    np.testing.assert_allclose(two.first, one.first[:, :-1], rtol=1e-10, atol=1e-13)
-    np.testing.assert_allclose(two.head.hidden_bias, one.first[:, -1], rtol=1e-10, atol=1e-13)
-    np.testing.assert_allclose(two.head.second, one.head.second, rtol=1e-10, atol=1e-13)
-
-
-def test_an_output_bias_of_all_classes_alike_changes_nothing() -> None:
-    objective = make("mlp, bias")
-    model, (X, y, weights) = model_of(objective), data(objective, (N,))
-    other = model._replace(head=model.head._replace(output_bias=model.head.output_bias + 5))
-    found, same = (objective.gradient(at, X, y, weights) for at in (model, other))
-    np.testing.assert_allclose(flat(same), flat(found), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.head.output_bias.sum(axis=-1), 0, atol=1e-12)
-
-
 # --- logistic -------------------------------------------------------------------------------------------------------
 
 
@@ -408,17 +291,6 @@ def test_logistic_reaches_the_optimum_of_scikit_learn() -> None:
     reference = LogisticRegression(C=1 / (0.02 * samples), fit_intercept=False, tol=1e-10, solver="newton-cholesky")
     np.testing.assert_allclose(found, reference.fit(X, y).coef_[0], rtol=1e-6)
     np.testing.assert_array_equal(objective.predict((), objective.scores(found[:, None], X)), reference.predict(X))
-
-
-@covering({"classes": ["int64", "uint8"], "size": [50.0, 1e3, 1e6, 1e30], "dtype": ["float32", "float64"]})
-def test_logistic_with_huge_scores(dtype: str, size: float, classes: str) -> None:
-    objective = make("logistic")
-    scores, y = np.array([[size], [-size], [size], [-size], [0]], dtype), np.array([0, 0, 1, 1, 1], classes)
-    slope = objective.slope((), scores, y, np.full(5, 2.0))
-    np.testing.assert_allclose(slope.loss, [size, 0, 0, size, np.log(2)], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(slope.scores[:, 0], [2, 0, 0, -2, -1], atol=1e-6)
-    assert slope.loss.dtype == slope.scores.dtype == dtype
-    assert objective.predict((), scores).tolist() == [1, 0, 1, 0, 0]
 
 
 def test_what_fits_which_data() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed import SGD, CosineDecay, PowerDecay, StepDecay, StepSize
+from mpifed import SGD, CosineDecay, StepDecay, StepSize
 from mpifed.maths.schedules import unmet
 
 ALL = [
@@ -18,11 +18,6 @@ ALL = [
 )
 def test_step_sizes(scale: float, decay: float, t: int, expected: float) -> None:
     assert StepSize(scale, decay).at(t) == pytest.approx(expected)
-
-
-def test_an_offset_keeps_the_first_steps_small() -> None:
-    for t in (1, 4, 9):
-        assert PowerDecay(2.0, 0.5, 3.0).at(t) == pytest.approx(2 / (3 + t**0.5))
 
 
 def test_a_learning_rate_falls_in_steps() -> None:
@@ -44,17 +39,6 @@ def test_a_cosine_ends_at_its_final_value(rounds: int, final: float) -> None:
     assert rates[0] == (1.0 if rounds > 1 else final)
     assert rates[rounds - 1 :] == [final] * 3
     assert rates == sorted(rates, reverse=final < 1)
-
-
-def test_a_number_is_every_rounds() -> None:
-    assert SGD(0.3).at(1) == SGD(0.3).at(7) == 0.3
-
-
-def test_step_sizes_do_not_decay_unless_told_to() -> None:
-    assert StepSize(0.3).at(1) == StepSize(0.3).at(1000) == 0.3
-    steps = [StepSize(0.9, 0.3).at(t) for t in range(1, 50)]
-    assert steps == sorted(steps, reverse=True)
-    assert steps[0] == 0.9
 
 
 @pytest.mark.parametrize(

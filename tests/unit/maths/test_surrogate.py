@@ -156,34 +156,6 @@ def test_a_round_of_the_unconstrained_problem(start: Start) -> None:
     assert found.constant.tolist() == [0.0]  # nobody asked for it
 
 
-def test_the_starts_are_alike_when_the_first_step_is_whole() -> None:
-    found, _ = tracked(1, 1.0)
-    one, other = (forms(found, AIMS, [True] * K, TAU, start) for start in ("exact", "paper"))
-    assert one.constants.tolist() == other.constants.tolist()
-    assert one.curvatures.tolist() == other.curvatures.tolist() == [TAU] * K
-    at, first = model(0), map_leaves(lambda leaf: leaf[:1], gradients(1))
-    alone = track(start_surrogate(at, 1), 1.0, first, (), at, TAU, [0.0])
-    expected = flat(at) - flat_each(first)[0] / (2 * TAU)
-    np.testing.assert_allclose(flat(move(alone, [1 / (2 * TAU)], 1.0, at)), expected, rtol=1e-12)
-
-
-def test_the_norm_is_itself() -> None:
-    """It is not tracked: no constant but its limit, no linear part, curvature 1, whatever the round."""
-    found, _ = tracked(2, 0.4)
-    for start in ("exact", "paper"):
-        curvature = TAU if start == "paper" else TAU * float(found.weight)
-        among = forms(found, [0.0, 6.0, 1.5, -0.25], [True, False, True, True], TAU, start)
-        assert among.rows == (0, None, 1, 2)
-        assert among.constants[0] == -6.0
-        np.testing.assert_allclose(among.curvatures, [curvature, 1, curvature, curvature])
-        plain = forms(found, AIMS, [True] * K, TAU, start)
-        np.testing.assert_array_equal(among.constants[1:], plain.constants)
-        minimized = forms(found, [9.9, 0.0, 1.5, -0.25], [False, True, True, True], TAU, start)
-        assert minimized.rows == (None, 0, 1, 2)
-        np.testing.assert_allclose(minimized.curvatures, [1, curvature, curvature, curvature])
-        np.testing.assert_array_equal(minimized.constants[1:], plain.constants)
-
-
 def test_the_gram_matrix() -> None:
     found, _ = tracked(3, 0.4)
     linear = flat_each(found.linear)
@@ -193,12 +165,6 @@ def test_the_gram_matrix() -> None:
     there = [1, 3, 4]
     np.testing.assert_allclose(with_norm[np.ix_(there, there)], linear @ linear.T, rtol=1e-12)
     assert not with_norm[[0, 2]].any() and not with_norm[:, [0, 2]].any()
-
-
-def test_the_gram_matrix_is_summed_in_float64() -> None:
-    linear = Model(np.full((2, 2, 2), 1e4, "f4"), np.array([[1.0, 0, 0], [0.5, 0, 0]], "f4"))
-    found = Surrogate(np.zeros(2), linear, np.float64(1))
-    assert gram(found, (0, 1)).tolist() == [[4e8 + 1, 4e8 + 0.5], [4e8 + 0.5, 4e8 + 0.25]]
 
 
 def test_slopes_and_levels_at_a_point() -> None:
@@ -222,23 +188,3 @@ def test_starting_again() -> None:
         assert not np.any(one) and not np.any(other)
     for (_, leaf), old in zip(leaves(found), before, strict=True):
         np.testing.assert_array_equal(leaf, old)
-
-
-def test_inputs_stand_and_dtypes_stay() -> None:
-    def single(one: Model) -> Model:
-        return Model(*(leaf.astype("f4") for leaf in one))
-
-    at, gradient, level = single(model(0)), single(gradients(1)), np.array([1, 2, 3], "f4")
-    first = track(start_surrogate(at, K), 0.5, gradient, level, at, TAU, PENALTIES)
-    arguments = (first, gradient, level, at)
-    before = [leaf.copy() for part in arguments for _, leaf in leaves(part)]
-    second = track(first, 0.5, gradient, level, at, TAU, PENALTIES)
-    new = move(second, [0.5, 0.25, 0.0], 0.5, at)
-    slope = slope_at(second, TAU, at)
-    assert level_at(second, TAU, at).dtype == np.float64
-    gram(second, (0, 1, 2))
-    forms(second, AIMS, [True] * K, TAU, "paper")
-    for leaf, old in zip((leaf for part in arguments for _, leaf in leaves(part)), before, strict=True):
-        np.testing.assert_array_equal(leaf, old)
-    assert {leaf.dtype for leaf in (*new, *second.linear, *slope)} == {np.dtype("f4")}
-    assert (second.constant.dtype, np.asarray(second.weight).dtype) == (np.float64, np.float64)

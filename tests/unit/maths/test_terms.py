@@ -11,7 +11,6 @@ import pytest
 from test_objectives import (
     CASES,
     CLASSIFIERS,
-    FEATURES,
     OUTPUTS,
     N,
     S,
@@ -26,9 +25,8 @@ from test_objectives import (
 
 import mpifed
 from mpifed.core.record import leaves, map_leaves
-from mpifed.job import components
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.terms import TERMS, ErrorRate, Loss, Norm, Sampled
+from mpifed.maths.terms import ErrorRate, Loss, Norm
 
 ROOT = Path(mpifed.__file__).resolve().parents[1]
 PositiveRate = runpy.run_path(str(ROOT / "jobs" / "examples" / "own_constraint.py"))["PositiveRate"]
@@ -94,31 +92,6 @@ def test_leading_axes_are_clients(kind: Any, name: str, lead: tuple[int, ...], o
 
 
 @every_pair
-def test_weights_scale_and_add(kind: Any, name: str) -> None:
-    term, objective = kind(), make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, ())
-    rows = [flat(gradient_of(term, objective, model, X[[i]], y[[i]], weights[[i]])) for i in range(S)]
-    np.testing.assert_allclose(
-        flat(gradient_of(term, objective, model, X, y, weights)), sum(rows), rtol=1e-11, atol=1e-13
-    )
-    assert not flat(gradient_of(term, objective, model, X, y, 0 * weights)).any()
-
-
-@every_pair
-def test_clients_with_other_columns_add_their_scores(kind: Any, name: str) -> None:
-    term, objective = kind(), make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, ())
-    blocks = [np.array([2, 0]), np.array([1, 3, 4])]
-    scores = sum(objective.scores(model.first[at], X[:, at]) for at in blocks)
-    slope = term.slope(objective, model.head, scores, y, weights)
-    first = np.empty_like(model.first)
-    for at in blocks:
-        first[at] = objective.pull(X[:, at], slope.scores)
-    whole = gradient_of(term, objective, model, X, y, weights)
-    np.testing.assert_allclose(flat(Parameters(first, slope.head)), flat(whole), rtol=1e-10, atol=1e-13)
-
-
-@every_pair
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1.0, 1e3])
 def test_stable_and_of_the_model_s_dtype(kind: Any, name: str, dtype: str, size: float) -> None:
@@ -141,19 +114,6 @@ def test_stable_and_of_the_model_s_dtype(kind: Any, name: str, dtype: str, size:
         assert (loss <= 1).all()
     if kind.nonnegative:
         assert loss.min() >= -np.finfo(dtype).eps
-
-
-@every_pair
-def test_inputs_stand(kind: Any, name: str) -> None:
-    term, objective = kind(), make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, (N,))
-    scores = objective.scores(model.first, X)
-    given = [*(leaf for _, leaf in leaves(model)), scores, y, weights]
-    copies = [one.copy() for one in given]
-    term.slope(objective, model.head, scores, y, weights)
-    term.loss(objective, model.head, scores, y)
-    for before, after in zip(copies, given, strict=True):
-        np.testing.assert_array_equal(before, after)
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -181,13 +141,6 @@ def test_error_rate_of_a_sure_model_is_exact() -> None:
     slope = ErrorRate().slope(objective, (), scores, y, np.ones(2))
     np.testing.assert_allclose(slope.loss, [np.exp(-20), 1], rtol=1e-5)
     assert slope.scores[1, 0] == pytest.approx(np.exp(-20), rel=1e-5)
-
-
-def test_positive_rate() -> None:
-    objective = make("logistic")
-    model, (X, y, _) = model_of(objective), data(objective, ())
-    found = PositiveRate().loss(objective, (), objective.scores(model.first, X), y)
-    np.testing.assert_allclose(found, probabilities_of(objective, model, X)[:, 1], rtol=1e-12)
 
 
 # --- some classes alone ---------------------------------------------------------------------------------------------
@@ -234,50 +187,7 @@ def test_norm(name: str) -> None:
     assert Norm().server(map_leaves(lambda leaf: 1e20 + 0 * leaf, single))[0] > 1e40  # above what float32 holds
 
 
-@pytest.mark.parametrize("name", list(CASES))
-def test_samples_have_no_part_in_the_norm(name: str) -> None:
-    objective = make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, (N,))
-    scores = objective.scores(model.first, X)
-    slope = Norm().slope(objective, model.head, scores, y, weights)
-    assert not any(leaf.any() for _, leaf in leaves(slope))
-    assert slope.scores.shape == scores.shape
-    np.testing.assert_array_equal(Norm().loss(objective, model.head, scores, y), np.zeros((N, S)))
-    assert Norm().counted(y) is None
-    assert not Norm.sampled
-
-
 # --- in a job -------------------------------------------------------------------------------------------------------
-
-
-def test_the_table_of_terms() -> None:
-    assert {"loss": Loss, "error-rate": ErrorRate, "norm": Norm} == TERMS
-    assert Loss.sampled and ErrorRate.sampled
-    assert Loss().server(model_of(make("softmax"))) is None
-    assert not Sampled.nonnegative
-    assert Loss.nonnegative and ErrorRate.nonnegative and Norm.nonnegative
-
-
-def test_a_job_names_classes() -> None:
-    kind, table = components.MINIMIZE, {"name": "loss", "classes": [2, 0]}
-    assert components.wrong_with(kind, table) == []
-    assert components.make(kind, table) == Loss(classes=(2, 0))
-    assert components.written_out(kind, table) == table
-    assert components.make(kind, {"name": "error-rate"}) == ErrorRate(classes=None)
-    assert components.make(kind, {"name": "norm"}) == Norm()
-    for wrong in ("a", [1.5], [True], 3):
-        assert len(components.wrong_with(kind, table | {"classes": wrong})) == 1
-    assert "unknown key" in components.wrong_with(kind, table | {"name": "norm"})[0]
-
-
-def test_a_job_names_a_term_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT)
-    kind, table = components.constraint(1), {"name": "jobs.examples.own_constraint:PositiveRate", "classes": [0]}
-    assert components.wrong_with(kind, table) == []
-    term = components.make(kind, table)
-    assert type(term).__name__ == "PositiveRate"
-    assert term.classes == (0,)
-    assert hash(term) == hash(components.make(kind, table))
 
 
 @pytest.mark.parametrize(
@@ -314,18 +224,3 @@ def test_a_job_names_a_term_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_does_not_fit(term: Any, name: str, expected: list[str]) -> None:
     objective = make(name)
     assert term.check(objective, outputs_of(objective)) == expected
-
-
-def test_a_term_of_ones_own_may_have_a_part_without_samples() -> None:
-    """`Sampled` leaves little to write: here the loss and half of the norm."""
-
-    class Ridge(Loss):
-        def server(self, model: Parameters) -> tuple[float, Any]:
-            value, slope = Norm().server(model)
-            return value / 2, map_leaves(lambda leaf: leaf / 2, slope)
-
-    model = model_of(make("softmax"))
-    value, slope = Ridge().server(model)
-    assert value == pytest.approx((flat(model) ** 2).sum() / 2)
-    np.testing.assert_allclose(flat(slope), flat(model), rtol=1e-14)
-    assert model.first.shape[0] == FEATURES

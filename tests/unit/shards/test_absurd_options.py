@@ -11,12 +11,10 @@ from click.testing import CliRunner
 
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards import partition
 from mpifed.shards.memory import check_memory
-from mpifed.shards.partition import by_grid, held_out
-from mpifed.shards.partitioners import _leave_nobody_out, deal
+from mpifed.shards.partition import held_out
+from mpifed.shards.partitioners import deal
 from mpifed.shards.sources import Synthetic
-from mpifed.shards.store import open_federation
 
 
 def run(*words: object) -> None:
@@ -62,25 +60,6 @@ def test_data_that_no_disk_holds(tmp_path: Path) -> None:
         run(*words.split(), "--out", tmp_path / "out")
 
 
-def test_an_out_that_cannot_be(tmp_path: Path) -> None:
-    for out in (tmp_path / ("x" * 300), Path("/proc/nothing/out")):
-        with pytest.raises(DataError, match="cannot be written"):
-            run("digits", "--split", "rows", "--clients", 2, "--out", out)
-
-
-def test_seeds_and_packs_of_any_size_that_is_allowed(tmp_path: Path) -> None:
-    words = ("--seed", 2**64 - 1, "--pack", 2**31 - 1, "--out", tmp_path / "out")
-    run("digits", "--split", "rows", "--clients", 2, *words)
-    federation = open_federation(tmp_path / "out", verify=True)
-    assert (federation.seed, federation.pack) == (2**64 - 1, 2**31 - 1)
-
-
-def test_a_grid_of_more_clients_than_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "CLIENT_BYTES", 2**50)
-    with pytest.raises(UsageError, match="--grid 30x30: 900 clients: needs"):
-        by_grid(np.zeros(300), 300, (30, 30))
-
-
 def test_check_memory() -> None:
     check_memory(2**20, "this", "nothing")
     with pytest.raises(UsageError, match=r"^this: needs 9.313e\+08 GiB of memory, and there are .* GiB; do that$"):
@@ -94,13 +73,6 @@ def test_check_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def test_what_a_process_may_have_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**20, 2**20))
-    check_memory(2**20, "this", "nothing")
-    with pytest.raises(UsageError, match=r"there are 0.0009766 GiB"):
-        check_memory(2**20 + 1, "this", "do that")
-
-
 def test_memory_that_runs_out_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("Unable to allocate 8.00 PiB")
@@ -110,36 +82,9 @@ def test_memory_that_runs_out_is_a_message(tmp_path: Path, monkeypatch: pytest.M
         run("synthetic", "--split", "rows", "--clients", 2, "--out", tmp_path / "out")
 
 
-def test_nobody_is_left_out_as_before() -> None:
-    """The largest gives its first row to each who has none, the first of the largest where they are as large."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        clients = int(rng.integers(1, 12))
-        owner = rng.choice(clients, int(rng.integers(clients, 40)), p=rng.dirichlet(np.full(clients, 0.2)))
-        one_by_one, counts = owner.copy(), np.bincount(owner, minlength=clients)
-        for client in np.flatnonzero(counts == 0):
-            giver = counts.argmax()
-            one_by_one[np.flatnonzero(one_by_one == giver)[0]] = client
-            counts[giver], counts[client] = counts[giver] - 1, 1
-        assert _leave_nobody_out(owner, clients).tolist() == counts.tolist()
-        assert owner.tolist() == one_by_one.tolist()
-
-
 def test_very_many_classes_are_quick() -> None:
     y = np.repeat(np.random.default_rng(0).permutation(10_000), 2)
     held = held_out(y, 0.5, 0)
     assert np.array_equal(held[::2], ~held[1::2])  # one row of each
     groups = deal(y, 3, "dirichlet:1", None, 0)
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(y)))
-
-
-def test_very_many_classes_by_very_many_clients() -> None:
-    y = np.arange(10**5)
-    with pytest.raises(UsageError, match=r"100000 classes by 100000 groups: needs 223.5 GiB .* --task regression"):
-        deal(y, 10**5, "dirichlet:1", None, 0)
-
-
-def test_very_many_groups_of_which_most_get_nothing() -> None:
-    y = np.zeros(60_000, dtype=np.int64)
-    groups = deal(y, 30_000, "dirichlet:1e-300", None, 0)
-    assert min(map(len, groups)) == 1

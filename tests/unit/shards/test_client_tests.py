@@ -16,7 +16,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import layout
 from mpifed.shards.client_tests import drawn
 from mpifed.shards.natural import natural_clients
-from mpifed.shards.partition import by_columns, by_grid, by_rows
+from mpifed.shards.partition import by_rows
 from mpifed.shards.prepare import Options, prepare
 from mpifed.shards.sources.dataset import Dataset, Source
 from mpifed.shards.store import ShardFolder, open_federation
@@ -70,14 +70,6 @@ def test_every_row_is_in_exactly_one_place(pack: int, sparse: bool, in_memory: b
     assert [training[folder.shard(client, True).rows].tolist() for client in range(7)] == held[::2]
 
 
-def test_training_rows_are_those_of_the_client_without_its_tests(tmp_path: Path) -> None:
-    """The partition is that without tests; of which a part stays."""
-    whole, folder = made(tmp_path / "whole", client_test_fraction=None), made(tmp_path / "data")
-    for client in range(7):
-        both = numbers(folder, client, False) + numbers(folder, client, True)
-        assert sorted(both) == numbers(whole, client, False)
-
-
 def test_a_fraction_of_each_client_and_class() -> None:
     y = np.random.default_rng(1).integers(0, 5, 3000)
     partition = by_rows(y, 3, 12, "dirichlet:0.5", 1.0, seed=2)
@@ -95,33 +87,6 @@ def test_every_row_is_as_likely() -> None:
     partition = by_rows(y, 3, 1)
     counts = sum(drawn(partition, y, 0.3, seed).astype(int) for seed in range(4000))
     assert (np.abs(counts - 1200) < 6 * 29).all(), counts
-
-
-@pytest.mark.parametrize("fraction", [0.05, 0.5, 0.99])
-def test_a_client_keeps_a_row_to_train_on(fraction: float) -> None:
-    y = np.arange(101) % 3
-    partition = by_rows(y, 3, 20, skew=0.05, seed=1)
-    assert partition.counts.min() == 1
-    mask = drawn(partition, y, fraction, 0)
-    assert all((~mask[rows]).any() for rows in partition.rows)
-    assert not any(mask[rows].any() for rows in partition.rows if len(rows) == 1)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
-def test_fractions_that_are_none(fraction: float) -> None:
-    with pytest.raises(UsageError, match="above 0 and below 1"):
-        drawn(by_rows(CLASSES, 3, 4), CLASSES, fraction, 0)
-
-
-def test_nobody_has_rows_enough() -> None:
-    with pytest.raises(UsageError, match=r"no client has rows enough.*largest has 1"):
-        drawn(by_rows(CLASSES, 3, ROWS), CLASSES, 0.4, 0)
-
-
-@pytest.mark.parametrize("partition", [by_columns(ROWS, 3, 3), by_grid(CLASSES, 3, (2, 2))], ids=["columns", "grid"])
-def test_only_for_data_split_by_rows(partition: Any) -> None:
-    with pytest.raises(UsageError, match=f"split by {partition.split}.*--test-fraction"):
-        drawn(partition, CLASSES, 0.2, 0)
 
 
 @dataclass(frozen=True)
@@ -182,16 +147,6 @@ def numbers_raw(folder: ShardFolder, client: int) -> Any:
         return file["X"][()]
 
 
-@pytest.mark.parametrize("targets", [1, 2])
-def test_real_targets(targets: int, tmp_path: Path) -> None:
-    labels = np.stack([np.arange(ROWS) * 1.5, -np.arange(ROWS)], axis=1)[:, :targets]
-    folder = made(tmp_path / "data", Numbered(labels=tuple(map(tuple, labels.tolist()))), pack=2)
-    for client in range(7):
-        y = folder.shard(client, True, tests=True).y
-        values = y["values"] if targets == 2 else y[:, None]
-        assert values.tolist() == labels[numbers(folder, client, True)].tolist()
-
-
 def test_the_digest_includes_them(tmp_path: Path) -> None:
     """Equal for the same tests, another where a single value of a test row differs."""
     digests = [made(tmp_path / name, seed=seed).sha256 for name, seed in (("a", 0), ("b", 0), ("c", 1))]
@@ -211,13 +166,6 @@ def own_tests(path: Path) -> tuple[bool, ...]:
     folder = open_federation(path)
     rows = {row for client in range(7) for row in numbers(folder, client, True)}
     return tuple(row in rows for row in range(ROWS))
-
-
-def test_data_without_them_are_as_before(tmp_path: Path) -> None:
-    folder = made(tmp_path / "data", client_test_fraction=None)
-    assert not folder.tests.counts.any()
-    with h5py.File(folder.path / layout.FEDERATION) as file:
-        assert "client_tests" not in file and set(file["files"]) == {"X", "y", "checksum", "nbytes"}
 
 
 def test_counts_that_exceed_the_file_are_refused(tmp_path: Path) -> None:

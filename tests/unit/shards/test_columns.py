@@ -124,23 +124,6 @@ def test_classes_of_texts(tmp_path: Path) -> None:
     assert make(tmp_path / "a", "csv", train, "--task", "classification").provenance["classes"] == ["0", "1", "x"]
 
 
-def test_texts_after_many_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A column is of texts if any of its cells is, wherever it stands."""
-    from mpifed.shards.sources import csv_table
-
-    monkeypatch.setattr(csv_table, "BLOCK_BYTES", 64)
-    text = "a,b,y\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(100)) + "7,nobody,1\n"
-    folder = make(tmp_path / "a", "csv", csv(tmp_path / "a.csv", text), "--categorical", "one-hot")
-    assert folder.names() == ("a", "b=0", "b=1", "b=2", "b=nobody")
-    assert rows(folder)[-2:] == [[99, 1, 0, 0, 0], [7, 0, 0, 0, 1]]
-
-
-def test_numbers_in_every_spelling(tmp_path: Path) -> None:
-    text = "a,y\n +1 ,0\n-0,1\n1e-3,0\n.5,1\n 7. ,0\n1E2,1\n16777217,1\n0.1,0\n"
-    folder = make(tmp_path / "a", "csv", csv(tmp_path / "a.csv", text))
-    assert rows(folder) == [[float(np.float32(x))] for x in (1, -0.0, 1e-3, 0.5, 7, 100, 16777217, 0.1)]
-
-
 def test_the_numbers_are_those_of_pandas(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.standard_normal((300, 3)) * 10.0 ** rng.integers(-20, 20, (300, 3)), columns=list("abc"))
@@ -177,15 +160,3 @@ def test_a_column_that_names_each_row_is_no_category(tmp_path: Path) -> None:
     assert make(tmp_path / "a", "csv", path, "--categorical", "ordinal").features == 2  # as dates have an order
     path = csv(tmp_path / "b.csv", "patient,age,ill\n" + "".join([*lines, "p0,1,1\n"]))  # p0 is there twice
     assert make(tmp_path / "b", "csv", path, "--categorical", "one-hot").features == 22
-
-
-def test_an_index_of_pandas_has_no_name(tmp_path: Path) -> None:
-    pd.DataFrame({"a": [1.5, 2.5], "y": [0, 1]}).to_csv(tmp_path / "a.csv")
-    assert make(tmp_path / "a", "csv", tmp_path / "a.csv").names() == ("a",)
-
-
-def test_names_of_classes_are_printed_whole(tmp_path: Path) -> None:
-    path = csv(tmp_path / "a.csv", "a,y\n1,healthy\n2,ill\n3,healthy\n")
-    words = ["csv", str(path), *ONE_CLIENT, "--out", str(tmp_path / "a")]
-    printed = CliRunner().invoke(data, words, catch_exceptions=False).output
-    assert [line.split() for line in printed.splitlines()[-2:]] == [["client", "healthy", "ill"], ["0", "2", "1"]]

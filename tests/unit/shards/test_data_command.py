@@ -17,9 +17,7 @@ from sklearn.datasets import load_digits
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import prepare as prepare_module
-from mpifed.shards.command import SCALES
 from mpifed.shards.shard import Shard
-from mpifed.shards.sources import synthetic as synthetic_module
 from mpifed.shards.store import ShardFolder, open_federation
 
 Run = Callable[..., ShardFolder]
@@ -148,20 +146,6 @@ def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, mon
     assert federation.provenance["options"]["scale"] == kinds
 
 
-@pytest.mark.parametrize("kinds", ["unit-rows,unit", "unit,unit"])
-def test_a_source_knows_its_largest_value_before_other_scalings_alone(run: Run, kinds: str) -> None:
-    federation = run("digits", "--split", "rows", "--clients", 2, "--scale", kinds)
-    assert everything(federation)[0].max() == pytest.approx(1, rel=1e-15)
-
-
-def test_a_scaling_after_no_other_has_the_same_bits(run: Run) -> None:
-    words = ("digits", "--split", "rows", "--clients", 2, "--test-fraction", 0.1, "--force", "--scale")
-    for kind in SCALES:
-        alone, after = run(*words, kind), run(*words, f"none,{kind}")
-        assert alone.checksums == after.checksums
-        assert [value.tobytes() for value in alone.scaling] == [value.tobytes() for value in after.scaling]
-
-
 def test_sparse_grid(run: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.random((40, 30)) * (rng.random((40, 30)) < 0.1)
@@ -194,29 +178,6 @@ def test_csv_by_map(run: Run, tmp_path: Path) -> None:
     assert federation.counts.tolist() == [2, 1, 1]
     assert read(federation.shard(0, True)).tolist() == [[1, 2], [5, 6]]
     assert federation.names() == ("a", "b")
-
-
-def test_synthetic_regression_in_chunks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic_module, "CHUNK_VALUES", 640)
-    federation = run("synthetic", "--samples", 500, "--features", 10, "--split", "rows", "--clients", 4)
-    X, y = everything(federation)
-    assert federation.classes == 0 and X.shape == (500, 10)
-    w = np.linalg.lstsq(X, y, rcond=None)[0]
-    assert np.mean((X @ w - y) ** 2) < 0.1 * np.var(y)
-
-
-def test_synthetic_classification(run: Run) -> None:
-    words = ("synthetic", "--task", "classification", "--classes", 3, "--dtype", "uint8", "--scale", "unit")
-    federation = run(*words, "--samples", 200, "--split", "columns", "--clients", 5)
-    X, _ = everything(federation)
-    assert federation.classes == 3
-    assert 0.98 < X.max() <= 1
-
-
-def test_even_odd(run: Run) -> None:
-    federation = run("digits", "--split", "rows", "--clients", 2, "--labels", "even-odd")
-    assert federation.classes == 2
-    assert np.array_equal(everything(federation)[1], load_digits().target % 2)
 
 
 def test_out_is_replaced_by_force_alone(run: Run) -> None:
@@ -263,15 +224,6 @@ def test_impossible_options(run: Run, words: str, message: str) -> None:
         run(*words.split())
     said = caught.value.format_message() if isinstance(caught.value, click.UsageError) else str(caught.value)
     assert re.search(message, said), said
-
-
-def test_mnist(run: Run, real_data: Path) -> None:
-    federation = run("mnist", real_data / "mnist", "--split", "columns", "--clients", 10)
-    assert (federation.samples, federation.features, federation.test_samples) == (60000, 784, 10000)
-    assert federation.widths.tolist() == [79] * 4 + [78] * 6
-    assert read(federation.shard(5, True)).max() == 1
-    with pytest.raises(UsageError, match="its own test rows"):
-        run("mnist", real_data / "mnist", "--split", "rows", "--clients", 2, "--test-fraction", 0.1, "--force")
 
 
 def test_importing_the_command_is_cheap() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mpifed.core.errors import DataError
-from mpifed.shards.sources import download, mnist
-from mpifed.shards.sources.download import cache_folder, fetch, own_folder
+from mpifed.shards.sources import download
+from mpifed.shards.sources.download import fetch
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -92,19 +92,6 @@ def test_fetch_goes_on_in_another_call(mirror: Mirror, tmp_path: Path) -> None:
     assert mirror.asked == ["bytes=1234-"]
 
 
-def test_fetch_takes_what_is_complete(mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file.part.gz").write_bytes(CONTENT)
-    fetch(tmp_path / "file.gz", [mirror.url], check)
-    assert (tmp_path / "file.gz").read_bytes() == CONTENT
-
-
-def test_fetch_begins_again_where_there_are_no_ranges(mirror: Mirror, tmp_path: Path) -> None:
-    mirror.ranges = False
-    (tmp_path / "file.part.gz").write_bytes(b"x" * 1234)
-    fetch(tmp_path / "file.gz", [mirror.url], check)
-    assert (tmp_path / "file.gz").read_bytes() == CONTENT
-
-
 def test_fetch_tries_the_next_mirror(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.part.gz").write_bytes(b"x" * 1234)  # with which the first download is wrong
     fetch(tmp_path / "file.gz", [mirror.url, mirror.url], check)
@@ -119,47 +106,8 @@ def test_fetch_gives_up_on_wrong_content(mirror: Mirror, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_mnist_without_network_says_what_to_do(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("MPIFED_DATA", raising=False)
-    closed = "http://127.0.0.1:9/"
-    with pytest.raises(DataError) as caught:
-        mnist.Mnist(mirrors=(closed,)).read(0)
-    message = str(caught.value)
-    assert closed in message
-    assert all(name in message for name in mnist.FILES)
-    assert f"into {tmp_path / 'mpifed' / 'mnist'}" in message
-
-
 def test_a_download_has_an_end(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "MOST_BYTES", 100_000)
     with pytest.raises(DataError, match=r"file.gz: cannot be downloaded .*more than 100000 bytes"):
         fetch(tmp_path / "file.gz", [mirror.url], check)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_written(mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"file: cannot be made"):
-        fetch(tmp_path / "file" / "file.gz", [mirror.url], check)
-    (tmp_path / "file.part.gz").mkdir()
-    with pytest.raises(DataError, match=r"file.gz: cannot be downloaded .*Is a directory"):
-        fetch(tmp_path / "file.gz", [mirror.url], check)
-
-
-def test_the_users_own_folder_comes_before_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is downloaded into it."""
-    monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
-    assert own_folder("mnist") is None  # there is no such folder in it
-    (tmp_path / "mnist").mkdir()
-    assert own_folder("mnist") == tmp_path / "mnist"
-    with pytest.raises(DataError, match=r"mnist/train-images-idx3-ubyte.gz: no such file"):
-        mnist.Mnist(mirrors=("http://127.0.0.1:9/",)).read(0)
-    monkeypatch.delenv("MPIFED_DATA")
-    assert own_folder("mnist") is None
-
-
-def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache_folder("mnist") == Path("/home/somebody/.cache/mpifed/mnist")

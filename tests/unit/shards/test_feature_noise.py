@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mpifed.core.errors import UsageError
 from mpifed.python.arrays import FederatedDataset
 from mpifed.shards.store import open_federation
 
@@ -53,24 +50,3 @@ def test_the_seed_settles_it_however_rows_are_read(tmp_path: Path, monkeypatch: 
     a, b, c = (rows_of(tmp_path / name) for name in "abc")
     assert all(np.array_equal(one, other) for one, other in zip(a, b, strict=True))
     assert not np.array_equal(a[0], c[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--split columns --clients 2 --feature-noise 1", "--split rows"),
-        ("--split rows --clients 2 --feature-noise 0", "expected a variance above 0"),
-        ("--split rows --clients 2 --feature-noise nan", "expected a variance above 0"),
-    ],
-)
-def test_refused(make_data: Callable[..., Path], tmp_path: Path, options: str, message: str) -> None:
-    with pytest.raises(AssertionError, match=re.escape(message)):
-        make_data(tmp_path / "data", "digits", *options.split())
-
-
-def test_sparse_rows_would_be_filled(tmp_path: Path) -> None:
-    from scipy.sparse import random
-
-    X = random(40, 6, 0.3, format="csr", random_state=0)
-    with pytest.raises(UsageError, match="fill the zeros"):
-        FederatedDataset.from_arrays(X, np.arange(40) % 2, clients=2, feature_noise=1.0, out=tmp_path / "data")

@@ -14,10 +14,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from pyarrow import parquet
 
-from mpifed.cli import data, main
-from mpifed.core.errors import DataError, UsageError
+from mpifed.cli import data
+from mpifed.core.errors import DataError
 from mpifed.shards.store import ShardFolder, open_federation
 from mpifed.shards.summary import summary
 
@@ -120,24 +119,6 @@ def test_users_test_with_their_rows_of_the_test_folder(
         assert folder.shard(number, True).rows.tolist() == bare.shard(number, True).rows.tolist()
 
 
-def test_users_without_training_rows_are_named(tmp_path: Path) -> None:
-    for name, users in (("train", TRAIN), ("test", TEST)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.json").write_text(json.dumps(leaf(users)))
-    out = ["--out", str(tmp_path / "out"), "--force"]
-    said = CliRunner().invoke(data, ["leaf", str(tmp_path), *out]).output
-    assert "rows     4 to train on, 7 to test with, and 3 of 2 clients' own\n" in said
-    assert "tests    4 rows are of 2 identifiers without training rows, who are no clients: v, w\n" in said
-    shown = CliRunner().invoke(main, ["show", str(tmp_path / "out")]).output
-    assert "4 rows are of 2 identifiers without training rows" in shown
-    (tmp_path / "test/a.json").write_text(json.dumps(leaf({"v": TEST["v"]})))
-    said = CliRunner().invoke(data, ["leaf", str(tmp_path), *out]).output
-    assert "tests    1 row is of an identifier without training rows, who is no client: v\n" in said
-    assert "4 to train on, 1 to test with\n" in said
-    drawn = make(tmp_path / "out", "leaf", tmp_path, "--client-test-fraction", 0.5)  # drawn where that is asked for
-    assert drawn.tests.counts.tolist() == [0, 0, 1] and drawn.test_samples == 1
-
-
 def test_own_test_rows_fit_nothing(tmp_path: Path) -> None:
     """Scaling, gaps and categories are those of the training rows; a class that only tests have is refused."""
     train = pd.DataFrame(
@@ -156,16 +137,6 @@ def test_own_test_rows_fit_nothing(tmp_path: Path) -> None:
         make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
 
 
-def test_test_rows_of_another_type_than_those_to_train_on(tmp_path: Path) -> None:
-    """Bytes to train on, and fractions to test with: none is rounded."""
-    who = np.array([0, 0, 1])
-    np.savez(tmp_path / "a.npz", X=np.array([[1], [2], [3]], np.uint8), y=np.array([0, 1, 0]), who=who,
-             X_test=np.array([[0.5], [300]]), y_test=np.array([1, 0]), who_test=np.array([1, 0]))  # fmt: skip
-    folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", "--by", "who")
-    assert own_tests(folder) == [[[300, 0]], [[0.5, 1]]]
-    assert sorted(read(folder, 0)[0].ravel().tolist()) == [1, 2]
-
-
 def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
     path = real_data / "leaf/fedprox-synthetic_1_1-mytest.json.gz"
     folder = make(tmp_path / "out", "leaf", path)
@@ -178,13 +149,6 @@ def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
         own = content["user_data"][user]
         rows = [[*row, label] for row, label in zip(np.array(own["x"], "f4").tolist(), own["y"], strict=True)]
         assert sorted([*row, label] for row, label in zip(X.tolist(), y.tolist(), strict=True)) == sorted(rows)
-
-
-def test_images_and_words_of_leaf(tmp_path: Path) -> None:
-    path, X = tmp_path / "a.json", RNG.random((3, 2, 4)).astype("f4")
-    path.write_text(json.dumps(leaf({"ann": (X.tolist(), ["cat", "dog", "cat"])})))
-    folder = make(tmp_path / "out", "leaf", path)
-    assert folder.shape == (2, 4) and folder.provenance["classes"] == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(
@@ -296,56 +260,6 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
     assert make(tmp_path / "out", "arrow", with_names(tmp_path / "d", [f"n{n}" for n in many], many), *NAMED).classes
 
 
-def test_rows_without_a_class_label(tmp_path: Path) -> None:
-    """`datasets` has -1 there."""
-    words = ("arrow", with_names(tmp_path / "a", ["x", "y"], [0, 1, -1, 1, -1, 0]), *NAMED)
-    with pytest.raises(DataError, match="row 2, column 'label' is a missing value; leave the row out, by --missing dr"):
-        make(tmp_path / "out", *words)
-    folder = make(tmp_path / "out", *words, "--missing", "drop")
-    assert folder.samples == 4 and folder.provenance["classes"] == ["x", "y"]
-
-
-def test_names_of_train_and_test_differ(tmp_path: Path) -> None:
-    for name, names in (("train", ["x", "y"]), ("test", ["y", "x"])):
-        with_names(tmp_path / "a" / name, names, [0, 1, 1, 0])
-    (tmp_path / "a" / "dataset_dict.json").write_text("{}")
-    with pytest.raises(DataError, match=r"a/test: other names of classes than .*a/train"):
-        make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED)
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["x"], "label 1, of 1 classes that it names from 0"),
-        (["x", "x"], "names a class twice"),
-        *((names, None) for names in ({"0": "x"}, "xy", [1, 2], [["x"], ["y"]], [], 7)),  # no names
-    ],
-)
-def test_damaged_class_labels(tmp_path: Path, names: object, said: str | None) -> None:
-    words = ("arrow", with_names(tmp_path / "a", names, [0, 1, 1, 0]), *NAMED)
-    if said is None:
-        assert make(tmp_path / "out", *words).provenance["classes"] == ["0", "1"]
-        return
-    with pytest.raises(DataError, match=said):
-        make(tmp_path / "out", *words)
-
-
-@pytest.mark.parametrize("metadata", [b"\xff", b"[" * 10**5, b"[]", b'{"info": {"features": []}}', b'{"info": null}'])
-def test_damaged_metadata(tmp_path: Path, metadata: bytes) -> None:
-    table = pa.table({"a": [1.0, 2.0], "y": [0, 1]}).replace_schema_metadata({b"huggingface": metadata})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    assert make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE).provenance["classes"] == ["0", "1"]
-
-
-def test_gaps_of_parquet(tmp_path: Path) -> None:
-    pd.DataFrame({"a": [1, None, 4.0], "y": [0, 1, 1]}).to_parquet(tmp_path / "a.parquet")
-    words = ("parquet", tmp_path / "a.parquet", *ONE)
-    with pytest.raises(DataError, match="row 1, column 'a' is a missing value; fill it in, by --missing mean"):
-        make(tmp_path / "out", *words)
-    assert read(make(tmp_path / "out", *words, "--missing", "mean"))[0].tolist() == [[1], [2.5], [4]]
-    assert read(make(tmp_path / "out", *words, "--missing", "drop"))[0].tolist() == [[1], [4]]
-
-
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -366,17 +280,6 @@ def test_other_columns_of_parquet(tmp_path: Path, columns: dict[str, Any], said:
     pd.DataFrame({**columns, "y": [0, 1]}).to_parquet(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=said):
         make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE)
-
-
-@pytest.mark.parametrize("column", ["who", "kind", "y"])
-def test_texts_of_parquet_that_are_no_utf8(tmp_path: Path, column: str) -> None:
-    offsets, letters = np.array([0, 1, 2, 3], np.int32).tobytes(), b"a\xffb"
-    text = pa.Array.from_buffers(pa.string(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
-    parquet.write_table(pa.table({"who": [1, 1, 2], "kind": ["p", "q", "p"], "y": [0, 1, 1], column: text}),
-                        tmp_path / "a.parquet")  # fmt: skip
-    words = ("--label", "y", "--by", "who", "--categorical", "one-hot")
-    with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*UTF8"):
-        make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *words)
 
 
 def test_folders_that_lead_elsewhere(tmp_path: Path) -> None:
@@ -410,18 +313,6 @@ def test_images_of_npz(tmp_path: Path, save: Callable[..., None]) -> None:
     assert folder.nbytes[0] == 15 * 20 + 15  # bytes as they came
 
 
-def test_clients_of_npz(tmp_path: Path) -> None:
-    X, y, who = RNG.random((30, 3)), RNG.random((30, 2)), RNG.choice(["b", "a", "c"], 30)
-    orders = (np.arange(30), RNG.permutation(30))
-    digests = set()
-    for order in orders:
-        np.savez(tmp_path / "a.npz", X=np.asfortranarray(X[order]), targets=y[order], who=who[order])
-        folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", "--by", "who")
-        digests.add(folder.sha256)
-    assert len(digests) == 1 and folder.targets == 2 and (folder.natural() or ())[0] == ("a", "b", "c")
-    assert sorted(read(folder, 1)[0].tolist()) == sorted(X[who == "b"].astype("f4").tolist())
-
-
 def member(header: str, content: bytes = b"") -> bytes:
     text = header.encode().ljust(118) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + content
@@ -451,18 +342,6 @@ def test_objects_in_npz_are_not_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", X=np.array([[1, "x"]], object), y=np.arange(1))
     with pytest.raises(DataError, match="an array of object"):
         make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE)
-
-
-def test_arrays_that_are_not_there(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", z=np.ones((2, 2)), y=np.arange(2), nan=np.full((2, 2), np.nan))
-    for words, error, said in (
-        ((), UsageError, "--samples is missing: .* has the arrays z, y, nan; give the name of one"),
-        (("--samples", "q"), UsageError, "--samples q: .* has the arrays z, y, nan"),
-        (("--samples", "z", "--label", "nan"), DataError, "not finite|expected finite"),
-        (("--samples", "nan"), DataError, "nan: row 0 has a value that is not finite"),
-    ):
-        with pytest.raises(error, match=said):
-            make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE, *words)
 
 
 # images
@@ -523,20 +402,3 @@ def test_the_pickles_of_cifar_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     with pytest.raises(DataError, match=r"a pickle, which could execute anything; get cifar-10-binary.tar.gz"):
         make(tmp_path / "out", "cifar", tmp_path, *ONE)
-
-
-def test_where_data_come_from(tmp_path: Path) -> None:
-    np.savez(path := tmp_path / "a.npz", X=np.eye(4), y=[0, 1, 0, 1])
-    folder = make(tmp_path / "out", "npz", path, *ONE, "--origin", "https://example.org/a")
-    assert folder.provenance["origin"] == "https://example.org/a"
-    assert folder.sha256 == make(tmp_path / "out", "npz", path, *ONE).sha256  # the same data, whatever is said of them
-
-
-def test_many_clients_are_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.prepare.MOST_FILES", 7)
-    rows = pd.DataFrame({"x": np.arange(50), "y": np.arange(50) % 2, "who": np.arange(50) // 2 * 7})
-    rows.to_parquet(tmp_path / "a.parquet")
-    folder = make(tmp_path / "out", "parquet", tmp_path / "a.parquet", "--label", "y", "--by", "who")
-    assert (folder.clients, folder.pack, len(folder.checksums)) == (25, 4, 7)
-    X, _ = read(folder, 24)
-    assert X.tolist() == [[48], [49]]

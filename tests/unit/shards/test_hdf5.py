@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import fcntl
 import io
@@ -17,11 +16,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from package_sources import FILES, nodes
 
 import mpifed
-from mpifed.core.errors import DataError
-from mpifed.files.model_file import read_model, write_arrays
 from mpifed.shards import hdf5
 from mpifed.shards.hdf5 import _Unfailing, open_hdf5, write_hdf5
 
@@ -109,21 +105,6 @@ def test_a_file_that_cannot_be_made_longer(tmp_path: Path) -> None:
         assert file.error is Disk.error
 
 
-def test_why_a_file_cannot_be_read_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "model.h5"
-    path.write_bytes(b"no HDF5")
-    with pytest.raises(DataError, match=r"model\.h5: no readable model \(OSError: .*file signature not found"):
-        read_model(path)
-
-
-def test_a_model_is_written_and_read(tmp_path: Path) -> None:
-    path = tmp_path / "model.h5"
-    with no_locks_for_others(path.with_name("model.h5.new")):
-        write_arrays(path, {"w": np.arange(4.0)})
-    with no_locks_for_others(path):
-        assert np.array_equal(read_model(path)["w"], np.arange(4.0))
-
-
 @pytest.mark.parametrize(("setting", "opens"), [("TRUE", False), ("BEST_EFFORT", False), ("FALSE", True)])
 def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: bool) -> None:
     """So `mpifed doctor` looks at it; HDF5 reads it once, when it is loaded."""
@@ -138,11 +119,3 @@ def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: 
         )  # fmt: skip
     assert (ended.returncode == 0) == opens, ended.stderr
     assert opens or "unable to lock file" in ended.stderr
-
-
-def test_there_is_one_place_that_opens_files() -> None:
-    for path in FILES:
-        calls = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
-        files = [call for call in calls if isinstance(call, ast.Attribute) and call.attr == "File"]
-        opened = [call for call in files if ast.unparse(call) == "h5py.File"]
-        assert len(opened) == 2 * (path == Path("shards/hdf5.py")), path  # to read, and to write

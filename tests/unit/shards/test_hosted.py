@@ -13,8 +13,7 @@ from scipy import sparse
 from mpifed.core.block import Block
 from mpifed.shards import hosted
 from mpifed.shards.hosted import hosted_blocks
-from mpifed.shards.joint import Joint
-from mpifed.shards.partition import by_columns, by_grid, by_rows
+from mpifed.shards.partition import by_columns, by_rows
 from mpifed.shards.scaling import Scaling
 from mpifed.shards.store import ShardFolder
 
@@ -56,17 +55,6 @@ def test_blocks_are_opened_once_and_when_asked_for(make: Make, opened: list[tupl
     assert opened == [(5, True), (6, True), (7, True)]
     for shard, found in zip(block.shards, rows(block), strict=True):
         assert np.array_equal(found, X[shard.rows])
-
-
-def test_a_look_is_not_kept(make: Make, opened: list[tuple[int, bool]]) -> None:
-    roster = hosted_blocks(make(X, Y, by_rows(Y, P, 10)), range(10), np.arange(11), "float64", 2**20, ahead=False)
-    assert roster.visit(3, keep=False) is not roster.visit(3, keep=False)
-    assert opened == [(3, False), (3, False)]
-
-
-def test_ahead(make: Make, opened: list[tuple[int, bool]]) -> None:
-    hosted_blocks(make(X, Y, by_rows(Y, P, 10)), range(10), np.arange(11), "float64", 2**20, ahead=True)
-    assert [client for client, _ in opened] == list(range(10))
 
 
 def test_beyond_the_room_values_are_read_from_the_files(
@@ -115,16 +103,6 @@ def test_rows_of_many_clients_at_once(make: Make, values: Any, room: float, dtyp
                 block.take(at)
 
 
-def test_rows_that_are_scaled_in_other_ways_stay_apart(make: Make) -> None:
-    """Cells of a grid: neighbours have other columns, and each of these its own scale."""
-    data = make(X[:, :4], Y, by_grid(Y, 4, (2, 2)), scaling=Scaling(np.arange(1.0, 5), np.array(0.0)))
-    shards = [data.shard(client, in_memory=True) for client in range(4)]
-    joint = Joint(S * 2)
-    for shard in shards:
-        joint.add(shard)
-    assert [shard.joint is None for shard in shards] == [False, True, False, True]
-
-
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("kind", ["u1", "f4"])
 def test_columns_of_a_block_are_read_as_those_of_each_client(make: Make, kind: str, by_column: bool) -> None:
@@ -145,16 +123,3 @@ def test_columns_of_a_block_are_read_as_those_of_each_client(make: Make, kind: s
             np.testing.assert_array_equal(piece[1][at], expected[:, shard.columns])
     mixed = Block((*block.shards[:2], data.shard(2, in_memory=True)))
     np.testing.assert_array_equal(mixed.take_alike(at, together=True)[0][0], expected)
-
-
-@pytest.mark.parametrize("room", [2**20, 2 * (2 * S + hosted.SHARD_NBYTES + 8 * S)])
-def test_columns_that_are_not_all_beside_each_other_are_read_by_client(make: Make, room: float) -> None:
-    """Values that are read as they are stay views; and those of the third client stay in its file where room ends."""
-    values = X.astype("f4") if room == 2**20 else X
-    data = make(values, Y, by_columns(S, P, 3))
-    (block,) = hosted_blocks(data, range(3), np.array([0, 3]), "float32", room, ahead=True)
-    joints = [shard.joint_columns for shard in block.shards]
-    assert joints[2] is None and (joints[0] is None) == (values is not X)
-    np.testing.assert_array_equal(block.take_alike(np.arange(9), together=True)[0][0], X[:9])
-    ((_, once),), ((_, again),) = block.shards[0].pieces("float32"), block.shards[0].pieces("float32")
-    assert np.shares_memory(once, again) == (values is not X)

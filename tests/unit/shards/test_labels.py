@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.shards.labels import encode
 from mpifed.shards.scaling import Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset
@@ -38,24 +38,6 @@ def test_rules_of_labels(rule: str, y: list[int], test_y: list[int], meaning: tu
     assert (labels.y.tolist(), labels.meaning) == (y, meaning)
     assert labels.test_y is not None
     assert labels.test_y.tolist() == test_y
-
-
-def test_labels_outside_the_range() -> None:
-    with pytest.raises(DataError, match="t: row 2 has the label 5, which no training row has; expected one of 0, 1"):
-        encode(dataset([0, 1], [1, 5]), "all")
-    with pytest.raises(DataError, match="a: all rows have the label 3"):
-        encode(dataset([3, 3]), "all")
-
-
-@pytest.mark.parametrize("rule", ["class:9", "class", "odd", "class:", "below:0", "below:2", "below:", "below:x"])
-def test_unknown_rules_of_labels(rule: str) -> None:
-    with pytest.raises(UsageError, match="with K one of 0, 1"):
-        encode(dataset([0, 1]), rule)
-
-
-def test_real_targets_have_no_rule() -> None:
-    with pytest.raises(UsageError, match="--task classification"):
-        encode(dataset([0.5, 1.0]), "even-odd")
 
 
 def test_scalings_of_sparse_rows() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import csv
 import gzip
 import lzma
 import os
@@ -14,16 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from sklearn import datasets  # noqa: F401 -- now, and not while memory is measured
 
-from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.maps import read_map
-from mpifed.shards.sources import CsvTable, Svmlight, Tables
-from mpifed.shards.sources.dataset import listed, shown
+from mpifed.shards.sources import CsvTable, Svmlight
 from mpifed.shards.sources.mnist import read_idx
-from mpifed.shards.store import open_federation
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 MOST = 200e6  # bytes that a refusal may take; the packer of xz takes 100e6
@@ -37,10 +32,6 @@ def little_memory() -> Iterator[None]:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < MOST
-
-
-def run(*words: object) -> None:
-    CliRunner().invoke(data, list(map(str, words)), catch_exceptions=False, standalone_mode=False)
 
 
 # packed files
@@ -66,14 +57,6 @@ def test_an_idx_file_of_more_than_it_says(tmp_path: Path, suffix: str) -> None:
     words = r"more than 18 bytes, and a header for an array \(2147483648, 2147483648\); expected 18 bytes and \(2, 3\)"
     with pytest.raises(DataError, match=words):
         read_idx(path, (2, 3), "")
-
-
-def test_the_damaged_one_of_two_files_is_named(tmp_path: Path) -> None:
-    path, test = tmp_path / "a.gz", tmp_path / "t.gz"
-    path.write_bytes(gzip.compress(b"1 1:2\n2 1:1\n" * 999)[:-20])
-    test.write_bytes(gzip.compress(b"1 1:2\n2 1:1\n"))
-    with pytest.raises(DataError, match=r"^[^;]*a\.gz: cannot be read to its end"):
-        Svmlight(path, test).read(0)
 
 
 @pytest.mark.parametrize("kind", [CsvTable, Svmlight])
@@ -102,33 +85,12 @@ def test_few_values_of_very_many_features(tmp_path: Path, monkeypatch: pytest.Mo
         Svmlight(path).read(0)
 
 
-def test_few_values_as_dense_numbers(tmp_path: Path) -> None:
-    path, rows = tmp_path / "a.svm", 2 * 10**4
-    path.write_text("1 16777216:1\n" + "-1 1:1\n" * rows)
-    with pytest.raises(UsageError, match=r"20001 rows of 16777216 features .* needs 1250 GiB of memory, .*--sparse"):
-        Svmlight(path, dense=True).read(0)
-    assert Svmlight(path).read(0).dtype is None
-    (tmp_path / "few.svm").write_text("1 16777216:1\n")
-    with pytest.raises(UsageError, match="20002 rows of 16777216 features"):
-        Svmlight(tmp_path / "few.svm", path, dense=True).read(0)
-
-
 @pytest.mark.parametrize("label", ["1e300", "-1e39", "9" * 400])
 def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> None:
     path = tmp_path / "a.svm"
     path.write_text(f"1 1:1\n{label} 1:2\n")
     with pytest.raises(DataError, match="row 2 has a value that is not finite"):
         Svmlight(path).read(0)
-
-
-def test_labels_up_to_2_62(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("1,0\n2,4611686018427387904\n3,9007199254740991\n")
-    assert CsvTable(path).read(0).labels.dtype == np.float64
-    path.write_text("1,0\n2,1\n3,9007199254740991\n4,-9007199254740991\n")
-    out = tmp_path / "out"
-    run("csv", path, "--split", "rows", "--clients", 2, "--partition", "dirichlet:1", "--out", out)
-    assert open_federation(out).classes == 4
 
 
 # cells and names
@@ -160,14 +122,6 @@ def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_names_in_tables_are_checked_as_well(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    for head, words in (("id,b,b ,y", "names 2 columns 'b'"), ("id,,y", "column 2 has no name")):
-        path.write_text(head + "\nk,1,2,3\n")
-        with pytest.raises(DataError, match=words):
-            Tables(tmp_path, "id", "y").read(0)
-
-
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     path, who = tmp_path / "a.csv", tmp_path / "map.csv"
     path.write_text("\ufeffa,y\n1,2\n3,4\n", encoding="utf-8")
@@ -176,15 +130,6 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     assert CsvTable(path).read(0).labels.tolist() == [2, 4]
     who.write_text("\ufeffclient,rows,columns\n0,all,all\n", encoding="utf-8")
     assert read_map(who, 2, 2).clients == 1
-
-
-def test_messages_are_short() -> None:
-    assert listed(range(3)) == "0, 1, 2"
-    assert listed(range(99), 2) == "0, 1, ... (99 in all)"
-    assert len(shown("x" * 10**6)) < 100
-    assert shown("an identifier of an ordinary length, such as a UUID") == repr(
-        "an identifier of an ordinary length, such as a UUID"
-    )
 
 
 # maps
@@ -230,30 +175,3 @@ def test_a_map_in_which_very_many_clients_hold_very_much(tmp_path: Path) -> None
     )
     with pytest.raises(DataError, match="row 1 and column 0 is held by clients 3, 7"):  # by their numbers in the file
         read_map(path, 10**5, 1)
-
-
-def test_a_map_that_needs_more_memory_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "map.csv"
-    path.write_text("client,rows,columns\n0,0-49999,all\n1,50000-99999,all\n")
-    assert read_map(path, 10**5, 1).clients == 2
-    monkeypatch.setattr(os, "sysconf", lambda name: 2**10)
-    with pytest.raises(DataError, match=r"map.csv: what clients 0 to 0 hold: needs .* let clients hold fewer"):
-        read_map(path, 10**5, 1)
-
-
-def test_long_lines_are_allowed_in_maps_alone(tmp_path: Path) -> None:
-    path, before = tmp_path / "map.csv", csv.field_size_limit()
-    for last in ("all", "x"):
-        path.write_text("client,rows,columns\n0,all" + " " * before + f",all\n1,all,{last}\n")
-        with pytest.raises(DataError):
-            read_map(path, 3, 2)
-        assert csv.field_size_limit() == before
-
-
-def test_a_word_that_comes_again_and_again(tmp_path: Path) -> None:
-    path = tmp_path / "map.csv"
-    path.write_text("client,rows,columns\n0," + "0-99999 " * 10_000 + "50-70,all\n")
-    (rows,) = read_map(path, 10**5, 1).rows
-    assert np.array_equal(rows, np.arange(10**5))
-    path.write_text("client,rows,columns\n0,7 0-2 2-4 3 9,all\n1,5-6 8,0\n")
-    assert read_map(path, 10, 1).rows[0].tolist() == [0, 1, 2, 3, 4, 7, 9]

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import csv
 import random
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import data, main
-from mpifed.core.errors import DataError, MpifedError, UsageError
-from mpifed.shards.natural import NaturalClients, canonical_order, in_order, join_small, natural_clients
-from mpifed.shards.sources.texts import Owners, Texts
+from mpifed.core.errors import MpifedError, UsageError
+from mpifed.shards.natural import NaturalClients, canonical_order, join_small
 from mpifed.shards.store import ShardFolder, open_federation
 from mpifed.shards.summary import summary
 
@@ -86,42 +82,12 @@ def test_whose_rows_they_are(tmp_path: Path) -> None:
         assert sorted(zip(X, y, strict=True)) == sorted(expected)
 
 
-def test_the_table_of_clients_has_their_identifiers(tmp_path: Path) -> None:
-    """Cut if long, with no character that a terminal obeys; a client of several has the first, and how many more."""
-    ids = ["h1", "h10", "h2" + "x" * 300, "h3\u202e"]
-    rows = [[n, 1.5, ids[n % 4], "f", "no" if n % 3 else "yes"] for n in range(24)]
-    path = write(tmp_path / "a.csv", rows)
-    lines = summary(make(tmp_path / "a", "csv", path, *BY)).splitlines()
-    assert lines[3].endswith("natural: h1, h10, ..., h3\\u202e")
-    assert lines[-5:] == [
-        f"{'client':28}   no  yes", f"{'h1':28}    4    2", f"{'h10':28}    4    2",
-        f"h2{'x' * 22}...     4    2", f"{'h3' + chr(92) + 'u202e':28}    4    2",
-    ]  # fmt: skip
-    lines = summary(make(tmp_path / "a", "csv", path, *BY, "--min-rows", 12)).splitlines()
-    assert lines[-2:] == [f"{'h1 + 1':32}    8    4", f"{'h2' + 'x' * 22 + '... + 1':32}    8    4"]
-    lines = summary(make(tmp_path / "a", "csv", path, "--label", "ill", "--categorical", "ordinal", "--split", "rows",
-                         "--clients", 2)).splitlines()  # fmt: skip
-    assert [line.split()[0] for line in lines[-3:]] == ["client", "0", "1"]
-
-
 def test_labels_that_a_terminal_would_obey(tmp_path: Path) -> None:
     rows = [[n, 1, "h", "f", "no" if n % 3 else "\x1b[2J\nrows     9"] for n in range(9)]
     folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", rows), *BY)
     assert folder.provenance["classes"] == ["\x1b[2J\nrows     9", "no"]
     lines = summary(folder).splitlines()
     assert lines[2] == r"classes  2: \x1b[2J\nrows     9, no" and all(map(str.isprintable, lines))
-
-
-def test_test_rows_of_the_same_numbering(tmp_path: Path) -> None:
-    """A client with test rows alone is none: its rows are for all to be tested with."""
-    train = [row for row in ROWS[:90] if row[2] != "h10"]
-    folder = make(
-        tmp_path / "a", "csv", write(tmp_path / "a.csv", train), "--test", write(tmp_path / "t.csv", ROWS[90:]), *BY
-    )
-    ids, _ = folder.natural() or ((), None)
-    assert ids == ("h1", "h2") and folder.test_samples == 30 and folder.samples == len(train)
-    training = {tuple(row) for number in range(2) for row in client(folder, number)[0]}
-    assert training == {(np.float32(a), np.float32(w), float(s == "f"), float(s == "m")) for a, w, _, s, _ in train}
 
 
 def test_every_client_keeps_a_row_to_train_on(tmp_path: Path) -> None:
@@ -133,19 +99,6 @@ def test_every_client_keeps_a_row_to_train_on(tmp_path: Path) -> None:
     test = folder.test(np.float64)
     assert test is not None
     assert sorted([*training, *test[0][:, 0].tolist()]) == list(range(40))
-
-
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        (["10", "9", "-1"], ["-1", "9", "10"]), (["10", "9", "a"], ["10", "9", "a"]), (["010", "9"], ["010", "9"]),
-        (["é", "z", "a"], ["a", "z", "é"]), (["1" * 30, "9"], ["1" * 30, "9"]),
-    ],
-)  # fmt: skip
-def test_the_order_of_identifiers(texts: list[str], expected: list[str]) -> None:
-    assert in_order(texts) == expected
-    clients = natural_clients(texts, np.arange(len(texts)))
-    assert [clients.ids[at] for at in clients.owner] == texts
 
 
 @pytest.mark.parametrize("largest", [-1, 0, 3, 2**20, 2**62])
@@ -175,48 +128,6 @@ def test_an_order_of_content(largest: int, targets: int | None) -> None:
             assert np.array_equal(array[orders[0]], array[orders[1]]) and np.array_equal(
                 array[orders[0]], array[orders[2]]
             )
-
-
-def test_equal_rows_of_a_client_stand_together() -> None:
-    """So each group of equal rows and labels is one run: no other row has the same key, down to a single bit."""
-    bits = np.eye(256, dtype=np.uint8)
-    X = np.packbits(
-        np.concatenate([bits, bits[:, ::-1], np.zeros((1, 256), np.uint8)]), axis=1
-    )  # single bits, and none
-    X, labels = np.repeat(X, 3, axis=0), np.tile([0, 1, 0], len(X))
-    contents = [(*row, label) for row, label in zip(X.tolist(), labels.tolist(), strict=True)]
-    mixed = np.random.default_rng(0).permutation(len(X))
-    order = mixed[canonical_order(np.zeros(len(X), int), labels[mixed], iter([X[mixed]]))]
-    runs = 1 + sum(contents[a] != contents[b] for a, b in pairwise(order.tolist()))
-    assert runs == len(set(contents)) == 2 * 257
-
-
-def test_a_row_that_equals_its_label_in_bytes() -> None:
-    """Contents that differ are told apart, also where those of rows and labels would cancel."""
-    values = np.arange(64.0)
-    order = canonical_order(np.zeros(64, int), values, iter([values.reshape(-1, 1)]))
-    mixed = np.random.default_rng(0).permutation(64)
-    again = canonical_order(np.zeros(64, int), values[mixed], iter([values[mixed].reshape(-1, 1)]))
-    assert np.array_equal(values[order], values[mixed][again])
-
-
-@pytest.mark.parametrize("few", [1, 2**25])
-def test_identifiers_have_one_number_in_all_batches(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.sources.texts._OWNER_BYTES", few)
-    texts, batches = Texts(), [["b", "a", "b"], ["c"], [], ["a", "é", "b"]]
-    train, test = Owners(texts), Owners(texts)
-    for batch in batches:
-        train.append(pa.array(batch, pa.string()))
-    test.append(pa.array(["d", "a"], pa.string()))
-    names = [[texts.names()[code] for code in owners.all_codes()] for owners in (train, test)]
-    assert names == [["b", "a", "b", "c", "a", "é", "b"], ["d", "a"]] and sorted(texts.names()) == [
-        "a",
-        "b",
-        "c",
-        "d",
-        "é",
-    ]
-    assert texts.codes(pa.array(["new", None, "b"])).tolist() == [5, -1, texts.names().index("b")]
 
 
 def test_joined_clients() -> None:
@@ -255,33 +166,6 @@ def test_what_does_not_fit(tmp_path: Path, words: tuple[object, ...], error: typ
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize(("cell", "said"), [("", r"line 3, column 3 \(hospital\): '' is a missing value"),
-                                            ("a\x01b", "identifier .* has a control character")])  # fmt: skip
-def test_identifiers_that_are_none(tmp_path: Path, cell: str, said: str) -> None:
-    rows = [list(row) for row in ROWS]
-    rows[1][2] = cell
-    with pytest.raises(DataError, match=said):
-        make(tmp_path / "a", "csv", write(tmp_path / "a.csv", rows), *BY)
-
-
-def test_a_country_may_be_called_na(tmp_path: Path) -> None:
-    rows = [[1, 2, "NA", "f", 0], [3, 4, "DE", "m", 1], [5, 6, "NA", "m", 1]]
-    folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", rows), *BY)
-    assert (folder.natural() or ())[0] == ("DE", "NA") and folder.counts.tolist() == [1, 2]
-
-
-def test_of_pandas_and_by_position(tmp_path: Path) -> None:
-    """Written by pandas: quoted texts with commas, quotes and line breaks, integers as identifiers."""
-    frame = pd.DataFrame({"who": [10, 9, 10, 9], "x": [0.5, 1e-3, -2, 7], "y": ['a,"b"', "c\nd", 'a,"b"', "c\nd"]})
-    frame.to_csv(tmp_path / "a.csv.gz", index=False)
-    folder = make(tmp_path / "a", "csv", tmp_path / "a.csv.gz", "--by", 0)
-    assert (folder.natural() or ())[0] == ("9", "10")
-    assert folder.provenance["classes"] == ['a,"b"', "c\nd"]
-    assert [sorted(X) for X, _ in (client(folder, 0), client(folder, 1))] == [
-        [[float(np.float32(1e-3))], [7]], [[-2], [0.5]],
-    ]  # fmt: skip
-
-
 def test_natural_clients_have_test_rows_of_their_own(tmp_path: Path) -> None:
     """Each a tenth of its rows, beside the common ones; together they are the rows of the file."""
     words = ("--test-fraction", 0.25, "--client-test-fraction", 0.1)
@@ -298,30 +182,6 @@ def test_natural_clients_have_test_rows_of_their_own(tmp_path: Path) -> None:
             shard.take(np.arange(shard.samples), X)
             ages += X[:, 0].tolist()
     assert sorted(ages) == sorted(row[0] for row in ROWS)
-
-
-def test_fewest_rows_are_counted_before_clients_own_tests_are_drawn(tmp_path: Path) -> None:
-    """And after the common test rows were taken, a fifth of the 20 rows."""
-    rows = [[number, f"h{number // 4}", number % 2] for number in range(20)]
-    path = write(tmp_path / "a.csv", rows, ["x", "who", "y"])
-    words = ("csv", path, "--label", "y", "--by", "who", "--min-rows", 8)
-    folder = make(tmp_path / "a", *words, "--client-test-fraction", 0.25)
-    held = folder.counts + folder.tests.counts
-    assert held.min() >= 8 and held.sum() == 20 and folder.counts.tolist() == (held - np.rint(held / 4)).tolist()
-    assert folder.counts.min() < 8
-    common = make(tmp_path / "a", *words, "--test-fraction", 0.2)
-    assert common.counts.min() >= 8 and common.counts.sum() == 16
-
-
-def test_a_text_against_the_rest(tmp_path: Path) -> None:
-    rows = [[i, f"h{i % 2}", ["cat", "dog", "rat"][i % 3]] for i in range(12)]
-    path = write(tmp_path / "a.csv", rows, ["x", "who", "kind"])
-    folder = make(tmp_path / "a", "csv", path, "--label", "kind", "--by", "who", "--labels", "class:dog")
-    assert folder.provenance["classes"] == ["not dog", "dog"] and folder.provenance["named"] is True
-    X, y = client(folder, 1)
-    assert [row[0] % 3 == 1 for row in X] == [label == 1 for label in y]
-    shown = CliRunner().invoke(main, ["show", str(tmp_path / "a"), "--json"])
-    assert shown.exit_code == 2 and "is a data folder" in shown.output
 
 
 def test_a_published_split_of_rows(tmp_path: Path) -> None:

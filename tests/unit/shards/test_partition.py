@@ -22,7 +22,6 @@ from mpifed.shards.partition import (
     by_rectangles,
     by_rows,
     held_out,
-    stream,
     training_rows,
 )
 
@@ -78,10 +77,6 @@ def test_columns_are_nearly_equal_blocks(features: int, data: st.DataObject) -> 
     assert partition.counts.tolist() == [2] * clients
 
 
-def test_784_columns_over_10_clients() -> None:
-    assert by_columns(5, 784, 10).widths.tolist() == [79] * 4 + [78] * 6
-
-
 @given(rows=st.integers(1, 20), columns=st.integers(1, 12), how=st.sampled_from(["iid", "dirichlet:0.3"]))
 def test_grid(rows: int, columns: int, how: str) -> None:
     partition = by_grid(Y, 12, (rows, columns), how)
@@ -114,10 +109,6 @@ def test_shards_are_equal_runs_of_the_rows_in_the_order_of_their_classes() -> No
     assert not np.array_equal(np.concatenate([numbers for numbers, _ in pieces]), np.arange(40))  # at random
 
 
-def test_shards_that_divide_no_rows_evenly() -> None:
-    assert set(by_rows(Y[:997], 1, 10, "shards:3").counts) <= {99, 100, 101}
-
-
 def test_smaller_dirichlet_parameter_skews_more() -> None:
     # the largest class's share of a client's rows: 0.1 where classes are alike, 1 where each client has one class
     shares = [
@@ -125,11 +116,6 @@ def test_smaller_dirichlet_parameter_skews_more() -> None:
         for parts in ([by_rows(Y, 1, 10, f"dirichlet:{a}", seed=s) for s in range(5)] for a in (0.05, 1, 1000))
     ]
     assert shares[0] > 0.6 > shares[1] > 0.2 > shares[2]
-
-
-def test_skew_of_sizes() -> None:
-    assert np.ptp(by_rows(Y, 1, 10, skew=0.5).counts) > 100
-    assert np.ptp(by_rows(Y, 1, 10, skew=1e6).counts) <= 2
 
 
 def test_sizes_follow_a_power_law() -> None:
@@ -162,23 +148,6 @@ def test_random_classes_are_those_of_niid_bench() -> None:
         held = of_class[of_class > 0]
         assert held.sum() == 100 and np.ptp(held) <= 1
     assert len(set((counts > 0).sum(axis=0))) > 1  # not as many clients for every class, as `classes:3` has
-
-
-@pytest.mark.parametrize(
-    ("alias", "how", "skew"),
-    [
-        ("homo", "iid", None),
-        ("noniid-labeldir", "dirichlet:0.5", None),
-        ("noniid-labeldir:0.1", "dirichlet:0.1", None),
-        ("noniid-#label2", "random-classes:2", None),
-        ("iid-diff-quantity", "iid", 0.5),
-        ("iid-diff-quantity:2", "iid", 2.0),
-        ("pathological:2", "classes:2", None),
-    ],
-)
-def test_other_names(alias: str, how: str, skew: float | None) -> None:
-    ours, theirs = by_rows(Y, 1, 12, how, skew, 3), by_rows(Y, 1, 12, alias, None, 3)
-    assert all(np.array_equal(a, b) for a, b in zip(ours.rows, theirs.rows, strict=True))
 
 
 def test_seed_settles_the_partition() -> None:
@@ -214,40 +183,10 @@ def test_impossible_wishes(clients: int, how: str, skew: str | float | None, wor
         by_rows(Y, 1, clients, how, skew)
 
 
-def test_sizes_that_cannot_be() -> None:
-    with pytest.raises(UsageError, match="--min-samples 201: 5 clients share 1000 rows; give 1 to 200"):
-        by_rows(Y, 1, 5, min_samples=201)
-    with pytest.raises(UsageError, match=r"of 1000 partitions by dirichlet:0\.05, none had so many rows"):
-        by_rows(Y, 1, 10, "dirichlet:0.05", min_samples=99)
-
-
-def test_real_targets_have_no_classes_to_skew() -> None:
-    with pytest.raises(UsageError, match="real targets"):
-        by_rows(Y / 2, 1, 5, "dirichlet:1")
-    with pytest.raises(UsageError, match="real targets"):
-        by_rows(Y / 2, 1, 5, "shards:2")
-
-
-def test_more_clients_than_columns() -> None:
-    with pytest.raises(UsageError, match="give 1 to 4"):
-        by_columns(9, 4, 5)
-
-
 def test_held_out_rows_are_stratified() -> None:
     out = held_out(Y, 0.2, seed=4)
     assert np.bincount(Y[out]).tolist() == [20] * 10
     assert held_out(Y / 2, 0.25, seed=4).sum() == 250  # real targets: of all rows
-
-
-def test_held_out_rows_have_random_numbers_of_their_own() -> None:
-    for_clients = stream(4, "rows").choice(1000, 250, replace=False)
-    assert set(np.flatnonzero(held_out(Y / 2, 0.25, seed=4))) != set(for_clients)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan"), 1e-9])
-def test_held_out_needs_a_fraction(fraction: float) -> None:
-    with pytest.raises(UsageError, match="--test-fraction"):
-        held_out(Y, fraction, seed=0)
 
 
 MAP = "client,rows,columns\n1,2-3,1 2\n0,2 3,0\n2,0-1,all\n"
@@ -282,14 +221,6 @@ def test_faulty_map(tmp_path: Path, change: tuple[str, str], words: str) -> None
     with pytest.raises(DataError, match=words) as caught:
         read_map(path, 4, 3)
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "split"), [("0,0-1,all\n1,2-3,all\n", "rows"), ("0,all,0\n1,0-3,1-2\n", "columns"), ("0,all,all", "rows")]
-)
-def test_special_cases_are_recognized(tmp_path: Path, text: str, split: str) -> None:
-    (tmp_path / "map.csv").write_text("client,rows,columns\n" + text)
-    assert read_map(tmp_path / "map.csv", 4, 3).split == split
 
 
 def test_cells_that_nobody_holds(tmp_path: Path) -> None:
@@ -365,11 +296,6 @@ def test_many_rectangles_of_a_large_table() -> None:
     assert found.cell[1] == blocks[3][5]
     assert len(found.holders) == 2
     assert found.holders[0] == 7
-
-
-def test_missing_map(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"map.csv: no such file"):
-        read_map(tmp_path / "map.csv", 4, 3)
 
 
 def test_rows_that_are_kept() -> None:

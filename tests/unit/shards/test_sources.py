@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.shards.sources import Dataset, Digits, Mnist, Synthetic
 from mpifed.shards.sources import synthetic as synthetic_module
 from mpifed.shards.sources.mnist import read_idx
@@ -70,18 +70,6 @@ def test_faulty_idx(tmp_path: Path, content: bytes, words: str) -> None:
     assert "get the original file" in str(caught.value)
 
 
-def test_truncated_packed_idx(tmp_path: Path) -> None:
-    path = tmp_path / "images.gz"
-    path.write_bytes(gzip.compress(IDX)[:-12])
-    with pytest.raises(DataError, match=r"images.gz: cannot be read to its end"):
-        read_idx(path, IMAGES.shape, MD5)
-
-
-def test_mnist_folder_without_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz: no such file; put .*t10k-labels-idx1-ubyte"):
-        Mnist(tmp_path).read(0)
-
-
 def test_mnist(real_data: Path) -> None:
     data = Mnist(real_data / "mnist").read(0)
     assert data.test is not None
@@ -114,19 +102,3 @@ def test_synthetic_classes(dtype: str) -> None:
     centred = X.astype(np.float64) - X.mean(axis=0)
     weights = np.linalg.lstsq(centred, np.eye(4)[data.labels], rcond=None)[0]
     assert np.mean(np.argmax(centred @ weights, axis=1) == data.labels) > 0.7
-
-
-def test_targets_without_noise_are_linear() -> None:
-    data = Synthetic(300, 8, noise=0.0).read(0)
-    residuals = np.linalg.lstsq(rows(data).astype(np.float64), data.labels, rcond=None)[1]
-    assert residuals[0] < 600e-12  # targets are rounded to float32
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"task": "auto"}, {"classes": 3}, {"samples": 0}, {"features": 0}, {"noise": -1.0},
-     {"task": "classification", "classes": 1}],
-)  # fmt: skip
-def test_impossible_synthetic_data(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="--"):
-        Synthetic(**options)

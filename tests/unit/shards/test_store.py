@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import tracemalloc
@@ -95,21 +94,6 @@ def test_take_sparse_alike_from_memory_and_file(make: Make, scaling: Scaling) ->
         assert np.array_equal(ours.toarray(), theirs.toarray())
 
 
-def test_take_into_a_part_of_an_array(make: Make) -> None:
-    shard = make(FLOATS, Y, by_rows(Y, P, 2)).shard(0, False)
-    out = np.zeros((2, 2 * P), np.float32)
-    shard.take(np.array([1, 7]), out[:, ::2])
-    assert np.array_equal(out[:, ::2], FLOATS[shard.rows[[1, 7]]])
-    assert not out[:, 1::2].any()
-
-
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_rows_outside_the_shard_are_refused(make: Make, in_memory: bool) -> None:
-    shard = make(BYTES, Y, by_rows(Y, P, 2)).shard(1, in_memory)
-    with pytest.raises(IndexError, match="30"):
-        shard.take(np.array([30]), np.empty((1, shard.features), np.float32))
-
-
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpifed.shards.shard.PIECE_NBYTES", 160)
@@ -137,51 +121,6 @@ def test_pieces_are_all_rows_alike_from_memory_and_file(make: Make, X: Any, dtyp
                 assert np.array_equal(dense(its), expected[rows])
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_pieces_are_cut_by_their_bytes(make: Make) -> None:
-    rows = np.array([20, 0, 0, 12, 12, 1, 30, 2, 18, 0])  # values in each
-    X = sparse.csr_matrix((np.arange(30) < rows[:, None]).astype(np.float32))
-    partition = by_rows(Y[:10], 30, 1)
-    shard = make(X, Y[:10], partition).shard(0, True)
-    cuts = [(piece.start, piece.stop) for piece, _ in shard.pieces(np.float64)]
-    assert cuts == [(0, 1), (1, 5), (5, 7), (7, 9), (9, 10)]  # 20 values of 8 bytes; a row is never cut
-    shard = make(X.toarray().astype(np.uint8), Y[:10], partition).shard(0, True)
-    assert [(piece.start, piece.stop) for piece, _ in shard.pieces(np.float64)] == [(i, i + 1) for i in range(10)]
-
-
-def test_pieces_of_rows_without_values(make: Make) -> None:
-    X = sparse.csr_matrix(([1.0], ([9], [3])), shape=(10, 4), dtype=np.float32)
-    federation = make(X, Y[:10], by_columns(10, 4, 2))
-    for in_memory in (True, False):
-        pieces = list(federation.shard(0, in_memory).pieces(np.float32))
-        assert [(rows, X.shape, X.nnz) for rows, X in pieces] == [(slice(0, 10), (10, 2), 0)]
-
-
-def test_pieces_in_memory_are_not_copied(make: Make) -> None:
-    shard = make(FLOATS, Y, by_grid(Y, P, (2, 2))).shard(0, True)
-    (_, once), (_, again) = (piece for _ in range(2) for piece in shard.pieces(np.float32))
-    assert np.shares_memory(once, again)
-    with pytest.raises(ValueError, match="read-only"):
-        once[0, 0] = 1
-
-
-@pytest.mark.parametrize("scaling", [SCALINGS["identity"], SCALINGS["scalar"]])
-def test_sparse_pieces_are_made_once(make: Make, scaling: Scaling) -> None:
-    shard = make(SPARSE, Y, by_rows(Y, P, 1), scaling).shard(0, True)
-    (_, raw), (_, wide) = (piece for dtype in (np.float32, np.float64) for piece in shard.pieces(dtype))
-    assert raw is next(X for _, X in shard.pieces(np.float32))
-    assert wide is next(X for _, X in shard.pieces(np.float64))
-    assert np.shares_memory(raw.indices, wide.indices)
-    stored = shard._values._memory  # type: ignore[union-attr]
-    assert np.shares_memory(raw.indices, stored.indices)
-    assert np.shares_memory(raw.data, stored.data) == (scaling is IDENTITY)
-
-
-def test_dense_shards_have_no_sparse_rows(make: Make) -> None:
-    with pytest.raises(TypeError, match="`take`"):
-        make(BYTES, Y, by_rows(Y, P, 2)).shard(0, True).take_sparse(np.array([0]), np.float32)
-
-
 @pytest.mark.parametrize("X", [BYTES, SPARSE], ids=["uint8", "sparse"])
 def test_federation_file(make: Make, X: Any) -> None:
     scaling = SCALINGS["no shift"]
@@ -196,22 +135,6 @@ def test_federation_file(make: Make, X: Any) -> None:
     assert np.array_equal(test[1], Y[:9])
 
 
-def test_no_test_rows_and_no_names(make: Make) -> None:
-    federation = make(BYTES, Y, by_rows(Y, P, 3))
-    assert federation.test(np.float32) is None
-    assert federation.names() is None
-
-
-@pytest.mark.parametrize(("y", "stored"), [(Y, "u1"), (Y * 200, "<u2"), (Y / 2, "<f4"), (Y / 3, "<f8")])
-def test_types_on_disk_are_compact(make: Make, y: np.ndarray, stored: str) -> None:
-    federation = make(BYTES, y, by_rows(y, P, 2))
-    with h5py.File(federation.file_of(1)) as file:
-        assert file["y"].dtype == stored
-        assert file["X"].dtype == np.uint8
-        assert federation.nbytes[1] == 30 * P + 30 * np.dtype(stored).itemsize
-    assert np.array_equal(federation.shard(0, True).y, y[federation.shard(0, True).rows])
-
-
 def test_streaming_needs_memory_for_a_batch_only(make: Make) -> None:
     X = np.zeros((20000, 200), np.float32)
     shard = make(X, np.zeros(len(X), dtype=np.int64), by_rows(np.zeros(len(X), dtype=int), 200, 1)).shard(0, False)
@@ -224,38 +147,9 @@ def test_streaming_needs_memory_for_a_batch_only(make: Make) -> None:
     assert peak < 4 * 100 * 200 * 4  # a few batches; the shard has 200
 
 
-def test_few_files_are_open(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.extent.MOST_OPEN", 2)
-    federation = make(BYTES, Y, by_rows(Y, P, 5))
-    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else pytest.skip("no /proc here")
-    shards = [federation.shard(client, False) for client in range(5)]
-    out = np.empty((12, P))
-    for shard in shards * 2:
-        shard.take(np.arange(12), out)
-        assert np.array_equal(out, BYTES[shard.rows])
-        assert len(os.listdir("/proc/self/fd")) <= before + 2
-    del federation, shards, shard
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_clients_share_their_groups_of_rows_and_columns(make: Make) -> None:
-    federation = make(BYTES, Y, by_grid(Y, P, (2, 2)))
-    shards = [federation.shard(client, True) for client in range(4)]
-    assert shards[0].rows is shards[1].rows is not shards[2].rows
-    assert shards[0].columns is shards[2].columns is not shards[1].columns
-
-
 def test_the_same_data_have_the_same_checksums(make: Make) -> None:
     first = make(BYTES, Y, by_rows(Y, P, 3)).checksums
     assert make(BYTES, Y, by_rows(Y, P, 3), chunks=4).checksums == first
-
-
-def test_writing_leaves_nothing_of_an_earlier_federation(make: Make) -> None:
-    make(BYTES, Y, by_rows(Y, P, 6))
-    federation = make(BYTES, Y, by_rows(Y, P, 2))
-    names = sorted(path.name for path in federation.path.iterdir())
-    assert names == ["federation.h5", "federation.sha256", "shard-00000.h5", "shard-00001.h5"]
 
 
 def test_interrupted_writing_does_not_look_complete(make: Make, tmp_path: Path) -> None:
@@ -360,24 +254,6 @@ def test_the_checksum_of_data_tells_them_from_others_wherever_they_lie(
     assert len({before, *(make(*one).sha256 for one in others)}) == 7
 
 
-def test_shard_verifies_its_own_file(make: Make) -> None:
-    federation = make(BYTES, Y, by_rows(Y, P, 3))
-    shards = [federation.shard(client, False) for client in range(3)]
-    flip(federation.file_of(1))
-    shards[0].verify()
-    with pytest.raises(DataError, match=r"shard-00001.h5: SHA-256"):
-        shards[1].verify()
-
-
-def test_shard_of_another_federation(make: Make) -> None:
-    federation = make(BYTES, Y, by_rows(Y, P, 3))
-    other = federation.file_of(1).read_bytes()
-    make(BYTES[:59], Y[:59], by_rows(Y[:59], P, 3))
-    federation.file_of(1).write_bytes(other)
-    with pytest.raises(DataError, match=r"shard-00001.h5: (\d+ bytes, \d+ were written for client 1|SHA-256)"):
-        open_federation(federation.path, verify=True)
-
-
 @pytest.mark.parametrize("X", [BYTES, SPARSE], ids=["uint8", "sparse"])
 def test_file_cut_off_while_it_is_read(make: Make, X: Any) -> None:
     federation = make(X, Y, by_rows(Y, P, 1))
@@ -385,10 +261,3 @@ def test_file_cut_off_while_it_is_read(make: Make, X: Any) -> None:
     os.truncate(federation.file_of(0), 100)
     with pytest.raises(DataError, match=r"shard-00000.h5: ends at byte .*make the data again"):
         shard.take(np.arange(S), np.empty((S, P)))
-
-
-def test_file_removed_before_it_is_read(make: Make) -> None:
-    federation = make(BYTES, Y, by_rows(Y, P, 1))
-    federation.file_of(0).unlink()
-    with pytest.raises(DataError, match=r"shard-00000.h5: cannot be opened"):
-        federation.shard(0, False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import hmac
-import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import data
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.shards.sources import Tables
 from mpifed.shards.sources import tables as tables_module
 from mpifed.shards.store import open_federation
@@ -70,22 +69,6 @@ def test_tables_are_joined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         for rows, columns in [read.partition.of(client)] for row in rows for column in columns
     }  # fmt: skip
     assert held == set(cells)
-
-
-def test_order_depends_on_the_key(folder: Path) -> None:
-    def first(key: bytes | None) -> list[float]:
-        if key:
-            (folder.parent / "key").write_bytes(key)
-        source = Tables(folder, "person", "paid", folder.parent / "key" if key else None, missing="zero")
-        return next(source.read(0).chunks())[:, 0].tolist()  # type: ignore[no-any-return]
-
-    for name in ("north.csv", "south.csv"):
-        (folder / name).unlink()
-    (folder / "bank.csv").write_text("person,age,paid\n" + "".join(f"p{i},{i},{i % 2}\n" for i in range(50)))
-    assert first(KEY) == first(KEY)
-    assert first(KEY) != first(KEY[::-1])
-    assert first(None) != first(None)
-    assert sorted(first(None)) == list(range(50))
 
 
 def make(folder: Path, *words: str) -> Path:
@@ -148,14 +131,6 @@ def test_test_rows_are_held_out(folder: Path) -> None:
     assert together[:, 3].tolist() == [0] * 60 + [100 * i + ord("d") for i in range(60, 90)]
 
 
-def test_cells_that_nobody_holds(folder: Path) -> None:
-    join(folder)
-    with pytest.raises(DataError, match=r"'(income|likes)' of sample '(eva|fay)' is in no file; .* all 4 such cells"):
-        make(folder)
-    with pytest.raises(UsageError, match="--scale standard: standard would shift columns"):
-        make(folder, "--missing", "zero", "--scale", "standard")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
@@ -176,35 +151,3 @@ def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
     (folder / name).write_text(text)
     with pytest.raises(DataError, match=words):
         make(folder, "--missing", "zero")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--split rows", "the files of tables set the partition"),
-        ("--clients 3", "the files of tables set the partition"),
-        ("--partition classes:1", "leave them out with --split columns, --map or tables"),
-    ],
-)
-def test_impossible_options(folder: Path, words: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make(folder, *words.split())
-
-
-def test_missing_options(folder: Path) -> None:
-    for words, message in (("--id person", "Missing option.*--label"), ("--label paid", "Missing option.*--id")):
-        done = CliRunner().invoke(data, ["tables", str(folder), *words.split(), "--out", "out"])
-        assert done.exit_code == 2
-        assert re.search(message, done.output), done.output
-
-
-def test_short_key_and_no_tables(folder: Path) -> None:
-    (folder.parent / "key").write_bytes(b"secret")
-    with pytest.raises(UsageError, match="6 bytes; expected 16 or more"):
-        make(folder)
-    with pytest.raises(DataError, match="key"):
-        Tables(folder, "person", "paid", folder / "nowhere").read(0)
-    with pytest.raises(DataError, match="expected a folder of CSV files"):
-        Tables(folder / "nowhere", "person", "paid").read(0)
-    with pytest.raises(DataError, match=r"no file \*.csv"):
-        Tables(folder.parent, "person", "paid").read(0)

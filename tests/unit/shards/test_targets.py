@@ -12,7 +12,7 @@ import pytest
 
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.record import of_vectors, vectors
+from mpifed.core.record import of_vectors
 from mpifed.shards import layout
 from mpifed.shards.hdf5 import content_sha256
 from mpifed.shards.prepare import Options, prepare
@@ -44,14 +44,6 @@ class Three(Source):
 
 def options(source: Source, out: Path, **more: Any) -> Options:
     return Options(**{"name": "three", "source": source, "split": "rows", "clients": 4, "out": out} | more)
-
-
-def test_vectors_are_elements() -> None:
-    packed = vectors(Y.reshape(5, 10, TARGETS))
-    assert packed.shape == (5, 10) and packed[2:4, 1].shape == (2,)
-    np.testing.assert_array_equal(of_vectors(packed), Y.reshape(5, 10, TARGETS))
-    np.testing.assert_array_equal(of_vectors(packed[3, [1, 4]]), Y.reshape(5, 10, TARGETS)[3, [1, 4]])
-    assert of_vectors(np.arange(4.0)).shape == (4, 1)
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -126,15 +118,3 @@ def test_damaged_attributes(tmp_path: Path, attribute: str, value: Any, message:
         federation = open_federation(tmp_path / "data")
         federation.test_shard()
         federation.shard(0, True)
-
-
-def test_the_shape_is_part_of_the_data(tmp_path: Path) -> None:
-    """Convolutions see another shape as other data: the digest says so."""
-
-    @dataclass(frozen=True)
-    class Flat(Three):
-        def read(self, seed: int) -> Dataset:
-            return Dataset(6, np.float32, Y, whole(X), (X[:5], Y[:5]), shape=(6,))
-
-    digests = {prepare(options(kind(), tmp_path / kind.__name__)).sha256 for kind in (Three, Flat)}
-    assert len(digests) == 2

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.shards.labels import encode
 from mpifed.shards.sources import CsvTable, Dataset, Svmlight
 
@@ -48,39 +48,6 @@ def test_svmlight(tmp_path: Path, suffix: str) -> None:
     assert labels.meaning == ("-1", "1")
 
 
-def test_svmlight_storage_goes_by_density(tmp_path: Path) -> None:
-    path = tmp_path / "a.svm"
-    path.write_bytes(LINES)
-    assert Svmlight(path).read(0).dtype == np.float32  # 6 of 9 values
-    assert Svmlight(path, dense=False).read(0).dtype is None
-    path.write_bytes(LINES + b"-1 90:1\n")
-    assert Svmlight(path).read(0).dtype is None
-    assert Svmlight(path, dense=True).read(0).dtype == np.float32
-
-
-def test_svmlight_regression(tmp_path: Path) -> None:
-    path = tmp_path / "a.svm"
-    path.write_bytes(b"0.5 1:1\n2 1:2\n")
-    labels = encode(Svmlight(path).read(0), "all")
-    assert (labels.y.tolist(), labels.meaning) == ([0.5, 2.0], ())
-    with pytest.raises(DataError, match=r"row 1 has the label 0.5, not a class; .*--task regression"):
-        Svmlight(path, task="classification").read(0)
-    path.write_bytes(b"1 1:1\n2 1:2\n")
-    assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
-
-
-def test_many_integers_may_be_classes_or_targets(tmp_path: Path) -> None:
-    """As the targets of scikit-learn's diabetes data, which are integers from 25 to 346."""
-    path = tmp_path / "a.svm"
-    path.write_text("".join(f"{k % 30} 1:{k}\n" for k in range(200)))
-    with pytest.raises(UsageError, match="30 different integers in 200 rows, classes or real targets; give --task"):
-        Svmlight(path).read(0)
-    assert len(encode(Svmlight(path, task="classification").read(0), "all").meaning) == 30
-    assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
-    path.write_text("".join(f"{k % 30} 1:{k}\n" for k in range(300)))
-    assert len(encode(Svmlight(path).read(0), "all").meaning) == 30
-
-
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -108,12 +75,6 @@ def test_cut_off_packed_text(tmp_path: Path, suffix: str, kind: Any, lines: byte
     path.write_bytes(PACKERS[suffix](lines * 1000)[:-9])
     with pytest.raises(DataError, match=f"a{suffix}: cannot be read to its end"):
         kind(path).read(0)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    for kind in (Svmlight, CsvTable):
-        with pytest.raises(DataError, match="nothing: no such file"):
-            kind(tmp_path / "nothing").read(0)
 
 
 def test_a9a(real_data: Path) -> None:
@@ -184,11 +145,3 @@ def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         CsvTable(path).read(0)
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("label", ["z", "2", "-3"])
-def test_csv_without_such_a_label(tmp_path: Path, label: str) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match=r"expected the names a, b or a number from -2 to 1"):
-        CsvTable(path, label=label).read(0)

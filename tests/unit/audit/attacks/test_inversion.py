@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,17 +37,6 @@ def test_small_batches_of_digits(case: str, batch: int) -> None:
         assert found.residual < 1e-5
 
 
-def test_eight_images_of_mnist(real_data: Path) -> None:
-    """784 pixels, most of them dark: what eight digits have in common does not hide them."""
-    images, labels = (
-        np.frombuffer(gzip.decompress((real_data / "mnist" / name).read_bytes()), np.uint8, offset=at)
-        for name, at in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8))
-    )
-    found, right = tried("mlp", 0.0, images.reshape(-1, 784)[:8] / 255, labels[:8].astype(int), starts=6)
-    assert found.claimed
-    assert right == 8
-
-
 @pytest.mark.parametrize("case", ["softmax", "one-vs-rest", "true-class-logistic", "softmax, bias"])
 def test_a_model_of_zeros_gives_the_sums_of_the_classes(case: str) -> None:
     """Those that occur once are rows, however many clients there are; of the others the sum is found."""
@@ -63,22 +50,6 @@ def test_a_model_of_zeros_gives_the_sums_of_the_classes(case: str) -> None:
     np.testing.assert_allclose(both, X[twice[0]] + X[twice[-1]], atol=1e-5)
 
 
-def test_more_samples_than_scores_are_not_found() -> None:
-    """Ten scores with one equation among them: rank nine, and forty samples."""
-    found, right = tried("softmax", 0.2, X[:40], Y[:40])
-    assert (found.claimed, right) == (False, 0)
-    assert found.rank == 9
-
-
-def test_the_wrong_size_is_not_claimed() -> None:
-    """The sum of ten clients taken for a batch of two."""
-    model = model_of("mlp", 64)
-    found = invert(objective_of("mlp"), model, mean_gradient("mlp", model, X[:10], Y[:10]), 2, starts=2)
-    assert not found.claimed
-    assert recovered(match_all(found.rows, X[:10])) == 0
-    assert found.rank == 10
-
-
 def test_noise_ends_it() -> None:
     model = model_of("mlp", 64)
     rng = np.random.default_rng(1)
@@ -88,15 +59,3 @@ def test_noise_ends_it() -> None:
     found = invert(objective_of("mlp"), model, seen, 2, starts=2)
     assert not found.claimed
     assert recovered(match_all(found.rows, X[:2])) == 0
-
-
-def test_without_signs_of_features_rays_are_no_start() -> None:
-    """Standardized features: matching alone, which finds two rows."""
-    rows = (X[:2] - X.mean(axis=0)) / (X.std(axis=0) + 0.1)
-    model = model_of("mlp", 64, away=0.1)
-    found = invert(
-        objective_of("mlp"), model, mean_gradient("mlp", model, rows, Y[:2]), 2, nonnegative=False, starts=12
-    )
-    assert found.method == "matching"
-    assert found.claimed
-    assert recovered(match_all(found.rows, rows)) == 2

@@ -42,46 +42,11 @@ def test_too_few_rounds_of_duals_give_no_row() -> None:
     assert np.linalg.norm(found.rows) < np.linalg.norm(ROWS)  # of least norm
 
 
-def test_duals_that_never_move_stay_unknown_and_the_others_do_not() -> None:
-    found = rows_from_duals(*duals(9, moving=8), FACTOR)
-    np.testing.assert_allclose(found.rows[:8], ROWS[:8], atol=1e-9)
-    assert found.determined[:8].all() and not found.determined[8:].any()
-    assert not found.rows[8:].any()
-
-
 def test_products_give_all_rows() -> None:
     w = RNG.standard_normal((P, P))
     found = rows_from_products(w, w @ ROWS.T)
     np.testing.assert_allclose(found.rows, ROWS, atol=1e-9)
     assert found.determined.all() and found.needed == P and (found.rank == P).all()
-
-
-def test_products_at_weights_of_zero_tell_nothing_of_those_features() -> None:
-    """Four rounds, two features whose weights stay zero, five that are needed."""
-    w = RNG.standard_normal((4, P))
-    w[:, [2, 5]] = 0
-    found = rows_from_products(w, w @ ROWS.T)
-    assert not found.determined.any() and (found.rank == 4).all()
-    w = np.concatenate([w, w[:1] + np.eye(P)[:1]])
-    found = rows_from_products(w, w @ ROWS.T)
-    seen = np.array([True, True, False, True, True, False, True])
-    assert (found.determined == seen).all()
-    np.testing.assert_allclose(found.rows[:, seen], ROWS[:, seen], atol=1e-9)
-    np.testing.assert_allclose(found.rows[:, ~seen], 0, atol=1e-12)
-
-
-def test_products_of_absent_samples() -> None:
-    """NaN in rounds without them: sample 0 was there often enough, sample 1 was not, sample 2 never."""
-    w = RNG.standard_normal((P + 2, P))
-    products = w @ ROWS.T
-    products[:2, 0] = np.nan
-    products[:3, 1] = np.nan
-    products[:, 2] = np.nan
-    found = rows_from_products(w, products)
-    assert found.rank[:3].tolist() == [P, P - 1, 0]
-    np.testing.assert_allclose(found.rows[[0, *range(3, S)]], ROWS[[0, *range(3, S)]], atol=1e-9)
-    assert found.determined[0].all() and not found.determined[1:3].any()
-    assert np.isfinite(found.residual)
 
 
 def test_scores_of_several_rounds() -> None:
