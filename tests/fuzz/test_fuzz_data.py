@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import hashlib
 import lzma
 import shutil
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.shards import sources
-from mpifed.shards.sources import mnist
 
 pytestmark = pytest.mark.long
 
@@ -88,26 +86,6 @@ def test_strange_svmlight(
     make(tmp_path, "svmlight", own, *other, *dense.split(), "--split", *split.split())
 
 
-COLUMNS = st.one_of(
-    st.integers(0, 30),
-    st.sampled_from([2**16, 2**20, 2**24 - 2, 2**24, 2**27, 2**31 - 2, 2**31 - 1, 2**31, 2**63, 10**30]),
-)
-
-
-@given(
-    columns=st.lists(st.lists(COLUMNS, min_size=1, max_size=4, unique=True).map(sorted), min_size=2, max_size=5),
-    labels=st.lists(st.integers(-(2**63), 2**63), min_size=5, max_size=5),
-    dense=st.sampled_from(["", "--dense", "--sparse"]), split=SPLITS,
-)  # fmt: skip
-@examples(8)
-def test_columns_of_svmlight(
-    tmp_path: Path, columns: list[list[int]], labels: list[int], dense: str, split: str
-) -> None:
-    rows = ([str(label), *(f"{at}:1" for at in row)] for label, row in zip(labels, columns, strict=False))
-    path = written(tmp_path / "a.svm", lines(rows, " "))
-    make(tmp_path, "svmlight", path, *dense.split(), "--split", *split.split())
-
-
 @given(seed=seeds, which=st.sampled_from(list(TABLES)), more=BY_TABLE)
 @examples(8)
 def test_damaged_tables(tmp_path: Path, seed: int, which: str, more: str) -> None:
@@ -115,48 +93,6 @@ def test_damaged_tables(tmp_path: Path, seed: int, which: str, more: str) -> Non
     for name, content in TABLES.items():
         written(tmp_path / "clients" / name, mutated(content, seed) if name == which else content)
     make(tmp_path, "tables", tmp_path / "clients", "--id", "id", "--label", "label", *more.split())
-
-
-@given(
-    changes=st.lists(st.tuples(st.sampled_from(list(TABLES)), st.integers(0, 3), st.integers(0, 2), WORDS), max_size=2),
-    file=st.sampled_from(["x.csv", "x\n.csv", "\x1b[31m.csv", "é.csv", "x.csv.gz", "x" * 250 + ".csv"]), more=BY_TABLE,
-)  # fmt: skip
-@examples(8)
-def test_strange_tables(tmp_path: Path, changes: list[tuple[str, int, int, str]], file: str, more: str) -> None:
-    shutil.rmtree(tmp_path / "clients", ignore_errors=True)
-    for name, content in TABLES.items():
-        table = [line.split(",") for line in content.decode().split()]
-        table = changed(table, [cell for which, *cell in changes if which == name])
-        packed = gzip.compress if file.endswith(".gz") and name == "a.csv" else bytes
-        written(tmp_path / "clients" / (file if name == "a.csv" else name), packed(lines(table)))
-    make(tmp_path, "tables", tmp_path / "clients", "--id", "id", "--label", "label", *more.split())
-
-
-@given(
-    seed=seeds, which=st.sampled_from(list(mnist.FILES)), packed=st.booleans(), good=st.booleans(),
-    shape=st.one_of(st.none(), st.lists(st.sampled_from([0, 1, 3, 28, 2**16, 2**31, 2**32 - 1]), max_size=4)),
-)  # fmt: skip
-@examples(8)
-def test_damaged_idx(tmp_path: Path, seed: int, which: str, packed: bool, good: bool, shape: list[int] | None) -> None:
-    """MNIST of a few images, whose checksums are known, one file damaged or with another header."""
-    folder, known = tmp_path / "mnist", {}
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, (full, _) in mnist.FILES.items():
-        form = (7, *full[1:])
-        values = np.random.default_rng(1).integers(0, 255 if len(form) > 1 else 3, form).astype(np.uint8)
-        content = idx(form) + values.tobytes()
-        known[name] = form, hashlib.md5(content, usedforsecurity=False).hexdigest()
-        if name == which and shape is not None:
-            content = idx(tuple(shape)) + values.tobytes()
-        elif name == which and not good:
-            content = mutated(content, seed)
-        pack = gzip.compress if packed else bytes
-        written(folder / f"{name}{'.gz' if packed else ''}", pack(content))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mnist, "FILES", known)
-        end = make(tmp_path, "mnist", folder, "--split", "rows", "--clients", 2)
-    if good and shape is None:
-        assert end.code == 0, end
 
 
 def idx(shape: tuple[int, ...]) -> bytes:

@@ -13,13 +13,11 @@ from rounds import rounds_of
 from scipy.optimize import minimize
 
 from mpifed.algorithms.bundle import PARTS, Planes, with_plane
-from mpifed.core.errors import UsageError
 from mpifed.maths.simplex import least_on_simplex
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone, Job
 
 PENALTY = 1e-2
-SOFTMAX = {"name": "softmax", "bias": False, "l2": 1e-2}
 
 
 def job_of(folder: Path, rounds: int, loss: str = "hinge", penalty: float = PENALTY, **algorithm: Any) -> Job:
@@ -102,24 +100,6 @@ def test_the_optimum(shared_path: Path) -> None:
     assert last.columns["duality_gap"] < 1e-6
 
 
-@pytest.mark.parametrize("loss", ["squared-hinge", "logistic"])
-def test_smooth_losses(shared_path: Path, loss: str) -> None:
-    folder = grid(shared_path, "1x4")
-    X, t = together(folder)
-
-    def P(w: Any) -> float:
-        m = t * (X @ w)
-        each = np.maximum(0, 1 - m) ** 2 if loss == "squared-hinge" else np.logaddexp(0, -m)
-        return float(PENALTY * w @ w + each.mean())
-
-    found = minimize(P, np.zeros(64), method="L-BFGS-B", options={"ftol": 1e-13, "maxfun": 10**5})
-    least = float(found.fun)  # to 1e-7, without its gradient
-
-    (*_, last) = rounds_of(job_of(folder, 50, loss), measured=50)
-    assert last.columns["dual"] <= least
-    assert last.columns["objective"] == pytest.approx(least, rel=1e-5 if loss == "squared-hinge" else 1e-3)
-
-
 def test_least_squares(shared_path: Path) -> None:
     """Ridge regression, whose optimum has a formula."""
     folder = make_data(
@@ -138,30 +118,6 @@ def test_least_squares(shared_path: Path) -> None:
     assert last.columns["objective"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_whole_rows_need_one_exchange_less(shared_path: Path) -> None:
-    def made(how: str, *size: Any) -> Path:
-        return make_data(
-            shared_path / f"whole-{how}", "digits", "--split", how, *size, "--labels", "even-odd", "--scale",
-            "unit-rows", "--test-fraction", "0.9", "--seed", 4,
-        )  # fmt: skip
-
-    rows, one = job_of(made("rows", "--clients", 3), 8), job_of(made("grid", "--grid", "3x1"), 8)
-    assert [e.name for e in prepare(rows, Alone()).algorithm.exchanges] == ["search", "planes"]
-    (*_, found), (*_, expected) = rounds_of(rows, measured=0), rounds_of(one, measured=0)
-    np.testing.assert_allclose(found.w, expected.w, rtol=0, atol=1e-10)
-
-
-def test_refusals(shared_path: Path) -> None:
-    folder = grid(shared_path, "2x3")
-    with pytest.raises(UsageError, match="needs all 6 clients"):
-        prepare(
-            task(folder, {"name": "bundle"}, aggregation={"security": "plain"}, participation={"clients_per_round": 2}),
-            Alone(),
-        )
-    with pytest.raises(UsageError, match="no dual problem"):
-        prepare(task(folder, {"name": "bundle"}, aggregation={"security": "plain"}, model=SOFTMAX), Alone())
-
-
 # --- its pieces ------------------------------------------------------------------------------------------------------
 
 
@@ -177,12 +133,6 @@ def test_weights_on_the_simplex(K: int, rank: int) -> None:
         assert beta.min() >= 0
         assert beta.sum() == pytest.approx(1, abs=1e-12)
         assert beta @ slope - slope.min() <= 1e-9 * max(1, abs(slope).max())
-
-
-def test_planes_that_are_alike() -> None:
-    V = np.ones((5, 3))
-    beta = least_on_simplex(V @ V.T, np.array([0.0, 1.0, 1.0, 1.0, 0.0]), np.eye(5)[0])
-    assert beta[[0, 4]].max() <= 1e-9
 
 
 def test_a_full_bundle_keeps_its_bound() -> None:

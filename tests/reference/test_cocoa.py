@@ -19,9 +19,7 @@ from sklearn.svm import LinearSVC
 from whole_runs import run
 
 import mpifed.algorithms.cocoa
-from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
-from mpifed.run.setup import prepare
 from mpifed.testing import Alone
 
 COCOA = {"name": "cocoa"}
@@ -172,24 +170,3 @@ def test_it_nears_the_optimum_and_the_dual_never_falls(
         assert row["dual"] <= best * (1 + 1e-9)  # scikit-learn's tolerance
         assert row["objective"] >= best * (1 - 1e-7)
         assert row["duality_gap"] == pytest.approx(row["objective"] - row["dual"], abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": {"name": "softmax", "bias": False, "l2": 0.1}}, "no dual problem"),
-        ({"model": {"name": "hinge", "bias": False}}, "needs l2 above 0"),
-        ({"algorithm": {"name": "cocoa", "gamma": 1.5}}, "gamma"),
-    ],
-)
-def test_what_does_not_fit(unequal: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        prepare(task(unequal, changes.pop("algorithm", COCOA), **changes), Alone())
-
-
-def test_columns_do_not_fit(shared_path: Path) -> None:
-    folder = make_data(
-        shared_path / "cocoa-columns", "digits", "--split", "columns", "--clients", 2, "--labels", "even-odd",
-    )  # fmt: skip
-    with pytest.raises(UsageError, match="split by rows"):
-        prepare(task(folder, COCOA), Alone())

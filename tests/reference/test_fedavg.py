@@ -14,8 +14,6 @@ from paper import make_data, step_size
 from records import flat
 from whole_runs import run
 
-from mpifed import FedAvg
-from mpifed.core.errors import UsageError
 from mpifed.core.exchange import play
 from mpifed.core.round import Round
 from mpifed.run.setup import prepare
@@ -54,11 +52,6 @@ def network_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list[Any]:
         total[1] = total[1] + np.outer(z * g, q) / len(y)
         total[0] = total[0] + np.outer(x, (second @ q) * slope) / len(y)
     return total
-
-
-def least_squares_gradient(w: list[Any], X: Any, y: Any, penalty: float) -> list[Any]:
-    residual = X @ w[0][:, 0] - y
-    return [X.T @ residual[:, None] / len(y) + 2 * penalty * w[0]]
 
 
 def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_round: int | None = None) -> list[Any]:
@@ -151,17 +144,6 @@ def test_answers_a_few_at_a_time_sum_to_the_same_bits(
     assert models[0] == models[1]
 
 
-def test_a_variant_s_own_answer_is_what_is_summed(skewed: Path) -> None:
-    class Nothing(FedAvg):
-        def answer(self, *arguments: Any) -> Any:
-            raise NotImplementedError
-
-    algorithm = prepare(job(skewed, {"batch_size": 4}), Alone()).algorithm
-    settings = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
-    assert algorithm.exchanges[0].in_turn is not None
-    assert Nothing(**settings).exchanges[0].in_turn is None
-
-
 def test_local_steps_with_l1(skewed: Path, tmp_path: Path) -> None:
     task = job(skewed, {"batch_size": 4, "local_steps": 3}, regularizer={"name": "l1", "weight": 0.01})
     model = run(task, Alone(), tmp_path / "run").model
@@ -175,13 +157,6 @@ def test_local_epochs(skewed: Path, tmp_path: Path, epochs: int, batch: int) -> 
     """Shards of different sizes, so that the last minibatch of a pass is smaller; or a whole shard at once."""
     task = job(skewed, {"batch_size": batch, "local_epochs": epochs}, rounds=2, data={"path": str(skewed), "block": 3})
     close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 1, epochs))
-
-
-def test_more_steps_than_a_pass(skewed: Path, tmp_path: Path) -> None:
-    """The rows begin anew when the shard is used up."""
-    smallest = int(open_federation(skewed).counts.min())
-    task = job(skewed, {"batch_size": smallest // 2 + 1, "local_steps": 5}, rounds=2)
-    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 5))
 
 
 @pytest.mark.parametrize(("steps", "arithmetic"), [(1, "exact"), (1, "exact-blocks"), (3, "exact")])
@@ -206,40 +181,6 @@ def test_momentum(skewed: Path, tmp_path: Path, work: dict[str, int], per_round:
     close(run(task, Alone(), tmp_path / "run").model, expected)
 
 
-def test_momentum_goes_on_from_a_checkpoint(skewed: Path, tmp_path: Path) -> None:
-    algorithm = {"batch_size": 4, "local_steps": 2, "server_optimizer": {"momentum": 0.8}}
-    whole = run(job(skewed, algorithm), Alone(), tmp_path / "whole").model
-    run(job(skewed, algorithm, rounds=2), Alone(), tmp_path / "run")
-    again = run(job(skewed, algorithm), Alone(), tmp_path / "run", resume=True).model
-    assert (again.first == whole.first).all()
-    assert (again.head.second == whole.head.second).all()
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        {},
-        {"server_optimizer": {"momentum": 0.0}},
-        {"server_optimizer": {"momentum": 0}},
-        {"server_optimizer": {"momentum": 0.5}},
-    ],
-    ids=str,
-)
-def test_the_server_keeps_a_velocity_only_with_momentum(skewed: Path, algorithm: dict[str, float]) -> None:
-    """Without, a round adds the mean change to the model, and to nothing else."""
-    ready = prepare(job(skewed, {"batch_size": 4, **algorithm}, compute={"dtype": "float32"}), Alone())
-    now, everybody = Round(0, SEED, np.ones(11, dtype=bool)), ready.aggregator
-    (exchange,) = ready.algorithm.exchanges
-    _, total = everybody.tally(exchange, ready.clients, exchange.ask(ready.server, now), now)
-    server = exchange.absorb(ready.server, total, now)
-    if algorithm.get("server_optimizer", {}).get("momentum"):
-        assert (server.velocity.first == total.value.first / np.float32(total.weight)).all()
-    else:
-        assert server.velocity == ready.server.velocity == ()
-    assert server.model.first.dtype == np.float32
-    assert (server.model.first == ready.server.model.first + total.value.first / np.float32(total.weight)).all()
-
-
 @pytest.fixture(scope="module")
 def one_client(tmp_path_factory: Any) -> Path:
     """All rows of a regression at one client."""
@@ -261,26 +202,6 @@ def test_momentum_of_one_client_with_all_rows_is_heavy_ball(
     close(run(task, Alone(), tmp_path / "run").model, [now[:, None]])
 
 
-def test_momentum_at_a_constant_step_is_momentum_sgd(one_client: Path, tmp_path: Path) -> None:
-    """u = momentum u + gradient, w = w - step u; and on a quadratic in closed form, in the basis of its Hessian."""
-    task = heavy_ball_job(one_client, 0.3, rounds=25)
-    X, y = rows_of(open_federation(one_client))[0]
-    hessian = X.T @ X / len(y) + 2 * 1e-2 * np.eye(5)
-    best = np.linalg.solve(hessian, X.T @ y / len(y))
-    w = start = prepare(task, Alone()).server.model.first[:, 0]
-    u = np.zeros(5)
-    for _ in range(25):
-        u = 0.7 * u + hessian @ (w - best)
-        w = w - 0.3 * u
-    curvatures, basis = np.linalg.eigh(hessian)
-    errors = []
-    for curvature, error in zip(curvatures, basis.T @ (start - best), strict=True):
-        both = np.array([[1 + 0.7 - 0.3 * curvature, -0.7], [1, 0]])  # (e_t, e_{t-1}) -> (e_{t+1}, e_t)
-        errors.append((np.linalg.matrix_power(both, 25) @ [error, error])[0])
-    np.testing.assert_allclose(w, best + basis @ errors, rtol=0, atol=1e-12)
-    close(run(task, Alone(), tmp_path / "run").model, [w[:, None]])
-
-
 def heavy_ball_job(folder: Path, step: float | dict[str, float], rounds: int) -> Job:
     objective = {"name": "least-squares", "bias": False, "l2": 1e-2}
     return job(
@@ -289,72 +210,6 @@ def heavy_ball_job(folder: Path, step: float | dict[str, float], rounds: int) ->
         model=objective,
         rounds=rounds,
     )
-
-
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, 1.5])
-def test_momentum_is_below_one(skewed: Path, momentum: float) -> None:
-    with pytest.raises(UsageError, match=r"\[server_optimizer\] momentum"):
-        job(skewed, {"batch_size": 4, "server_optimizer": {"momentum": momentum}})
-
-
-def test_least_squares(regression: Path, tmp_path: Path) -> None:
-    objective = {"name": "least-squares", "bias": False, "l2": 1e-2}
-    task = job(regression, {"batch_size": 3, "local_steps": 4}, model=objective)
-    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, least_squares_gradient, 4))
-
-
-def test_one_step_is_the_default(skewed: Path, tmp_path: Path) -> None:
-    one = run(job(skewed, {"batch_size": 4}), Alone(), tmp_path / "default").model
-    two = run(job(skewed, {"batch_size": 4, "local_steps": 1}), Alone(), tmp_path / "one").model
-    assert (one.first == two.first).all()
-    assert (one.head.second == two.head.second).all()
-
-
-@pytest.mark.parametrize("numbers", ["exact", "float"])
-@pytest.mark.parametrize("algorithm", [{"local_steps": 1}, {"local_epochs": 1}])
-def test_one_step_on_whole_shards_is_a_gradient_step_on_all_rows(
-    skewed: Path, tmp_path: Path, numbers: str, algorithm: dict[str, int]
-) -> None:
-    """However the rows are dealt out; by epochs, since shards differ in size and a step takes equally many rows."""
-    federation = open_federation(skewed)
-    data = rows_of(federation)
-    if "local_steps" in algorithm:
-        counts = federation.counts
-        algorithm = {**algorithm, "batch_size": int(counts.min())}
-        task = job(skewed, algorithm, rounds=1, aggregation={"arithmetic": numbers})
-        now = Round(0, SEED, np.ones(len(data), dtype=bool))
-        drawn = [
-            now.draw("minibatch", np.array([i]), np.array([len(y)]), algorithm["batch_size"])[0]
-            for i, (_, y) in enumerate(data)
-        ]
-    else:
-        algorithm = {**algorithm, "batch_size": int(federation.counts.max())}
-        task = job(skewed, algorithm, rounds=1, aggregation={"arithmetic": numbers})
-        drawn = [np.arange(len(y)) for _, y in data]
-    start = prepare(task, Alone()).server.model
-    w = [start.first, *start.head]
-    total, expected = federation.counts.sum(), [np.zeros_like(v) for v in w]
-    for (X, y), rows in zip(data, drawn, strict=True):
-        part = network_gradient(w, X[rows], y[rows], task.model["l2"])
-        expected = [e + len(y) / total * g for e, g in zip(expected, part, strict=True)]
-    close(
-        run(task, Alone(), tmp_path / "run").model, [v - STEP["initial"] * g for v, g in zip(w, expected, strict=True)]
-    )
-
-
-def test_it_finds_the_least_squares_optimum(regression: Path, tmp_path: Path) -> None:
-    federation = open_federation(regression)
-    data = rows_of(federation)
-    X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
-    best = np.linalg.lstsq(X, y, rcond=None)[0]
-    task = job(
-        regression, {"batch_size": 1000, "local_epochs": 1, "client_optimizer": {"learning_rate": 0.6}}, rounds=100,
-        model={"name": "least-squares", "bias": False},
-        record={"evaluate_every": 100, "checkpoint_every": 0},
-    )  # fmt: skip
-    result = run(task, Alone(), tmp_path / "run")
-    np.testing.assert_allclose(result.model.first[:, 0], best, rtol=0, atol=1e-8)
-    assert result.columns["train_loss"] == pytest.approx(float(((X @ best - y) ** 2).mean() / 2), rel=1e-8)
 
 
 def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regression: Path, tmp_path: Path) -> None:

@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 from lengths import covering
 from loops import PRIVATE, gradient_of, local_job, minibatches, present, rows_of, start_of
-from paper import make_data, model_flat, step_size
+from paper import make_data, step_size
 from product import played
 from records import flat
 from whole_runs import run
 
-from mpifed.core.errors import UsageError
-from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
@@ -105,12 +103,6 @@ def test_the_loop(skewed: Path, rule: str, steps: int, start: str, per_round: in
     same(local_job(skewed, fedpdm(local_rule=rule, local_steps=steps, start=start), participation=participation))
 
 
-@pytest.mark.parametrize("start", ["server", "own"])
-def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path, start: str) -> None:
-    algorithm = fedpdm(local_steps=2, start=start, batch_size=160)
-    same(local_job(skewed, algorithm, data={"path": str(skewed), "block": 4}, rounds=2))
-
-
 @pytest.mark.parametrize("block", [1, 3])
 @pytest.mark.parametrize("start", ["server", "own"])
 def test_the_stopping_rule(skewed: Path, start: str, block: int) -> None:
@@ -151,16 +143,6 @@ def test_clipped(skewed: Path, algorithm: dict[str, Any], tables: dict[str, Any]
     same(local_job(skewed, fedpdm(local_steps=3, **algorithm), model=objective, **tables))
 
 
-def test_exact_sums(skewed: Path) -> None:
-    """Uploads are rounded to multiples of 2^-38 = 4e-12, once a client and round."""
-    same(local_job(skewed, fedpdm(local_steps=2), aggregation={"arithmetic": "exact"}), atol=1e-10)
-
-
-def test_least_squares(regression: Path) -> None:
-    objective = {"name": "least-squares", "bias": False, "l2": 1e-2}
-    same(local_job(regression, fedpdm(local_steps=4, batch_size=3), model=objective, regularizer=L1), outputs=1)
-
-
 @pytest.mark.parametrize("start", ["server", "own"])
 def test_old_models_are_read_where_steps_start_there(skewed: Path, start: str) -> None:
     """Otherwise nobody copies them."""
@@ -171,30 +153,6 @@ def test_old_models_are_read_where_steps_start_there(skewed: Path, start: str) -
     lacking = clients._replace(**dict.fromkeys(exchange.unread, ()))
     outcomes = [exchange.answer(given, question, block, now) for given in (clients, lacking)]
     assert len({b"".join(flat(record).tobytes() for record in outcome) for outcome in outcomes}) == 1
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("steps", [1, 2, 5])
-def test_upload_and_dual_are_linear_in_the_gradients(skewed: Path, steps: int, rule: str) -> None:
-    """With S = sum a^(Q-1-r) g_r: y = x_0 - 2 eta S + (1 - 2a^Q) lambda/rho, lambda+ = a^Q lambda + rho eta S."""
-    task = local_job(skewed, fedpdm(local_rule=rule, local_steps=steps), model={"name": "softmax", "bias": False})
-    at, (X, y) = prepare(task, Alone()), rows_of(skewed)[0]
-    rng, now = np.random.default_rng(1), Round(2, task.seed, np.ones(11, dtype=bool))
-    x_0, lam = rng.normal(size=(2, 640)) / 4
-    clients = map_leaves(lambda leaf: lam.reshape(leaf.shape), at.clients[0])
-    server = at.server._replace(model=at.server.model._replace(first=x_0.reshape(64, 10)), steps=np.int64(2))
-    (exchange,) = at.algorithm.exchanges
-    clients, sent = exchange.answer(clients, exchange.ask(server, now), at.aggregator.blocks[0], now)
-
-    eta = step_size(RULES[rule], 3)
-    eta = {"prox": 1 / (RHO + 1 / eta), "fedpd": eta / RHO, "paper": eta}[rule]
-    a, v, S, gradient = 1 - eta * RHO, x_0, 0.0, gradient_of(task, CLASSES)
-    for batch in minibatches(task, 0, len(y), 3):
-        g = gradient(v, X[batch], y[batch])
-        S, v = a * S + g, v - eta * (g - lam + RHO * (v - x_0))
-    uploaded = x_0 + model_flat(sent.value) / sent.weight
-    np.testing.assert_allclose(uploaded, x_0 - 2 * eta * S + (1 - 2 * a**steps) * lam / RHO, **EXACT)
-    np.testing.assert_allclose(model_flat(clients.dual), a**steps * lam + RHO * eta * S, **EXACT)
 
 
 # --- FedAvg ----------------------------------------------------------------------------------------------------------
@@ -261,22 +219,6 @@ def test_full_batches_find_the_lasso(equal: Path, tmp_path: Path, gamma: float) 
     assert (found == 0).any() == (gamma > 0)
 
 
-@pytest.mark.long
-def test_full_batches_find_a_stationary_point_of_a_function_that_is_not_convex(classes: Path, tmp_path: Path) -> None:
-    """One-vs-rest with the penalty of (25), beta = 0.05, and l1: the model ends with real zeros."""
-    objective = {"name": "one-vs-rest", "bias": False, "nonconvex_penalty": 0.05}
-    tables = {"model": objective, "regularizer": {"name": "l1", "weight": 0.02}}
-    result = to_the_end(classes, tmp_path / "run", 600, 60, **tables)
-    assert result.columns["optimality"] < 1e-10
-    zeros = result.model.first == 0
-    assert 0 < zeros.sum() < zeros.size
-
-
-def test_minibatches_with_l1_end_with_real_zeros(skewed: Path) -> None:
-    model = played(local_job(skewed, fedpdm(local_steps=2), regularizer=L1, rounds=20)).model[:640]
-    assert 200 < (model == 0).sum() < 640
-
-
 @pytest.mark.parametrize("tables", [{}, {"regularizer": L1}], ids=["smooth", "l1"])
 def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     """(21) of the Lagrangian sum over i of N_i/N L_i + h, with the prox-gradient map where h is not smooth."""
@@ -303,31 +245,3 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("rule", "most"), [("paper", 1.0), ("fedpd", 2.0)])  # eta rho < 2, and eta < 2
-def test_steps_that_diverge_are_refused(skewed: Path, rule: str, most: float) -> None:
-    prepare(
-        local_job(
-            skewed,
-            fedpdm(local_rule=rule, client_optimizer={"learning_rate": 0.99 * most}),
-            model={"name": "softmax", "bias": False},
-        ),
-        Alone(),
-    )
-    with pytest.raises(UsageError, match=r"a local step multiplies x - x_0 by -1"):
-        prepare(
-            local_job(
-                skewed,
-                fedpdm(local_rule=rule, client_optimizer={"learning_rate": most}),
-                model={"name": "softmax", "bias": False},
-            ),
-            Alone(),
-        )
-
-
-def test_prox_steps_are_stable_whatever_their_size(skewed: Path) -> None:
-    model = played(
-        local_job(skewed, fedpdm(client_optimizer={"learning_rate": 1e9}, local_steps=3, rho=20.0), rounds=20)
-    ).model
-    assert np.abs(model).max() < 10

@@ -187,19 +187,6 @@ def test_a_factor_changes_costs_and_no_model(scaled: str, classes: Path, tmp_pat
 # --- limits that contradict each other, and what is refused ----------------------------------------------------------
 
 
-@pytest.mark.long
-def test_limits_that_contradict_each_other_leave_finite_costs(classes: Path, tmp_path: Path) -> None:
-    task = job(
-        classes, {"name": "ssca", "batch_size": 60, "rho": [0.9], "gamma": [0.5], "tau": 0.5},
-        {"name": "softmax", "bias": False}, 1000, minimize={"name": "norm"},
-        constraint=[{"name": "loss", "classes": [k], "limit": 0.01} for k in range(3)],
-    )  # fmt: skip
-    result = play(task, tmp_path / "run")
-    costs = np.array([result.columns[f"slack_cost_{m}"] for m in (1, 2, 3)])
-    assert (costs > 1e4).all() and (costs <= 1e6 / 0.5).all()  # the bound, tau_0 = 1
-    assert np.isfinite(result.model.first).all()
-
-
 def test_local_steps_send_no_values_for_margins(classes: Path) -> None:
     from mpifed.run.setup import prepare
     from mpifed.testing import Alone

@@ -181,21 +181,6 @@ def exchanges(job: Job) -> Any:
     return prepare(job, Alone()).algorithm.exchanges
 
 
-def test_exchanges_of_a_round(shared_path: Path) -> None:
-    """Section 3.1, and one less where all holders of a sample compute the same step and nobody sends it."""
-    folder, rows = grid(shared_path, "2x3"), split(shared_path, "rows")
-
-    def names(data: Path, **algorithm: Any) -> list[str]:
-        return [one.name for one in exchanges(job_of(data, rule="damped", **algorithm))]
-
-    assert names(folder) == ["products", "duals", "primal"]
-    assert names(folder, senders="none") == ["products", "primal"]
-    assert names(rows) == ["duals", "primal"]
-    assert names(rows, senders="none") == ["primal"]
-    back = ["return-duals", "return-primal"]
-    assert names(folder, participation={"clients_per_round": 3}) == [*back, "products", "duals", "primal"]
-
-
 @pytest.mark.parametrize("rule", ["paper", "damped", "theory", "line-search", "accelerated"])
 def test_nobody_needs_to_send_steps(shared_path: Path, rule: str) -> None:
     folder = overlapping(shared_path)
@@ -268,19 +253,6 @@ def test_power_iteration_and_what_follows_from_it(shared_path: Path) -> None:
     count = int(max(2.0, 4 * lam * data.N) * data.N / float(found[-1].server.sigma))
     assert 1 < count < data.N
     np.testing.assert_allclose([one.w for one in found], plain_loop(job, data, count)[0], **CLOSE)
-
-
-def test_the_mean_of_the_course(shared_path: Path) -> None:
-    """Weights (t + 1) ... (t + 7): those of w_t grow as t^8."""
-    folder = grid(shared_path, "2x3")
-    plain, mean = (
-        rounds_of(job_of(folder, rounds=7, **RULES["paper"], returns=which), measured=0) for which in ("last", "mean")
-    )
-    expected = np.zeros(64)
-    for t, one in enumerate(plain, 1):
-        expected = expected * (1 - 9 / (t + 8)) + one.w * 9 / (t + 8)  # Shamir, Zhang (ICML 2013)
-    np.testing.assert_allclose(mean[-1].model, expected, **CLOSE)
-    np.testing.assert_array_equal(mean[-1].w, plain[-1].w)
 
 
 def optimum(loss: str, data: Data) -> float:

@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loops import played
-from own_columns import PENALTY, SGD, cells, close, descended, grid, overlapping, task, who
-from whole_runs import run
-
-from mpifed.core.errors import UsageError
-from mpifed.run.setup import prepare
-from mpifed.testing import Alone
+from own_columns import SGD, cells, close, descended, grid, overlapping, task, who
 
 HYFEM = {"name": "hyfem", "mu": 0.4, **SGD}
 EPOCHS = {key: value for key, value in HYFEM.items() if key != "local_steps"} | {"local_epochs": 2}
@@ -56,13 +51,6 @@ def test_overlapping_rectangles(shared_path: Path, algorithm: dict[str, Any], pe
         close(one, expected)
 
 
-@pytest.mark.parametrize("size", ["1x1", "3x1", "1x4", "2x3"])
-def test_grids(shared_path: Path, size: str) -> None:
-    folder = grid(shared_path, size)
-    job = task(folder, HYFEM, model={"name": "logistic", "bias": False, "l2": PENALTY})
-    close(played(job).model, plain_loop(job, folder)[0])
-
-
 def test_one_client_with_everything_is_sgd_with_memory(shared_path: Path) -> None:
     """Its w_0 is its w_1, so mu pulls to where the round began."""
     folder = grid(shared_path, "1x1")
@@ -70,30 +58,3 @@ def test_one_client_with_everything_is_sgd_with_memory(shared_path: Path) -> Non
     for t in range(1, job.rounds + 1):
         w = descended(job, cell, 0, t, w, w, 0.4)
     close(played(job).model, w)
-
-
-def test_without_mu_nobody_knows_of_the_others(shared_path: Path) -> None:
-    folder = grid(shared_path, "2x3")
-    held, job = cells(folder), task(folder, HYFEM | {"mu": 0.0})
-    own = [np.zeros(len(cell.columns)) for cell in held]
-    for t in range(1, job.rounds + 1):
-        own = [descended(job, cell, k, t, w) for k, (cell, w) in enumerate(zip(held, own, strict=True))]
-    for one, expected in zip(kept(played(job)), own, strict=True):
-        close(one, expected)
-
-
-def test_it_learns(shared_path: Path, tmp_path: Path) -> None:
-    job = task(
-        grid(shared_path, "2x3"), HYFEM | {"local_steps": 20}, rounds=20,
-        record={"evaluate_every": 10, "checkpoint_every": 0},
-        participation={"clients_per_round": 3},
-    )  # fmt: skip
-    result = run(job, Alone(), tmp_path / "run")
-    assert result is not None
-    assert result.columns["objective"] < 1  # that of no model
-    assert result.columns["test_accuracy"] > 0.7
-
-
-def test_steps_that_diverge_are_refused(shared_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"\[algorithm\] mu = 9: with a step of 0.5 .* by -3.51, and so diverges"):
-        prepare(task(grid(shared_path, "2x3"), HYFEM | {"mu": 9.0}), Alone())

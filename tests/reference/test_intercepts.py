@@ -21,7 +21,6 @@ from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.record import leaves
 from mpifed.files.run_folder import job_of
 from mpifed.run.outcome import Result
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone
 
 DOUBLE = {"dtype": "float64"}
@@ -127,22 +126,6 @@ def test_two_classes_with_an_intercept(tmp_path: Path, loss: str) -> None:
     assert abs(best.x[4]) > 0.5
 
 
-def test_unstandardized_targets_are_fitted_by_default(tmp_path: Path) -> None:
-    """A fit through the origin leaves half the square of the mean; both say what they are."""
-    y, X = far_targets()
-    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "6")
-    by_default = trained(folder, tmp_path / "default", FULL["fedavg"], 200, model={"name": "least-squares"})
-    without = trained(folder, tmp_path / "without", FULL["fedavg"], 200, model={"name": "least-squares", "bias": False})
-    assert by_default.columns["train_loss"] < 0.025
-    assert without.columns["train_loss"] > 2
-    job = job_of(tmp_path / "default")
-    assert job["model"]["bias"] is True
-    assert job_of(tmp_path / "without")["model"]["bias"] is False
-    assert not warned(tmp_path / "default")
-    (warning,) = warned(tmp_path / "without")
-    assert warning.startswith("targets have mean 2.") and "[model] bias = true" in warning
-
-
 def about(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / "run.json").read_text())
     return found
@@ -170,20 +153,6 @@ def test_targets_of_any_size(tmp_path: Path, size: float, name: str) -> None:
     assert result.columns["train_loss"] == pytest.approx(loss, rel=1e-6)
 
 
-def test_the_dual_method_with_large_targets(tmp_path: Path) -> None:
-    """Ridge regression by HyFDCA on cells, with a column of ones as the intercept, in exact sums."""
-    y, X = far_targets()
-    X = np.column_stack([X, np.ones(len(X))])
-    folder, _ = made(tmp_path, 1e5 * y, X, "--split", "grid", "--grid", "2x2", "--scale", "unit-rows",
-                     "--task", "regression")  # fmt: skip
-    data, l2 = read(folder), 0.01
-    best = np.linalg.solve(data.X.T @ data.X / len(data.y) + 2 * l2 * np.eye(5), data.X.T @ data.y / len(data.y))
-    aggregation = {"security": "plain"}
-    result = trained(folder, tmp_path / "run", {"name": "hyfdca", "rule": "line-search"}, 400,
-                     model=RIDGE | {"l2": l2}, aggregation=aggregation)  # fmt: skip
-    np.testing.assert_allclose(flat(result.model), best, atol=1e-3 * abs(best).max())
-
-
 def test_private_runs_take_no_scale_from_the_targets(tmp_path: Path) -> None:
     """It is computed from all rows; a target far beyond the grid then ends the run, and the message says what to do."""
     y, X = far_targets(60)
@@ -198,32 +167,6 @@ def warned(out: Path) -> list[str]:
 
 
 # --- the same everywhere --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("loss", ["least-squares", "squared-hinge"])
-def test_columns_are_rows(tmp_path: Path, loss: str) -> None:
-    """Steps with all rows by three holders of columns, and by one client with all rows."""
-    y, X = far_targets()
-    labels = y > y.mean() if loss == "squared-hinge" else y
-    ends = []
-    for split, clients, algorithm in (
-        ("rows", "1", FULL["fedavg"] | {"batch_size": 240}), ("columns", "3", FULL["vertical-sgd"]),
-    ):  # fmt: skip
-        (tmp_path / split).mkdir()
-        folder, _ = made(tmp_path / split, labels, X, "--split", split, "--clients", clients)
-        ends.append(flat(trained(folder, tmp_path / split / "run", algorithm, 7, model=RIDGE | {"name": loss}).model))
-    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9, atol=1e-12)
-    assert abs(ends[0][-1]) > 0.01
-
-
-def test_every_channel_gives_the_same_bits(tmp_path: Path) -> None:
-    folder, _ = made(tmp_path, *far_targets(), "--split", "rows", "--clients", "6")
-    models = [
-        flat(trained(folder, tmp_path / security, FULL["fedavg"], 3, aggregation={"security": security}).model)
-        for security in ("plain", "masked", "encrypted")
-    ]
-    assert models[0].tobytes() == models[1].tobytes() == models[2].tobytes()
-    assert models[0][-1] != 0
 
 
 # --- what has none --------------------------------------------------------------------------------------------------
@@ -265,40 +208,6 @@ def test_no_bound_where_nothing_curves_the_intercept(tmp_path: Path) -> None:
 # --- what is said of data -------------------------------------------------------------------------------------------
 
 
-def test_constant_columns(tmp_path: Path) -> None:
-    """Named where they stand beside an intercept; zeros are none, and a column of ones is the intercept of duals."""
-    y, X = far_targets(60)
-    X = np.column_stack([X[:, 0], np.full(60, 3.0), X[:, 1], np.zeros(60)])
-    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "3")
-    assert open_federation(folder).provenance["statistics"]["constant_columns"] == [1]
-    rule = FULL["fedavg"] | {"batch_size": 20}
-    trained(folder, tmp_path / "run", rule)
-    (warning,) = warned(tmp_path / "run")
-    assert warning.startswith("column 1: the same value in all rows, beside an intercept")
-    trained(folder, tmp_path / "without", rule, model=RIDGE | {"bias": False})
-    assert not warned(tmp_path / "without")
-
-
-@pytest.mark.parametrize("layout", ["--dense", "--no-dense"])
-def test_a_column_that_changes_in_the_last_row_is_not_constant(layout: str, tmp_path: Path) -> None:
-    y, X = far_targets(60)
-    X[:, 1], X[:59, 2], X[59, 2] = 1.0, 1.0, 2.0
-    source = svmlight(tmp_path / "rows.svm", [float(v) for v in y], [[float(v) for v in x] for x in X])
-    dense = ["--dense"] if layout == "--dense" else []
-    arguments = ["data", "svmlight", str(source), *dense, "--split", "rows", "--clients", "3"]
-    done = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "data")])
-    assert done.exit_code == 0, done.output
-    assert open_federation(tmp_path / "data").provenance["statistics"]["constant_columns"] == [1]
-
-
-@pytest.mark.parametrize("scale", ["standard", "minmax"])
-def test_scaling_makes_constant_columns_zero(scale: str, tmp_path: Path) -> None:
-    y, X = far_targets(60)
-    X[:, 1] = 4.0
-    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "3", "--scale", scale)
-    assert open_federation(folder).provenance["statistics"]["constant_columns"] == []
-
-
 def test_private_runs_say_nothing_of_data(tmp_path: Path) -> None:
     y, X = far_targets(60)
     X[:, 1] = 1.0
@@ -308,14 +217,3 @@ def test_private_runs_say_nothing_of_data(tmp_path: Path) -> None:
         rule, model = FULL["fedavg"] | {"batch_size": 5}, RIDGE | {"bias": bias}
         trained(folder, tmp_path / str(bias), rule, privacy=privacy, model=model)
         assert not warned(tmp_path / str(bias))
-
-
-def test_check_says_it_before_the_run(tmp_path: Path, write_job: Any) -> None:
-    folder, _ = made(tmp_path, *far_targets(60), "--split", "rows", "--clients", "3")
-    job = write_job(tmp_path / "job.toml", {
-        "name": "t", "rounds": 2, "data": {"path": str(folder)}, "model": RIDGE | {"bias": False},
-        "algorithm": FULL["fedavg"] | {"batch_size": 5},
-    })  # fmt: skip
-    done = CliRunner().invoke(main, ["check", str(job)])
-    assert done.exit_code == 0, done.output
-    assert "targets have mean 2." in " ".join(done.output.split())

@@ -79,24 +79,6 @@ def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | 
     same(played(task), plain_loop(task))
 
 
-def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path) -> None:
-    task = local_job(skewed, scaffold(local_steps=3, batch_size=160), data={"path": str(skewed), "block": 4}, rounds=2)
-    counts = [len(y) for _, y in rows_of(skewed)]
-    assert min(counts) < 160 < max(counts)
-    same(played(task), plain_loop(task))
-
-
-def test_concave_penalty_and_l1(skewed: Path) -> None:
-    tables = {
-        "model": {"name": "softmax", "bias": False, "nonconvex_penalty": 0.2},
-        "regularizer": {"name": "l1", "weight": 0.01},
-    }
-    task = local_job(skewed, scaffold(), **tables)
-    expected = plain_loop(task)
-    same(played(task), expected)
-    assert (expected.x == 0).sum() > 100
-
-
 @pytest.mark.parametrize("tables", PRIVATE.values(), ids=PRIVATE)
 def test_clipped(skewed: Path, tables: dict[str, Any]) -> None:
     """Each record's gradient by itself, and neither the penalty nor the controls."""
@@ -110,15 +92,6 @@ def test_the_control_is_the_mean_of_the_clients(skewed: Path) -> None:
     counts = np.array([len(y) for _, y in rows_of(skewed)])
     np.testing.assert_allclose(model_flat(found.server.control), counts @ found.kept("") / counts.sum(), **EXACT)
     assert np.abs(found.server.control.first).max() > 0.01
-
-
-def test_the_first_round_is_fedavgs(skewed: Path) -> None:
-    """As all control variates are zero; the second is not."""
-    tables: dict[str, Any] = {"participation": {"clients_per_round": 5}, "aggregation": {"arithmetic": "exact"}}
-    plain = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}
-    for rounds in (1, 2):
-        one, other = (played(local_job(skewed, rule, rounds=rounds, **tables)).model for rule in (scaffold(), plain))
-        assert (np.abs(one - other).max() < 1e-14) == (rounds == 1)
 
 
 def test_full_batches_find_the_optimum_of_all(tmp_path_factory: Any) -> None:

@@ -20,29 +20,19 @@ from paper import (
     Part,
     Quadratic,
     Trajectory,
-    around,
     behind,
     close,
-    combine,
     constrained,
-    draw,
-    estimate,
-    first_model,
     flat,
     in_all_variables,
     inner,
     job,
-    lemma_1,
     make_data,
     model_flat,
-    network,
-    omega,
-    partial_sums,
     play,
     problem_5,
     read,
     softmax,
-    value_of,
 )
 
 from mpifed.testing import Job
@@ -70,48 +60,6 @@ def norm_job(
 
 
 # --- the references themselves -----------------------------------------------------------------------------------
-
-
-def numerical(function: Any, w: Any, h: float = 1e-6) -> Any:
-    """Central differences."""
-    unit = np.eye(len(w))
-    return np.array([(function(w + h * e) - function(w - h * e)) / (2 * h) for e in unit])
-
-
-@pytest.mark.parametrize("biases", [False, True])
-def test_slopes_of_the_component_formulas(biases: bool) -> None:
-    rng = np.random.default_rng(1)
-    J, K, L, N = 3, 4, 3, 5
-    shapes = [(J, K), (L, J), (J,), (L,)][: 4 if biases else 2]
-    w = [rng.normal(size=shape) for shape in shapes]
-    data = Data(rng.normal(size=(N, K)), rng.integers(L, size=N), "columns", [], [np.array([2, 0]), np.array([1, 3])])
-    drawn = [(0.3, np.array([0, 3])), (0.1, np.array([1, 4]))]
-    cuts = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
-
-    def cost(point: Any) -> float:
-        parts = [part.reshape(shape) for part, shape in zip(np.split(point, cuts), shapes, strict=True)]
-        return estimate(parts, data, drawn).cost
-
-    slopes = flat(estimate(w, data, drawn).slopes)
-    np.testing.assert_allclose(slopes, numerical(cost, flat(w)), rtol=0, atol=1e-8)  # differences of h^2 = 1e-12
-    rows = data._replace(split="rows")
-    assert estimate(w, rows, drawn).cost == pytest.approx(cost(flat(w)), rel=1e-14)
-    np.testing.assert_allclose(estimate(w, rows, drawn).slopes[0], estimate(w, data, drawn).slopes[0], atol=1e-15)
-
-
-@pytest.mark.parametrize("function", [Function("loss", (0, 2), 0.3), Function("error-rate", (1,), 0.2)], ids=str)
-@pytest.mark.parametrize("part", [softmax, network(2, 3)], ids=["softmax", "network"])
-def test_slopes_of_terms(part: Part, function: Function) -> None:
-    rng = np.random.default_rng(2)
-    K, L, N = 4, 3, 9
-    data = Data(rng.normal(size=(N, K)), np.arange(N) % L, "rows", [np.arange(N)], [np.arange(K)])
-    drawn = [(1 / N, np.arange(N))]
-    w = rng.normal(size=K * L if part is softmax else K * 2 + 2 * L)
-    value, slope = around(part, w, function, data, drawn)
-    np.testing.assert_allclose(slope, numerical(lambda w: around(part, w, function, data, drawn)[0], w), atol=1e-8)
-    assert function.classes is not None
-    each = part(w, function, data.X, data.y)[0][np.isin(data.y, function.classes)]
-    assert value == pytest.approx(each.mean() - function.limit, rel=1e-12)  # the mean over those classes
 
 
 @pytest.mark.parametrize("start", ["exact", "paper"])
@@ -189,12 +137,6 @@ def of_one(w: Omega, data: Data, n: int) -> Behind:
     return behind(w, list(w[0] @ data.X[n]), int(data.y[n]))
 
 
-def test_a_margin_lowers_the_limit(skewed: Path, tmp_path: Path) -> None:
-    one = play(norm_job(skewed, 2.5, 1e5, margin=0.3), tmp_path / "margin").model
-    two = play(norm_job(skewed, 2.2, 1e5), tmp_path / "limit").model
-    close(one, omega(two), 1e-12)
-
-
 # --- a sequence of penalties -------------------------------------------------------------------------------------
 
 
@@ -210,26 +152,6 @@ def test_a_penalty_sequence_begins_again(skewed: Path, tmp_path: Path) -> None:
     result = play(task, tmp_path / "run")
     close(result.model, expected.w)
     assert result.columns["subproblem_multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6)
-
-
-@pytest.mark.parametrize("start", ["exact", "paper"])
-def test_a_penalty_sequence_stays_where_the_slack_is_small(skewed: Path, tmp_path: Path, start: str) -> None:
-    """The second penalty suffices: from then on nothing begins again."""
-    limit, costs, rounds = 2.25, [2.0, 1e4, 1e5], 2
-    task = norm_job(skewed, limit, costs, rounds=8, start=start, stage_rounds=rounds, slack_tolerance=0.1)
-    expected = constrained(
-        task, read(skewed), limit, lambda t: costs[0 if t <= rounds else 1], start,
-        restart=lambda done: len(done.nu) == rounds,
-    )  # fmt: skip
-    assert expected.slack[rounds - 1] > 0.2
-    assert max(expected.slack[rounds:]) < 0.1
-    close(play(task, tmp_path / "run").model, expected.w)
-
-
-def test_one_penalty_is_a_sequence_of_one(skewed: Path, tmp_path: Path) -> None:
-    one = play(norm_job(skewed, 1.8, 5.0), tmp_path / "one").model
-    two = play(norm_job(skewed, 1.8, [5.0], stage_rounds=2), tmp_path / "list").model
-    close(one, omega(two), 0)
 
 
 # --- several constraints, other terms ----------------------------------------------------------------------------
@@ -306,13 +228,6 @@ def test_three_groups_of_classes(
     assert len({tuple(row) for row in where}) > 3
 
 
-def test_three_groups_of_classes_and_a_network(uneven_classes: Path, tmp_path: Path) -> None:
-    groups = [Function("loss", (0,), 1.4), Function("loss", (1, 3), 1.4), Function("norm", None, 3.0)]
-    objective = {"name": "mlp", "bias": False, "hidden": 3, "l2": 0.01}
-    where = compare(uneven_classes, tmp_path / "run", [Function("loss"), *groups], objective, network(3, 4), 1e3)
-    assert set(where.ravel()) == {-1, 0, 1}
-
-
 @pytest.mark.parametrize("start", ["exact", "paper"])
 def test_neyman_and_pearson(two_classes: Path, tmp_path: Path, start: str) -> None:
     """The loss on class 0 is minimized while class 1 is misclassified with probability 0.35 at most."""
@@ -330,57 +245,4 @@ def test_a_bound_on_the_norm(two_classes: Path, tmp_path: Path, start: str, radi
     assert set(where.ravel()) == {{0.4: 0, 0.05: 1, 50.0: -1}[radius]}
 
 
-def test_the_norm_under_three_constraints(uneven_classes: Path, tmp_path: Path) -> None:
-    functions = [Function("norm"), *(one._replace(limit=one.limit + 0.1) for one in THREE[1:])]
-    where = compare(uneven_classes, tmp_path / "run", functions, {"name": "softmax", "bias": False}, softmax, 20.0)
-    assert set(where.ravel()) == {-1, 0, 1}
-
-
 # --- the recursion is a weighted sum -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("start", ["exact", "paper"])
-@pytest.mark.parametrize("constrains", [False, True])
-def test_the_surrogate_is_a_weighted_sum(skewed: Path, tmp_path: Path, start: str, constrains: bool) -> None:
-    """F-bar_t = sum over s of rho_s prod_{r > s} (1 - rho_r) times the quadratic of round s.
-
-    From zero with `exact`; `paper` is the same from tau ||w||^2 - U in place of zero.
-    """
-    penalty, limit = 5e-3, 2.2
-    if constrains:
-        task = norm_job(skewed, limit, 1e5, start=start)
-    else:
-        task = job(
-            skewed, {**RULE, "start": start}, {"name": "mlp", "bias": False, "hidden": HIDDEN, "l2": penalty}, ROUNDS
-        )
-    data, w = read(skewed), omega(first_model(task))
-    shapes, kept = [part.shape for part in w], []
-    for t in range(1, ROUNDS + 1):
-        rho = [0.8 / s**0.3 for s in range(1, t + 1)]
-        cost, slopes = estimate(w, data, draw(task, data, t))
-        slope = flat(slopes) if constrains else flat(slopes) + 2 * penalty * flat(w)
-        kept.append(Quadratic(cost - limit, slope, flat(w), TAU))
-        weights = [rho[s] * np.prod([1 - r for r in rho[s + 1 :]]) for s in range(t)]
-        mix = list(zip(weights, kept, strict=True))
-        zero = np.zeros_like(slope)
-        if start == "paper":
-            mix.append((np.prod([1 - r for r in rho]), Quadratic(-limit, zero, zero, TAU)))
-            assert sum(a for a, _ in mix) == pytest.approx(1.0)
-        if constrains:
-            best, slack = problem_5([(1.0, Quadratic(0, zero, zero, 1.0))], [mix], 1e5)
-            assert value_of(mix, best) < slack[0] + 1e-8
-        else:  # the mean of the quadratics' minimizers
-            best = sum(a * (q.at - q.slope / (2 * TAU)) for a, q in mix) / sum(a for a, _ in mix)
-        parts = np.split(best, np.cumsum([np.prod(shape) for shape in shapes])[:-1])
-        gamma = 0.7 / t**0.35
-        bar = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-        w = combine((1 - gamma, w), (gamma, bar))
-    close(play(task, tmp_path / "run").model, w, SLSQP if constrains else 1e-10)
-
-
-def test_partial_sums_and_lemma_1_by_hand() -> None:
-    """w-bar on the edge of the ball |w + 1| <= 1/2 (errata: the surrogate's feasible set), nearest to zero: -1/2."""
-    w_bar, nu = lemma_1([np.array([2.0])], 1.75, 1.0, 1.0, 1e5)  # w^2 + 2 w + 1.75 <= 1
-    np.testing.assert_allclose(w_bar[0], -0.5)
-    assert nu == pytest.approx(1.0)
-    assert partial_sums(np.array([[1.0, 2.0, 4.0]]), [1.0, 10.0, 100.0], [0, 2]) == [401.0]

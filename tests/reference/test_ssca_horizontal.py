@@ -127,26 +127,6 @@ def test_algorithm_1(skewed: Path, tmp_path: Path, start: str, per_round: int | 
     np.testing.assert_allclose(model.head.second.T, w2, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("arithmetic", ["exact-blocks", pytest.param("exact", marks=pytest.mark.long)])
-def test_clients_with_fewer_rows_than_a_minibatch_take_all(skewed: Path, tmp_path: Path, arithmetic: str) -> None:
-    batch = int(open_federation(skewed).counts.min()) + 5
-    task = job(
-        skewed, algorithm={"start": "exact", "batch_size": batch}, rounds=2, data={"block": 4},
-        aggregation={"arithmetic": arithmetic},
-    )  # fmt: skip
-    model = run(task, Alone(), tmp_path / "run").model
-    w1, w2 = paper(task, "exact", None)
-    np.testing.assert_allclose(model.first.T, w1, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(model.head.second.T, w2, rtol=0, atol=1e-10)
-
-
-def test_the_two_starts_differ(skewed: Path, tmp_path: Path) -> None:
-    one, two = (
-        run(job(skewed, algorithm={"start": start}), Alone(), tmp_path / start).model for start in ("exact", "paper")
-    )
-    assert abs(one.first - two.first).max() > 1e-3
-
-
 @pytest.mark.parametrize("start", ["exact", "paper"])
 def test_it_is_heavy_ball_sgd(digits: Path, tmp_path: Path, start: str) -> None:
     """With rho_1 = 1: step gamma_t rho_t/(2 tau), momentum (1-rho_t)(1-gamma_{t-1}) gamma_t/gamma_{t-1} (errata)."""

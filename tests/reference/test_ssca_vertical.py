@@ -124,20 +124,6 @@ def test_any_split_of_the_columns_is_one_client_with_all_rows(
             assert two.columns[name] == pytest.approx(one.columns[name], rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("numbers, block", [("exact", 1), ("exact", 2), ("float", 5)])
-def test_the_labels_may_be_with_anybody(shared_path: Path, tmp_path: Path, numbers: str, block: int) -> None:
-    """However sums are made, and clients computed together."""
-    folder = all_digits(shared_path, "columns", 5)
-    more = {"aggregation": {"arithmetic": numbers}, "data": {"path": str(folder), "block": block}, **norm_under(2.1)}
-    objective = {"name": "mlp", "bias": False, "hidden": HIDDEN}
-    one, *others = (
-        play(job(folder, {**VERTICAL, **holder}, objective, 3, **more), tmp_path / str(n)).model
-        for n, holder in enumerate(HOLDERS)
-    )
-    for other in others:
-        close(other, omega(one))
-
-
 # --- Algorithms 1 and 3 are heavy-ball SGD -----------------------------------------------------------------------
 
 
@@ -173,26 +159,3 @@ def test_it_is_heavy_ball_sgd(skewed: Path, shared_path: Path, tmp_path: Path, s
             new = combine((1 + momentum, w), (-momentum, before), (-gamma * rho / (2 * tau), gradient))
         before, w = w, new
     close(play(task, tmp_path / "run").model, w)
-
-
-@pytest.mark.parametrize("holder", [{}, {"label_holder": 1}], ids=str)
-@pytest.mark.parametrize("more", [{}, norm_under(2.1)], ids=["loss", "norm"])
-def test_columns_that_do_not_lie_side_by_side(
-    scattered: Path, tmp_path: Path, holder: dict[str, int], more: dict[str, Any]
-) -> None:
-    """Clients with 1, 8, 19 and 36 columns."""
-    objective = {"name": "mlp", "hidden": HIDDEN, "bias": True} if more else NETWORK
-    task, data = job(scattered, {**VERTICAL, **holder, "slack_cost": 1e5}, objective, ROUNDS, **more), read(scattered)
-    assert any((np.diff(columns) > 1).any() for columns in data.columns)
-    expected = constrained(task, data, 2.1, lambda t: 1e5).w if more else unconstrained(task, data)
-    close(play(task, tmp_path / "run").model, expected)
-
-
-def test_the_references_see_the_digits(shared_path: Path, scattered: Path) -> None:
-    from sklearn.datasets import load_digits
-
-    X, y = load_digits(return_X_y=True)
-    for folder in (all_digits(shared_path, "rows", 1), all_digits(shared_path, "columns", 5), scattered):
-        data = read(folder)
-        assert (data.X == X / 16).all()
-        assert (data.y == y).all()

@@ -27,7 +27,6 @@ from paper import (
     read,
     softmax,
     step_size,
-    unconstrained,
     without_biases,
 )
 
@@ -107,25 +106,6 @@ def test_with_a_constraint(split_digits: Path, tmp_path: Path, limit: float, c: 
     assert result.columns["subproblem_multiplier_1"] == pytest.approx(nu[-1], rel=1e-6, abs=1e-9)
 
 
-def test_a_penalty_sequence_begins_again(split_digits: Path, tmp_path: Path) -> None:
-    """With a plain estimate."""
-    data = read(split_digits)
-    task = job(
-        split_digits, rule(data, slack_cost=[0.5, 2.0], stage_rounds=3), NETWORK, ROUNDS, minimize={"name": "norm"},
-        constraint=[{"name": "loss", "limit": 1.7}],
-    )  # fmt: skip
-    w, nu = recursive(task, data, 1.7, (0.5, 2.0), 3)
-    assert nu[2] == 0.5 and nu[3] == 2.0
-    close(play(task, tmp_path / "run").model, w)
-
-
-def test_one_holder_of_the_labels(shared_path: Path, tmp_path: Path) -> None:
-    folder = all_digits(shared_path, "columns", 5)
-    data = read(folder)
-    task = job(folder, rule(data, label_holder=2), {**NETWORK, "l2": 2e-3}, ROUNDS)
-    close(play(task, tmp_path / "run").model, recursive(task, data)[0])
-
-
 @pytest.mark.parametrize("numbers", ["exact", "float"])
 def test_some_clients_a_round(skewed: Path, tmp_path: Path, numbers: str) -> None:
     """Those present take both gradients, weighted over them; float sums come from one product."""
@@ -154,15 +134,3 @@ def test_groups_of_classes(split_digits: Path, tmp_path: Path) -> None:
     assert (abs(expected.level) < 1e-6).any(axis=0).all()  # each of them binds
     assert (expected.level < -1e-3).any()
     np.testing.assert_allclose(model_flat(play(task, tmp_path / "run").model), expected.w, rtol=0, atol=1e-7)  # SLSQP's
-
-
-def test_without_memory_it_is_the_plain_algorithm(split_digits: Path, tmp_path: Path) -> None:
-    """rho = 1"""
-    data, objective = read(split_digits), {**NETWORK, "l2": 2e-3}
-    reduced = job(split_digits, rule(data, rho=[1.0]), objective, 3)
-    plain = job(split_digits, rule(data, rho=[1.0], variance_reduction="none"), objective, 3)
-    expected = unconstrained(plain, data)
-    for one, other in zip(expected, recursive(reduced, data)[0], strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
-    close(play(reduced, tmp_path / "reduced").model, expected)
-    close(play(plain, tmp_path / "plain").model, expected)

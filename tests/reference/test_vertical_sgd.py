@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from paper import (
     all_digits,
@@ -60,17 +59,6 @@ def test_any_split_of_the_columns_is_one_client_with_all_rows(shared_path: Path,
     )
     close(two.model, omega(one.model))
     assert two.columns["train_loss"] == pytest.approx(one.columns["train_loss"], rel=1e-9)
-
-
-def test_least_squares(columns: Path, tmp_path: Path) -> None:
-    rule = {"name": "vertical-sgd", "batch_size": 11, "server_optimizer": {"learning_rate": 0.1}}
-    task, data = job(columns, rule, {"name": "least-squares", "bias": False, "l2": PENALTY}, ROUNDS), read(columns)
-    w = first_model(task).first[:, 0]
-    for t in range(1, ROUNDS + 1):
-        ((weight, rows),) = draw(task, data, t)
-        X, y = data.X[rows], data.y[rows]
-        w = w - 0.1 * (weight * X.T @ (X @ w - y) + 2 * PENALTY * w)
-    np.testing.assert_allclose(play(task, tmp_path / "run").model.first[:, 0], w, rtol=0, atol=1e-10)
 
 
 # --- server momentum ---------------------------------------------------------------------------------------------
