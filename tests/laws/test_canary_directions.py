@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from canaries import clopper_pearson, epsilon_of, least_mu
+from canaries import epsilon_of, least_mu
 from lengths import long_unless
-from scipy.stats import binom
 from small import algorithm, block_of
 
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
-from mpifed.maths.privacy import accounting
 from mpifed.privacy.spending import Spending
 
 P, RUNS, ROUNDS, DELTA = 60, 3000, 2, 1e-3
@@ -148,22 +146,3 @@ def test_noise_that_is_not_its_own_is_noticed(
         found.append(features(one, array_shard, label, of_label, False, quiet))
     bound = epsilon_of(least_mu(*found, SURE), DELTA)
     assert (bound > printed(case)) == (wrong != "nothing")
-
-
-def test_the_estimator() -> None:
-    """Against the accountant, and normal numbers whose mu is known."""
-    for mu in (0.3, 1.0, 2.5):
-        assert epsilon_of(mu, DELTA) == pytest.approx(accounting.epsilon({(1 / mu, 1.0): 1}, DELTA), rel=2e-3)
-    rng = np.random.default_rng(0)
-    present, absent = rng.normal(size=(2, 20_000, 3)) + np.array([[[0.6, 0.8, 0]], [[0, 0, 0]]])
-    assert 0.9 < least_mu(present, absent) < 1.0
-    assert least_mu(absent, absent[::-1]) < 0.1
-    assert epsilon_of(0.0, DELTA) == 0.0 and epsilon_of(1e-4, DELTA) == 0.0
-
-
-def test_clopper_pearson_by_its_definition() -> None:
-    for hits, of in ((0, 20), (3, 20), (20, 20)):
-        low, high = clopper_pearson(hits, of, 0.95)
-        assert hits == 0 or binom.sf(hits - 1, of, low) == pytest.approx(0.025)
-        assert hits == of or binom.cdf(hits, of, high) == pytest.approx(0.025)
-    assert clopper_pearson(0, 20, 0.95)[0] == 0 and clopper_pearson(20, 20, 0.95)[1] == 1

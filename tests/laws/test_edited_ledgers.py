@@ -296,22 +296,6 @@ def test_the_ledger_of_another_run(copied: Callable[..., tuple[Job, Path]]) -> N
         run(job, Alone(), out, resume=True)
 
 
-def test_no_file_alone_can_be_taken_away(copied: Callable[..., tuple[Job, Path]]) -> None:
-    """A folder without a ledger whose other files tell of one is no new run."""
-    job, out = copied(rounds=8)
-    (out / LEDGER).unlink()
-    for name in ("job.toml", "run.json", "model.h5"):
-        with pytest.raises(DataError, match=r"cannot be read .* nobody knows what was released"):
-            run(job, Alone(), out, resume=True)
-        assert CliRunner().invoke(main, ["show", str(out)]).exit_code == 3
-        with pytest.raises(UsageError, match="holds a run already"):
-            run(job, Alone(), out)
-        (out / name).unlink()
-    with pytest.raises(DataError, match=r"cannot be read .* nobody knows what was released"):
-        run(job, Alone(), out, resume=True)
-    assert not (out / LEDGER).exists()
-
-
 def test_what_is_written_anew_everywhere_is_not_found(copied: Callable[..., tuple[Job, Path]]) -> None:
     """As the documents say: a release that was played twice can be taken back in all files together."""
     job, out = copied("secure", rounds=8)
@@ -331,32 +315,3 @@ def test_what_is_written_anew_everywhere_is_not_found(copied: Callable[..., tupl
 def unfinished(out: Path) -> None:
     """As a run that was killed has left it."""
     write_json(out / "run.json", read_json(out / "run.json") | {"exit": None})
-
-
-@pytest.mark.parametrize("kind", ["plain", "secure"])
-def test_a_ledger_that_is_ahead_is_fine(kind: str, copied: Callable[..., tuple[Job, Path]]) -> None:
-    """As that of a run that is being played, or was killed: run.json is of its start, and a last line may be torn."""
-    job, out = copied(kind, rounds=8)
-    before = {name: (out / name).read_bytes() for name in ("run.json", "model.h5")}
-    run(job, Alone(), out, resume=True)
-    for name, text in before.items():
-        (out / name).write_bytes(text)
-    with open(out / LEDGER, "ab") as file:
-        file.write(b'{"round": 8, "cli')
-    assert CliRunner().invoke(main, ["show", str(out)]).exit_code == 0
-    for rounds in (10, 10):  # the torn line is mended, and agrees with the seed from then on
-        run(job.model_copy(update={"rounds": rounds}), Alone(), out, resume=True)
-    assert [line.round for line in read_ledger(out).lines] == [*range(8), *([8] if kind == "secure" else []), 8, 9]
-
-
-@pytest.mark.launch
-@pytest.mark.parametrize("name", ["run.json: fewer", "checkpoint: fewer", "noise"])
-def test_all_ranks_end_alike(
-    name: str, copied: Callable[..., tuple[Job, Path]], launch: Callable[..., Any], tmp_path: Path
-) -> None:
-    job, out = copied()
-    (RESUMED[name][1] if name in RESUMED else EDITS[name][0])(out)
-    (tmp_path / "job.toml").write_text(job.text())
-    ended = launch(2, "run", tmp_path / "job.toml", "--out", out, "--resume", "--set", "rounds=8")
-    assert ended.code == 3, ended.text
-    assert ended.text.count("mpifed: error: ") == 1 and "Traceback" not in ended.text, ended.text

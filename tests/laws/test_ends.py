@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ended import of_certificate
 from jobs_in_python import checked
 from methods import SIZES
 from registry import table
@@ -16,15 +15,13 @@ from whole_runs import run
 from written_files import read_json
 
 from mpifed.algorithms.certificate import CERTIFICATE
-from mpifed.core.errors import Interrupted, NotCertified, UsageError
+from mpifed.core.errors import NotCertified
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.job import goals
 from mpifed.results.show import run_text
 from mpifed.testing import Alone
-
-SOUND = {"rho": [0.9, 0.6], "gamma": [0.9, 0.8]}  # all conditions of the theorems hold
 
 
 def convex(folder: Path, name: str = "ssca", batch: int = 60, **changes: Any) -> dict[str, Any]:
@@ -125,27 +122,6 @@ def test_not_reached(certified: dict[str, Any], tmp_path: Path) -> None:
     assert summary(out)["rounds"] == summary(whole)["rounds"]
 
 
-def test_a_residual_that_is_easier_ends_a_run_that_was_not_certified(certified: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    assert ended_with(certified | {"rounds": 7}, out) == 5
-    reached = summary(out)["kkt_residual"]
-    assert ended_with(certified | {"rounds": 7, "stop": {"kkt_residual": reached}}, out, resume=True) == 0
-    assert (summary(out)["exit"], summary(out)["rounds"]) == (0, 7)
-
-
-def test_the_message_says_what_to_do(certified: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(NotCertified, match=r"7 rounds.*kkt_residual = 0\.0001 \(it is 0\.\d+\).*rounds=.*--resume"):
-        run(checked(certified | {"rounds": 7}), Alone(), tmp_path / "run")
-
-
-def test_only_the_end_can_tell_when_nothing_is_measured_before(certified: dict[str, Any], tmp_path: Path) -> None:
-    """Measured at its start and its end: all rounds are played, and the certificate is there."""
-    rare = certified | {"record": {"evaluate_every": 1000, "checkpoint_every": 0}}
-    assert ended_with(rare, tmp_path / "run") == 0
-    assert with_certificate(read_history(tmp_path / "run")) == [0, 100]
-    assert ended_with(rare | {"rounds": 3}, tmp_path / "short") == 5
-
-
 def test_without_measurements_the_end_is_looked_at(certified: dict[str, Any], tmp_path: Path) -> None:
     never = certified | {"record": {"evaluate_every": 0, "checkpoint_every": 0}, "rounds": 3}
     assert ended_with(never, tmp_path / "run") == 5
@@ -174,19 +150,6 @@ def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path
             assert len(list(goals.unreached(above, {"constraint_1": value}))) == 1
 
 
-def test_limits_are_of_all_rows_though_some_are_measured(by_rows_or_columns: Any, tmp_path: Path) -> None:
-    """[record] evaluate_rows: the rounds between are measured over some, the end over all."""
-    job = by_rows_or_columns | {"rounds": 4, "stop": {}}
-    every, some = ({"evaluate_every": 2, "checkpoint_every": 0, **more} for more in ({}, {"evaluate_rows": 30}))
-    for name, record in (("all", every), ("some", some)):
-        assert ended_with(job | {"record": record}, tmp_path / name) == 5
-    found = [summary(tmp_path / name) for name in ("all", "some")]
-    for key in ("constraint_values", "objective", "train_loss", "model_sha256"):
-        assert found[0][key] == found[1][key]
-    rows = [read_history(tmp_path / name)["train_loss"] for name in ("all", "some")]
-    assert (rows[0][1:] != rows[1][1:]).all()
-
-
 def test_an_excess_that_the_job_accepts(by_rows_or_columns: Any, tmp_path: Path) -> None:
     job = by_rows_or_columns | {"rounds": 20}
     assert ended_with(job | {"stop": {}}, tmp_path / "run") == 5
@@ -210,13 +173,6 @@ def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Pa
     assert "contradict each other" not in str(caught.value)
 
 
-def test_no_certificate_can_be_asked_of_an_algorithm_that_measures_none(columns: Path, tmp_path: Path) -> None:
-    own = {"name": "own_algorithms:VerticalLeastSquares", "batch_size": 7, "step": 0.1}
-    job = table(columns, own, model={"name": "least-squares", "bias": False}, stop={"kkt_residual": 1.0})
-    with pytest.raises(UsageError, match="measures no certificate"):
-        run(checked(job), Alone(), tmp_path / "run")
-
-
 def test_out_of_time_first(certified: dict[str, Any], tmp_path: Path) -> None:
     """[stop] seconds ends a run whose last model is certified too, and is no excuse for what it lacks."""
     timed = certified | {"stop": {"kkt_residual": 1e-4, "seconds": 1e-9}}
@@ -226,17 +182,6 @@ def test_out_of_time_first(certified: dict[str, Any], tmp_path: Path) -> None:
     slow = certified | {"stop": {"kkt_residual": 1e-4, "seconds": 1e9}}
     assert ended_with(slow, tmp_path / "slow") == 0
     assert summary(tmp_path / "slow")["kkt_residual"] <= 1e-4
-
-
-def test_an_interruption_is_none_of_these(certified: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        run(checked(certified), Alone(), tmp_path / "run", max_hours=0)
-    assert read_json(tmp_path / "run" / "run.json")["exit"] == 75
-    assert ended_with(certified, tmp_path / "run", resume=True) == 0
-    assert ended_with(certified, tmp_path / "whole") == 0
-    found, expected = (summary(tmp_path / name) for name in ("run", "whole"))
-    for name in ("rounds", "kkt_residual", "model_sha256", "up_bytes", "down_bytes"):
-        assert found[name] == expected[name]
 
 
 @pytest.mark.launch
@@ -298,21 +243,6 @@ def test_certificates_stand_in_their_rows(
         assert summary(tmp_path / "run")["constraint_values"] == [history["constraint_1"][-1]]
 
 
-def test_what_is_certified_does_not_depend_on_how_often(classes: Path, tmp_path: Path) -> None:
-    found = []
-    for every in (0, 1):
-        job = table(
-            classes, {"name": "ssca", **SIZES}, constraint=[{"name": "loss", "limit": 1.0}],
-            record={"evaluate_every": 1, "certify_every": every},
-        )  # fmt: skip
-        ended_with(job, tmp_path / str(every))
-        found.append((summary(tmp_path / str(every)), read_history(tmp_path / str(every))))
-    assert found[0][0]["model_sha256"] == found[1][0]["model_sha256"]
-    for name in found[0][1].keys() - {"elapsed_s"}:
-        at = [0, -1] if of_certificate(name) else slice(None)
-        np.testing.assert_array_equal(found[0][1][name][at], found[1][1][name][at], err_msg=name)
-
-
 def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -> None:
     """At a round whose row was written without a certificate: run.json has it then."""
     job = table(
@@ -337,78 +267,6 @@ def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -
 # --- warnings ----------------------------------------------------------------------------------------------------
 
 
-def warnings(folder: Path, out: Path, vertical: bool = False, **hyper: Any) -> list[str]:
-    algorithm = {"name": "ssca", "batch_size": 7, **SOUND, **hyper}
-    tables = {"constraint": [{"name": "loss", "limit": 3.0}]} if not vertical else {}
-    run(checked(table(folder, algorithm, rounds=2, **tables)), Alone(), out)
-    found: list[str] = read_json(out / "run.json")["warnings"]
-    return found
-
-
-def test_step_sizes_that_fulfil_all_conditions_give_no_warning(classes: Path, by_columns: Path, tmp_path: Path) -> None:
-    assert warnings(classes, tmp_path / "rows") == []
-    assert warnings(by_columns, tmp_path / "columns", vertical=True) == []
-
-
-@pytest.mark.parametrize(
-    ("hyper", "said"),
-    [
-        ({"rho": [0.9, 0.3]}, "rho = [0.9, 0.3], gamma = [0.9, 0.8]: convergence is proven under sum rho^2 < infinity"),
-        ({"gamma": [0.9, 0.6]}, "rho = [0.9, 0.6], gamma = [0.9, 0.6]: convergence is proven under gamma / rho -> 0"),
-        (
-            {"rho": [0.9], "gamma": [0.9]},
-            "rho = [0.9, 0.0], gamma = [0.9, 0.0]: convergence is proven under rho -> 0 and sum rho^2 < infinity and "
-            "gamma -> 0 and sum gamma^2 < infinity and gamma / rho -> 0",
-        ),
-    ],
-)
-def test_step_sizes_that_do_not_are_named_in_one_warning(
-    hyper: dict[str, Any], said: str, classes: Path, tmp_path: Path
-) -> None:
-    (warning,) = warnings(classes, tmp_path / "run", **hyper)
-    assert warning.startswith(f"[algorithm] {said}, which these step sizes do not fulfil")
-
-
-@pytest.mark.launch
-def test_warnings_are_told_once(classes: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path) -> None:
-    algorithm = {"name": "ssca", **SIZES, "slack_cost": 1e-3}
-    tables = {"minimize": {"name": "norm"}, "model": {"name": "softmax", "bias": False}}
-    job = table(classes, algorithm, rounds=3, constraint=[{"name": "loss", "limit": 0.2}], **tables)
-    ended = launch(2, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "run")
-    assert ended.code == 5, ended.text  # a limit is not met
-    steps, remark = read_json(tmp_path / "run" / "run.json")["warnings"]
-    assert ended.err.count(f"mpifed: warning: {steps}") == ended.err.count("convergence is proven") == 1, ended.text
-    assert ended.err.count(f"mpifed: warning: {remark}") == ended.err.count("its limit 0.2 is not met") == 1, ended.text
-
-
-@pytest.mark.parametrize("split", ["rows", "columns"])
-def test_a_slack_cost_below_the_multiplier_is_remarked(
-    split: str, classes: Path, by_columns: Path, tmp_path: Path
-) -> None:
-    folder = by_columns if split == "columns" else classes
-
-    def remarks(cost: Any, limit: float, **hyper: Any) -> list[str]:
-        out = tmp_path / f"run-{cost}-{limit}"
-        job = table(
-            folder, {"name": "ssca", "batch_size": 60, **SOUND, "slack_cost": cost, **hyper}, rounds=8,
-            minimize={"name": "norm"}, model={"name": "softmax", "bias": False},
-            constraint=[{"name": "loss", "limit": 5.0}, {"name": "loss", "limit": limit}],
-        )  # fmt: skip
-        ended_with(job, out)
-        found: list[str] = read_json(out / "run.json")["warnings"]
-        return found
-
-    (remark,) = remarks(1e-3, 1.0)
-    assert remark.startswith("constraint 2: its limit 1 is not met (1.09")
-    assert "its multiplier was at its cap 0.001 (slack_cost) in 100% of recent rounds; the cap is the" in remark
-    assert "raise slack_cost" in remark
-    (remark,) = remarks(1e4, 1.0)  # by 0.001 or 0.005
-    assert "too few rounds are the likely cause" in remark and "slack_cost" not in remark
-    assert remarks(1e-3, 3.0) == []  # nothing binds
-    assert len(remarks([1e-3, 2e-3], 1.0, stage_rounds=1)) == 1  # the largest of a sequence
-    assert "slack_cost" not in str(remarks([1e-3, 1e4], 1.0, stage_rounds=1))
-
-
 # --- the duality gap ---------------------------------------------------------------------------------------------
 
 
@@ -427,18 +285,3 @@ def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:
         run(checked(gapped(patches, rounds=4)), Alone(), tmp_path / "run")
     assert ended_with(gapped(patches), tmp_path / "run", resume=True) == 0
     assert summary(tmp_path / "run")["model_sha256"] == whole["model_sha256"]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "said"),
-    [
-        ({"name": "hyfdca", "rule": "paper"}, 'rule "paper" leaves it large while the model is good already'),
-        (
-            {"name": "hybrid-fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.5}, "local_steps": 1},
-            "it keeps no dual variables",
-        ),
-    ],
-)
-def test_a_gap_that_certifies_nothing_is_refused(algorithm: Any, said: str, patches: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"duality_gap.*{said}"):
-        run(checked(gapped(patches, algorithm=algorithm)), Alone(), tmp_path / "run")

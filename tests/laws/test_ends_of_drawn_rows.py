@@ -14,7 +14,7 @@ from whole_runs import run
 from written_files import read_json
 
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
-from mpifed.core.errors import NotCertified, UsageError
+from mpifed.core.errors import NotCertified
 from mpifed.files.history import read_history
 from mpifed.testing import Alone
 
@@ -94,23 +94,6 @@ def test_drawn_rows_end_no_run_early(classes: Path, tmp_path: Path) -> None:
     assert (code, told["rounds"]) == (0, 9) and told["feasibility"] <= 0.5
 
 
-UNBOUNDED = [float("nan"), float("inf"), -float("inf"), 10**400]
-
-
-@pytest.mark.parametrize("limit", UNBOUNDED, ids=lambda limit: str(limit)[:4])
-def test_limits_are_finite_numbers(limit: float, classes: Path) -> None:
-    for name in ("norm", "loss"):
-        said = r"\[constraint\] 1.limit = a number of 1329 bits" if limit == 10**400 else r"limit = .*finite number"
-        with pytest.raises(UsageError, match=said):
-            checked(table(classes, {"name": "ssca", **SIZES}, constraint=[{"name": name, "limit": limit}]))
-
-
-@pytest.mark.parametrize("key", ["feasibility", "kkt_residual", "seconds"])
-def test_what_ends_a_run_is_a_finite_number(key: str, classes: Path) -> None:
-    with pytest.raises(UsageError, match=rf"\[stop\] {key} = .*finite number"):
-        checked(table(classes, {"name": "ssca", **SIZES}, stop={key: float("inf")}))
-
-
 @pytest.mark.parametrize(
     "record", [{"evaluate_every": 2}, {"evaluate_every": 0}, {"evaluate_every": 2, "evaluate_rows": 7}]
 )
@@ -120,15 +103,6 @@ def test_what_an_algorithm_reports_meets_no_limit(record: dict[str, int], classe
     assert code == 5
     if "constraint_1" in told:
         assert told["constraint_1"] > 0.3 and told["unknown"] is told["large"] is None
-
-
-def test_where_limits_contradict_each_other_nothing_is_bounded(classes: Path, tmp_path: Path) -> None:
-    """No model of a norm so small has such a loss: there is no optimal value that a bound could lie below."""
-    limits = [{"name": "loss", "classes": [1], "limit": 0.1}, {"name": "norm", "limit": 0.1}]
-    code, told, _ = ends(classes, tmp_path / "none", constraint=limits, record={"evaluate_every": 0}, rounds=12)
-    assert (code, told["feasible_direction"], told["lower_bound"], told["duality_gap"]) == (5, 0.0, None, None)
-    code, told, _ = ends(classes, tmp_path / "one", constraint=limits[1:], record={"evaluate_every": 0}, rounds=12)
-    assert told["lower_bound"] is not None
 
 
 def test_what_may_be_shown_of_some_rows_may_be_of_all(by_columns: Path, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from small import algorithm, answers, block_of
 from sparse_masks import sparsest
 from written_files import read_json
 
-from mpifed.audit.replay import replay_job
 from mpifed.comm.masking.channel import Masked
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
@@ -204,34 +203,6 @@ def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Pa
             run(job, Alone(), tmp_path / "run", resume=True)
 
 
-@pytest.mark.parametrize("opened", [False, True], ids=["void-at-once", "void-after-a-sum"])
-def test_the_audit_plays_the_rounds_of_the_run(opened: bool, skewed: Path, tmp_path: Path) -> None:
-    """After a void round another attempt; but none where a sum of it was opened already, as the run ends there."""
-
-    def task(seed: int) -> Job:
-        part = LEAVING | {"attempts": 20}
-        return checked(gossip(skewed, rounds=3, seed=seed, participation=part))
-
-    def fits(seed: int) -> bool:
-        """Whether the first round is as wanted; and where it comes to other attempts, no sum of them is in vain."""
-        job = task(seed)
-        tries = [leaving(job, round_of(job, CLIENTS, t), 2, attempt) for t in range(3) for attempt in range(5)]
-        halfway = [now.at(1).void and not now.at(0).void for now in tries]
-        return halfway[0] if opened else tries[0].at(0).void and not any(halfway)
-
-    job = task(next(seed for seed in range(10**5) if fits(seed)))
-    if opened:
-        for ended in (lambda: run(job, Alone(), tmp_path / "run"), lambda: replay_job(job, 3)):
-            with pytest.raises(TooFewClients):
-                ended()
-        return
-    stage = replay_job(job, 3)
-    run(job, Alone(), tmp_path / "run")
-    assert [one.now.index for one in stage.round_starts] == [0, 1, 2]
-    model = stage.algorithm.model(stage.server)
-    assert model_sha256(dict(leaves(model))) == summary(tmp_path / "run")["model_sha256"]
-
-
 @pytest.fixture
 def hopeless(skewed: Path, write_job: Any, tmp_path: Path) -> Path:
     """A job whose third round is void however often it is tried."""
@@ -272,16 +243,6 @@ def test_a_run_ends_when_every_attempt_is_void(
     short = tmp_path / "short"
     assert launch(None, "run", hopeless, "--out", short, "--set", "rounds=2").code == 0
     assert summary(out)["model_sha256"] == summary(short)["model_sha256"]
-
-
-def test_the_model_before_the_void_round_stands(hopeless: Path, tmp_path: Path) -> None:
-    job = Job.read(hopeless)
-    with pytest.raises(TooFewClients, match=r"the model of round 2 stands") as caught:
-        run(job, Alone(), tmp_path / "run")
-    assert caught.value.agreed
-    run(job.model_copy(update={"rounds": 2}), Alone(), tmp_path / "short")
-    models = [read_model(tmp_path / name / "model.h5") for name in ("run", "short")]
-    assert models[0]["value"].tolist() == models[1]["value"].tolist()
 
 
 def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,26 +297,6 @@ def test_who_leaves_is_drawn_uniformly() -> None:
     assert abs(len(gone) / len(halves) - 0.3) < 6 * np.sqrt(0.3 * 0.7 / len(halves))
     counts = np.bincount(gone, minlength=8)
     assert np.abs(counts - len(gone) / 8).max() < 6 * np.sqrt(len(gone) / 8)
-
-
-def test_another_round_another_attempt_another_draw() -> None:
-    part = {"dropout_rate": 0.5, "max_dropouts": 3}
-    given = table(Path("."), {"name": "channel_algorithms:Gossip"}, participation=part)
-    job = checked(given)
-    seen = set()
-    for seed in (1, 2):
-        for index in (0, 1):
-            for attempt in (0, 1):
-                one = job.model_copy(update={"seed": seed})
-                seen.add(leaving(one, round_of(one, 20, index), 4, attempt).leaving.halves.tobytes())
-    assert len(seen) == 8
-    again = leaving(job, round_of(job, 20, 0), 4).leaving.halves
-    masked = checked(given | {"aggregation": {"security": "masked"}})
-    assert leaving(masked, round_of(masked, 20, 0), 4).leaving.halves.tolist() == again.tolist()
-
-
-def test_nobody_leaves_unless_the_job_says_so() -> None:
-    assert all(one is None for one in drawn(max_dropouts=3))
 
 
 # --- privacy -----------------------------------------------------------------------------------------------------

@@ -208,17 +208,6 @@ def test_columns(folder: str, case: str, request: pytest.FixtureRequest, tmp_pat
     check(job(data, algorithm, **tables), tmp_path / "run", sent, 8, 4, setup_bytes(about))
 
 
-@covering({"holder": [None, 2], "grid": [*GRIDS, "limbs"]}, 1)
-def test_columns_on_other_grids(grid: str, holder: int | None, scattered: Path, tmp_path: Path) -> None:
-    names = [name for name in ("scores", "slopes", "gradients") if name != "slopes" or holder is not None]
-    tables, up, model = GRIDS.get(grid) or (limbs(names), 16, 4)
-    algorithm = {"name": "ssca", **SIZES}
-    if holder is not None:
-        algorithm["label_holder"] = holder
-    about = Vertical(holder=holder, sender=holder or 0)
-    check(job(scattered, algorithm, **tables), tmp_path / "run", about.sent(widths_of(scattered)), up, model)
-
-
 @pytest.mark.parametrize("holder", [None, 1])
 def test_columns_of_the_baseline(holder: int | None, scattered: Path, tmp_path: Path) -> None:
     """The same messages as Algorithm 3."""

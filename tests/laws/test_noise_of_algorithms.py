@@ -124,13 +124,6 @@ def test_noise_of_the_mean(case: Any, secure: bool, block: Any) -> None:
         assert not flat(answer.value).any()
 
 
-def test_fewer_present_add_more_each(block: Any) -> None:
-    one, now = made(AVG, NOISY | {"trust": "distributed"}), at()
-    few = now._replace(present=np.array([True, False, False, True]))
-    whole, half = answers(one, block, now)[1], answers(one, block, few)[1]
-    np.testing.assert_allclose(half.std(axis=1), whole.std(axis=1) * np.sqrt(2), rtol=ROUGHLY)
-
-
 @pytest.mark.parametrize("name", ["gradients, fedpdm", "upload", "client"])
 def test_noise_is_a_function_of_seed_round_and_client(name: str, block: Any) -> None:
     """Whoever else is present or in the block."""
@@ -151,22 +144,6 @@ def test_secure_noise_cannot_be_had_again(name: str, block: Any) -> None:
     one, now = made(table, privacy | {"noise": "secure"}), at(secure=True)
     together = np.concatenate([answers(one, block, now)[1] for _ in range(2)] + [answers(one, block, at())[1]])
     assert np.abs(np.corrcoef(together)[np.triu_indices(12, 1)]).max() < 6.2 / np.sqrt(D)
-
-
-@pytest.mark.parametrize("table", [AVG, PDM, AVG | {"name": "scaffold"}], ids=lambda table: str(table["name"]))
-@pytest.mark.parametrize(
-    "settings", [{}, {"noise_on": "upload"}, {"sampling": "poisson"}, {"level": "client"}], ids=str
-)
-def test_who_reads_the_job_does_not_know_the_minibatches(
-    settings: dict[str, Any], table: dict[str, Any], array_shard: Any
-) -> None:
-    """Without any noise, what two runs upload differs by the rows drawn; in a test it does not."""
-    rng = np.random.default_rng(2)
-    block = block_of([(rng.normal(size=(s, P)), rng.integers(0, L, s)) for s in COUNTS], array_shard)
-    for secure in (False, True):
-        one = made(table, {"noise": "secure" if secure else "test", **settings})
-        found = [answers(one, block, at(secure=secure))[1] for _ in range(2)]
-        assert (found[0] != found[1]).any(axis=1).all() == secure
 
 
 # --- what is said to be released ------------------------------------------------------------------------------------

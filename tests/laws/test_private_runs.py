@@ -13,22 +13,19 @@ from typing import Any
 import numpy as np
 import private_algorithms
 import pytest
-from forecasts import forecast
 from jobs_in_python import checked
 from lengths import long_unless
 from registry import table
 from whole_runs import run
 from written_files import SUMMARY, read_json, write_json
 
-from mpifed.core.errors import BudgetSpent, DataError, Interrupted, UsageError
+from mpifed.core.errors import BudgetSpent, Interrupted, UsageError
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
-from mpifed.forecast.job import forecast_text
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
 from mpifed.privacy import ledger
-from mpifed.privacy.calibration import Budget
 from mpifed.privacy.protection import SWEPT
 from mpifed.results import pareto
 from mpifed.results.best import choose, select
@@ -37,12 +34,10 @@ from mpifed.results.criteria import criteria_of
 from mpifed.results.select_text import best_text, pareto_text
 from mpifed.results.show import run_text
 from mpifed.run.command import How, run_command
-from mpifed.run.setup import prepare
 from mpifed.testing import Alone, Job
 
 CLIENTS, DELTA = 8, 1e-4
 NOISE = {"name": "private_algorithms:Noise"}
-EPSILONS = ("epsilon", "epsilon_median", "epsilon_least", "epsilon_unamplified")
 
 
 def private(folder: Path, /, **changes: Any) -> dict[str, Any]:
@@ -139,30 +134,6 @@ def test_history_says_what_was_released(digits: Path, tmp_path: Path) -> None:
     assert {row["accountant"] for row in rows} == {"pld"}
 
 
-def test_multipliers_and_rates_that_differ(digits: Path, tmp_path: Path) -> None:
-    job = private(digits, algorithm={"growth": 0.1, "rate": 0.3, "uneven": True}, rounds=4)
-    ended_with(job, tmp_path / "run")
-    found = []
-    for client in range(CLIENTS):
-        there = [t for t in range(4) if round_of(checked(job), CLIENTS, t).present[client]]
-        spent = {(5.0 * (1 + 0.1 * t), 0.3 / (1 + client)): 1 for t in there}
-        found.append(cost(spent, DELTA) if spent else 0.0)
-    assert spent_in(tmp_path / "run") == pytest.approx(max(found), rel=1e-12)
-
-
-def test_nothing_of_it_without_privacy(digits: Path, tmp_path: Path) -> None:
-    run(
-        checked(table(digits, {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.1}})),
-        Alone(),
-        tmp_path / "run",
-    )
-    assert not [name for name in read_history(tmp_path / "run") if name.startswith("epsilon_")]
-    assert not {ledger.LEDGER, ledger.TABLE} & {path.name for path in (tmp_path / "run").iterdir()}
-    told = read_json(tmp_path / "run" / "run.json")
-    assert told["private"] is False and "delta" not in told
-    assert "epsilon" not in run_text(tmp_path / "run")
-
-
 def test_who_takes_part_by_a_coin_and_in_secret(digits: Path, tmp_path: Path) -> None:
     """At level "client" everybody counts in every round, and neither ledger nor table says who was there."""
     client = privacy(level="client", trust="central", sampling="poisson", noise="secure", delta=1e-3)
@@ -173,47 +144,6 @@ def test_who_takes_part_by_a_coin_and_in_secret(digits: Path, tmp_path: Path) ->
     assert [line["clients"] for line in lines_of(tmp_path / "run")] == ["all"] * 3
     with open(tmp_path / "run" / ledger.TABLE, newline="") as file:
         assert {row["rounds"] for row in csv.DictReader(file)} == {"3"}
-
-
-def test_a_key_is_drawn_where_who_takes_part_is_secret(digits: Path) -> None:
-    def key(noise: str, **algorithm: bool) -> int | None:
-        client = privacy(level="client", trust="central", noise=noise, delta=1e-3)
-        return prepare(checked(private(digits, privacy=client, algorithm=algorithm)), Alone()).key
-
-    drawn = [key("secure", rates_by_participation=True) for _ in range(2)]
-    assert None not in drawn and drawn[0] != drawn[1] and max(one or 0 for one in drawn) >= 2**200
-    assert key("secure") is None and key("test", rates_by_participation=True) is None
-
-
-def test_coins_and_keys(digits: Path) -> None:
-    client = privacy(level="client", trust="central", sampling="poisson")
-    job = checked(private(digits, privacy=client, participation={"clients_per_round": 20}))
-    counts = [int(round_of(job, 100, t).present.sum()) for t in range(200)]
-    assert abs(np.mean(counts) - 20) < 4 * np.sqrt(100 * 0.2 * 0.8 / 200) and len(set(counts)) > 5
-    fixed = checked(private(digits, privacy=client | {"sampling": "fixed"}, participation={"clients_per_round": 20}))
-    for some in (job, fixed):
-        by_key = [round_of(some, 100, t, key).present.tobytes() for key in (1, 2) for t in range(5)]
-        assert len(set(by_key)) == 10
-        assert by_key == [round_of(some, 100, t, key).present.tobytes() for key in (1, 2) for t in range(5)]
-        assert round_of(some, 100, 0, 1).secure
-    assert all(round_of(fixed, 100, t, 1).present.sum() == 20 for t in range(5))
-
-
-@pytest.mark.long
-def test_of_many_clients_who_differ_the_table_has_coarser_bounds(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger, "_MANY", 2)
-    job = private(digits, algorithm={"rate": 0.3, "uneven": True}, rounds=5, participation={}, privacy=privacy())
-    ended_with(job, tmp_path / "run")
-    with open(tmp_path / "run" / ledger.TABLE, newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["accountant"] for row in rows} == {"rdp, rounded"}
-    for client, row in list(enumerate(rows))[::3]:
-        spent = {(5.0, 0.3 / (1 + client)): 5}
-        least = cost(spent, DELTA, accountant="rdp")
-        assert least < float(row["epsilon"]) < 1.12 * least
-    assert spent_in(tmp_path / "run") == cost({(5.0, 0.3): 5}, DELTA)
 
 
 # --- noise for an epsilon ----------------------------------------------------------------------------------------
@@ -290,25 +220,6 @@ def test_a_budget_ends_the_run_before_it_is_exceeded(budget: float, digits: Path
     assert more["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
 
 
-def test_a_budget_says_what_it_is_about(digits: Path, tmp_path: Path) -> None:
-    job = private(digits, rounds=50, stop={"epsilon": 1.5})
-    rounds = first_over(job, 1.5)
-    spent, then = (plain(int(parts(job, t).max())) for t in (rounds, rounds + 1))
-    said = rf"epsilon = 1.5: {spent:.4g} is spent after {rounds} rounds .* another round it would be {then:.4g}, "
-    whole = plain(int(parts(job, 50).max()))
-    said += rf".* with all 50 {np.ceil(whole * 1000) / 1000:g}.*"
-    with pytest.raises(BudgetSpent, match=said + r"model of round \d+ stands in .*stop\.epsilon=.* --resume"):
-        run(checked(job), Alone(), tmp_path / "run")
-
-
-def test_a_cost_that_is_no_number_is_over_every_budget(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Budget, "cost", lambda budget, spending: np.nan)
-    assert ended_with(private(digits, stop={"epsilon": 50.0}), tmp_path / "run") == 6
-    assert rounds_in(tmp_path / "run") == []
-
-
 def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> None:
     """Results of runs that spent their budgets stand: they are compared, and are not run again."""
     job = private(digits, rounds=30, sweep={"stop.epsilon": [1.2, 1.5, 50.0]})
@@ -345,27 +256,6 @@ def test_a_choice_among_private_points_is_not_covered(
             assert text.count(SWEPT) == said
         for found in (select(out, "train_loss"), pareto.select(out, "train_loss")):
             assert found["warnings"] == [SWEPT] * said
-
-
-def test_a_budget_is_looked_at_rarely(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def affordable(self: ledger.Ledger, index: int) -> int:
-        asked.append(index)
-        return before(self, index)
-
-    before = ledger.Ledger._affordable
-    monkeypatch.setattr(ledger.Ledger, "_affordable", affordable)
-    job = private(digits, rounds=30, stop={"epsilon": 100.0})
-    assert ended_with(job, tmp_path / "run") == 0
-    assert asked == [0]
-
-
-def test_enough_for_all_rounds(digits: Path, tmp_path: Path) -> None:
-    job = private(digits, privacy=privacy())
-    budget = plain(int(parts(job, 10).max()))
-    assert ended_with(job | {"stop": {"epsilon": budget}}, tmp_path / "run") == 0
-    assert spent_in(tmp_path / "run") == budget
 
 
 # --- the epsilon from which the noise is computed is a budget -------------------------------------------------------
@@ -406,46 +296,6 @@ def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits
     assert told["rounds"] == rounds and spent_of(told) <= 2.0
 
 
-@pytest.mark.parametrize("participation", [{"clients_per_round": 3}, pytest.param({}, marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    ("changes", "algorithm"),
-    [
-        ({}, {}),
-        ({}, {"rate": 0.5, "growth": 0.01}),  # more multipliers than the accountant tells apart
-        ({"accountant": "rdp"}, {"rate": 0.3, "uneven": True}),
-        ({"accounting": "paper", "noise_on": "upload"}, {"rate": 0.5, "growth": 0.1}),
-        ({"level": "client", "trust": "central"}, {"rates_by_participation": True}),
-    ],
-    ids=str,
-)
-def test_all_rounds_that_the_noise_was_computed_for(
-    changes: dict[str, Any], algorithm: dict[str, Any], participation: dict[str, int], digits: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """None is refused, and what they cost is looked at once."""
-    if "rates_by_participation" in algorithm and not participation:
-        participation = {"clients_per_round": 4}
-    asked, before = [], ledger.Ledger._after
-    monkeypatch.setattr(ledger.Ledger, "_after", lambda *given: (asked.append(given[1:]), before(*given))[1])
-    record = {"evaluate_every": 0, "checkpoint_every": 0}
-    job = private(
-        digits, rounds=40, privacy=CALIBRATED | changes, algorithm=algorithm, participation=participation, record=record
-    )
-    assert ended_with(job, tmp_path / "run") == 0
-    assert asked == [(0, 40)]
-    name = "epsilon_paper" if "accounting" in changes else "epsilon_if_secret"
-    assert 1.99 < read_json(tmp_path / "run" / "run.json")[name] <= 2.0 * (1 + 1e-12)
-
-
-def test_a_budget_far_ahead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds are looked at by halves, and further ahead if there are many: the run ends where it would anyway."""
-    monkeypatch.setattr(ledger, "_AHEAD", 4)
-    for rounds in (30, 50):
-        job, out = private(digits, rounds=rounds, stop={"epsilon": 2.0}), tmp_path / str(rounds)
-        assert ended_with(job, out) == 6
-        assert summary(out)["rounds"] == first_over(job, 2.0)
-
-
 # --- interrupted, killed, resumed --------------------------------------------------------------------------------
 
 
@@ -477,25 +327,6 @@ def test_a_torn_last_line_is_a_round(noise: str, counted: int, digits: Path, tmp
         assert ended_with(job | {"rounds": 10}, out, resume=True) == 0
         assert spent_in(out) == plain(counted)
         assert rounds_in(out) == [*range(6), *([6] if noise == "secure" else []), *range(6, 10)]
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda path: path.unlink(), "cannot be read .* nobody knows what was released"),
-        (lambda path: path.write_bytes(path.read_bytes().replace(b'{"round": 2', b'{"rou')), "line 4 is damaged"),
-        (lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:-1])), "ends with line 4"),
-        (lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[1:])), "line 1 is damaged"),
-        (lambda path: path.write_bytes(path.read_bytes().replace(b'"schema": 2', b'"schema": 9')), "has schema 9"),
-        (lambda path: path.write_bytes(b""), "line 1 is damaged"),
-    ],
-)
-def test_a_damaged_ledger_ends_the_run(damage: Callable[[Path], Any], said: str, digits: Path, tmp_path: Path) -> None:
-    job, out = private(digits, rounds=4), tmp_path / "run"
-    assert ended_with(job, out) == 0
-    damage(out / ledger.LEDGER)
-    with pytest.raises(DataError, match=said):
-        run(checked(job | {"rounds": 6}), Alone(), out, resume=True)
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -631,41 +462,3 @@ def test_only_what_is_released(digits: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(history[name], whole[name])
     (further,) = [line for line in more if line not in warnings]
     assert "epsilon does not cover them" in further
-
-
-def test_the_forecast_is_what_comes(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    job = private(digits, rounds=20, algorithm={"rate": 0.5}, stop={"epsilon": 0.6}, privacy=privacy(noise="secure"))
-    found = forecast(write_job(tmp_path / "job.toml", job), (), 2)
-    told = found["privacy"]
-    json.dumps(found)
-    counts = np.sort(parts(job, 20))
-    by_hand = [cost({(5.0, 0.5): int(count)}, DELTA) for count in counts]
-    assert [told[name] for name in EPSILONS[:3]] == [by_hand[-1], by_hand[4], by_hand[0]]
-    assert (told["mechanisms_per_round"], told["rates"]) == (1, [0.5, 0.5])
-    assert told["rounds_counted"] == [counts[0], counts[-1]]
-    assert ended_with(job, tmp_path / "run") == 6
-    assert summary(tmp_path / "run")["rounds"] == told["budget_ends_after"] < 20
-    text = forecast_text(found)
-    assert f"ends the run after round {told['budget_ends_after']} (exit 6)" in text
-    assert "one record of one client, exchanged for another" in text
-    assert "the server and everybody else: each client adds its own noise" in text
-    assert "by the formula of the FedPDM-DP paper, which is no bound" in text
-    assert "NOT PRIVATE" not in text
-    central = ("privacy.trust='central'", "privacy.noise='test'", "stop.epsilon=50")
-    text = forecast_text(forecast(tmp_path / "job.toml", central, 2))
-    assert "The server is trusted" in text and "NOT PRIVATE" in text and "is enough for all rounds" in text
-    distributed = forecast(tmp_path / "job.toml", ("privacy.trust='distributed'",), 2)
-    assert "the server is NOT covered" in forecast_text(distributed)
-    assert [line for line in distributed["warnings"] if "each client's upload" in line]
-    assert not [line for line in found["warnings"] if "each client's upload" in line]
-    asked = forecast(tmp_path / "job.toml", ("privacy.noise_multiplier=1", "stop.epsilon=50"), 2)["privacy"]
-    assert asked["noise_multiplier"] == 1.0 and asked["epsilon"] > told["epsilon"]
-    write_job(
-        tmp_path / "plain.toml",
-        table(digits, {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.1}}),
-    )
-    calibrated = private(digits, rounds=20, privacy=CALIBRATED)
-    text = forecast_text(forecast(write_job(tmp_path / "calibrated.toml", calibrated), (), 2))
-    assert "[privacy] epsilon = 2 is enough for all rounds" in text
-    without = forecast(tmp_path / "plain.toml", (), 2)
-    assert without["privacy"] is None and "Privacy" not in forecast_text(without)

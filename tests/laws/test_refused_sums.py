@@ -209,16 +209,3 @@ def test_a_job_that_cannot_be(name: str, digits: Path, sides: Path, tmp_path: Pa
         run(checked(given), Alone(), tmp_path / "run")
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run" / "history.csv").exists()
-
-
-@pytest.mark.launch
-@pytest.mark.parametrize("name", ["no such field", "too few for so many to leave, masked"])
-def test_a_job_that_cannot_be_on_several_ranks(
-    name: str, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
-) -> None:
-    tables, _, said = WRONG[name]
-    job = write_job(tmp_path / "job.toml", table(digits, AVG, rounds=1) | tables)
-    ended = launch(2, "run", job, "--out", tmp_path / "run")
-    assert ended.code == 2, ended.text
-    assert ended.text.count("mpifed: error") == 1, ended.text
-    assert re.search(said, ended.text), ended.text

@@ -17,10 +17,8 @@ from whole_runs import run
 from written_files import read_json
 
 from mpifed.core.errors import UsageError
-from mpifed.core.round import Round
 from mpifed.files.history import read_history
 from mpifed.job.loading import dotted
-from mpifed.job.participation import leaving, round_of
 from mpifed.privacy.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
 from mpifed.results.show import run_text
 from mpifed.run.setup import prepare
@@ -119,12 +117,6 @@ def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path) 
     assert "raw data in checkpoint/" in line and line.endswith("times") and "measured" not in line
 
 
-def test_unknown_things_are_of_no_kind() -> None:
-    unknown = ("run.json", "data_sha256"), ("model.h5@", "data_sha256"), ("history.csv", "objective"), ("x.txt", "")
-    assert [kind_of(*one) for one in unknown] == [None] * 4
-    assert kind_of("history.csv.new", "round") == PUBLIC and kind_of("checkpoint/round-00000002.new/server.h5") == RAW
-
-
 def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path) -> None:
     run(checked(private(digits, record={"released_only": False})), Alone(), tmp_path / "run")
     (line,) = (line for line in run_text(tmp_path / "run").splitlines() if line.startswith("epsilon does not cover"))
@@ -180,20 +172,6 @@ def test_nothing_public_tells_who_took_part(name: str, digits: Path, tmp_path: P
     assert (each == each[0]).all() and each[0] > 0
 
 
-@pytest.mark.parametrize("channel", ["plain", "masked"])
-def test_what_is_expected_is_what_so_many_clients_cost(channel: str, digits: Path, tmp_path: Path) -> None:
-    """Of as many as are drawn by coins on average, and of those drawn before some leave."""
-    tables = {"aggregation": {"security": channel, "min_clients": 1}}
-    public = {"level": "client", "trust": "distributed", "delta": 1e-3}
-    costs = []
-    for number, privacy in enumerate((public, CENTRAL, COINS)):
-        run(checked(private(digits, privacy=privacy, **tables)), Alone(), tmp_path / str(number))
-        exchanges = read_json(tmp_path / str(number) / "run.json")["exchanges"]["changes"]
-        costs.append({key: value for key, value in exchanges.items() if not key.endswith("_s")})
-    assert costs[0] == costs[1] == costs[2]
-    assert costs[0]["played"] == 5 and costs[0]["up_bytes"] > 0
-
-
 def test_void_rounds_cost_what_others_cost(digits: Path, tmp_path: Path) -> None:
     """So bytes tell who has left as little as who took part; and each attempt has its line in the ledger."""
     part = {"clients_per_round": 4, "dropout_rate": 0.9, "max_dropouts": 2, "attempts": 2000}
@@ -205,54 +183,6 @@ def test_void_rounds_cost_what_others_cost(digits: Path, tmp_path: Path) -> None
 
 
 # --- who left ----------------------------------------------------------------------------------------------------
-
-
-def test_who_leaves_is_drawn_under_the_secret_key(digits: Path) -> None:
-    job = checked(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.5}))
-
-    def halves(key: int | None, index: int = 0, attempt: int = 0) -> bytes:
-        now = leaving(job, round_of(job, 40, index, key), 2, attempt, key)
-        assert now.leaving is not None
-        return now.leaving.halves.tobytes()
-
-    drawn = [halves(key, index, attempt) for key in (None, 1, 2**255) for index in (0, 1) for attempt in (0, 1)]
-    assert len(set(drawn)) == 12
-    assert drawn == [halves(key, index, attempt) for key in (None, 1, 2**255) for index in (0, 1) for attempt in (0, 1)]
-
-
-def test_a_run_draws_who_leaves_anew(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So nobody who reads the job knows it, and the next run of the same job draws others."""
-    import mpifed.job.participation as participation
-
-    seen: list[dict[int, bytes]] = []  # by round, those who leave at its first attempt; of each run
-
-    def noted(*given: Any) -> Round:
-        now = leaving(*given)
-        assert now.leaving is not None
-        seen[-1].setdefault(now.index, now.leaving.halves.tobytes())
-        return now
-
-    monkeypatch.setattr(participation, "leaving", noted)
-    job = checked(private(digits, privacy=CENTRAL, participation=LEAVING | {"dropout_rate": 0.4, "attempts": 50}))
-    for number in (1, 2):
-        seen.append({})
-        run(job, Alone(), tmp_path / str(number))
-    assert len(seen[0]) == len(seen[1]) == 5 and seen[0] != seen[1]
-
-
-def test_those_who_stay_are_a_uniform_draw(digits: Path) -> None:
-    """Given that a round counts, no client is there more often than K of N, and none more often than another."""
-    part = {"clients_per_round": 4, "dropout_rate": 0.4, "max_dropouts": 2}
-    job = checked(private(digits, privacy=CENTRAL, participation=part))
-    counts, rounds = np.zeros(CLIENTS), 0
-    for index in range(2000):
-        now = leaving(job, round_of(job, CLIENTS, index, 5), 1, 0, 5)
-        if not now.at(0).void:
-            counts, rounds = counts + now.at(0).present, rounds + 1
-    assert 300 < rounds < 2000
-    rates = counts / rounds
-    deviation = np.sqrt(rates.mean() * (1 - rates.mean()) / rounds)
-    assert np.abs(rates - rates.mean()).max() < 4.5 * deviation and rates.max() < 0.5
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from registry import table
 from scipy.optimize import nnls
 
 from mpifed.algorithms.slack_costs import typical
-from mpifed.algorithms.ssca_remarks import Course, against_noise, remark
 from mpifed.core.exchange import play
 from mpifed.core.round import SETUP, Round
 from mpifed.job.participation import round_of
@@ -140,14 +139,6 @@ def test_too_few_rounds(classes: Path, cost: Any) -> None:
     assert all("it ends at the limit itself" in said for said in enough.said)  # by 1e-12 or so
 
 
-def test_limits_that_contradict_each_other(classes: Path) -> None:
-    end = ended(job_of(classes, {"slack_cost": 1e4}, 400, [({"classes": [k]}, 0.05) for k in range(3)]))
-    assert end.columns["feasible_direction"] < 0.1
-    assert len(end.said) == 3
-    assert all("contradict each other" in said and "feasible_direction" in said for said in end.said)
-    assert all("raise slack_cost" not in said for said in end.said)
-
-
 def test_a_run_says_so_once_and_keeps_it(classes: Path, tmp_path: Path) -> None:
     """However little is measured: the end is."""
     from written_files import read_json
@@ -159,21 +150,3 @@ def test_a_run_says_so_once_and_keeps_it(classes: Path, tmp_path: Path) -> None:
         found = read_json(tmp_path / str(every) / "run.json")["warnings"]
         assert [one[:13] for one in found] == ["constraint 1:", "constraint 2:"]
         assert all("not met" in one for one in found)
-
-
-@pytest.mark.parametrize("value", [None, float("nan"), 0.9])
-def test_met_or_not_measured_there_is_nothing_to_say(value: float | None) -> None:
-    course = Course(1, 1.0, 100.0, 1.0, True, 100, 0.1, 50.0, 0.0, 0.0, 0.0)
-    assert remark(course, {"constraint_1": value}, []) is None
-
-
-def test_what_noise_leaves_to_do_depends_on_the_job() -> None:
-    assert len(against_noise("off", False)) == 4
-    assert against_noise("auto", True) == against_noise("off", False)[:2]
-
-
-def test_a_cost_that_is_not_the_last_is_no_cause(classes: Path) -> None:
-    """Of a sequence: more rounds take the next, and the last is one like any other."""
-    two = {"slack_cost": [1.0, 2.0], "stage_rounds": 60}
-    assert all("too few rounds are the likely cause" in said for said in ended(job_of(classes, two, 50)).said)
-    assert all("the cap is the likely cause" in said for said in ended(job_of(classes, two, 200)).said)

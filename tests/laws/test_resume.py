@@ -137,14 +137,6 @@ def test_stop_seconds(job: Path, whole: Path, launch: Callable[..., Any], tmp_pa
     assert found["rounds"] == ROUNDS
 
 
-def test_more_rounds(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    assert launch(2, "run", job, "--out", out, "--set", "rounds=6").code == 0
-    ended = launch(None, "run", job, "--out", out, "--resume")
-    assert ended.code == 0, ended.text
-    same(out, whole, certified=6)
-
-
 def test_a_killed_rank(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
     out = tmp_path / "run"
     ended = launch(3, "run", job, "--out", out, env={"MPIFED_TEST_TROUBLE": "SIGKILL"})
@@ -180,13 +172,6 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     assert ended.code == 0, ended.text
     assert f"resumed after round {int(before.name[-8:])}" in ended.out
     same(out, whole)
-
-
-def test_what_never_began_is_begun(job: Path, whole: Path, launch: Callable[..., Any], tmp_path: Path) -> None:
-    ended = launch(2, "run", job, "--out", tmp_path / "new", "--resume")
-    assert ended.code == 0 and ended.text.count("new run; no checkpoint to resume") == 1, ended.text
-    assert "warning" not in ended.text
-    same(tmp_path / "new", whole)
 
 
 def test_resume_is_refused_where_it_cannot_be(job: Path, whole: Path, launch: Callable[..., Any]) -> None:

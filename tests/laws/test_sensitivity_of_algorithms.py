@@ -185,22 +185,6 @@ def test_a_gradient(table: dict[str, Any], privacy: dict[str, Any], array_shard:
     assert distances(one, pair, now).max() == pytest.approx(deviation, rel=0.2)
 
 
-@pytest.mark.parametrize(
-    "objective", [{"l2": 0.4}, {"nonconvex_penalty": 0.9}, {"l2": 0.1, "nonconvex_penalty": 4.0}], ids=str
-)
-@pytest.mark.parametrize("table", [AVG, PROX, SCAFFOLD, PDM], ids=lambda table: str(table["name"]))
-def test_what_two_steps_make_of_a_difference(table: dict[str, Any], objective: dict[str, Any]) -> None:
-    """The public part of a step stretches a difference by the largest slope that it has anywhere."""
-    one = made((table | {"local_steps": 2}, FIXED), {"name": "softmax", "bias": False, **objective}, 3)
-    eta = 1 / (RHO + 1 / STEP) if table is PDM else STEP
-    w = np.linspace(-3, 3, 60_001)
-    pull = {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0) + 2 * objective.get("l2", 0.0)
-    moved = w - eta * (pull * w + objective.get("nonconvex_penalty", 0.0) * 2 * w / (1 + w**2) ** 2)
-    stretch = np.abs(np.diff(moved) / np.diff(w)).max()
-    gain = 2 if table is PDM else 1
-    assert sensitivity(one) == pytest.approx(gain * eta * (stretch * 2 * G / B + 2 * G), rel=1e-6)
-
-
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -19,7 +18,6 @@ from mpifed.cli import main
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import measure
@@ -70,17 +68,6 @@ def test_against_a_plain_loop(vertical: dict[str, Any], columns: Path, tmp_path:
     np.testing.assert_allclose(result.model.first[:, 0], expected, rtol=0, atol=1e-10)
 
 
-def test_absent_clients_neither_speak_nor_hear(vertical: dict[str, Any], columns: Path, tmp_path: Path) -> None:
-    vertical["participation"] = {"clients_per_round": 3}
-
-    def present(t: int) -> list[int]:
-        chosen = Round(t, 1, np.ones(5, dtype=bool)).rng("participation").choice(5, 3, replace=False)
-        return sorted(chosen.tolist())
-
-    result = run(checked(vertical), Alone(), tmp_path / "run")
-    np.testing.assert_allclose(result.model.first[:, 0], plain_loop(columns, present), rtol=0, atol=1e-10)
-
-
 @pytest.mark.launch
 @pytest.mark.parametrize(
     "changes",
@@ -107,41 +94,6 @@ def test_same_bits_and_exact_resume_with_client_states(
         ended = launch(then, "run", job, "--out", out, *settings, "--resume")
         assert ended.code == 0, ended.text
         assert summary(out)["model_sha256"] == hashes[None]
-
-
-def test_checkpoints_hold_client_states_side_by_side(vertical: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    run(checked(vertical), Alone(), out)
-    newest = sorted((out / "checkpoint").iterdir())[-1]
-    assert newest.name == f"round-{ROUNDS:08d}"
-    files = sorted(path.name for path in newest.glob("clients-*.h5"))
-    assert files == [f"clients-{ROUNDS:08d}-00000.h5"]
-    w = read_model(out / "model.h5")["first"][:, 0]
-    total = np.zeros_like(w)
-    with h5py.File(newest / files[0]) as file:
-        assert file["0000/first"][()].tolist() == list(range(5))
-        assert file["0000/state/w"].shape == (5, 1, 13)
-        for one in file["0000/state/w"]:
-            total += one[0]
-    # the server's gradients have been rounded to the grid, the clients' own have not
-    np.testing.assert_allclose(total, w, rtol=0, atol=1e-10)
-
-
-def test_bytes_are_those_of_a_deployment(vertical: dict[str, Any], tmp_path: Path) -> None:
-    result = run(
-        checked(vertical | {"record": {"evaluate_every": 1, "checkpoint_every": 0}}), Alone(), tmp_path / "run"
-    )
-    up = 8 * (BATCH + 13)  # scores and gradients, an int64 each
-    down = 2 * 8 + 8 * BATCH  # two questions of one float64, and the sum of the scores
-    assert result.columns["up_bytes"] == ROUNDS * 5 * up
-    assert result.columns["down_bytes"] == ROUNDS * 5 * down
-
-
-def test_the_users_own_check_is_heard(vertical: dict[str, Any], regression: Path, tmp_path: Path) -> None:
-    from mpifed.core.errors import UsageError
-
-    with pytest.raises(UsageError, match="needs data split by columns"):
-        run(checked(vertical | {"data": {"path": str(regression)}}), Alone(), tmp_path / "run")
 
 
 # --- the package's own vertical algorithms -----------------------------------------------------------------------
@@ -202,27 +154,6 @@ def test_data_split_by_columns_and_data_of_one_client_give_the_same(name: str, s
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)  # sums are rounded to multiples of 2^-40
     for column in ("objective", "train_loss", "kkt_residual"):
         assert found[0].columns[column] == pytest.approx(found[1].columns[column], rel=1e-7)
-
-
-def test_sparse_and_dense_columns_give_the_same(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    rows = [
-        f"{label} " + " ".join(f"{c + 1}:{rng.integers(1, 5) / 4}" for c in np.flatnonzero(rng.random(9) < 0.4)) + "\n"
-        for label in [0, 1, 2] * 20
-    ]
-    (tmp_path / "rows.svm").write_text("".join(rows))
-    algorithm = {"name": "ssca", **SIZES, "slack_cost": 20.0, "label_holder": 1}
-    found = []
-    for stored in ("sparse", "dense"):
-        folder = tmp_path / stored
-        command = ["data", "svmlight", str(tmp_path / "rows.svm"), f"--{stored}", "--split", "columns"]
-        made = CliRunner().invoke(main, [*command, "--clients", "3", "--out", str(folder)])
-        assert made.exit_code == 0, made.output
-        job = table(folder, algorithm, compute={"dtype": "float64"}, constraint=[{"name": "loss", "limit": 1.0}])
-        found.append(run(checked(job), Alone(), tmp_path / f"run-{stored}"))
-    np.testing.assert_allclose(found[0].model.first, found[1].model.first, rtol=0, atol=1e-10)
-    for column in ("objective", "kkt_residual"):
-        assert found[0].columns[column] == pytest.approx(found[1].columns[column], rel=1e-8)
 
 
 @pytest.mark.parametrize("holder", [None, 1])

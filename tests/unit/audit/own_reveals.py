@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed import CoCoA, FedAvg
-from mpifed.algorithms.cocoa import Change
+from mpifed import FedAvg
 from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
@@ -24,7 +23,7 @@ from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
 from mpifed.core.record import Array, map_leaves
-from mpifed.core.reveals import DualSum, InnerProducts, MeanGradient, Received
+from mpifed.core.reveals import DualSum, MeanGradient, Received
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.testing import ALGORITHMS
@@ -182,35 +181,6 @@ class Projections(Raw):
             for at, X in shard.pieces(self.problem.dtype):
                 out[at] = X @ question.along
         return clients, Told(found)
-
-
-class SaidProjections(Projections):
-    """The same, which says so."""
-
-    def reveals(self, received: Received) -> Iterator[InnerProducts]:
-        if received.answered_by(self.project):
-            along = received.question.along[:, None]
-            yield InnerProducts(received.rows, along, received.answer.products[: len(received.rows), None])
-
-
-class Secretive(CoCoA):
-    """CoCoA+ under another name, by functions of its own, and with answers of the other sign."""
-
-    @property
-    def exchanges(self) -> tuple[ToServer, ...]:
-        (one,) = super().exchanges
-        return (replace(one, name="nothing", answer=self.negated, absorb=self.subtract),)
-
-    def negated(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Change]:
-        clients, change = self.answer(clients, question, block, now)
-        return clients, Change(-change.w)
-
-    def subtract(self, server: Any, total: Change, now: Round) -> Any:
-        return self.absorb(server, Change(-total.w), now)
-
-    def reveals(self, received: Received) -> Iterator[DualSum]:
-        if received.answered_by(self.negated):
-            yield DualSum(received.answer.w, change=True)
 
 
 # --- what is said wrong -------------------------------------------------------------------------------------
