@@ -214,13 +214,10 @@ def test_every_rank_ends_alike(
 @pytest.mark.parametrize(
     ("record", "rounds", "measured", "there"),
     [
-        ({"evaluate_every": 2}, 6, [0, 2, 4, 6], [0, 6]),
         ({"evaluate_every": 2}, 7, [0, 2, 4, 6, 7], [0, 7]),
         ({"evaluate_every": 2, "certify_every": 4}, 9, [0, 2, 4, 6, 8, 9], [0, 4, 8, 9]),
-        ({"evaluate_every": 1, "certify_every": 3}, 5, [0, 1, 2, 3, 4, 5], [0, 3, 5]),
         ({"evaluate_every": 2, "certify_every": 3}, 7, [0, 2, 4, 6, 7], [0, 6, 7]),  # where rounds are measured
         ({"evaluate_every": 3, "certify_every": 1}, 4, [0, 3, 4], [0, 3, 4]),
-        ({"evaluate_every": 10}, 4, [0, 4], [0, 4]),
     ],
 )
 @pytest.mark.parametrize(("name", "split"), [("ssca", "rows"), ("ssca", "columns"), ("fedavg", "rows")])
@@ -241,30 +238,6 @@ def test_certificates_stand_in_their_rows(
     assert np.isfinite([history[column] for column in always]).all()
     if tables:
         assert summary(tmp_path / "run")["constraint_values"] == [history["constraint_1"][-1]]
-
-
-def test_a_run_that_ends_early_is_certified_too(classes: Path, tmp_path: Path) -> None:
-    """At a round whose row was written without a certificate: run.json has it then."""
-    job = table(
-        classes, {"name": "ssca", **SIZES}, rounds=50, stop={"seconds": 1e-9}, record={"evaluate_every": 1},
-        constraint=[{"name": "loss", "limit": 1.0}],
-    )  # fmt: skip
-    assert ended_with(job, tmp_path / "run") == 5
-    told = read_json(tmp_path / "run" / "run.json")
-    assert told["rounds"] == 1
-    assert np.isfinite([told[name] for name in CERTIFICATE]).all()
-    assert summary(tmp_path / "run")["kkt_residual"] == told["kkt_residual"]
-    ended_with(job | {"stop": {}, "rounds": 1}, tmp_path / "other")
-    assert summary(tmp_path / "other")["kkt_residual"] == told["kkt_residual"]
-    assert ended_with(job, tmp_path / "run", resume=True) == 5  # of a history that is read again
-    assert summary(tmp_path / "run")["kkt_residual"] == told["kkt_residual"]
-    # and no longer when the run has gone on
-    ended_with(job | {"stop": {}, "rounds": 4}, tmp_path / "run", resume=True)
-    ended_with(job | {"stop": {}, "rounds": 4}, tmp_path / "whole")
-    assert summary(tmp_path / "run")["kkt_residual"] == summary(tmp_path / "whole")["kkt_residual"]
-
-
-# --- warnings ----------------------------------------------------------------------------------------------------
 
 
 # --- the duality gap ---------------------------------------------------------------------------------------------

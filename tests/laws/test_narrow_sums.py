@@ -175,6 +175,3 @@ def test_products_in_float32_are_within_the_bound(kind: str, rows: int, features
     assert (np.abs(found - exact) <= (g + 1e-12) * most).all()
     norms = np.linalg.norm(wide, axis=1) @ np.linalg.norm(wide_slopes, axis=1)
     assert np.linalg.norm(found - exact) <= (g + 1e-12) * norms
-
-
-# --- against a loop --------------------------------------------------------------------------------------------------

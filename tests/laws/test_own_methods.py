@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,21 +75,6 @@ def test_settings_that_it_does_not_read(
         assert trained(*given)["rounds"] == 2
     else:
         assert refused(*given).startswith(f'{said}: "own_methods:{name}" has not read that; leave it out')
-
-
-@pytest.mark.launch
-@pytest.mark.parametrize("dedicated", ["false", "true"])
-def test_all_ranks_say_so(
-    launch: Callable[..., Any], digits: Path, write_job: Any, tmp_path: Path, dedicated: str
-) -> None:
-    """Each rank reads a part of the settings; only those that none reads are refused."""
-    settings = {"client_optimizer": {"learning_rate": 0.1, "weight_decay": 0.2}}
-    for name, code in (("OneStep", 2), ("Decaying", 0)):
-        job = table(digits, {"name": f"own_methods:{name}", **FEDAVG, **settings}, rounds=2, model=SOFTMAX)
-        path = write_job(tmp_path / f"{name}.toml", job)
-        ended = launch(2, "run", path, "--set", f"server.dedicated={dedicated}", "--out", tmp_path / name, limit_s=60.0)
-        assert ended.code == code, ended.text
-        assert ended.text.count("mpifed: error: [client_optimizer] weight_decay") == (1 if code else 0), ended.text
 
 
 @pytest.mark.parametrize("name", ["OneStep", "MeanAlone", "DoubledFedAvg"])

@@ -40,29 +40,6 @@ def test_the_same_on_every_rank(skewed: Path, write_job: Any, launch: Callable[.
         assert ended.text.count(WRONG[name]) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "said"),
-    [
-        ("Adam", "batch_size=0", "[algorithm] batch_size = 0: expected at least 1"),
-        ("Adam", "learning_rate=inf", "[algorithm] learning_rate = Infinity: expected a finite number"),
-        (
-            "Misspelt",
-            "",
-            '[algorithm] name = "own_states:Misspelt": exchanges: Misspelt has no absorb; did you mean "absorbe"?',
-        ),
-    ],
-)
-def test_what_is_refused_before(
-    name: str, change: str, said: str, skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path
-) -> None:
-    job = write_job(tmp_path / "job.toml", table(skewed, {"name": f"own_states:{name}"}))
-    settings = ["algorithm.batch_size=5", f"algorithm.{change}"] if change else []
-    ended = launch(None, "run", job, *(word for one in settings for word in ("--set", one)), "--out", tmp_path / "run")
-    assert ended.code == 2, ended.text
-    assert said in ended.text
-    assert "Traceback" not in ended.text
-
-
 def test_a_state_that_resumes(skewed: Path, write_job: Any, launch: Callable[..., Any], tmp_path: Path) -> None:
     job = job_of("Adam", skewed, write_job, tmp_path)
     assert launch(None, "run", job, "--out", tmp_path / "whole").code == 0

@@ -26,12 +26,8 @@ from mpifed.files.run_folder import summary
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
 from mpifed.privacy import ledger
-from mpifed.privacy.protection import SWEPT
-from mpifed.results import pareto
-from mpifed.results.best import choose, select
-from mpifed.results.compare import compare_text
+from mpifed.results.best import choose
 from mpifed.results.criteria import criteria_of
-from mpifed.results.select_text import best_text, pareto_text
 from mpifed.results.show import run_text
 from mpifed.run.command import How, run_command
 from mpifed.testing import Alone, Job
@@ -235,29 +231,6 @@ def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> Non
     assert choose(out, criteria_of("epsilon_if_secret")).best.settings == {"stop.epsilon": 1.2}
 
 
-def test_a_choice_among_private_points_is_not_covered(
-    digits: Path, write_job: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Said when a sweep runs, when it is shown, and when its best point is."""
-    for name, said in (("private", 1), ("other", 0)):
-        job = private(digits, rounds=2, sweep={"seeds": 2})
-        if not said:
-            job |= {
-                "privacy": None,
-                "algorithm": {"name": "fedavg", "batch_size": 7},
-                "client_optimizer": {"learning_rate": 0.1},
-                "aggregation": {},
-            }
-        job = {key: value for key, value in job.items() if value is not None}
-        out = tmp_path / name
-        assert run_command(write_job(tmp_path / f"{name}.toml", job), (), out, None, How(progress="none")) == 0
-        assert capfd.readouterr().err.count(SWEPT) == said
-        for text in (compare_text(out), best_text(out, "train_loss"), pareto_text(out, "train_loss")):
-            assert text.count(SWEPT) == said
-        for found in (select(out, "train_loss"), pareto.select(out, "train_loss")):
-            assert found["warnings"] == [SWEPT] * said
-
-
 # --- the epsilon from which the noise is computed is a budget -------------------------------------------------------
 
 CALIBRATED = {"delta": DELTA, "clip": 1.0, "epsilon": 2.0, "noise": "test"}
@@ -297,20 +270,6 @@ def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits
 
 
 # --- interrupted, killed, resumed --------------------------------------------------------------------------------
-
-
-def test_a_test_of_noise_resumes_to_the_same_bits_and_epsilons(digits: Path, tmp_path: Path) -> None:
-    job = private(digits, record={"evaluate_every": 2, "checkpoint_every": 3})
-    assert ended_with(job, tmp_path / "whole") == 0
-    out = tmp_path / "run"
-    assert ended_with(job | {"rounds": 7}, out) == 0
-    assert ended_with(job, out, resume=True) == 0
-    first, second = read_history(tmp_path / "whole"), read_history(out)
-    kept = second["round"] != 7
-    for name in ("epsilon_if_secret", "epsilon_paper", "test_loss"):
-        np.testing.assert_array_equal(second[name][kept], first[name])
-    assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
-    assert spent_in(out) == spent_in(tmp_path / "whole")
 
 
 def torn(path: Path) -> None:
@@ -447,18 +406,3 @@ def test_what_is_not_private_says_so(
     else:
         assert f"{plain(int(parts(job, 2).max())):.6g} at delta = {DELTA:g}" in text
         assert (told["epsilon"] is None) == (told["epsilon_if_secret"] is not None) == (not private_)
-
-
-def test_only_what_is_released(digits: Path, tmp_path: Path) -> None:
-    found = {}
-    for only in (True, False):
-        job = private(digits, record={"evaluate_every": 5, "released_only": only})
-        ended_with(job, tmp_path / str(only))
-        found[only] = read_history(tmp_path / str(only)), read_json(tmp_path / str(only) / "run.json")["warnings"]
-    (history, warnings), (whole, more) = found[True], found[False]
-    assert np.isnan(history["train_loss"]).all() and "size" not in history
-    assert (whole["train_loss"] == 1.0).all() and (whole["size"] == 2.0).all()
-    for name in ("test_accuracy", "test_loss", "up_bytes", "epsilon_if_secret"):
-        np.testing.assert_array_equal(history[name], whole[name])
-    (further,) = [line for line in more if line not in warnings]
-    assert "epsilon does not cover them" in further

@@ -182,9 +182,6 @@ def test_void_rounds_cost_what_others_cost(digits: Path, tmp_path: Path) -> None
     assert found["up_bytes"] % found["played"] == 0 and found["added"] % (4 * found["played"]) == 0
 
 
-# --- who left ----------------------------------------------------------------------------------------------------
-
-
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 REFUSED = [

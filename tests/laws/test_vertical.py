@@ -18,7 +18,6 @@ from mpifed.cli import main
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.files.run_folder import summary
 from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
@@ -66,34 +65,6 @@ def test_against_a_plain_loop(vertical: dict[str, Any], columns: Path, tmp_path:
     assert abs(expected).max() > 0.1
     # scores and gradients are rounded to multiples of 2^-40
     np.testing.assert_allclose(result.model.first[:, 0], expected, rtol=0, atol=1e-10)
-
-
-@pytest.mark.launch
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ("participation.clients_per_round=3", "data.block=2"),
-        *(pytest.param(one, marks=pytest.mark.long) for one in ((), ("participation.clients_per_round=3",))),
-        pytest.param(("data.block=2",), marks=pytest.mark.long),
-    ],
-)
-def test_same_bits_and_exact_resume_with_client_states(
-    vertical: dict[str, Any], write_job: Any, launch: Callable[..., Any], tmp_path: Path, changes: tuple[str, ...]
-) -> None:
-    job = write_job(tmp_path / "job.toml", vertical)
-    settings = [part for change in changes for part in ("--set", change)]
-    hashes = {}
-    for ranks, *more in ((None,), (2,), (3, "--set", "server.dedicated=true")):
-        ended = launch(ranks, "run", job, "--out", tmp_path / f"on-{ranks}", *settings, *more)
-        assert ended.code == 0, ended.text
-        hashes[ranks] = summary(tmp_path / f"on-{ranks}")["model_sha256"]
-    assert len(set(hashes.values())) == 1, hashes
-    for ranks, then in ((2, None), (None, 3)):
-        out = tmp_path / f"from-{ranks}-to-{then}"
-        assert launch(ranks, "run", job, "--out", out, *settings, "--set", "rounds=5").code == 0
-        ended = launch(then, "run", job, "--out", out, *settings, "--resume")
-        assert ended.code == 0, ended.text
-        assert summary(out)["model_sha256"] == hashes[None]
 
 
 # --- the package's own vertical algorithms -----------------------------------------------------------------------

@@ -18,7 +18,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from whole_runs import run
 
-import mpifed.algorithms.cocoa
 from mpifed.core.round import Round
 from mpifed.testing import Alone
 
@@ -101,27 +100,6 @@ def test_the_rounds_of_the_paper(unequal: Path, objective: str, hyper: dict[str,
     data = rows_of(unequal)
     pulled = sum(X.T @ a for (X, _), a in zip(data, kept(found), strict=True))
     close(found.model, pulled / (2 * PENALTY * sum(len(y) for _, y in data)))  # absent clients' alpha counts
-
-
-@pytest.mark.parametrize("together", [256, 89])
-def test_one_client_does_plain_coordinate_ascent(
-    shared_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
-) -> None:
-    """On all 179 rows, in the order drawn, each step on w as it is, however many rows are read at once."""
-    monkeypatch.setattr(mpifed.algorithms.cocoa, "ROWS", together)
-    folder = shards(shared_path, 1)
-    (X, y), lam = rows_of(folder)[0], 2 * PENALTY
-    job = task(folder, COCOA, rounds=3)
-    w, alpha, n = np.zeros(X.shape[1]), np.zeros(len(y)), len(y)
-    for t in range(3):
-        order = Round(t, job.seed, np.ones(1, dtype=bool)).draw("local passes", np.array([0]), np.array([n]), n)[0]
-        for i in order:
-            step = exact("hinge", alpha[i], X[i] @ w, y[i], X[i] @ X[i] / (lam * n))
-            alpha[i] += step
-            w += step * X[i] / (lam * n)
-    found = played(job)
-    close(found.model, w)
-    close(kept(found)[0], alpha)
 
 
 def rows(out: Path) -> list[dict[str, float]]:

@@ -181,37 +181,6 @@ def test_momentum(skewed: Path, tmp_path: Path, work: dict[str, int], per_round:
     close(run(task, Alone(), tmp_path / "run").model, expected)
 
 
-@pytest.fixture(scope="module")
-def one_client(tmp_path_factory: Any) -> Path:
-    """All rows of a regression at one client."""
-    out = tmp_path_factory.mktemp("data") / "one"
-    return make_data(out, "synthetic", "--split", "rows", "--clients", 1, "--samples", 60, "--features", 5)
-
-
-@pytest.mark.parametrize("step", [0.3, {"initial": 0.5, "exponent": 0.4}], ids=str)
-def test_momentum_of_one_client_with_all_rows_is_heavy_ball(
-    one_client: Path, tmp_path: Path, step: float | dict[str, float]
-) -> None:
-    """w_{t+1} = w_t - step_t gradient + momentum (w_t - w_{t-1}), with a decaying step too."""
-    task = heavy_ball_job(one_client, step, rounds=30)
-    X, y = rows_of(open_federation(one_client))[0]
-    now = before = prepare(task, Alone()).server.model.first[:, 0]
-    for t in range(1, 31):
-        gradient = X.T @ (X @ now - y) / len(y) + 2 * 1e-2 * now
-        before, now = now, now - step_size(step, t) * gradient + 0.7 * (now - before)
-    close(run(task, Alone(), tmp_path / "run").model, [now[:, None]])
-
-
-def heavy_ball_job(folder: Path, step: float | dict[str, float], rounds: int) -> Job:
-    objective = {"name": "least-squares", "bias": False, "l2": 1e-2}
-    return job(
-        folder,
-        {"batch_size": 60, "client_optimizer": {"learning_rate": step}, "server_optimizer": {"momentum": 0.7}},
-        model=objective,
-        rounds=rounds,
-    )
-
-
 def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regression: Path, tmp_path: Path) -> None:
     """E gradient steps on quadratics A_i, optima w_i: sum p_i (I - M_i) (w - w_i) = 0, where M_i = (I - h A_i)^E."""
     federation, step, epochs = open_federation(regression), 0.3, 3
@@ -253,34 +222,3 @@ def test_measured_columns(digits: Path, tmp_path: Path) -> None:
     assert found["test_loss"] == pytest.approx(log_loss(test_y, probabilities(test_X), labels=labels), rel=1e-8)
     assert found["test_accuracy"] == accuracy_score(test_y, probabilities(test_X).argmax(axis=1))
     assert found["round"] == ROUNDS
-
-
-@pytest.mark.parametrize(
-    ("name", "momentum"),
-    [("fedavg", 0.6), *(pytest.param(name, 0.0, marks=pytest.mark.long) for name in ("fedavg", "scaffold"))],
-)
-def test_full_batches_with_l1_find_the_lasso(tmp_path: Path, name: str, momentum: float) -> None:
-    """With one local step the prox follows a gradient step; momentum must not change where that rests."""
-    from sklearn.linear_model import Lasso
-
-    folder = make_data(
-        tmp_path / "equal", "synthetic", "--split", "rows", "--clients", 5, "--samples", 120, "--features", 8
-    )
-    data = rows_of(folder)
-    X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
-    best = Lasso(0.3, fit_intercept=False, tol=1e-15, max_iter=100_000).fit(X, y).coef_
-    algorithm = {"name": name, "batch_size": 24, "client_optimizer": {"learning_rate": 0.2}} | (
-        {"server_optimizer": {"momentum": momentum}} if name == "fedavg" else {}
-    )
-    task = job(
-        folder,
-        algorithm,
-        model={"name": "least-squares", "bias": False},
-        regularizer={"name": "l1", "weight": 0.3},
-        rounds=400,
-    )
-    result = run(task, Alone(), tmp_path / "run")
-    assert result is not None
-    found = result.model.first[:, 0]
-    np.testing.assert_allclose(found, best, rtol=0, atol=1e-9)
-    assert ((found == 0) == (best == 0)).all() and (best == 0).any()

@@ -242,6 +242,3 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     P += np.sum((RHO * (x_0 - target)) ** 2)
     assert columns["optimality"] == pytest.approx(P, rel=1e-9)
     assert P > 1e-3
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------

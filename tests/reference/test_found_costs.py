@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from paper import (
 from scipy.optimize import minimize
 
 from mpifed.core.errors import UsageError
-from mpifed.maths.terms import Loss
 from mpifed.testing import Job
 
 ROUNDS = 30
@@ -131,57 +129,6 @@ def test_costs_end_a_little_above_the_multipliers(classes: Path, tmp_path: Path,
     away = 0.02 if batch == 60 else 0.2
     np.testing.assert_allclose(costs, np.maximum(1.5 * nu, 1 / 0.1), rtol=away)  # no less than tau_0 / tau_m
     assert row["objective"] == pytest.approx(w @ w, rel=away)
-
-
-# --- scale --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Scaled(Loss):
-    """The loss times a factor."""
-
-    factor: float = 1.0
-
-    def loss(self, objective: Any, head: Any, scores: Any, y: Any) -> Any:
-        return self.factor * super().loss(objective, head, scores, y)
-
-    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-        slope = super().slope(objective, head, scores, y, self.factor * weights)
-        return slope._replace(loss=self.factor * slope.loss)
-
-
-SCALED = f"{__name__}:Scaled"
-
-
-@pytest.mark.parametrize("scaled", ["constraints", "objective"])
-def test_a_factor_changes_costs_and_no_model(scaled: str, classes: Path, tmp_path: Path) -> None:
-    """With its limit and its curvature: all constraints under the norm, or the objective over a limit on the norm."""
-
-    def played(factor: float) -> Any:
-        term = {"name": SCALED, "factor": factor}
-        tables: dict[str, Any] = {"minimize": term, "constraint": [{"name": "norm", "limit": 2.0}]}
-        if scaled == "constraints":
-            groups = [({"classes": [0]}, 0.7), ({"classes": [1, 2]}, 0.6)]
-            tables = {"constraint": [term | group | {"limit": factor * limit} for group, limit in groups]}
-            tables["minimize"] = {"name": "norm"}
-        rule = {"name": "ssca", "batch_size": 10, "rho": [0.9, 0.4], "gamma": [0.9, 0.45], "margins": "auto"}
-        task = job(
-            classes,
-            {**rule, "tau": 0.1 * factor},
-            {"name": "softmax", "bias": False},
-            80,
-            aggregation={"arithmetic": "float"},
-            **tables,
-        )
-        return play(task, tmp_path / f"run-{factor}")
-
-    one, other = played(1.0), played(1000.0)
-    np.testing.assert_allclose(other.model.first, one.model.first, rtol=0, atol=1e-6)
-    unit = 1000 if scaled == "objective" else 1e-3
-    columns = ["slack_cost_1", "subproblem_multiplier_1"] + ["slack_cost_2"] * (scaled == "constraints")
-    for name in columns:
-        assert other.columns[name] == pytest.approx(unit * one.columns[name], rel=1e-4)
-        assert one.columns[name] > 0
 
 
 # --- limits that contradict each other, and what is refused ----------------------------------------------------------

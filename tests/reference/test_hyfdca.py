@@ -16,7 +16,6 @@ from paper import make_data
 from rounds import rounds_of
 from scipy.optimize import minimize_scalar
 
-from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone, Job
@@ -289,29 +288,3 @@ def test_the_optimum(shared_path: Path, loss: str) -> None:
     assert found["objective"] == pytest.approx(expected, rel=1e-5)
     assert found["dual"] <= expected * (1 + 1e-9)
     assert found["duality_gap"] < 1e-4 * expected
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "tables", "message"),
-    [
-        ({"rule": "line-search", "inner": 5}, {}, "moves all samples"),
-        ({"rule": "paper", "inner": 10**6}, {}, "lower inner"),
-        ({"rule": "damped", "gamma": [0.5]}, {}, "no step size"),
-        ({"rule": "paper", "gamma": [2.0]}, {}, "above 1"),
-        ({"rule": "theory", "sigma": 3.0}, {}, "does not use it"),
-        ({"rule": "damped", "draws": "client"}, {}, "draws nothing"),
-        ({"rule": "paper", "senders": "none"}, {"participation": {"clients_per_round": 2}}, "know the same steps"),
-        ({"rule": "accelerated"}, {"participation": {"clients_per_round": 2}}, "needs all 6 clients"),
-        ({"rule": "paper"}, {"stop": {"duality_gap": 1e-3}}, "stays large|leaves it large"),
-        ({}, {"model": {"name": "softmax", "bias": False, "l2": 1e-3}}, "no dual problem"),
-        ({}, {"model": {"name": "hinge", "bias": False, "l2": 0.0}}, "needs l2 above 0"),
-        ({}, {"regularizer": {"name": "l1", "weight": 0.1}}, "no prox"),
-        ({}, {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.5}]}, "constraint"),
-        ({}, {"record": {"evaluate_rows": 20}}, "all rows"),
-    ],
-)  # fmt: skip
-def test_refusals(shared_path: Path, algorithm: Any, tables: Any, message: str) -> None:
-    folder = grid(shared_path, "2x3")
-    table = {"aggregation": {"security": "plain"}, "model": {"name": "hinge", "bias": False, "l2": PENALTY}, **tables}
-    with pytest.raises(UsageError, match=message):
-        prepare(task(folder, {"name": "hyfdca", **algorithm}, **table), Alone())

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from jobs_in_python import checked
 from lengths import covering, long_unless
 from paper import read
-from scipy.optimize import minimize
 from whole_runs import run
 
 from mpifed.cli import main
@@ -101,31 +100,6 @@ def test_ridge_with_an_intercept(tmp_path: Path, name: str, everything: bool) ->
     assert result.columns["objective"] == pytest.approx(objective, rel=1e-9)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("loss", ["logistic", "squared-hinge"])
-def test_two_classes_with_an_intercept(tmp_path: Path, loss: str) -> None:
-    """By scipy's BFGS; one class is rare, so that the intercept matters."""
-    rng = np.random.default_rng(8)
-    X = rng.standard_normal((240, 4)).astype("f4").astype("f8")
-    y = X @ [1.0, -1.0, 0.5, 0.0] + 0.5 * rng.standard_normal(240) > 1.2
-    folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "6")
-    data, l2 = read(folder), 0.02
-    t = 2 * data.y.astype("f8") - 1
-
-    def objective(v: Any) -> float:
-        margins = t * (data.X @ v[:4] + v[4])
-        losses = np.logaddexp(0, -margins) if loss == "logistic" else np.maximum(1 - margins, 0) ** 2
-        return float(losses.mean() + l2 * v[:4] @ v[:4])
-
-    best = minimize(objective, np.zeros(5), method="BFGS", options={"gtol": 1e-8})
-    rule = {"name": "fedavg", "batch_size": 40, "client_optimizer": {"learning_rate": 0.5}}
-    result = trained(folder, tmp_path / "run", rule, 1500, model={"name": loss, "l2": l2})
-    factor = objective(flat(result.model)) / result.columns["objective"]
-    assert factor == pytest.approx(1, rel=1e-9)  # the same function
-    np.testing.assert_allclose(flat(result.model), best.x, atol=1e-4)  # of differences, and of float32 in no place
-    assert abs(best.x[4]) > 0.5
-
-
 def about(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / "run.json").read_text())
     return found
@@ -164,9 +138,6 @@ def test_private_runs_take_no_scale_from_the_targets(tmp_path: Path) -> None:
 
 def warned(out: Path) -> list[str]:
     return [text for text in about(out)["warnings"] if "targets have mean" in text or "same value" in text]
-
-
-# --- the same everywhere --------------------------------------------------------------------------------------------
 
 
 # --- what has none --------------------------------------------------------------------------------------------------

@@ -243,6 +243,3 @@ def test_a_bound_on_the_norm(two_classes: Path, tmp_path: Path, start: str, radi
     functions = [Function("loss"), Function("norm", None, radius)]
     where = compare(two_classes, tmp_path / "run", functions, {"name": "softmax", "bias": False}, softmax, c, start)
     assert set(where.ravel()) == {{0.4: 0, 0.05: 1, 50.0: -1}[radius]}
-
-
-# --- the recursion is a weighted sum -----------------------------------------------------------------------------

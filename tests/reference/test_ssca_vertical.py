@@ -15,11 +15,7 @@ from paper import (
     Function,
     all_digits,
     close,
-    combine,
     constrained,
-    draw,
-    estimate,
-    first_model,
     in_all_variables,
     job,
     model_flat,
@@ -27,7 +23,6 @@ from paper import (
     play,
     read,
     softmax,
-    step_size,
     unconstrained,
 )
 
@@ -122,40 +117,3 @@ def test_any_split_of_the_columns_is_one_client_with_all_rows(
         assert one.columns["subproblem_multiplier_1"] > 0
         for name in ("constraint_1", "margin_1", "subproblem_multiplier_1", "slack"):
             assert two.columns[name] == pytest.approx(one.columns[name], rel=1e-6, abs=1e-9)
-
-
-# --- Algorithms 1 and 3 are heavy-ball SGD -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("split", ["rows", "columns"])
-@pytest.mark.parametrize("start", ["exact", "paper"])
-def test_it_is_heavy_ball_sgd(skewed: Path, shared_path: Path, tmp_path: Path, split: str, start: str) -> None:
-    """Step gamma_t rho_t/(2 tau), momentum (1 - rho_t)(1 - gamma_{t-1}) gamma_t/gamma_{t-1} (errata).
-
-    With a curvature of tau from the first round on (`paper`) this holds from the second round on whatever rho_1;
-    the first step begins at (1 - gamma_1 (1 - rho_1)) w_1, since w-bar_0 = 0. With `exact` it holds from the first
-    on with rho_t/Q_t in place of rho_t. The penalty's slope belongs to the gradient.
-    """
-    folder = skewed if split == "rows" else all_digits(shared_path, "columns", 5)
-    tau, penalty = 0.6, 4e-3
-    rule = {**(HORIZONTAL if split == "rows" else VERTICAL), "tau": tau, "start": start, "batch_size": 4}
-    task, data = job(folder, rule, {**NETWORK, "l2": penalty}, 7), read(folder)
-    w = before = omega(first_model(task))
-    Q = 0.0
-    for t in range(1, task.rounds + 1):
-        rho, gamma = step_size(rule["rho"], t), step_size(rule["gamma"], t)
-        assert rho < 1
-        gradient = combine((1.0, estimate(w, data, draw(task, data, t)).slopes), (2 * penalty, w))
-        Q = (1 - rho) * Q + rho
-        if start == "exact":
-            rho = rho / Q
-        if t == 1:
-            shrunk = 1 - gamma * (1 - rho)
-            new = combine((shrunk, w), (-gamma * rho / (2 * tau), gradient))
-            assert (shrunk == 1) == (start == "exact")
-        else:
-            last = step_size(rule["gamma"], t - 1)
-            momentum = (1 - rho) * (1 - last) * gamma / last
-            new = combine((1 + momentum, w), (-momentum, before), (-gamma * rho / (2 * tau), gradient))
-        before, w = w, new
-    close(play(task, tmp_path / "run").model, w)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from paper import (
     Data,
-    Function,
     Omega,
     all_digits,
     close,
@@ -17,15 +15,12 @@ from paper import (
     draw,
     estimate,
     first_model,
-    in_all_variables,
     inner,
     job,
     lemma_1,
-    model_flat,
     omega,
     play,
     read,
-    softmax,
     step_size,
     without_biases,
 )
@@ -115,22 +110,3 @@ def test_some_clients_a_round(skewed: Path, tmp_path: Path, numbers: str) -> Non
         aggregation={"arithmetic": numbers}, data={"path": str(skewed), "block": 3},
     )  # fmt: skip
     close(play(task, tmp_path / "run").model, recursive(task, data)[0])
-
-
-def test_groups_of_classes(split_digits: Path, tmp_path: Path) -> None:
-    """Loss and penalty under two constraints by class and one on the norm, each round solved by SLSQP."""
-    data = read(split_digits)
-    groups = [Function("loss", (0, 1), 1.9), Function("loss", (5, 8, 9), 2.0), Function("norm", None, 0.3)]
-    task = job(
-        split_digits, rule(data, batch_size=10 if data.split == "rows" else 60, tau=0.8, slack_cost=20.0),
-        {"name": "softmax", "bias": False, "l2": 1e-3}, 5,
-        constraint=[
-            {"name": "loss", "classes": [0, 1], "limit": 1.9},
-            {"name": "loss", "classes": [5, 8, 9], "limit": 2.0},
-            {"name": "norm", "limit": 0.3},
-        ],
-    )  # fmt: skip
-    expected = in_all_variables(task, data, softmax, [Function("loss"), *groups], 20.0)
-    assert (abs(expected.level) < 1e-6).any(axis=0).all()  # each of them binds
-    assert (expected.level < -1e-3).any()
-    np.testing.assert_allclose(model_flat(play(task, tmp_path / "run").model), expected.w, rtol=0, atol=1e-7)  # SLSQP's

@@ -40,27 +40,6 @@ def test_vertical_sgd(shared_path: Path, tmp_path: Path, bias: bool, holder: dic
     close(play(task, tmp_path / "run").model, w)
 
 
-@pytest.mark.parametrize("clients", [1, 2, 3, 7, 64])
-def test_any_split_of_the_columns_is_one_client_with_all_rows(shared_path: Path, tmp_path: Path, clients: int) -> None:
-    """FedSGD on all rows."""
-    rows, columns = all_digits(shared_path, "rows", 1), all_digits(shared_path, "columns", clients)
-    one = play(
-        job(rows, {"name": "fedavg", "batch_size": 1797, "client_optimizer": {"learning_rate": STEP}}, NETWORK, 4),
-        tmp_path / "rows",
-    )
-    two = play(
-        job(
-            columns,
-            {"name": "vertical-sgd", "batch_size": 1797, "server_optimizer": {"learning_rate": STEP}},
-            NETWORK,
-            4,
-        ),
-        tmp_path / "columns",
-    )
-    close(two.model, omega(one.model))
-    assert two.columns["train_loss"] == pytest.approx(one.columns["train_loss"], rel=1e-9)
-
-
 # --- server momentum ---------------------------------------------------------------------------------------------
 
 

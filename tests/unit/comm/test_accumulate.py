@@ -390,24 +390,6 @@ def test_float_sums_of_single_values_that_are_not_finite(bad: float) -> None:
         adder.check(np.arange(5))
 
 
-@pytest.mark.parametrize("kind", [exact_sum, float_sum])
-@pytest.mark.parametrize(
-    ("shape", "at", "said"),
-    [
-        ((2, 3, 2), slice(0, 2), r"client 1 answers with shape \(2, 3, 2\) for its 2 entries, .* \(2, 2, 2\)"),
-        ((2, 2, 2), np.array([1, 2, 3]), r"client 1 answers with shape \(2, 2, 2\) for its 3 entries"),
-        ((3, 2), slice(0, 2), r"client 1 answers with shape \(3, 2\) for its 2 entries"),
-        ((1, 2, 2), slice(0, 2), r"client 1 answers with shape \(1, 2, 2\) for its 2 entries"),
-    ],
-)
-def test_placed_values_of_another_shape(kind: Any, shape: Any, at: Any, said: str) -> None:
-    adder = kind(exchange(single({})), 5, "float64")
-    adder.begin(True)
-    answer = Single(Placed([np.zeros(shape)], [at], 9, axis=1), np.zeros((1, 4)), np.zeros((1, 3)))
-    with pytest.raises(UsageError, match=rf"up\.placed: {said}"):
-        adder.add(answer, np.array([1]))
-
-
 @forms
 def test_bytes_of_each_client(form: str) -> None:
     """Of a field by columns its own, of a sender's field all or nothing."""

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from mpifed import FedAvg
-from mpifed.core.algorithm import Algorithm, wrong_exchanges
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.contract import breaches
-from mpifed.core.exchange import ToServer
-from mpifed.maths.objectives import OBJECTIVES, LeastSquares, LinearScores, Objective
+from mpifed.maths.objectives import OBJECTIVES, LinearScores, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.maths.terms import TERMS, Loss, Sampled, Term
 from mpifed.testing import ALGORITHMS
@@ -50,31 +49,9 @@ class Unfinished(LinearScores):
         return scores[..., 0]
 
 
-@dataclass(frozen=True)
-class Turned(LeastSquares):
-    perdict: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class Bent(LeastSquares):
-    non_negative: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class Uncounted(Loss):
-    sample: ClassVar[bool] = False
-
-
 class Bare(L1):
     def checks(self) -> list[str]:
         return ["never heard"]
-
-
-class Undecorated(Algorithm):
-    exchanges = measures = ()
-
-    def start_server(self, now: Any) -> Any:
-        return None
 
 
 @dataclass(frozen=True)
@@ -117,11 +94,7 @@ class ShadowingTerm(Loss):
         (Unfinished, Objective, [
             f"has no {name}, which every Objective must have" for name in ("predict", "slope", "start")
         ]),
-        (Turned, Objective, ['has "perdict": did you mean "predict"?']),
-        (Bent, Objective, ['has "non_negative": did you mean "nonnegative"?']),
-        (Uncounted, Term, ['has "sample": did you mean "sampled"?']),
         (Bare, Regularizer, ['has "checks": did you mean "check"?']),
-        (Alone, Algorithm, ["is no Algorithm; derive it from mpifed.algorithms.horizontal.Rows (data split by "]),
         (Alone, Regularizer, ["is no Regularizer; derive it from mpifed.maths.regularizers.Regularizer"]),
         (Sampled, Objective, ["is no Objective; derive it from mpifed.maths.objectives.form.Objective"]),
     ],
@@ -139,44 +112,3 @@ def test_the_packages_own_keep_to_it(known: Any, base: type) -> None:
     for part in known.values():
         for split in ("rows", "columns", "grid") if base is Algorithm else ("",):
             assert list(breaches(part.for_split(split) if split else part, base)) == []
-
-
-class Referring:
-    """What `wrong_exchanges` reads of an algorithm."""
-
-    setup = ()
-
-    def __init__(self, exchanges: Any = None) -> None:
-        self._exchanges = exchanges
-
-    @property
-    def exchanges(self) -> Any:
-        if self._exchanges is None:
-            return (ToServer("gradients", (), self.ask, self.answer, self.absorb),)
-        return self._exchanges() if callable(self._exchanges) else self._exchanges
-
-    def ask(self, server: Any, now: Any) -> Any: ...
-
-    def answr(self, clients: Any, question: Any, block: Any, now: Any) -> Any: ...
-
-
-def failing() -> Any:
-    return {}["split"]
-
-
-EXCHANGE = ToServer("sums", (), lambda *_: (), lambda *_: ((), ()), lambda *_: ())
-
-
-@pytest.mark.parametrize(
-    ("exchanges", "said"),
-    [
-        (None, ['exchanges: Referring has no answer; did you mean "answr"?']),
-        ((EXCHANGE,), []),
-        (EXCHANGE, [
-            "exchanges: expected a property that is a tuple of ToServer and ToClients; came ToServer",
-        ]),
-        (failing, []),  # of data that do not fit, say: `check` tells
-    ],
-)  # fmt: skip
-def test_exchanges_that_are_none(exchanges: Any, said: list[str]) -> None:
-    assert list(wrong_exchanges(Referring(exchanges))) == said

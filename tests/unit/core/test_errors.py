@@ -37,27 +37,6 @@ def test_an_error_of_the_system_names_file_and_remedy(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ((errno.ENOENT, "", b"/a/b"), f"/a/b: {os.strerror(errno.ENOENT)}; see whether it, or the folder"),
-        (("Unable to open file (file signature not found)",), ": Unable to open file .file signature not found.; see"),
-        ((errno.EMFILE, "", "x"), "x: .*ulimit -n"),
-        ((errno.EFBIG, "", "x"), "x: .*ulimit -f"),
-        ((errno.ENAMETOOLONG, "", "x"), "x: .*shorter name"),
-    ],
-)
-def test_what_an_error_of_the_system_says_of_itself(given: tuple[object, ...], said: str, tmp_path: Path) -> None:
-    def fails(*arguments: object, **named: object) -> None:
-        raise OSError(*given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", fails)
-        patch.setattr(io_errors, "_LIBRARIES", {Path(__file__).parent.name})
-        with pytest.raises(DataError, match=said), explaining():
-            write_json(tmp_path / "run.json", {})
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here that is always full")
 def test_hdf5_on_a_full_disk(tmp_path: Path) -> None:
     """The file is closed, the process lives, and the error is that of the system."""

@@ -149,20 +149,6 @@ def test_smoothing(s: float) -> None:
     assert s > 1.2 or apart >= 0.01 * math.exp(-2 * math.pi**2 * s**2)  # it can be seen: the bound is not idle
 
 
-@pytest.mark.parametrize("ratio", [0.6, 0.8, 1.0])
-def test_levels_add_up(ratio: float) -> None:
-    """The sum of levels is within h / (1 - h); with levels narrower than the product's, so that it can be seen."""
-    spacing, above = 8, 40.0
-    fine, x = ratio * spacing, np.arange(-400, 401)
-    coarse = np.arange(-50, 51) * spacing
-    first = np.exp(-((x[:, None] - coarse) ** 2) / (2 * fine**2)) @ np.exp(-(coarse**2) / (2 * above**2))
-    expected = np.exp(-(x**2) / (2 * (fine**2 + above**2)))
-    apart = np.abs(first / first.sum() - expected / expected.sum()).sum() / 2
-    r2 = above**2 * fine**2 / (above**2 + fine**2) / spacing**2
-    h = 2 * sum(math.exp(-2 * math.pi**2 * r2 * k**2) for k in range(1, 5))
-    assert 0.01 * h <= apart <= h / (1 - h)
-
-
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 

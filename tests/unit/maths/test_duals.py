@@ -21,7 +21,6 @@ DUALS: dict[str, Any] = {
     "least-squares": LeastSquaresDual(),
 }
 CLASSIFIERS = ["hinge", "squared-hinge", "logistic"]
-QUADRATIC = ["hinge", "squared-hinge", "least-squares"]
 CURVATURES = [0.0, 1e-8, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e8]
 SCORES = [-50.0, -1.0, -0.9, 0.0, 0.3, 1.0, 1.0001, 4.0, 50.0]
 every_loss = pytest.mark.parametrize("name", list(DUALS))
@@ -159,22 +158,6 @@ def test_outside_its_domain_the_conjugate_is_infinite(name: str) -> None:
 
 
 @every_loss
-def test_fenchel_and_young(name: str) -> None:
-    """l(m) + l*(-alpha) >= -alpha m, with equality at the alpha that `toward` gives."""
-    rng = np.random.default_rng(0)
-    m = 3 * rng.standard_normal(200)
-    y = rng.integers(0, 2, 200) if name in CLASSIFIERS else rng.standard_normal(200)
-    dual = DUALS[name]
-    alpha = dual.feasible(rng.standard_normal(200), y)
-    losses = np.array([loss(name, *one) for one in zip(m, y, strict=True)])
-    assert (losses + dual.conjugate(alpha, y) >= -alpha * m - 1e-12).all()
-    u = dual.toward(m, y)
-    np.testing.assert_allclose(losses + dual.conjugate(u, y), -u * m, rtol=1e-10, atol=1e-12)
-    np.testing.assert_array_equal(dual.feasible(u, y), u)
-    assert not dual.step(u, m, y, 2.0).round(12).any()  # at the optimum of its own coordinate
-
-
-@every_loss
 def test_the_step_not_beyond_u_maximizes_the_paper_s_function(name: str) -> None:
     """Algorithm 3 of HyFDCA: s in [0, 1] by a fine grid of 10,001 of them."""
     rng, s = np.random.default_rng(1), np.linspace(0, 1, 10001)
@@ -193,21 +176,6 @@ def test_the_step_not_beyond_u_maximizes_the_paper_s_function(name: str) -> None
         assert found >= tops.max() - 1e-12
         assert found == pytest.approx(tops.max(), abs=1e-5 * (1 + c[i]))
         assert -1e-15 <= delta[i] / (d[i] or 1.0) <= 1 + 1e-15
-
-
-@pytest.mark.parametrize("name", QUADRATIC)
-@pytest.mark.parametrize("lead", [(), (3,)])
-def test_coefficients_give_the_sum_along_a_line(name: str, lead: tuple[int, ...]) -> None:
-    rng, dual = np.random.default_rng(2), DUALS[name]
-    y = rng.integers(0, 2, (*lead, 8)) if name in CLASSIFIERS else rng.standard_normal((*lead, 8))
-    alpha = dual.feasible(rng.standard_normal((*lead, 8)), y)
-    delta = dual.feasible(rng.standard_normal((*lead, 8)), y) - alpha
-    linear, quadratic = dual.coefficients(alpha, delta, y)
-    assert dual.quadratic
-    assert linear.shape == quadratic.shape == lead
-    for s in (0.25, 1.0):
-        gained = (dual.conjugate(alpha, y) - dual.conjugate(alpha + s * delta, y)).sum(axis=-1)
-        np.testing.assert_allclose(s * linear - s * s / 2 * quadratic, gained, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

@@ -14,12 +14,10 @@ from mpifed import Privacy
 from mpifed.core import loops
 from mpifed.maths.privacy.mechanism import (
     FINE,
-    SMOOTH,
     Mechanism,
     Noise,
     may_be_narrow,
     mechanism,
-    narrow_error,
     release,
 )
 
@@ -59,20 +57,6 @@ def test_the_grid(settings: dict[str, Any], values: int) -> None:
     assert how.shares == shares
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_what_it_tells(settings: dict[str, Any]) -> None:
-    """A continuous mechanism of a variance less by s^2 a share, between neighbours further apart by all roundings."""
-    how = mechanism(privacy(**settings), 7850, 100, 50)
-    for distance in (1.0, 0.3):
-        found = float(how.equivalent_multiplier(np.array([distance]))[0])
-        square = how.sigma**2 - how.shares * SMOOTH**2
-        assert found == pytest.approx(math.sqrt(square) / (distance + how.inexact) / 2.0**how.exponent, rel=1e-12)
-        assert found < how.multiplier / distance
-        if how.multiplier > 0.1:
-            assert found > how.multiplier / distance * (1 - 1.1e-3 / distance)
-    assert not replace(how, multiplier=0.0).equivalent_multiplier(np.ones(3)).any()
-
-
 def test_many_rows_are_counted() -> None:
     """rows^2 2^-53 G is the error of a sum of so many vectors of norm G; both neighbours have it."""
     few, many = (mechanism(privacy(), 100, rows, 10).inexact for rows in (1, 10**7))
@@ -93,20 +77,6 @@ def test_sums_in_float32_are_counted(rows: int, adjacency: str) -> None:
     assert may_be_narrow(some, 7850, rows)
     less = narrow.equivalent_multiplier(np.ones(1)) / wide.equivalent_multiplier(np.ones(1))
     assert 1 - 1e-3 <= less[0] < 1
-
-
-def test_sums_in_float32_where_they_cost_a_thousandth_at_most() -> None:
-    for adjacency, most in (("replace-one", 129), ("add-remove", 91)):
-        some = privacy(adjacency=adjacency)
-        assert may_be_narrow(some, 10**6, most) and not may_be_narrow(some, 10**6, most + 1)
-        assert narrow_error(some, 10**6, most) <= 1e-3 < narrow_error(some, 10**6, most + 1)
-    for change in (
-        {"noise_on": "upload"}, {"sampling": "poisson"}, {"distribution": "float"}, {"noise_multiplier": 0.0},
-        {"level": "client"}, {"trust": "central"}, {"clip": 1e-15},
-    ):  # fmt: skip
-        assert not may_be_narrow(privacy(**change), 10**6, 20)
-    assert may_be_narrow(privacy(clip=1e-10), 100, 20)  # 2^64 2^-126 is far below it
-    assert not may_be_narrow(privacy(), 100, 2**25)
 
 
 @pytest.mark.parametrize("z", [0.5, 10.0, 300.0])
@@ -171,14 +141,6 @@ def test_noise_adds_to_the_integers_and_to_nothing_else() -> None:
     assert np.array_equal(drawn[0], drawn[1]) and np.array_equal(drawn[0], drawn[2])
     assert drawn[0].std() == pytest.approx(how.sigma, rel=0.06)
     assert (drawn[0] % 1 == 0).all()
-
-
-def test_pieces_are_the_whole() -> None:
-    whole = Noise(1e5, np.random.Philox(5).random_raw, 20_000).array((20_000,))
-    pieces, noise = [], Noise(1e5, np.random.Philox(5).random_raw, 20_000)
-    for size in (1, 8191, 7, 3, 10_000, 1798):
-        pieces.append(noise.array((size,)))
-    assert np.array_equal(np.concatenate(pieces), whole)
 
 
 def test_what_does_not_fit_is_said() -> None:

@@ -175,6 +175,3 @@ def test_names_shapes_and_start() -> None:
         assert leaf.dtype == np.float32, name
     plain = MLP(7, bias=False).start(FEATURES, OUTPUTS, np.random.default_rng(2), "float32")
     assert [name for name, _ in leaves(plain)] == ["first", "head.second"]
-
-
-# --- jobs ----------------------------------------------------------------------------------------------------------

@@ -118,9 +118,3 @@ def test_values() -> None:
     assert Box(-3.9, 3).value(model) == Box(high=2.9).value(model) == np.inf
     large = map_leaves(lambda leaf: leaf.astype("f4") * np.float32(8e37), model)
     assert L1(1.0).value(large) == pytest.approx(12 * 8e37, rel=1e-6)  # above what float32 holds
-
-
-# --- all of them ----------------------------------------------------------------------------------------------------
-
-
-# --- in a job -------------------------------------------------------------------------------------------------------

@@ -160,15 +160,11 @@ def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
             r"'bob': samples of shape \(2,\), others have \(1,\)",
         ),
         (leaf({"ann": (["to be"], ["o"])}), "expected samples x of numbers"),
-        (leaf({"ann": ([[1]], [0, 1])}), "1 samples, and y of int64"),
         (leaf({"ann": ([[1], [2]], [0, 1])}, num_samples=[3]), "num_samples says 3, user_data has 2"),
         (leaf({"a\0b": ([[1], [2]], [0, 1])}), "the name has a control character"),
         ({"users": 3, "num_samples": [1], "user_data": {}}, "no lists of equal length"),
-        ({"user_data": {"ann": 3}}, r"user 'ann': expected \{\"x\""),
         ({}, "no rows; expected `users`"),
         ("[" * 10**5, "nested more than 32 times"),
-        ('{"user_data": {"ann": {"x": ' + "[" * 10**5 + "]" * 10**5 + ', "y": [1]}}}', "nested more than 32 times"),
-        ('{"a": "[[[", "b": "' + "x" * 70000 + '\\\\\\"[[[", "user_data": ' + "[" * 33, "nested more than 32 times"),
         ('{"user_data": {"ann": {"x": [[' + "9" * 5000 + ']], "y": [1]}}}', "a.json: "),
     ],
 )
@@ -271,9 +267,7 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
             {"a": [[1, 2], [3, 4]]},
             r"'a' is of type list<.*; convert it \(lists and images: FederatedDataset.from_arrays in Python",
         ),
-        ({"a": ["u", "v"]}, "texts in column a, not numbers; encode categories"),
         ({"a": [1.0, np.inf]}, "row 1, column 'a' is not a finite number"),
-        ({"a": [1.0, 1e300]}, "row 1, column 'a' is not a finite number"),
     ],
 )
 def test_other_columns_of_parquet(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
@@ -324,7 +318,6 @@ def member(header: str, content: bytes = b"") -> bytes:
         ("{'descr': '|O', 'fortran_order': False, 'shape': (2, 1)}", "an array of object"),
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 99)}", "claims 7919999999208 bytes"),
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 2)}", "an array of float64"),
-        ("{'descr': '<f8', 'fortran_order': False, 'shape': ()}", "an array of float64"),
         ("__import__('os').system('false')", "cannot be read"),
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2)}", "claims 32 bytes"),
     ],

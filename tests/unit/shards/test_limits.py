@@ -100,17 +100,12 @@ def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> N
     ("text", "words"),
     [
         ("a,b\n1," + "9" * 140_000 + "\n", r"line 2: field larger than field limit|'9+\.\.\.9+' is no finite"),
-        ("x" * 140_000 + ",b\n1,2\n", "line 1: field larger than field limit"),
-        ("a,b\n1," + "9" * 400 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is not a finite number"),
         ("a,b\n1," + "9" * 5000 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is not a finite number"),
         ("a,b\n1,-1e39\n", r"line 2, column 2 \(b\): '-1e39' is not a finite number"),
         ("a,b\n1,2,3\n4,5,6\n", "line 2: 3 columns, the first line has 2"),
         ("a,a\n1,2\n", "line 1 names 2 columns 'a'; every column needs a name of its own"),
-        ("a, a ,b\n1,2,3\n", "line 1 names 2 columns 'a'"),
         ("a,,b\n1,2,3\n", "line 1, column 2 has no name; every column needs a name of its own"),
-        ("a,  \n1,2\n", "line 1, column 2 has no name"),
         ("a,b\0\n1,2\n", r"column 2 has the name 'b\\x00', with a control character|line contains NUL"),  # Python 3.10
-        ('a,"b\nc"\n1,2\n', r"line 1, column 2 has the name 'b\\nc', with a control character"),
         ("y\n1\n2\n", "no column besides the label's"),
     ],
 )
@@ -138,17 +133,10 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0,4000000000,all\n", "'4000000000'; expected numbers or ranges FIRST-LAST within 0 to 2, or all"),
         ("0,0-4000000000,all\n", "'0-4000000000'; expected numbers or ranges"),
         ("0," + "9" * 5000 + ",all\n", "expected numbers or ranges"),
-        ("0,0-" + "9" * 5000 + ",all\n", "expected numbers or ranges"),
-        ("0,3,all\n", "'3'; expected numbers or ranges FIRST-LAST within 0 to 2"),
-        ("0,0-3,all\n", "'0-3'; expected numbers or ranges FIRST-LAST within 0 to 2"),
-        ("0,0-,all\n", "'0-'; expected numbers or ranges"),
         ("0,all,all\n4000000000,all,all\n", "no entry for client 1; every client from 0 to the last"),
-        ("4000000000,all,all\n", "no entry for client 0"),
         ("9" * 19 + ",all,all\n", "client '9+'; expected a number from 0"),
-        ("9" * 5000 + ",all,all\n", "client '9+...9+'; expected a number from 0"),
         ('0,"0\n', "line 2, columns: empty"),
         # a long line is no fault
         ("0,0" + " 0" * 2000 + " " * 140_000 + ",all\n", "row 1 and column 0 is held by no client"),

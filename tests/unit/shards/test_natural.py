@@ -145,17 +145,11 @@ def test_joined_clients() -> None:
     ("words", "error", "said"),
     [
         (("--by", "ward"), UsageError, "--by ward: .* has no such column; expected the names age, weight"),
-        (("--by", "hospital", "--ignore", "hospital"), UsageError, "--ignore hospital: has the column of --label or"),
         (("--by", "ill"), UsageError, "--by ill: is the label's column"),
         (("--by", "hospital", "--clients", 3), UsageError, "--by says whose each row is; leave out --clients"),
-        (("--by", "hospital", "--split", "columns"), UsageError, "--by says whose each row is"),
         (("--by", "hospital", "--partition", "dirichlet:1"), UsageError, "leave them out with natural clients"),
-        (("--by", "hospital", "--min-samples", 2), UsageError, "natural clients, which --min-rows joins"),
-        (("--by", "hospital", "--skew", 0.5), UsageError, "leave them out with natural clients"),
         (("--by", "hospital", "--feature-noise", -1), UsageError, "expected a variance above 0"),
         (("--by", "hospital", "--min-rows", 0), UsageError, "--min-rows 0: expected 1 or more"),
-        (("--by", "hospital", "--min-rows", 10**6), UsageError, "there are 120 training rows; lower it"),
-        (("--min-rows", 2, "--split", "rows", "--clients", 2), UsageError, "--min-rows joins natural clients"),
         ((), UsageError, "--split is missing; .* as --split rows --clients 10, or --by NAME for a client of each"),
     ],
 )

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import of_vectors
-from mpifed.shards import layout
-from mpifed.shards.hdf5 import content_sha256
 from mpifed.shards.prepare import Options, prepare
 from mpifed.shards.sources.csv_table import CsvTable
 from mpifed.shards.sources.dataset import Dataset, Source, whole
@@ -92,29 +89,3 @@ def test_columns_of_a_csv(tmp_path: Path) -> None:
 def test_wrong_sources(tmp_path: Path, wrong: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         prepare(options(Three(wrong), tmp_path / "data"))
-
-
-@pytest.mark.parametrize(("attribute", "value", "message"), [
-    ("targets", 4, "exceeds the size|expected|test/y|has shape"),
-    ("targets", 1, "targets = "),
-    ("targets", -3, "targets = "),
-    ("targets", 2**40, "targets = "),
-    ("targets", "3", "targets = "),
-    ("shape", [2, 4], r"shape = \(2, 4\), expected lengths whose product is 6"),
-    ("shape", [-2, -3], r"shape = \(-2, -3\)"),
-    ("shape", 6, "shape = .*6.*, expected integers"),
-    ("shape", [2.0, 3.0], "expected integers"),
-])  # fmt: skip
-def test_damaged_attributes(tmp_path: Path, attribute: str, value: Any, message: str) -> None:
-    prepare(options(Three(), tmp_path / "data"))
-    path = tmp_path / "data" / layout.FEDERATION
-    with h5py.File(path, "r+") as file:
-        file.attrs[attribute] = value
-        del file.attrs[layout.CHECKSUM], file.attrs[layout.DATA_CHECKSUM]
-        file.attrs[layout.DATA_CHECKSUM] = content_sha256(file, without=[layout.PROVENANCE])
-        file.attrs[layout.CHECKSUM] = content_sha256(file)
-    (tmp_path / "data" / layout.BYTES).unlink()
-    with pytest.raises(DataError, match=message):
-        federation = open_federation(tmp_path / "data")
-        federation.test_shard()
-        federation.shard(0, True)
