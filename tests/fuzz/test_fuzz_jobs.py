@@ -236,38 +236,3 @@ def test_made_up_jobs_are_run(area: Area) -> None:
         check(area.call(tomli_w.dumps(job).encode(), "run", "--out", out, "--progress", "none", *limits))
 
     ran()
-
-
-def test_made_up_jobs_are_submitted(area: Area) -> None:
-    @examples(7)
-    @given(jobs(area.data), st.lists(simple.map(str), max_size=2), st.sampled_from(["--out", "--account", "--sbatch"]))
-    def submitted(job: dict[str, Any], words: list[str], option: str) -> None:
-        given = [part for word in words for part in (option, word.replace("\0", ""))]
-        end = area.call(tomli_w.dumps(job).encode(), "submit", "--dry-run", "--time", "30", *given)
-        check(end)
-
-    submitted()
-
-
-def test_changes_on_the_command_line(area: Area) -> None:
-    case = CASES[0]
-    job = tomli_w.dumps(table(Path(area.data[case.split].name), case.algorithm)).encode()
-    words = ["rounds", "algorithm", "batch_size", ".", "=", '"', "[", "1", "\n"]
-    piece = st.one_of(st.text(max_size=6), st.sampled_from(words))
-
-    @examples(6)
-    @given(st.lists(st.one_of(st.lists(piece, max_size=6).map("".join), settings()), min_size=1, max_size=3))
-    def changed(changes: list[str]) -> None:
-        given = [part for change in changes for part in ("--set", change.replace("\0", ""))]
-        check(area.call(job, "check", "--json", *given))
-
-    changed()
-
-
-@st.composite
-def settings(draw: st.DrawFn) -> str:
-    """A change that names a real key."""
-    value = draw(st.one_of(simple.map(str), simple.map(lambda one: tomli_w.dumps({"v": one})[4:])))
-    name = draw(st.sampled_from(sorted({*MORE, *OPTIMIZERS, "model", "algorithm", "record", "data", "aggregation"})))
-    key = draw(st.sampled_from(sorted(fields_of(name, {}))))
-    return f"{name}.{key}={value}"

@@ -75,21 +75,6 @@ class Adam(Rows):
         return Server(model, m, v, steps)
 
 
-@dataclass(frozen=True)
-class Misspelt(Rows):
-    """Its exchanges refer to a method whose name is another."""
-
-    exchanges = property(lambda self: (ToServer("gradients", (), self.ask, self.answer, self.absorb),))  # type: ignore
-
-    def start_server(self, now: Round) -> Server: ...
-
-    def ask(self, server: Server, now: Round) -> Parameters: ...
-
-    def answer(self, clients: Any, model: Parameters, block: Block, now: Round) -> tuple[Any, Weighted]: ...
-
-    def absorbe(self, server: Server, total: Weighted, now: Round) -> Server: ...
-
-
 class PythonInteger(Adam):
     first_step = 0
 
@@ -106,20 +91,12 @@ class Dictionary(Adam):
     first_step: ClassVar[Any] = {"count": np.zeros(())}
 
 
-class Texts(Adam):
-    first_step = np.array("none")
-
-
 class ClientsList(Adam):
     clients_start = staticmethod(lambda n: Client([0] * n))
 
 
 class ClientsScalar(Adam):
     clients_start = staticmethod(lambda n: Client(np.zeros((), np.int64)))
-
-
-class ClientsTuple(Adam):
-    clients_start = staticmethod(lambda n: (np.zeros(n), np.zeros(n)))
 
 
 class Transposed(Adam):
@@ -130,23 +107,13 @@ class ClientsBecomeWide(Adam):
     clients_next = staticmethod(lambda clients: Client(clients.count + 0.5))
 
 
-WRONG = {
-    "PythonInteger": "start_server(): steps is of type int; every field of a state must be a NumPy array or scalar, so "
-    "that a checkpoint can hold it: write np.int64(0)",
-    "BecomesPython": "the server's state after a round: steps is of type int; every field of a state must be a NumPy "
-    "array or scalar, so that a checkpoint can hold it: write np.int64(1)",
-    "BecomesFloat": "the server's state after a round: steps is float64 (), and was int64 () before round 0; a state "
-    "keeps its fields, shapes and dtypes",
-    "Dictionary": "start_server(): steps is of type dict; every field of a state must be a NumPy array or scalar, so "
-    "that a checkpoint can hold it: write a NamedTuple of arrays",
-    "Texts": "start_server(): steps is of dtype <U4; expected booleans, integers or floating-point numbers",
-    "ClientsList": "start_clients(): count is of type list; every field of a state must be a NumPy array or scalar, so "
-    "that a checkpoint can hold it: write an array, or a NamedTuple of arrays",
-    "ClientsScalar": "start_clients(): count has shape (); its first axis must be the block's clients, 1 here",
-    "ClientsTuple": "start_clients(): the state is of type tuple; every field of a state must be a NumPy array or "
-    "scalar, so that a checkpoint can hold it: give it field names, as a NamedTuple of arrays",
-    "Transposed": "start_server(): steps is not in C order, in which a checkpoint gives it back: after a resume its "
-    "sums and products could have other bits; write np.ascontiguousarray(...), for instance of a transposed array",
-    "ClientsBecomeWide": "a client's state after a round: count is float64 (1,), and was int64 (1,) before round 0; a "
-    "state keeps its fields, shapes and dtypes",
+WRONG = {  # and what is said of each
+    "PythonInteger": "start_server(): steps is of type int; ",
+    "BecomesPython": "the server's state after a round: steps is of type int; ",
+    "BecomesFloat": "the server's state after a round: steps is float64 (), and was int64 () before round 0; ",
+    "Dictionary": "start_server(): steps is of type dict; ",
+    "ClientsList": "start_clients(): count is of type list; ",
+    "ClientsScalar": "start_clients(): count has shape (); ",
+    "Transposed": "start_server(): steps is not in C order",
+    "ClientsBecomeWide": "a client's state after a round: count is float64 (1,), and was int64 (1,) before round 0; ",
 }

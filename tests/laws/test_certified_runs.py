@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from jobs_in_python import checked
 from lengths import long_unless
@@ -19,8 +18,7 @@ from own_terms import AFFINE, affine_of_loss
 from registry import table
 from whole_runs import run
 
-from jobs.constraints.certify import Columns, certified, compared, last_row, main
-from mpifed.algorithms import vertical_measures
+from jobs.constraints.certify import Columns, certified, compared, last_row
 from mpifed.core.errors import NotCertified
 from mpifed.testing import Alone
 
@@ -191,93 +189,4 @@ def test_baselines_have_the_norm_of_their_gradient(name: str, classes: Path, by_
     assert found["feasibility"] == found["complementarity"] == 0
 
 
-def test_single_precision_is_near(classes: Path, by_columns: Path, tmp_path: Path) -> None:
-    """Certificates are of the model as it is stored; gradients are sums of 32-bit numbers."""
-    for name, folder in (("horizontal", classes), ("vertical", by_columns)):
-        for problem in ("groups", "convex by class"):
-            out = tmp_path / name / problem
-            result(table(folder, ALGORITHMS[name], rounds=6, **PROBLEMS[problem]), out)
-            check(out, SINGLE)
-
-
-def test_many_turns_over_many_rows(by_columns: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vertical measures go through the rows in turns, the last of them shorter."""
-    monkeypatch.setattr(vertical_measures, "CHUNK", 37)
-    result(table(by_columns, VERTICAL, rounds=3, compute=DOUBLE, **PROBLEMS["groups"]), tmp_path)
-    check(tmp_path)
-
-
-@pytest.mark.parametrize("ranks", [None, 2])
-def test_from_the_command_line(
-    ranks: int | None, classes: Path, tmp_path: Path, launch: Any, write_job: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`python -m jobs.constraints.certify`, of a run on several ranks; and what differs is said."""
-    job = table(classes, HORIZONTAL, rounds=5, compute=DOUBLE, **PROBLEMS["groups"])
-    ended = launch(ranks, "run", write_job(tmp_path / "job.toml", job), "--out", tmp_path / "out")
-    assert ended.code in (0, 5), ended.text
-    assert main([str(tmp_path / "out")]) == 0
-    assert "differ" not in capsys.readouterr().out
-    history = tmp_path / "out" / "history.csv"
-    lines = history.read_text(encoding="utf-8").splitlines()
-    at, cells = lines[0].split(",").index("stationarity"), lines[-1].split(",")
-    cells[at] = repr(float(cells[at]) * 1.001)
-    history.write_text("\n".join([*lines[:-1], ",".join(cells), ""]), encoding="utf-8")
-    assert main([str(tmp_path / "out")]) == 1
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "differ" in line]
-    assert line.split()[0] == "stationarity"
-
-
 # --- units and order ------------------------------------------------------------------------------------------------
-
-LIMITS = [
-    {"name": AFFINE, "classes": [1], "limit": 0.8},
-    {"name": "norm", "limit": 4.0},
-    {"name": AFFINE, "classes": [2], "limit": 2.5},
-]
-THOUSAND = {"factor": 1000.0}
-
-
-def changed(of_objective: float, factors: tuple[float, ...], order: tuple[int, ...]) -> dict[str, Any]:
-    """min F_0 subject to LIMITS, in other units and another order."""
-    limits = [
-        one if factor == 1 else one | {"factor": factor, "limit": factor * one["limit"]}
-        for one, factor in zip(LIMITS, factors, strict=True)
-    ]
-    minimize = {"name": AFFINE, "classes": [0], "factor": of_objective}
-    tables = {"model": NETWORK, "minimize": minimize, "constraint": [limits[m] for m in order]}
-    return tables | {"aggregation": {"arithmetic": "float"}}  # on no grid, which would be of one width in all units
-
-
-CHANGES: dict[str, tuple[float, tuple[float, ...], tuple[int, ...]]] = {
-    "model": (1000.0, (1, 1, 1), (0, 1, 2)),
-    "constraint": (1, (1000.0, 1, 1), (0, 1, 2)),
-    "order": (1, (1, 1, 1), (2, 0, 1)),
-    "all": (1e-3, (30.0, 1, 1e-3), (1, 2, 0)),
-}
-
-
-@pytest.mark.parametrize(
-    ("split", "change"),
-    long_unless(
-        lambda split, change: change == "all" or (change == "model") == (split == "rows"),
-        itertools.product(("rows", "columns"), CHANGES),
-    ),
-)
-def test_units_and_order_change_no_number(
-    split: str, change: str, classes: Path, by_columns: Path, tmp_path: Path
-) -> None:
-    """At the same model: its path does not depend on the problem."""
-    folder, name = {"rows": (classes, "WalkOverRows"), "columns": (by_columns, "WalkOverColumns")}[split]
-    algorithm = SIZES | {"name": f"own_terms:{name}"}
-
-    def ended(out: Path, *problem: Any) -> Columns:
-        return result(table(folder, algorithm, rounds=4, compute=DOUBLE, **changed(*problem)), out)
-
-    factor, factors, order = CHANGES[change]
-    before, after = ended(tmp_path / "0", 1, (1, 1, 1), (0, 1, 2)), ended(tmp_path / "1", factor, factors, order)
-    check(tmp_path / "1")
-    nu = [before[f"multiplier_{m + 1}"] * factor / factors[m] for m in order]
-    np.testing.assert_allclose([after[f"multiplier_{m}"] for m in (1, 2, 3)], nu, rtol=1e-9)
-    assert max(nu) > 0 and before["feasible_direction"] and before["feasibility"]
-    names = ("kkt_residual", "stationarity", "feasibility", "complementarity", "feasible_direction")
-    assert [after[name] for name in names] == pytest.approx([before[name] for name in names], rel=1e-9)

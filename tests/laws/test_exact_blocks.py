@@ -15,7 +15,6 @@ from ended import run
 from jobs_in_python import checked
 from registry import table
 
-from mpifed.core.errors import NumericalError, UsageError
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
@@ -64,25 +63,3 @@ def test_killed_on_three_ranks_and_resumed_on_two(
     ended = launch(2, "run", job, "--out", out, "--resume")
     assert ended.code == 0, ended.text
     assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
-
-
-def test_a_sum_out_of_bounds_names_the_block(skewed: Path, tmp_path: Path) -> None:
-    sums = {"arithmetic": "exact-blocks", "bounds": {"changes.value": 2.0**-30}}
-    said = r'changes\.value\.\w+: the sum over clients [\d, ]+, a block, .*times the bound.*arithmetic = "exact"'
-    with pytest.raises(NumericalError, match=said):
-        run(checked(made(skewed, AVG, aggregation=sums)), Alone(), tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {"aggregation": {"arithmetic": "exact-blocks", "security": "masked"}},
-        {"aggregation": {"arithmetic": "exact-blocks", "security": "encrypted"}},
-    ],
-    ids=["masked", "encrypted"],
-)
-def test_what_takes_answers_one_by_one_is_refused(tables: dict[str, Any], skewed: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r'\[aggregation\] arithmetic = "exact-blocks": .* by itself; set arithmetic = "exact"'
-    ):
-        checked(made(skewed, AVG, **tables))

@@ -106,9 +106,6 @@ def test_where_nobody_leaves_room_for_it_changes_nothing(skewed: Path, tmp_path:
 
 # --- rounds to which some never came -----------------------------------------------------------------------------
 
-ONE_EXCHANGE = [name for name in NAMES if name in ("fedavg-1", "fedavg-3", "fedprox-0", "scaffold-0", "scaffold-1",
-    "fedpdm-0", "fedpdm-1", "fedpdm-4", "ssca-horizontal-0", "ssca-horizontal-3")]  # fmt: skip
-
 
 def hashed(record: Any) -> str:
     """Of all leaves and their names."""
@@ -119,30 +116,6 @@ def job_of(case: Case, folder: Path, **changes: Any) -> Job:
     data = {"path": str(folder), "block": changes.pop("block", 3)}
     record = {"evaluate_every": 0, "checkpoint_every": 0}
     return checked(table(folder, case.algorithm, data=data, record=record, **(case.tables | changes)))
-
-
-@pytest.mark.parametrize("name", ONE_EXCHANGE)
-def test_who_leaves_before_its_answer_was_never_there(name: str, skewed: Path, tmp_path: Path) -> None:
-    """With one exchange of which the server hears the sum, whoever answers counts, and nothing else matters."""
-    case = CASES[NAMES.index(name)]
-    job = job_of(case, skewed, rounds=5, participation=LEAVING, seed=2)
-    found = run(job, Alone(), tmp_path / "run")
-    ready = prepare(job, Alone())
-    (exchange,) = ready.algorithm.exchanges
-    server, clients = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.aggregator)
-    missing = void = 0
-    for index in range(job.rounds):
-        attempt, now = 0, leaving(job, round_of(job, CLIENTS, index), 1)
-        while int((now.leaving.halves[now.present] < 2).sum()) > 2:
-            attempt, void = attempt + 1, void + 1
-            now = leaving(job, round_of(job, CLIENTS, index), 1, attempt)
-        answers = now.present & (now.leaving.halves > 0)
-        missing += int(now.present.sum() - answers.sum())
-        server, clients = play([exchange], server, clients, Round(index, job.seed, answers), ready.aggregator)
-    assert missing and void
-    assert hashed(found.model) == hashed(ready.algorithm.model(server))
-    for leaf, states in saved(tmp_path / "run").clients.items():
-        np.testing.assert_array_equal(states, np.concatenate([dict(leaves(block))[leaf] for block in clients]))
 
 
 def everybody(job: Job) -> Round:

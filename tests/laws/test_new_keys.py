@@ -19,7 +19,6 @@ from registry import table
 
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.share_deposits import TurnSecrets
-from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.testing import Alone
@@ -89,11 +88,6 @@ def test_resumed_on_another_number_of_ranks(
     once = tmp_path / "once"
     run(checked(given(skewed, rounds=1, **CHANNELS[channel])), Alone(), once)
     assert here["keys"]["up_bytes"] == 2 * progress_of(once).exchanges["keys"]["up_bytes"] > 0
-
-
-def test_another_channel_is_another_job(whole: Path, skewed: Path) -> None:
-    with pytest.raises(UsageError, match=r"aggregation\.security: 'plain' before, 'masked' now"):
-        run(checked(given(skewed, rounds=7, **CHANNELS["masked"])), Alone(), whole, resume=True)
 
 
 # --- keys --------------------------------------------------------------------------------------------------------
@@ -182,14 +176,6 @@ def test_no_key_is_written(
     told = capfd.readouterr()
     for text in (told.out, told.err, caplog.text):
         assert not keys.found_in(text.encode())
-
-
-def test_keys_would_be_found(tmp_path: Path) -> None:
-    keys = Keys([os.urandom(16), os.urandom(32)])
-    for number, key in enumerate(keys):
-        for text in (key, key.hex().encode(), repr({"key": key}).encode(), b"x" + base64.b64encode(key) + b"y"):
-            assert keys.found_in(b"before" + text + b"after") == [keys[number]]
-    assert not keys.found_in(os.urandom(10_000))
 
 
 def test_two_runs_have_different_keys(keys: Keys, skewed: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_state_that_no_checkpoint_can_hold(
 ) -> None:
     ended = launch(None, "run", job_of(name, skewed, write_job, tmp_path), "--out", tmp_path / "run")
     assert ended.code == 2, ended.text
-    assert f'mpifed: error: [algorithm] name = "own_states:{name}": {WRONG[name]}\n' in ended.text
+    assert f'mpifed: error: [algorithm] name = "own_states:{name}": {WRONG[name]}' in ended.text
     assert "Traceback" not in ended.text
 
 

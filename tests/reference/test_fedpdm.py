@@ -14,12 +14,10 @@ from lengths import covering
 from loops import PRIVATE, gradient_of, local_job, minibatches, present, rows_of, start_of
 from paper import make_data, step_size
 from product import played
-from records import flat
 from whole_runs import run
 
 from mpifed.core.round import Round
 from mpifed.run.evaluation import measure
-from mpifed.run.setup import prepare
 from mpifed.testing import Alone, Job
 
 RHO = 2.0
@@ -141,18 +139,6 @@ def test_clipped(skewed: Path, algorithm: dict[str, Any], tables: dict[str, Any]
     """Each record's gradient by itself, and the penalties not at all; without noise the two duals are one."""
     objective = {"name": "softmax", "bias": True, "l2": 0.05}
     same(local_job(skewed, fedpdm(local_steps=3, **algorithm), model=objective, **tables))
-
-
-@pytest.mark.parametrize("start", ["server", "own"])
-def test_old_models_are_read_where_steps_start_there(skewed: Path, start: str) -> None:
-    """Otherwise nobody copies them."""
-    at = prepare(local_job(skewed, fedpdm(start=start, local_steps=2)), Alone())
-    (exchange,), now = at.algorithm.exchanges, Round(0, 1, np.ones(11, dtype=bool))
-    assert exchange.unread == (("model",) if start == "server" else ())
-    question, block, clients = exchange.ask(at.server, now), at.aggregator.blocks[0], at.clients[0]
-    lacking = clients._replace(**dict.fromkeys(exchange.unread, ()))
-    outcomes = [exchange.answer(given, question, block, now) for given in (clients, lacking)]
-    assert len({b"".join(flat(record).tobytes() for record in outcome) for outcome in outcomes}) == 1
 
 
 # --- FedAvg ----------------------------------------------------------------------------------------------------------

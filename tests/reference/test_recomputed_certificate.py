@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from jobs_in_python import checked
 from launching import ROOT
 from scipy.optimize import minimize, nnls
 
 from jobs.constraints.certificate import Point, lower_bound, multipliers, shortest_step
-from jobs.constraints.functions import convex, curvatures, flat, functions
-from jobs.constraints.rows import Floats, Model, Rows, first_iterate, read_rows
-from mpifed.algorithms.horizontal import start_model
-from mpifed.core.record import leaves
-from mpifed.core.round import SETUP, Round
-from mpifed.run.setup import problem_of
-from mpifed.shards.store import open_federation
+from jobs.constraints.functions import flat, functions
+from jobs.constraints.rows import Floats, Model, Rows, first_iterate
 
 
 def test_nothing_of_the_package_is_imported() -> None:
@@ -33,38 +26,6 @@ def test_nothing_of_the_package_is_imported() -> None:
 
 
 # --- data and functions ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["skewed", "sides", "scattered", "patchwork", "regression"])
-def test_the_rows_of_all_shards(name: str, request: pytest.FixtureRequest) -> None:
-    folder = request.getfixturevalue(name)
-    federation, rows = open_federation(folder), read_rows(folder)
-    ((X, y),) = rows.pieces(len(rows.y))
-    covered = np.zeros(X.shape, dtype=bool)
-    for i in range(federation.clients):
-        shard = federation.shard(i, in_memory=True)
-        part = np.empty((shard.samples, shard.features))
-        shard.take(np.arange(shard.samples), part)
-        np.testing.assert_allclose(X[np.ix_(shard.rows, shard.columns)], part, rtol=1e-12)
-        np.testing.assert_array_equal(y[shard.rows], shard.y)
-        covered[np.ix_(shard.rows, shard.columns)] = True
-    assert covered.all()
-    assert rows.outputs == (federation.classes or 1)
-
-
-def test_sparse_rows(tmp_path: Path, make_data: Any) -> None:
-    text = "".join(f"{i % 2} 1:{i} 3:{i * i} {'7:1' if i % 3 else ''}\n" for i in range(1, 13))
-    (tmp_path / "some.svm").write_text(text)
-    options = ["--split", "rows", "--clients", "3", "--sparse", "--scale", "unit", "--pack", "2"]
-    folder = make_data(tmp_path / "data", "svmlight", str(tmp_path / "some.svm"), *options)
-    ((X, y),) = read_rows(folder).pieces(100)
-    federation = open_federation(folder)
-    assert federation.sparse
-    for i in range(3):
-        shard = federation.shard(i, in_memory=True)
-        part = shard.take_sparse(np.arange(shard.samples), "f8").toarray()
-        np.testing.assert_array_equal(X.toarray()[shard.rows], part)
-        np.testing.assert_array_equal(y[shard.rows], shard.y)
 
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -109,60 +70,6 @@ def test_gradients_are_differences(name: str) -> None:
     steps = 1e-5 * np.eye(len(w))
     differences = np.array([(at(w + step) - at(w - step)) / 2e-5 for step in steps])
     np.testing.assert_allclose(np.array([f.gradient for f in found]).T, differences, rtol=1e-6, atol=1e-8)
-
-
-def test_values_are_means_and_their_standard_errors() -> None:
-    job, rows, model = problem("softmax")
-    X = rows.raw * 2 + rows.shift
-    z = X @ model["first"] + model["head.bias"]
-    loss = np.log(np.exp(z).sum(axis=1)) - z[np.arange(30), rows.y]
-    w = model["first"].ravel()  # the penalties count no intercept
-    everything = flat(model)
-    own = loss[rows.y == 1]
-    rate = 1 - np.exp(-loss)
-    first, of_class, norm, errors = functions(job, rows, model)
-    assert first.value == pytest.approx(loss.mean() + 0.02 * w @ w + 0.1 * (w**2 / (1 + w**2)).sum())
-    assert of_class[:3] == pytest.approx((own.mean(), own.std() / np.sqrt(10), np.sqrt((own**2).mean())))
-    assert norm[:3] == (everything @ everything, 0, 0)
-    assert errors[:3] == pytest.approx((rate.mean(), rate.std() / np.sqrt(30), np.sqrt((rate**2).mean())))
-
-
-def test_which_problems_are_convex() -> None:
-    def job(objective: dict[str, Any], minimize: str, *constraints: str) -> dict[str, Any]:
-        tables = [{"name": name} for name in constraints]
-        return {"model": objective, "minimize": {"name": minimize}, "constraint": tables}
-
-    softmax, network = {"name": "softmax", "bias": False, "l2": 0.25}, {"name": "mlp", "bias": False, "l2": 0.25}
-    assert convex(job(softmax, "loss", "loss", "norm"))
-    assert curvatures(job(softmax, "loss", "loss", "norm")).tolist() == [0.5, 0.0, 2.0]
-    assert curvatures(job(softmax, "norm", "loss")).tolist() == [2.0, 0.0]
-    assert not convex(job(network, "norm", "loss"))
-    assert not convex(job(softmax, "norm", "error-rate"))
-    assert not convex(job(softmax | {"nonconvex_penalty": 0.1}, "loss"))
-    assert curvatures(job(network, "loss", "norm")).tolist() == [0.0, 2.0]
-    assert curvatures(job(softmax, "error-rate", "norm")).tolist() == [0.0, 2.0]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["mlp", "softmax", "logistic"])
-def test_the_first_iterate(name: str, dtype: str, classes: Path, halves: Path) -> None:
-    folder = halves if name == "logistic" else classes
-    objective = {
-        "name": name,
-        **{"mlp": {"hidden": 7, "bias": True}}.get(name, {"bias": True}),
-    }
-    table = {
-        "name": "w0", "rounds": 1, "seed": 2**62 + 5, "data": {"path": str(folder)}, "model": objective,
-        "compute": {"dtype": dtype}, "algorithm": {"name": "fedavg", "batch_size": 4},
-        "client_optimizer": {"learning_rate": 0.3},
-    }  # fmt: skip
-    job = checked(table)
-    task = problem_of(job, open_federation(folder))
-    model = start_model(task, Round(SETUP, job.seed, np.ones(task.clients, dtype=bool)))
-    found = first_iterate(table, task.features, task.outputs)
-    assert found.keys() == dict(leaves(model)).keys()
-    for leaf, values in leaves(model):
-        np.testing.assert_array_equal(found[leaf], values)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -215,11 +122,3 @@ def test_numbers_are_minima(seed: int) -> None:
         assert bound == pytest.approx(np.inf if least is None else at.value[0] + least, rel=1e-5, abs=1e-6)
     else:
         assert bound is None
-
-
-def test_of_several_multipliers_the_shortest() -> None:
-    """g_0 = -(1, 1); four gradients, one twice, one in other units: x is shared out in units of their lengths."""
-    gradient = np.array([[-1.0, -1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 5.0], [-1.0, 0.0]])
-    limit = np.full(4, 2.0)
-    at = Point(np.array([1.0, *limit]), gradient, limit, limit, np.ones(5), np.ones(5), 1.0, np.zeros(5), False)
-    np.testing.assert_allclose(multipliers(at), [0.5, 0.5, 0.2, 0], atol=1e-12)

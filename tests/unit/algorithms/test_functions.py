@@ -12,8 +12,7 @@ from scipy.optimize import minimize
 from mpifed.algorithms.certificate import first_iterate, is_convex, report_certificate
 from mpifed.algorithms.functions import Tally, report_levels
 from mpifed.core.exchange import Problem
-from mpifed.core.record import map_leaves
-from mpifed.maths.objectives import MLP, Bias, Logistic, Parameters, Softmax
+from mpifed.maths.objectives import MLP, Logistic, Parameters
 from mpifed.maths.regularizers import L1, Box
 
 SAMPLES, FEATURES = 40, 6
@@ -123,37 +122,3 @@ def test_the_certificate_at_a_solution_known_otherwise(h: Any, solve: Callable[[
     assert columns["feasibility"] == columns["complementarity"] == 0
     for move in np.random.default_rng(1).standard_normal((5, FEATURES)):
         assert certificate(found, w + 0.1 * move)["kkt_residual"] > 1e-3
-
-
-def test_the_prox_map_has_a_step_free_of_units() -> None:
-    w = np.array([1.0, -0.2, 0.0, 0.4, 0.0, 3.0])
-    found = problem(Logistic(), L1(0.3))
-    step = np.linalg.norm(w) / np.linalg.norm(smooth(w)[1])
-    moved = w - step * smooth(w)[1]
-    expected = w - np.sign(moved) * np.maximum(abs(moved) - 0.3 * step, 0)
-    relative = np.linalg.norm(expected) / np.linalg.norm(w)
-    assert certificate(found, w)["stationarity"] == pytest.approx(relative, rel=1e-12)
-
-
-def test_zero_is_stationary_where_the_regularizer_holds_it() -> None:
-    w = np.zeros(FEATURES)
-    largest = abs(smooth(w)[1]).max()
-    assert certificate(problem(Logistic(), L1(1.01 * largest)), w)["stationarity"] == 0
-    for start in (0.0, 1.0):
-        assert certificate(problem(Logistic(), L1(0.5 * largest)), w, start)["stationarity"] > 0.1
-
-
-def test_a_head_has_its_place_in_the_certificate() -> None:
-    """Of float32, with biases that h leaves free: their part of the map is their gradient."""
-    found = problem(Softmax(bias=True, nonconvex_penalty=0.5), L1(10.0))
-    model = Parameters(RNG.standard_normal((FEATURES, 2)).astype("f4"), Bias(np.array([0.5, -2.0], "f4")))
-    sums = map_leaves(lambda leaf: SAMPLES * 1e-3 * np.ones((1, *leaf.shape)), model)
-    first = first_iterate(found, model, total_of(np.zeros(FEATURES)), sums)
-    columns = report_certificate(found, model, total_of(np.zeros(FEATURES)), sums, first)
-    bias, weights = model.head.bias.astype("f8"), model.first.astype("f8")
-    of_bias, of_weights = 1e-3, 1e-3 + 0.5 * 2 * weights / (1 + weights**2) ** 2  # no penalty counts the bias
-    length = np.sqrt((bias**2).sum() + (weights**2).sum())
-    step = length / np.sqrt(2 * of_bias**2 + (of_weights**2).sum())
-    assert (abs(weights - step * of_weights) < 10 * step).all()  # all of it falls below the threshold
-    expected = np.sqrt(2 * (step * of_bias) ** 2 + (weights**2).sum()) / length
-    assert columns["stationarity"] == pytest.approx(expected, rel=1e-12)

@@ -51,18 +51,6 @@ def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
     assert "B K = 20 x 64 = 1280" in one.paper
 
 
-def test_functions_of_constraints_are_more_equations(digits: Path) -> None:
-    """(M + 1) d of the papers: two constraints send their gradients too."""
-    found = replay(
-        digits, {"name": "ssca", "batch_size": 1, "slack_cost": 20.0} | SIZES,
-        model={"name": "mlp", "bias": False, "hidden": 2},
-        constraint=[{"name": "loss", "classes": [k], "limit": 1.0} for k in (1, 2)],
-    )  # fmt: skip
-    one = of(conditions(found), "gradients", "server")
-    assert one.paper.endswith(f"{2 * 74}: {3 * 2 * 74}")
-    assert one.numbers >= 3 * 2 * 74
-
-
 def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
     """The unknowns add up, the numbers do not: eight rows are too many for 2 hidden cells, one is not."""
     tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 2}}

@@ -13,9 +13,7 @@ from methods import METHODS, named
 from mpifed.audit.exact_checks import ExactChecks, exact_checks
 from mpifed.audit.replay import replay_job
 from mpifed.comm import key_streams
-from mpifed.comm.key_streams import Pad
 from mpifed.comm.masking import channel as masked
-from mpifed.comm.masking.channel import Masked
 from mpifed.comm.masking.neighbour_graph import MaskGraph
 
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
@@ -55,32 +53,11 @@ def test_a_mask_that_nobody_takes_away(six: Path, monkeypatch: pytest.MonkeyPatc
     assert found.leaks == {"mask-left": ["changes, round 0: 13 numbers"]}
 
 
-def test_the_end_of_messages_is_not_masked(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add = Pad.add
-
-    def shorter(self: Pad, masks: Any, message: Any, parts: Any) -> None:
-        add(self, masks, message, [slice(part.start, part.stop - (part is parts[-1])) for part in parts])
-
-    monkeypatch.setattr(Pad, "add", shorter)
-    found = found_in(six, 1).leaks["no-mask"]
-    assert found[0] == "client 0 in changes, round 0: 1 numbers, the 13th first" and found[-1] == "and 3 more"
-
-
-def test_changes_of_last_uploads_without_masks(patches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any mask every number is found, also where clients send changes of what they sent last."""
-    monkeypatch.setattr(Masked, "_mask", lambda *arguments: None)
-    found = found_in(patches, 2, **JOBS["kept"][1])
-    assert set(found.leaks) == {"no-mask"}
-
-
 PAPER = {"name": "hyfdca", "rule": "paper", "inner": 40, "primal": "clear"}
 HINGE = {"name": "hinge", "bias": False, "l2": 0.01}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
-    "masked": ("six", {"record": {"evaluate_every": 1}}),
     "some": ("six", {"participation": {"clients_per_round": 4}}),
-    "two": ("six", {"participation": {"clients_per_round": 2}}),
     "leaving": ("six", {"participation": LEAVING}),
-    "sealed": ("patches", {"algorithm": {"name": "hyfdca", "primal": "sealed"}, "model": HINGE}),
     "kept": ("patches", {"algorithm": PAPER, "model": HINGE, "participation": {"clients_per_round": 4}}),
 }
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mpifed.core.exchange import Field, ToClients, ToServer, play
 from mpifed.core.round import Leaving, Round
 
 CLIENTS, EXCHANGES = 6, 3
@@ -84,72 +83,3 @@ def test_the_seed_the_index_and_the_exchange_do_not_change_random_numbers() -> N
 
 
 # --- play --------------------------------------------------------------------------------------------------------
-
-
-class Seen(NamedTuple):
-    """What a summation was asked, in which exchange."""
-
-    call: str
-    exchange: str
-    number: int
-
-
-class Summation:
-    """Client states are counted up by every answer and every sum that is heard; all sums are 1."""
-
-    def __init__(self, serves: bool = True) -> None:
-        self.serves, self.halted, self.log = serves, False, []
-
-    def serve(self, exchange: Any, work: Any, *given: Any) -> Any:
-        return work(*given) if self.serves else None
-
-    def tell(self, exchange: Any, question: Any) -> Any:
-        return question
-
-    def tally(self, exchange: Any, clients: Any, question: Any, now: Round) -> Any:
-        self.log.append(Seen("tally", exchange.name, now.number))
-        return [one + 1 for one in clients], None if now.void else 1
-
-    def hear(self, exchange: Any, clients: Any, total: Any, now: Round) -> Any:
-        assert total == 1
-        self.log.append(Seen("hear", exchange.name, now.number))
-        return [one + 100 for one in clients]
-
-
-def ask(server: Any, now: Round) -> Any:
-    return server
-
-
-def exchanges() -> list[Any]:
-    absorb: Any = lambda server, total, now: server + total  # noqa: E731
-    return [
-        ToServer("first", Field(), ask, None, absorb),  # type: ignore[arg-type]
-        ToClients("second", Field(), ask, None, None),  # type: ignore[arg-type]
-        ToServer("third", Field(), ask, None, absorb),  # type: ignore[arg-type]
-    ]
-
-
-@pytest.mark.parametrize("serves", [True, False])
-@pytest.mark.parametrize("last", range(2 * EXCHANGES))
-def test_a_void_round_gives_the_old_states(serves: bool, last: int) -> None:
-    """Whoever is the one too many to leave, at any half of any exchange: nothing of the round is left."""
-    halves = np.array([6, last, 6, 6, 6, 6])
-    before, summation = ([5, 7], 3 if serves else None), Summation(serves)
-    server, clients = play(exchanges(), before[1], before[0], a_round(halves, 0), summation)
-    assert server is before[1]
-    assert clients is before[0]
-    assert clients == [5, 7]
-    at = last // 2  # the exchange in which it leaves is the last to be played, and its sum is not heard
-    played = [(name, number) for number, name in enumerate(("first", "second", "third"))][: at + 1]
-    assert [(one.exchange, one.number) for one in summation.log if one.call == "tally"] == played
-    assert [one.exchange for one in summation.log if one.call == "hear"] == (["second"] if at > 1 else [])
-
-
-@pytest.mark.parametrize("serves", [True, False])
-def test_a_round_in_which_few_leave_is_played_to_its_end(serves: bool) -> None:
-    halves = np.array([6, 0, 6, 3, 6, 6])
-    summation = Summation(serves)
-    server, clients = play(exchanges(), 3 if serves else None, [5, 7], a_round(halves, 2), summation)
-    assert server == (5 if serves else None)
-    assert clients == [5 + 103, 7 + 103]
-    assert [one.number for one in summation.log] == [0, 1, 1, 2]

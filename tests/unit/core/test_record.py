@@ -14,7 +14,6 @@ from mpifed.core.record import (
     bare_leaves,
     leaves,
     map_leaves,
-    nbytes,
     put,
     repeated,
     take,
@@ -85,34 +84,6 @@ def test_layout_round_trip(record: Any) -> None:
     assert [id(leaf) for leaf in bare_leaves(record)] == [id(leaf) for _, leaf in leaves(record)]
     for _, a in leaves(again):
         assert np.asarray(a).size == 0 or np.shares_memory(a, buffer)  # views, no copies
-
-
-@given(records, st.sampled_from([1, 8, 2**16]))
-def test_long_leaves_are_sent_as_they_are(record: Any, long: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mpifed.core.record.LONG", long)
-        layout = Layout(record)
-        sender, receiver = np.zeros((2, layout.nbytes), dtype=np.uint8)
-        sent = layout.pack(record, sender, to_send=True)
-        receiver[: layout.short] = sender[: layout.short]
-        for target, leaf in zip(layout.long(receiver), sent, strict=True):
-            assert leaf.nbytes >= long and not np.shares_memory(leaf, sender)
-            target[...] = leaf
-        assert bits(layout.unpack(receiver)) == bits(record)
-        copies = layout.pack(record, sender)
-        assert [bits(leaf) for leaf in copies] == [bits(leaf) for leaf in sent]
-        assert bits(layout.unpack(sender)) == bits(record)
-
-
-@given(records)
-def test_layout_travels(record: Any) -> None:
-    import pickle
-
-    layout = pickle.loads(pickle.dumps(Layout(np.zeros((2, 3)))))
-    buffer = np.zeros(layout.nbytes, dtype=np.uint8)
-    layout.pack(np.ones((2, 3)), buffer)
-    np.testing.assert_array_equal(layout.unpack(buffer), np.ones((2, 3)))
-    assert Layout(record).nbytes >= nbytes(record)
 
 
 @pytest.mark.parametrize("other", [np.zeros((2, 3), "f8"), np.zeros((3, 2), "f4"), np.zeros(6, "f4"), np.float32(0)])

@@ -88,16 +88,6 @@ def test_what_a_checkpoint_has_is_dropped_and_read_again() -> None:
     assert saved.read_of == []  # what has changed since is not read from there
 
 
-def test_who_keeps_nothing_takes_no_room() -> None:
-    states = ClientStates(3, lambda i: ())
-    states[1] = ()
-    assert states.changed == set()
-    assert list(states) == [(), (), ()]
-    states[1] = State(np.zeros((1, 4)), np.zeros(1))  # from now on it does
-    states[1] = ()
-    assert states[1] == ()
-
-
 def test_a_void_round_leaves_all_as_it_was() -> None:
     states, turn, next_turn = ClientStates(BLOCKS, begun), object(), object()
     first = writable(states, turn)

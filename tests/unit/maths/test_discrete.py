@@ -117,13 +117,6 @@ def test_what_is_left_is_below_what_is_needed(sigma: float) -> None:
     assert 0 < closeness(sigma) <= DRAWN / 1e12  # as it is counted, of so many numbers
 
 
-def test_no_noise_and_what_is_refused() -> None:
-    assert not numbers(0.0, 10).any()
-    for sigma in (0.5, -1.0, 2.0**41, math.nan, math.inf):
-        with pytest.raises(ValueError, match="must lie between"):
-            levels_of(sigma)
-
-
 # --- the smoothing bound, where doubles can see it --------------------------------------------------------------------
 
 

@@ -201,15 +201,6 @@ def test_huge_logits(dtype: str, size: float) -> None:
 
 
 @every_objective
-def test_gradients_and_losses_keep_the_dtype(name: str) -> None:
-    objective = make(name)
-    model = map_leaves(lambda leaf: leaf.astype("f4"), model_of(objective))
-    X, y, weights = data(objective, (N,))
-    found = objective.gradient(model, X.astype("f4"), y, weights)
-    assert {leaf.dtype for _, leaf in leaves(found)} == {np.dtype("f4")}
-
-
-@every_objective
 def test_start(name: str) -> None:
     objective = make(name)
     outputs = outputs_of(objective)

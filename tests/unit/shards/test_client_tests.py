@@ -12,7 +12,7 @@ import pytest
 from lengths import covering
 from scipy.sparse import csr_matrix
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.shards import layout
 from mpifed.shards.client_tests import drawn
 from mpifed.shards.natural import natural_clients
@@ -117,20 +117,6 @@ def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
     assert [numbers(given, client, True) for client in range(2)] == [[1], []]
 
 
-def test_rows_that_the_source_determines(tmp_path: Path) -> None:
-    tests = np.arange(ROWS) % 3 == 0
-    folder = made(tmp_path / "data", Numbered(tests=tuple(tests.tolist())), client_test_fraction=None, skew=None)
-    assert (
-        sorted(row for client in range(7) for row in numbers(folder, client, False)) == np.flatnonzero(~tests).tolist()
-    )
-    with pytest.raises(UsageError, match="own test rows; leave the option out"):
-        made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
-    with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
-        made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)
-    with pytest.raises(DataError, match=r"client_tests is int64 \(3,\); expected bool \(120,\)"):
-        made(tmp_path / "wrong", Numbered(tests=(0, 1, 2)), client_test_fraction=None)
-
-
 @pytest.mark.parametrize("scale", ["unit", "minmax", "standard", "unit-rows,standard"])
 def test_scaled_and_described_by_training_rows_alone(scale: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "data", scale=scale, labels="all")
@@ -145,27 +131,6 @@ def test_scaled_and_described_by_training_rows_alone(scale: str, tmp_path: Path)
 def numbers_raw(folder: ShardFolder, client: int) -> Any:
     with h5py.File(folder.file_of(client)) as file:
         return file["X"][()]
-
-
-def test_the_digest_includes_them(tmp_path: Path) -> None:
-    """Equal for the same tests, another where a single value of a test row differs."""
-    digests = [made(tmp_path / name, seed=seed).sha256 for name, seed in (("a", 0), ("b", 0), ("c", 1))]
-    assert digests[0] == digests[1] != digests[2]
-    labels = CLASSES.copy()
-    labels[next(row for client in range(7) for row in numbers(open_federation(tmp_path / "a"), client, True))] += 1
-    other = made(
-        tmp_path / "d",
-        Numbered(labels=tuple((labels % 4).tolist()), tests=own_tests(tmp_path / "a")),
-        client_test_fraction=None,
-    )
-    same = made(tmp_path / "e", Numbered(tests=own_tests(tmp_path / "a")), client_test_fraction=None)
-    assert same.sha256 == digests[0] != other.sha256
-
-
-def own_tests(path: Path) -> tuple[bool, ...]:
-    folder = open_federation(path)
-    rows = {row for client in range(7) for row in numbers(folder, client, True)}
-    return tuple(row in rows for row in range(ROWS))
 
 
 def test_counts_that_exceed_the_file_are_refused(tmp_path: Path) -> None:

@@ -93,18 +93,6 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
     assert (folder.names(), rows(folder), tested[0].tolist()) == (("a", "b"), [[1, 0], [3, 1], [2, 0]], [[5, 1]])
 
 
-def test_held_out_rows_have_no_part_in_it(tmp_path: Path) -> None:
-    text = "a,b,y\n" + "".join(f"{10**i},c{i},{i % 2}\n" for i in range(8))
-    folder = make(
-        tmp_path / "a", "csv", csv(tmp_path / "a.csv", text), "--test-fraction", 0.5, "--categorical", "one-hot"
-    )
-    present = [row[0] for row in rows(folder)]
-    assert folder.names() == ("a", *(f"b=c{round(np.log10(value))}" for value in sorted(present)))
-    tested = folder.test("f8")
-    assert tested is not None
-    assert not tested[0][:, 1:].any() and len(tested[1]) == 4
-
-
 def test_classes_of_texts(tmp_path: Path) -> None:
     train, test = csv(tmp_path / "a.csv", "a,y\n1,no\n2,yes\n3,no\n"), csv(tmp_path / "t.csv", "a,y\n5,yes\n")
     folder = make(tmp_path / "a", "csv", train, "--test", test)
@@ -150,13 +138,3 @@ def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) ->
     ):
         with pytest.raises(MpifedError, match=message):
             make(tmp_path / "b", source, path, *wrong)
-
-
-def test_a_column_that_names_each_row_is_no_category(tmp_path: Path) -> None:
-    lines = [f"p{number},{number},{number % 2}\n" for number in range(21)]
-    path = csv(tmp_path / "a.csv", "patient,age,ill\n" + "".join(lines))
-    with pytest.raises(DataError, match=r"column 'patient': another text in each of 21 training rows.*--ignore NAME"):
-        make(tmp_path / "a", "csv", path, "--categorical", "one-hot")
-    assert make(tmp_path / "a", "csv", path, "--categorical", "ordinal").features == 2  # as dates have an order
-    path = csv(tmp_path / "b.csv", "patient,age,ill\n" + "".join([*lines, "p0,1,1\n"]))  # p0 is there twice
-    assert make(tmp_path / "b", "csv", path, "--categorical", "one-hot").features == 22

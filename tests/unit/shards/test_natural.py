@@ -13,7 +13,6 @@ from click.testing import CliRunner
 
 from mpifed.cli import data, main
 from mpifed.core.errors import MpifedError, UsageError
-from mpifed.shards.natural import NaturalClients, canonical_order, join_small
 from mpifed.shards.store import ShardFolder, open_federation
 from mpifed.shards.summary import summary
 
@@ -88,57 +87,6 @@ def test_labels_that_a_terminal_would_obey(tmp_path: Path) -> None:
     assert folder.provenance["classes"] == ["\x1b[2J\nrows     9", "no"]
     lines = summary(folder).splitlines()
     assert lines[2] == r"classes  2: \x1b[2J\nrows     9, no" and all(map(str.isprintable, lines))
-
-
-def test_every_client_keeps_a_row_to_train_on(tmp_path: Path) -> None:
-    rows = [[i, 1, f"client {i // 2}", "f", i % 2] for i in range(40)]
-    folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", rows), *BY, "--test-fraction", 0.6)
-    assert folder.clients == 20 and folder.counts.min() == 1
-    assert folder.samples + folder.test_samples == 40 and 10 < folder.test_samples < 20  # not 24: each keeps a row
-    training = [row[0] for number in range(20) for row in client(folder, number)[0]]
-    test = folder.test(np.float64)
-    assert test is not None
-    assert sorted([*training, *test[0][:, 0].tolist()]) == list(range(40))
-
-
-@pytest.mark.parametrize("largest", [-1, 0, 3, 2**20, 2**62])
-@pytest.mark.parametrize("targets", [None, 2])
-def test_an_order_of_content(largest: int, targets: int | None) -> None:
-    """By owner; and whatever the order and the chunks of the rows were, the same rows in the same places.
-
-    Most rows occur several times; an owner of 2^62 leaves one bit of the rows to sort by at first, so most are tied.
-    """
-    rng = np.random.default_rng(4)
-    owner = np.where(rng.random(300) < 0.3, largest, rng.integers(-1, max(0, min(largest, 5)) + 1, 300))
-    labels = rng.integers(0, 2, 300) if targets is None else rng.integers(0, 2, (300, targets)).astype(float)
-    for X in (
-        rng.integers(0, 2, (300, 4)).astype("f4"),
-        rng.integers(0, 3, (300, 3)).astype("u1"),
-        rng.random((300, 1)),
-    ):
-        orders = []
-        for _ in range(3):
-            mixed = rng.permutation(300)
-            pieces = np.array_split(X[mixed], rng.integers(1, 300, 3)[0])
-            order = canonical_order(owner[mixed], labels[mixed], iter(pieces))
-            assert sorted(order.tolist()) == list(range(300))
-            orders.append(mixed[order])
-            assert (np.diff(owner[orders[-1]]) >= 0).all()
-        for array in (owner, labels, X):
-            assert np.array_equal(array[orders[0]], array[orders[1]]) and np.array_equal(
-                array[orders[0]], array[orders[2]]
-            )
-
-
-def test_joined_clients() -> None:
-    owner = np.repeat(np.arange(6), [1, 9, 2, 2, 8, 1])
-    clients = NaturalClients(tuple("abcdef"), owner)
-    assert join_small(clients, None).tolist() == [0, 1, 2, 3, 4, 5]
-    assert join_small(clients, 3).tolist() == [0, 1, 0, 2, 3, 2]  # a, c: 3; d, f: 3
-    assert join_small(clients, 4).tolist() == [0, 1, 0, 0, 2, 0]  # a, c, d: 5, and f, which is left over
-    assert join_small(clients, 7).tolist() == [1, 0, 1, 1, 1, 1]  # a, c, d, f: 6, to e of 8
-    with pytest.raises(UsageError, match="--min-rows 24: there are 23 training rows; lower it"):
-        join_small(clients, 24)
 
 
 @pytest.mark.parametrize(

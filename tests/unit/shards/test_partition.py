@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import sparse
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.cells import Cover, cover, only_held
+from mpifed.shards.cells import Cover, cover
 from mpifed.shards.maps import read_map
 from mpifed.shards.partition import (
     Groups,
@@ -22,7 +21,6 @@ from mpifed.shards.partition import (
     by_rectangles,
     by_rows,
     held_out,
-    training_rows,
 )
 
 Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
@@ -254,17 +252,6 @@ def test_cells_are_counted(rectangles: list[tuple[list[int], list[int]]]) -> Non
         assert not held.take(found.bare[1], axis=("row", "column").index(found.bare[0])).any()
 
 
-@given(rectangles=st.lists(st.tuples(*SETS), min_size=1, max_size=4), first=st.integers(0, 3))
-def test_what_nobody_holds_is_zero(rectangles: list[tuple[list[int], list[int]]], first: int) -> None:
-    partition = of_rectangles(rectangles)
-    X = np.arange(1.0, S * P + 1).reshape(S, P)[first : first + 3]
-    expected = np.where(holders(partition, S, P)[first : first + 3] > 0, X, 0)
-    whole = sparse.csr_matrix(X)
-    assert np.array_equal(only_held(partition, first, X), expected)
-    assert np.array_equal(only_held(partition, first, whole).toarray(), expected)
-    assert np.array_equal(whole.toarray(), X)
-
-
 def test_many_rectangles_of_a_large_table() -> None:
     """No array has as many values as the table has cells: 20 million here."""
     rng = np.random.default_rng(0)
@@ -286,12 +273,3 @@ def test_many_rectangles_of_a_large_table() -> None:
     assert found.cell[1] == blocks[3][5]
     assert len(found.holders) == 2
     assert found.holders[0] == 7
-
-
-def test_rows_that_are_kept() -> None:
-    partition = of_rectangles([([0, 1, 4], [0, 1]), ([2, 3], [0, 1, 2]), ([0, 5], [2])])
-    left = training_rows(partition, np.array([True, False, True, True, False, True]), 3)
-    assert [left.of(client)[0].tolist() for client in range(3)] == [[0], [1, 2], [0, 3]]
-    assert left.missing == 2
-    with pytest.raises(UsageError, match="all rows of client 1 would be test rows"):
-        training_rows(partition, np.array([True, True, False, False, True, True]), 3)

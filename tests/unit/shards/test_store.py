@@ -81,19 +81,6 @@ def test_take_scales_alike_from_memory_and_file(make: Make, X: Any, dtype: Any, 
         np.testing.assert_allclose(ours, expected[np.ix_(memory.rows[at], memory.columns)], rtol=0, atol=rounding)
 
 
-@pytest.mark.parametrize("scaling", [SCALINGS["identity"], SCALINGS["scalar"], SCALINGS["no shift"]])
-def test_take_sparse_alike_from_memory_and_file(make: Make, scaling: Scaling) -> None:
-    federation = make(SPARSE, Y, by_grid(Y, P, (2, 2)), scaling)
-    at = np.array([3, 4, 5, 29, 0, 3, 3])
-    for client in range(4):
-        memory, file = federation.shard(client, True), federation.shard(client, False)
-        ours, theirs = memory.take_sparse(at, np.float64), file.take_sparse(at, np.float64)
-        expected = (dense(SPARSE) * scaling.scale)[np.ix_(memory.rows[at], memory.columns)]
-        assert ours.dtype == np.float64
-        np.testing.assert_allclose(ours.toarray(), expected, rtol=1e-15)
-        assert np.array_equal(ours.toarray(), theirs.toarray())
-
-
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpifed.shards.shard.PIECE_NBYTES", 160)
@@ -119,20 +106,6 @@ def test_pieces_are_all_rows_alike_from_memory_and_file(make: Make, X: Any, dtyp
                 assert sparse.issparse(mine) == sparse.issparse(its) == sparse.issparse(X)
                 assert np.array_equal(dense(mine), expected[rows])
                 assert np.array_equal(dense(its), expected[rows])
-
-
-@pytest.mark.parametrize("X", [BYTES, SPARSE], ids=["uint8", "sparse"])
-def test_federation_file(make: Make, X: Any) -> None:
-    scaling = SCALINGS["no shift"]
-    names = tuple(f"x{i}" for i in range(P))
-    federation = make(X, Y, by_rows(Y, P, 3), scaling, test=(X[:9], Y[:9]), names=names)
-    assert federation.names() == names
-    assert federation.provenance == {"source": "test"}
-    test = federation.test(np.float64)
-    assert test is not None
-    assert federation.test_samples == 9
-    np.testing.assert_allclose(dense(test[0]), dense(X[:9]) * scaling.scale, rtol=1e-15)
-    assert np.array_equal(test[1], Y[:9])
 
 
 def test_streaming_needs_memory_for_a_batch_only(make: Make) -> None:
@@ -252,12 +225,3 @@ def test_the_checksum_of_data_tells_them_from_others_wherever_they_lie(
         (BYTES[:, ::-1], Y, partition), (FLOATS, Y, partition), (SPARSE, Y, partition),
     ]  # fmt: skip
     assert len({before, *(make(*one).sha256 for one in others)}) == 7
-
-
-@pytest.mark.parametrize("X", [BYTES, SPARSE], ids=["uint8", "sparse"])
-def test_file_cut_off_while_it_is_read(make: Make, X: Any) -> None:
-    federation = make(X, Y, by_rows(Y, P, 1))
-    shard = federation.shard(0, False)
-    os.truncate(federation.file_of(0), 100)
-    with pytest.raises(DataError, match=r"shard-00000.h5: ends at byte .*make the data again"):
-        shard.take(np.arange(S), np.empty((S, P)))

@@ -106,31 +106,6 @@ def test_command(folder: Path) -> None:
         np.testing.assert_allclose((*x, y), known[ids[row]], rtol=1e-12)
 
 
-def test_test_rows_are_held_out(folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    for name, ids, columns in (("bank", range(60), "ab"), ("north", range(60, 90), "abcd"), ("south", range(60), "c")):
-        lines = [f"person,paid,{','.join(columns)}"]
-        for i in rng.permutation(ids):
-            lines.append(f"p{i},{i % 2},{','.join(str(100 * i + ord(column)) for column in columns)}")
-        (folder / f"{name}.csv").write_text("\n".join(lines))
-    federation = open_federation(make(folder, "--missing", "zero", "--test-fraction", "0.3"), verify=True)
-    assert (federation.samples, federation.test_samples) == (62, 28)
-    assert federation.counts[0] == federation.counts[2]
-    assert federation.provenance["missing_cells"] == federation.counts[0]  # column d of the people of bank and south
-    seen = np.zeros((62, 4))
-    for client in range(3):
-        shard = federation.shard(client, False)
-        X = np.empty((shard.samples, shard.features))
-        shard.take(np.arange(shard.samples), X)
-        seen[np.ix_(shard.rows, shard.columns)] = X
-    test = federation.test(np.float64)
-    assert test is not None
-    together = np.concatenate([seen, test[0]])
-    together = together[together[:, 0].argsort()]
-    assert together[:, 0].tolist() == [100 * i + ord("a") for i in range(90)]
-    assert together[:, 3].tolist() == [0] * 60 + [100 * i + ord("d") for i in range(60, 90)]
-
-
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [

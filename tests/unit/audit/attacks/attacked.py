@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from records import flat, unflat
-from scipy.optimize import approx_fprime
 from sklearn.datasets import load_digits
 
 from mpifed.core.record import map_leaves
-from mpifed.maths.objectives import MLP, OBJECTIVES, Bias, LinearScores, Parameters
+from mpifed.maths.objectives import OBJECTIVES, LinearScores, Parameters
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     name: (name, {}) for name, kind in OBJECTIVES.items() if issubclass(kind, LinearScores)
@@ -54,36 +52,3 @@ def mean_gradient(case: str, model: Parameters, X: Any, y: Any) -> Parameters:
     """The product's own, in the model's precision."""
     weights = np.full(len(X), 1 / len(X))
     return objective_of(case).gradient(model, X.astype(model.first.dtype), targets_of(case, y), weights)
-
-
-def numeric_gradient(case: str, model: Parameters, X: Any, y: Any) -> Parameters:
-    """By finite differences of the mean loss below, which shares no code with the product."""
-    targets = targets_of(case, y)
-
-    def mean_loss(w: Any) -> float:
-        return float(np.mean([_loss(case, unflat(w, model), x, t) for x, t in zip(X, targets, strict=True)]))
-
-    found: Parameters = unflat(approx_fprime(flat(model), mean_loss, 1e-7), model)
-    return found
-
-
-def _loss(case: str, model: Parameters, x: Any, y: Any) -> Any:
-    """One sample's, written out."""
-    z = x @ model.first
-    if isinstance(model.head, Bias):
-        z = z + model.head.bias
-    if case.startswith("mlp"):
-        z = z + (model.head.hidden_bias if "bias" in case else 0)
-        z = (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if "bias" in case else 0)
-    if isinstance(objective_of(case), MLP) or case.startswith("softmax"):
-        return np.log(np.exp(z).sum()) - z[y]
-    if case.startswith("one-vs-rest"):
-        signs = np.where(np.arange(len(z)) == y, 1, -1)
-        return np.log(1 + np.exp(-signs * z)).sum()
-    if case == "true-class-logistic":
-        return np.log(1 + np.exp(-z[y]))
-    if case in ONE_SCORE:
-        margin = (2 * y - 1) * z[0]
-        short = max(0.0, 1 - margin)
-        return {"hinge": short, "squared-hinge": short**2}.get(case, np.log(1 + np.exp(-margin)))
-    return (z[0] - y) ** 2 / 2

@@ -10,7 +10,6 @@ from mpifed.audit.attacks.linear import (
     rows_from_duals,
     rows_from_products,
     rows_from_scores,
-    rows_from_slopes,
 )
 
 RNG = np.random.default_rng(4)
@@ -61,10 +60,3 @@ def test_scores_of_several_rounds() -> None:
     assert (found.determined.all(axis=1) == full).all() and found.needed == P
     np.testing.assert_allclose(found.rows[full], ROWS[numbers[full]], atol=1e-9)
     assert np.linalg.norm(found.rows[~full] - ROWS[numbers[~full]], axis=1).min() > 1e-3
-
-
-def test_more_rows_than_scores_are_not_determined() -> None:
-    slopes = RNG.standard_normal((5, 3))
-    found = rows_from_slopes(ROWS[:5].T @ slopes, slopes)
-    assert not found.determined.any()
-    assert (found.rank == 3).all() and found.needed == 5

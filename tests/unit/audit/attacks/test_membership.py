@@ -11,7 +11,6 @@ from scipy.stats import binom, norm
 from sklearn.metrics import roc_auc_score
 
 from mpifed.audit.attacks.membership import area, membership
-from mpifed.core.errors import UsageError
 from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import MLP, Parameters
 
@@ -74,16 +73,3 @@ def test_the_interval_covers() -> None:
         _, low, high = area(rng.normal(0.5, 1, 60), rng.normal(0, 1, 90), 0.9)
         inside += low < true < high
     assert binom.cdf(inside, 300, 0.9) > 1e-3 and binom.sf(inside - 1, 300, 0.9) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("members", "strangers", "said"),
-    [
-        (np.zeros(19), np.zeros(30), "members have shape"),
-        (np.zeros(30), np.zeros((30, 2)), "strangers have shape"),
-        (np.zeros(30), np.full(30, np.nan), "30 losses of strangers"),
-    ],
-)
-def test_what_cannot_be_compared(members: Any, strangers: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        membership(members, strangers)
