@@ -8,10 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
-from mpifed.algorithms.ssca_vertical import SSCAVertical
-from mpifed.core.record import Array, Record, map_leaves
-from mpifed.core.round import Round
+from mpifed.core.record import Array, Record
 from mpifed.maths.objectives import Objective, Slope
 from mpifed.maths.terms import Sampled
 
@@ -38,23 +35,3 @@ def affine_of_loss(table: Mapping[str, Any]) -> Any:
     """The same for `jobs.constraints.functions`: values and derivative by the losses."""
     factor, offset = table.get("factor", 1.0), table.get("offset", 0.0)
     return lambda loss: factor * (loss - offset), lambda loss: np.full_like(loss, factor)
-
-
-def _walked(server: Any) -> Any:
-    """A model that does not depend on the functions: they can be compared where it is."""
-    model = map_leaves(lambda leaf: leaf * 0.7 + 0.3 * np.cos(np.arange(leaf.size)).reshape(leaf.shape), server.model)
-    return server._replace(model=model, steps=server.steps + 1)
-
-
-class WalkOverRows(SSCAHorizontal):
-    """The same path whatever the problem."""
-
-    def absorb(self, server: Any, total: Any, now: Round) -> Any:
-        return _walked(server)
-
-
-class WalkOverColumns(SSCAVertical):
-    """The same path whatever the problem."""
-
-    def absorb(self, server: Any, total: Any, now: Round) -> Any:
-        return _walked(server)

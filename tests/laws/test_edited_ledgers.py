@@ -18,7 +18,7 @@ from written_files import read_json, write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
-from mpifed.privacy.ledger_file import LEDGER, linked, read_ledger
+from mpifed.privacy.ledger_file import LEDGER, linked
 from mpifed.testing import Alone, Job
 
 ROUNDS = 6
@@ -151,20 +151,6 @@ def alone(forged: Callable[[Path], None]) -> Callable[[Path], None]:
     return act
 
 
-def agreeing(forged: Callable[[Path], None]) -> Callable[[Path], None]:
-    """What is forged, in all files that could tell."""
-
-    def act(out: Path) -> None:
-        forged(out)
-        head = read_ledger(out).head
-        about(ledger=head._asdict())(out)
-        manifests(head._asdict())(out)
-        with h5py.File(out / "model.h5", "r+") as file:
-            file.attrs.update(head.attributes())
-
-    return act
-
-
 def as_folder(out: Path) -> None:
     """A folder where the ledger was."""
     (out / LEDGER).unlink()
@@ -188,28 +174,17 @@ SAID = "restore the file, or start anew without --resume"
 # in the ledger, its lines, or one of the files that count them
 EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a byte of a line": (edit(lambda text: text.replace(b'"round": 3', b'"round": 2')), "line 5 is damaged .its sha"),
-    "no hash": (lines(lambda found: [*found[:2], b'{"round": 1, "clients": "all"}\n', *found[3:]]), "is missing"),
-    "clients": (lines(lambda found: [*found[:3], found[3].replace(b"[", b"[0, "), *found[4:]]), "line 4 is damaged"),
     "delta": (edit(lambda text: text.replace(b'"delta": 0.0001', b'"delta": 0.001')), "line 1 is damaged .its sha256"),
-    "no bytes": (edit(lambda text: b""), "line 1 is damaged"),
     "other bytes": (edit(lambda text: bytes(range(256)) * 9), "line 1 is damaged"),
-    "brackets": (edit(lambda text: b"[" * 100_000 + b"\n"), "line 1 is damaged .ValueError: recursion limit"),
     "cut in a line": (edit(lambda text: text[:-5]), "ends with line 6, and .*run.json says that there is a line 7"),
     "last line cut": (lines(lambda found: found[:-1]), "ends with line 6, and .*run.json says that there is a line 7"),
-    "lines swapped": (lines(lambda found: [*found[:3], found[4], found[3], *found[5:]]), "line 4 is damaged"),
     "a line missing": (lines(lambda found: [*found[:3], *found[4:]]), "line 4 is damaged"),
-    "no header": (lines(lambda found: found[1:]), "line 1 is damaged"),
     "deleted": (lambda out: (out / LEDGER).unlink(), "cannot be read .* nobody knows what was released"),
     "a folder": (as_folder, "is no regular file; remove it, or put it back"),
     "an older one": (edit(lambda text: text.replace(b'"schema": 2', b'"schema": 1')), "has schema 1, and this"),
-    "forged header": (put(header, "noise_multiplier", 50.0), r"line 7 has sha256 \w+, and .*run.json says \w+"),
     "forged clients": (put(fourth, "clients", []), r"line 7 has sha256 \w+, and .*run.json says \w+"),
     "forged kind": (put(fourth, "clients", "some"), "line 5 is damaged .ValueError"),
-    "forged number": (put(fourth, "round", 1e999), "line 5 is damaged .ValueError"),
-    "run.json: fewer": (about(ledger={"lines": 5, "sha256": "0" * 64}), r"line 6 has sha256 \w+, .*run.json says 0"),
     "run.json: a list": (about(ledger=[6]), r"run.json: ledger = \[6\]"),
-    "run.json: no table": (edit(lambda text: b"[1]", "run.json"), "run.json: .*it holds no table"),
-    "run.json: delta": (about(delta=1e-6), "run.json: delta = 1e-06, and line 1 of .* has 0.0001"),
     "model.h5: more": (attribute("ledger_lines", 9), "model.h5 says that there is a line 10"),
     "model.h5: no model": (edit(lambda text: b"model", "model.h5"), "model.h5: says None of"),
 }  # fmt: skip
@@ -233,15 +208,12 @@ def test_what_is_edited_is_found(name: str, copied: Callable[..., tuple[Job, Pat
 # what only a run that goes on can tell: from its checkpoint, its job and its seed
 RESUMED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "checkpoint: fewer": ("plain", manifests({"lines": 2, "sha256": "0" * 64}), "line 3 .*checkpoint .* says 0"),
-    "checkpoint: nothing": ("plain", manifests(None), "checkpoint of round 6 in .*: says None of"),
     "job.toml": ("plain", edit(lambda text: text.replace(b"delta = 0.0001", b"delta = 0.001"), "job.toml"),
         "job.toml: is not the job in line 1 of .*privacy.delta: 0.0001 before, 0.001 now"),
-    "noise": ("plain", alone(put(header, "noise_multiplier", 50.0)), r"= 50.0, and \[privacy\] gives 5.0"),
     "more noise": ("calibrated", alone(put(header, "noise_multiplier", 50.0)), "= 50.0, and .* 6 rounds"),
-    "nobody": ("plain", alone(put(fourth, "clients", [])), r"line 5: in round 3 clients \[\] took part, and .*seed \["),
     "others": ("plain", alone(put(fourth, "clients", [1, 2, 800])), r"line 5: .*\[1, 2, 800\] took part"),
     "a later round": ("plain", alone(put(fourth, "round", 10**12)), "line 5 is of round 1000000000000, 0 to 3"),
-    "a round cut": ("plain", agreeing(forge(lambda header, rest: rest.pop())), "no line of round 5, .* 6 are done"),
+
 }  # fmt: skip
 
 

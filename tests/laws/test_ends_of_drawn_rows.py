@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,12 @@ from registry import table
 from whole_runs import run
 from written_files import read_json
 
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import NotCertified
 from mpifed.files.history import read_history
 from mpifed.testing import Alone
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 LIMITS = [{"name": "loss", "classes": [1], "limit": 0.3}, {"name": "norm", "limit": 2.0}]
-
-
-@dataclass(frozen=True)
-class Tells(SSCAHorizontal):
-    """What it reports has the name of what is measured, and numbers that JSON does not know."""
-
-    def report(self, server: Any) -> dict[str, float]:
-        return {"constraint_1": 0.0, "unknown": float("nan"), "large": float("inf")}
 
 
 def ends(folder: Path, out: Path, split: str = "rows", resume: bool = False, **changes: Any) -> tuple[int, Any, Any]:
@@ -92,24 +82,3 @@ def test_drawn_rows_end_no_run_early(classes: Path, tmp_path: Path) -> None:
     # a limit that is met over all rows ends it, at the round where it is
     code, told, _ = ends(classes, tmp_path, record=record, stop={"feasibility": 0.5}, rounds=12, resume=True)
     assert (code, told["rounds"]) == (0, 9) and told["feasibility"] <= 0.5
-
-
-@pytest.mark.parametrize(
-    "record", [{"evaluate_every": 2}, {"evaluate_every": 0}, {"evaluate_every": 2, "evaluate_rows": 7}]
-)
-def test_what_an_algorithm_reports_meets_no_limit(record: dict[str, int], classes: Path, tmp_path: Path) -> None:
-    own = {"name": "test_ends_of_drawn_rows:Tells", **SIZES}
-    code, told, _ = ends(classes, tmp_path, algorithm=own, record=record)
-    assert code == 5
-    if "constraint_1" in told:
-        assert told["constraint_1"] > 0.3 and told["unknown"] is told["large"] is None
-
-
-def test_what_may_be_shown_of_some_rows_may_be_of_all(by_columns: Path, tmp_path: Path) -> None:
-    """`[aggregation] allow` names exchanges, whichever rows they measure."""
-    shown = ["gradients.statistics", "certificate-gradients", "all-losses.tally", "shares"]
-    masked = {"security": "masked", "allow": shown}
-    code, told, _ = ends(
-        by_columns, tmp_path / "run", "columns", aggregation=masked, record={"evaluate_every": 2, "evaluate_rows": 30}
-    )
-    assert code == 5 and told["kkt_residual"] is not None

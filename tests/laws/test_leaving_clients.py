@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from methods import private
 from registry import CASES, NAMES, Case, table
 from small import algorithm, answers, block_of
 from sparse_masks import sparsest
-from written_files import read_json
 
 from mpifed.comm.masking.channel import Masked
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
@@ -174,48 +173,6 @@ def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Pa
             assert (found.progress.up_bytes, found.progress.down_bytes) == (expected.up_bytes, expected.down_bytes)
         with pytest.raises(TooFewClients):  # nor when it is resumed
             run(job, Alone(), tmp_path / "run", resume=True)
-
-
-@pytest.fixture
-def hopeless(skewed: Path, write_job: Any, tmp_path: Path) -> Path:
-    """A job whose third round is void however often it is tried."""
-    part, record = LEAVING | {"dropout_rate": 0.3, "attempts": 3}, {"evaluate_every": 1, "checkpoint_every": 0}
-    given = gossip(skewed, participation=part, record=record, seed=7938)
-    found = by_hand(checked(given), CLIENTS)
-    assert found.attempts in ([1, 2, 3], [2, 1, 3])  # of rounds 0 and 1, one does not succeed at once
-    assert found.ended == 2 and found.void
-    return write_job(tmp_path / "job.toml", given)
-
-
-@pytest.mark.launch
-@pytest.mark.parametrize(("ranks", "channel"), [(None, "plain"), (3, "plain"), (2, "masked"), (3, "encrypted")])
-def test_a_run_ends_when_every_attempt_is_void(
-    ranks: int | None, channel: str, hopeless: Path, launch: Callable[..., Any], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    arguments = ("run", hopeless, "--out", out, "--set", f"aggregation.security={channel}")
-    ended = launch(ranks, *arguments)
-    assert ended.code == 1, ended.text
-    assert ended.text.count("mpifed: error") == 1, ended.text
-    assert ended.text.count("mpifed: error: round 2: ") == ended.text.count("max_dropouts = 2") == 1, ended.text
-    assert "Traceback" not in ended.text
-    told, history = read_json(out / "run.json"), read_history(out)
-    assert (told["exit"], told["rounds"]) == (1, 2)
-    assert history["round"].tolist() == [0, 1, 2]
-    done = saved(out)
-    assert done.progress.round == 2
-    assert done.progress.attempt == 3
-    # some void attempts before round 1 was over, and 3 after it
-    assert done.progress.exchanges["talk"]["played"] > 2 + 3
-    # it ends like this again, on other numbers of ranks; and its checkpoint is as good as any
-    ended = launch(2 if ranks is None else None, *arguments, "--resume")
-    assert ended.code == 1, ended.text
-    assert read_json(out / "run.json")["exit"] == 1
-    ended = launch(None, *arguments, "--resume", "--set", "rounds=2")
-    assert ended.code == 0, ended.text
-    short = tmp_path / "short"
-    assert launch(None, "run", hopeless, "--out", short, "--set", "rounds=2").code == 0
-    assert summary(out)["model_sha256"] == summary(short)["model_sha256"]
 
 
 def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

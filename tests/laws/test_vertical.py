@@ -1,8 +1,7 @@
-"""An exchange whose sum the clients hear, and clients with a memory: by a vertical algorithm of the test's own."""
+"""Methods for data split by columns: whose labels count, and data of one client or of many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,53 +20,7 @@ from mpifed.core.round import Round
 from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone
-
-ROUNDS, BATCH, STEP = 9, 11, 0.1
-
-
-@pytest.fixture
-def vertical(columns: Path) -> dict[str, Any]:
-    return {
-        "name": "vertical",
-        "rounds": ROUNDS,
-        "data": {"path": str(columns)},
-        "model": {"name": "least-squares", "bias": False},
-        "algorithm": {"name": "own_algorithms:VerticalLeastSquares", "batch_size": BATCH, "step": STEP},
-        "record": {"evaluate_every": 0, "checkpoint_every": 4},
-        "compute": {"dtype": "float64"},
-    }
-
-
-def plain_loop(data: Path, present: Callable[[int], list[int]]) -> np.ndarray:
-    """The weights [p] after all rounds, from the whole matrix."""
-    federation = open_federation(data)
-    shards = [federation.shard(i, in_memory=True) for i in range(federation.clients)]
-    X = np.zeros((federation.samples, federation.features))
-    for shard in shards:
-        part = np.empty((shard.samples, shard.features))
-        shard.take(np.arange(shard.samples), part)
-        X[:, shard.columns] = part
-    w, everybody = np.zeros(federation.features), np.ones(federation.clients, dtype=bool)
-    for t in range(ROUNDS):
-        now = Round(t, 1, everybody)
-        rows = now.draw("rows", np.array([0]), np.array([federation.samples]), BATCH)[0]
-        held = np.concatenate([shards[i].columns for i in present(t)])
-        residual = X[rows][:, held] @ w[held] - shards[0].y[rows]
-        w[held] -= STEP * X[rows][:, held].T @ residual / BATCH
-    return w
-
-
-def test_against_a_plain_loop(vertical: dict[str, Any], columns: Path, tmp_path: Path) -> None:
-    result = run(checked(vertical), Alone(), tmp_path / "run")
-    expected = plain_loop(columns, lambda t: list(range(5)))
-    assert abs(expected).max() > 0.1
-    # scores and gradients are rounded to multiples of 2^-40
-    np.testing.assert_allclose(result.model.first[:, 0], expected, rtol=0, atol=1e-10)
-
-
-# --- the package's own vertical algorithms -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "label_holder" in case.hyper], ids=str)

@@ -52,6 +52,7 @@ def test_the_typical_multiplier_is_the_one_at_which_moves_cancel() -> None:
     assert next_costs(costs, np.array([1.0, 0.5]))[0] == ROOM * typical(costs)[0]
 
 
+@pytest.mark.long
 def test_it_grows_at_the_cap_to_its_bound_and_falls_at_once() -> None:
     curvatures, costs, found = np.array([2.0, 0.5]), start_costs(1), []
     for t in range(1, 30_001):

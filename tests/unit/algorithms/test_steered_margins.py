@@ -21,8 +21,7 @@ def steered(bias: float, sigma: float, rounds: int, kept: float = 0.0, unit: flo
     return np.array(found), margins
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.9])
-@pytest.mark.parametrize("bias", [-0.1, 0.0, 0.5])
+@pytest.mark.parametrize(("bias", "kept"), [(-0.1, 0.0), (0.0, 0.9), (0.5, 0.0)])
 def test_the_mean_excess_is_some_standard_errors_below_the_limit(bias: float, kept: float) -> None:
     """From independent values, and from those that share nine tenths of their errors."""
     found, margins = steered(bias, 1.0, 8000, kept)

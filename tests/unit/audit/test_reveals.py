@@ -79,8 +79,9 @@ def test_raw_gradients_of_one_row(digits: Path, audit: Callable[..., Audit]) -> 
     assert [one.name for one in found.leaks][:3] == ["answers", "determined", "reconstruction"]
 
 
-@pytest.mark.parametrize("channel", ["plain", "masked"])
-@pytest.mark.parametrize("kind", ["Raw", "Models", "Inherited", "Projections"])
+@pytest.mark.parametrize(
+    ("kind", "channel"), [("Raw", "plain"), ("Models", "masked"), ("Inherited", "plain"), ("Projections", "masked")]
+)
 def test_who_declares_nothing_is_named(kind: str, channel: str, digits: Path, audit: Callable[..., Audit]) -> None:
     """Also who answers anew what its base declares; and what is not declared is not attacked."""
     own = {"client_optimizer": {"learning_rate": 0.5}} if kind == "Inherited" else {}

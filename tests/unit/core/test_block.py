@@ -71,26 +71,3 @@ def test_dense_rows_are_taken_together_and_apart(columns: list[Any], rows: np.nd
     assert [rows_of(X).flags.c_contiguous for X in again] == [True] * 3
     for X, Y in zip(again, apart, strict=True):
         np.testing.assert_array_equal(rows_of(X), Y)
-
-
-@pytest.mark.parametrize(
-    ("held", "own", "of_all"),
-    [
-        ([[2, 3], [4], [5, 6, 7]], [slice(2, 4), slice(4, 5), slice(5, 8)], slice(2, 8)),
-        ([[0, 1], [5]], [slice(0, 2), slice(5, 6)], [0, 1, 5]),
-        ([[0, 2], [1]], [[0, 2], slice(1, 2)], [0, 2, 1]),
-        ([[0, 2], [1, 3]], [[0, 2], [1, 3]], [0, 2, 1, 3]),
-        ([[0, 1], [1, 3]], [slice(0, 2), [1, 3]], [0, 1, 1, 3]),
-    ],
-)
-def test_columns_of_a_block(held: list[list[int]], own: Any, of_all: Any, array_shard: type[Any]) -> None:
-    shards = [array_shard(i, np.zeros((2, len(columns))), np.zeros(2)) for i, columns in enumerate(held)]
-    for shard, columns in zip(shards, held, strict=True):
-        shard.columns = np.array(columns)
-    block = Block(tuple(shards))
-
-    def plain(at: Any) -> Any:
-        return at if isinstance(at, slice) else list(at)
-
-    assert [plain(at) for at in block.columns] == own
-    assert plain(block.all_columns) == of_all

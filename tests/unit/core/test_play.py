@@ -1,4 +1,4 @@
-"""The one loop over exchanges, with a summation that only writes down what it is asked."""
+"""Blocks of clients, and the weights of a problem."""
 
 from __future__ import annotations
 
@@ -8,54 +8,7 @@ import numpy as np
 import pytest
 
 from mpifed.core.block import Batch, Block
-from mpifed.core.exchange import Field, Problem, ToClients, ToServer, play
-from mpifed.core.round import Round
-
-NOW = Round(0, 1, np.ones(1, dtype=bool))
-
-
-class Recorder:
-    """Sums are the question plus one."""
-
-    def __init__(self, serves: bool = True, halts_at: str = "") -> None:
-        self.serves, self.halted, self.halts_at, self.log = serves, False, halts_at, []
-
-    def serve(self, exchange: Any, work: Any, *given: Any) -> Any:
-        return work(*given) if self.serves else None
-
-    def tell(self, exchange: Any, question: Any) -> Any:
-        self.log.append(("tell", exchange.name, question))
-        self.halted = exchange.name == self.halts_at
-        return 10 if question is None else question
-
-    def tally(self, exchange: Any, clients: Any, question: Any, now: Any) -> Any:
-        self.log.append(("tally", exchange.name, question))
-        return [*clients, exchange.name], question + 1
-
-    def hear(self, exchange: Any, clients: Any, total: Any, now: Any) -> Any:
-        self.log.append(("hear", exchange.name, total))
-        return [*clients, "heard"]
-
-
-def exchanges() -> list[Any]:
-    return [
-        ToClients("down", Field(), lambda server, now: server, None, None),
-        ToServer("up", Field(), lambda server, now: server * 2, None, lambda server, total, now: server + total),
-    ]
-
-
-def test_asks_answers_sums_absorbs_in_order() -> None:
-    summation = Recorder()
-    assert play(exchanges(), 3, [], NOW, summation) == (3 + 7, ["down", "heard", "up"])
-    assert summation.log == [
-        ("tell", "down", 3), ("tally", "down", 3), ("hear", "down", 4), ("tell", "up", 6), ("tally", "up", 6),
-    ]  # fmt: skip
-
-
-def test_a_halted_round_changes_nothing() -> None:
-    summation = Recorder(halts_at="down")
-    assert play(exchanges(), 3, ["state"], NOW, summation) == (3, ["state"])
-    assert summation.log == [("tell", "down", 3)]
+from mpifed.core.exchange import Problem
 
 
 def test_weights_are_relative_to_the_mean_client() -> None:

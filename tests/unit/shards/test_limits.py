@@ -37,14 +37,13 @@ def little_memory() -> Iterator[None]:
 # packed files
 
 
-@pytest.mark.parametrize("suffix", PACKERS)
-@pytest.mark.parametrize("kind", [CsvTable, Svmlight])
+@pytest.mark.parametrize(("suffix", "kind"), zip(PACKERS, [CsvTable, Svmlight, CsvTable], strict=True))
 def test_packed_files_are_read_to_their_end(tmp_path: Path, suffix: str, kind: Any) -> None:
     path = tmp_path / f"a{suffix}"
     line = b"1,2\n" if kind is CsvTable else b"1 1:2\n-1 2:1\n"
-    packed = PACKERS[suffix](line * 60_000)
+    packed = PACKERS[suffix](line * 20_000)
     path.write_bytes(packed)
-    assert len(kind(path).read(0).labels) == 60_000 * line.count(b"\n")
+    assert len(kind(path).read(0).labels) == 20_000 * line.count(b"\n")
     path.write_bytes(packed[:-20])
     with pytest.raises(DataError, match=rf"a{suffix}: cannot be read to its end"):
         kind(path).read(0)

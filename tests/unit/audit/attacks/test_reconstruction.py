@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
 from attacked import CASES, ONE_SCORE, digits, mean_gradient, model_of, objective_of
+from lengths import covering
 
 from mpifed.audit.attacks.matching import match
 from mpifed.audit.attacks.reconstruction import reconstruct
 
 X, Y = digits()
 TELL = [case for case in CASES if case not in (*ONE_SCORE, "least-squares", "true-class-logistic")]
-every_case = pytest.mark.parametrize("case", list(CASES))
 
 
-@every_case
-@pytest.mark.parametrize("away", [0.0, 0.2])
+@covering({"case": CASES, "away": [0.0, 0.2]}, 1)
 def test_the_row_of_a_minibatch_of_one(case: str, away: float) -> None:
     """float32 as in a run; two-class models and regressions leave the length or the sign open, and say so."""
     for i in range(5):
@@ -39,8 +37,7 @@ def test_the_row_of_a_minibatch_of_one(case: str, away: float) -> None:
             assert not tried.scaled and tried.label == -1 and not tried.claimed
 
 
-@every_case
-@pytest.mark.parametrize("away", [0.0, 0.2])
+@covering({"case": CASES, "away": [0.0, 0.2]}, 1)
 def test_a_sum_over_ten_clients_gives_no_row(case: str, away: float) -> None:
     for i in range(2):
         some = slice(10 * i, 10 * i + 10)
