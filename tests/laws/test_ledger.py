@@ -16,7 +16,6 @@ from registry import table
 from mpifed.core.errors import Interrupted
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
-from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
@@ -216,20 +215,6 @@ def test_columns_of_the_baseline(holder: int | None, scattered: Path, tmp_path: 
         algorithm["label_holder"] = holder
     about = Vertical(holder=holder, sender=holder or 0)
     check(job(scattered, algorithm), tmp_path / "run", about.sent(widths_of(scattered)), 8, 4)
-
-
-@pytest.mark.parametrize("case", VERTICAL)
-def test_each_client_sends_its_own(case: str, scattered: Path) -> None:
-    """By exchange and client: 1, 8, 19 and 36 columns."""
-    hyper, tables, about = VERTICAL[case]
-    task = checked(job(scattered, {"name": "ssca", **SIZES, "slack_cost": 10.0, **hyper}, **tables))
-    ready = prepare(task, Alone())
-    widths = widths_of(scattered)
-    assert widths.tolist() == [1, 8, 19, 36]
-    each = [ready.aggregator._plan(exchange).sent for exchange in ready.algorithm.exchanges]
-    np.testing.assert_array_equal(sum(each), 8 * about.sent(widths).up)
-    # fewer than the products of weights and features, one by one, would be
-    assert (sum(each) - 8 * about.sent(0 * widths).up < 8 * J * B * widths).all()
 
 
 @pytest.mark.parametrize("folder", ["digits", "scattered"])

@@ -12,8 +12,7 @@ from paper import make_data
 from rounds import rounds_of
 from scipy.optimize import minimize
 
-from mpifed.algorithms.bundle import PARTS, Planes, with_plane
-from mpifed.maths.simplex import least_on_simplex
+from mpifed.algorithms.bundle import PARTS
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone, Job
 
@@ -116,38 +115,3 @@ def test_least_squares(shared_path: Path) -> None:
     expected = 0.1 * w @ w + ((X @ w - y) ** 2).mean() / 2
     assert last.columns["dual"] <= expected * (1 + 1e-9)
     assert last.columns["objective"] == pytest.approx(expected, rel=1e-4)
-
-
-# --- its pieces ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("K", "rank"), [(1, 3), (2, 2), (6, 3), (20, 10), (40, 60), (60, 5)])
-def test_weights_on_the_simplex(K: int, rank: int) -> None:
-    """By the conditions that the solution alone fulfils: no weight could be moved to a place of less slope."""
-    rng = np.random.default_rng(K)
-    for scale in (0.0, 0.1, 5.0, 50.0):
-        V, c = rng.standard_normal((K, rank)) + 3 * rng.standard_normal(rank), scale * rng.standard_normal(K)
-        Q = V @ V.T
-        beta = least_on_simplex(Q, c, np.eye(K)[0])
-        slope = Q @ beta - c
-        assert beta.min() >= 0
-        assert beta.sum() == pytest.approx(1, abs=1e-12)
-        assert beta @ slope - slope.min() <= 1e-9 * max(1, abs(slope).max())
-
-
-def test_a_full_bundle_keeps_its_bound() -> None:
-    """Whatever is dropped or put together, the weights that are left give the same bound."""
-    rng = np.random.default_rng(3)
-    planes, value = Planes(np.zeros((4, 6)), np.zeros(4), np.zeros((4, 4)), np.zeros(4), np.int64(0)), 0.0
-    for turn in range(30):
-        planes = with_plane(planes, rng.standard_normal(6), float(rng.standard_normal()))
-        k = int(planes.count)
-        V, c = planes.slopes[:k], planes.heights[:k]
-        assert k == min(turn + 1, 4)
-        np.testing.assert_allclose(planes.gram[:k, :k], V @ V.T, rtol=0, atol=1e-12)
-        beta = planes.weights[:k]
-        if turn:
-            assert c @ beta - beta @ V @ V.T @ beta / 2 == pytest.approx(value, rel=1e-10)
-        weights = least_on_simplex(V @ V.T, c, beta) if turn % 3 else np.full(k, 1 / k)
-        value = c @ weights - weights @ V @ V.T @ weights / 2
-        planes = planes._replace(weights=np.append(weights, np.zeros(4 - k)))

@@ -107,17 +107,6 @@ def test_a_single_step_is_a_step(name: str) -> None:
     np.testing.assert_array_equal(DUALS[name].feasible(reached, y), reached)
 
 
-@every_loss
-@pytest.mark.parametrize("curvature", [0.1, 1.0, 50.0])
-def test_a_step_is_the_maximizer_itself(name: str, curvature: float) -> None:
-    """Where the curvature makes it well determined."""
-    alpha, m, y, c = grid(name, [curvature])
-    reached = alpha + DUALS[name].step(alpha, m, y, curvature)
-    for i in range(len(alpha)):
-        expected = best(name, *(float(v[i]) for v in (alpha, m, y, c)))
-        assert reached[i] == pytest.approx(expected, abs=3e-7 * max(1.0, abs(expected)))  # root of double precision
-
-
 @settings(max_examples=60)
 @given(st.floats(0, 1), st.floats(-1e4, 1e4), st.floats(-10, 10), st.booleans())
 def test_the_logistic_step_solves_its_equation(b: float, margin: float, power: float, y: bool) -> None:

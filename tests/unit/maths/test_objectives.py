@@ -18,12 +18,10 @@ from mpifed.maths.objectives import (
     MLP,
     OBJECTIVES,
     Bias,
-    BiasedOutput,
     Hinge,
     LeastSquares,
     LinearScores,
     Logistic,
-    Output,
     Parameters,
     Softmax,
     SquaredHinge,
@@ -240,26 +238,6 @@ def names_of(objective: Any) -> set[str]:
 
 
 # --- biases ---------------------------------------------------------------------------------------------------------
-
-
-def test_without_biases_the_head_has_none() -> None:
-    plain = make("mlp").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
-    biased = make("mlp, bias").start(FEATURES, OUTPUTS, np.random.default_rng(1), "float32")
-    assert isinstance(plain.head, Output)
-    assert isinstance(biased.head, BiasedOutput)
-    assert [bias.shape for bias in biased.head[1:]] == [(3,), (OUTPUTS,)]
-    np.testing.assert_array_equal(plain.first, biased.first)  # the same draws
-    np.testing.assert_array_equal(plain.head.second, biased.head.second)
-
-
-@pytest.mark.parametrize("lead", [(), (N,)])
-def test_biases_of_zero_change_no_bit(lead: tuple[int, ...]) -> None:
-    plain, biased = make("mlp"), make("mlp, bias")
-    model, arguments = model_of(plain), data(plain, lead)
-    with_zeros = model._replace(head=BiasedOutput(model.head.second, np.zeros(3), np.zeros(OUTPUTS)))
-    one, two = plain.gradient(model, *arguments), biased.gradient(with_zeros, *arguments)
-    np.testing.assert_array_equal(one.first, two.first)
-    np.testing.assert_array_equal(one.head.second, two.head.second)
 
 
 # --- logistic -------------------------------------------------------------------------------------------------------
