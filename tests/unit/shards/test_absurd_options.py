@@ -79,3 +79,9 @@ def test_very_many_classes_are_quick() -> None:
     assert np.array_equal(held[::2], ~held[1::2])  # one row of each
     groups = deal(y, 3, "dirichlet:1", None, 0)
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(y)))
+
+
+def test_an_out_that_cannot_be(tmp_path: Path) -> None:
+    for out in (tmp_path / ("x" * 300), Path("/proc/nothing/out")):
+        with pytest.raises(DataError, match="cannot be written"):
+            run("digits", "--split", "rows", "--clients", 2, "--out", out)

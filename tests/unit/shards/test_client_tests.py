@@ -12,7 +12,7 @@ import pytest
 from lengths import covering
 from scipy.sparse import csr_matrix
 
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import layout
 from mpifed.shards.client_tests import drawn
 from mpifed.shards.natural import natural_clients
@@ -141,3 +141,17 @@ def test_counts_that_exceed_the_file_are_refused(tmp_path: Path) -> None:
         file["client_tests/counts"][3] += 10**9
     with pytest.raises(DataError, match="exceeds the size"):
         open_federation(folder.path)
+
+
+def test_rows_that_the_source_determines(tmp_path: Path) -> None:
+    tests = np.arange(ROWS) % 3 == 0
+    folder = made(tmp_path / "data", Numbered(tests=tuple(tests.tolist())), client_test_fraction=None, skew=None)
+    assert (
+        sorted(row for client in range(7) for row in numbers(folder, client, False)) == np.flatnonzero(~tests).tolist()
+    )
+    with pytest.raises(UsageError, match="own test rows; leave the option out"):
+        made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
+    with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
+        made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)
+    with pytest.raises(DataError, match=r"client_tests is int64 \(3,\); expected bool \(120,\)"):
+        made(tmp_path / "wrong", Numbered(tests=(0, 1, 2)), client_test_fraction=None)

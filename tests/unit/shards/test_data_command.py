@@ -206,6 +206,18 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split rows --clients 2 --samples 7", "No such option.*--samples"),
         ("digits somewhere --split rows --clients 2", "unexpected extra argument .*somewhere"),
         ("csv --split rows --clients 2", "Missing argument 'PATH'"),
+        ("digits --split rows --clients 2 --test-fraction 0", "--test-fraction 0"),
+        ("digits --split rows --clients 2 --client-test-fraction 1.5", "above 0 and below 1"),
+        ("digits --split columns --clients 2 --client-test-fraction 0.2", "split by columns.*--test-fraction"),
+        ("digits --split rows --clients 1797 --client-test-fraction 0.4", "no client has rows enough"),
+        ("digits --split rows --clients 5 --min-samples 999", "--min-samples 999: 5 clients share 1797 rows"),
+        ("digits --split rows --clients 10 --partition dirichlet:0.05 --min-samples 170", "none had so many rows"),
+        ("digits --split rows --clients 2 --labels odd", "with K one of 0, 1"),
+        ("synthetic --split rows --clients 5 --partition dirichlet:1", "real targets"),
+        ("synthetic --split rows --clients 5 --labels even-odd", "--task classification"),
+        ("synthetic --split rows --clients 5 --task auto", "--task auto"),
+        ("synthetic --split rows --clients 5 --classes 3", "--classes 3"),
+        ("synthetic --split rows --clients 5 --samples 0", "--samples 0"),
     ],
 )
 def test_impossible_options(run: Run, words: str, message: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import data
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.store import ShardFolder, open_federation
 from mpifed.shards.summary import summary
 
@@ -395,3 +395,37 @@ def test_the_pickles_of_cifar_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     with pytest.raises(DataError, match=r"a pickle, which could execute anything; get cifar-10-binary.tar.gz"):
         make(tmp_path / "out", "cifar", tmp_path, *ONE)
+
+
+def test_clients_of_npz(tmp_path: Path) -> None:
+    X, y, who = RNG.random((30, 3)), RNG.random((30, 2)), RNG.choice(["b", "a", "c"], 30)
+    orders = (np.arange(30), RNG.permutation(30))
+    digests = set()
+    for order in orders:
+        np.savez(tmp_path / "a.npz", X=np.asfortranarray(X[order]), targets=y[order], who=who[order])
+        folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", "--by", "who")
+        digests.add(folder.sha256)
+    assert len(digests) == 1 and folder.targets == 2 and (folder.natural() or ())[0] == ("a", "b", "c")
+    assert sorted(read(folder, 1)[0].tolist()) == sorted(X[who == "b"].astype("f4").tolist())
+
+
+def test_test_rows_of_another_type_than_those_to_train_on(tmp_path: Path) -> None:
+    """Bytes to train on, and fractions to test with: none is rounded."""
+    who = np.array([0, 0, 1])
+    np.savez(tmp_path / "a.npz", X=np.array([[1], [2], [3]], np.uint8), y=np.array([0, 1, 0]), who=who,
+             X_test=np.array([[0.5], [300]]), y_test=np.array([1, 0]), who_test=np.array([1, 0]))  # fmt: skip
+    folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", "--by", "who")
+    assert own_tests(folder) == [[[300, 0]], [[0.5, 1]]]
+    assert sorted(read(folder, 0)[0].ravel().tolist()) == [1, 2]
+
+
+def test_arrays_that_are_not_there(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", z=np.ones((2, 2)), y=np.arange(2), nan=np.full((2, 2), np.nan))
+    for words, error, said in (
+        ((), UsageError, "--samples is missing: .* has the arrays z, y, nan; give the name of one"),
+        (("--samples", "q"), UsageError, "--samples q: .* has the arrays z, y, nan"),
+        (("--samples", "z", "--label", "nan"), DataError, "not finite|expected finite"),
+        (("--samples", "nan"), DataError, "nan: row 0 has a value that is not finite"),
+    ):
+        with pytest.raises(error, match=said):
+            make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE, *words)

@@ -10,9 +10,11 @@ import pytest
 from lengths import covering
 from scipy import sparse
 
+from mpifed.core.block import Block
 from mpifed.shards import hosted
 from mpifed.shards.hosted import hosted_blocks
-from mpifed.shards.partition import by_rows
+from mpifed.shards.partition import by_columns, by_rows
+from mpifed.shards.scaling import Scaling
 from mpifed.shards.store import ShardFolder
 
 S, P = 60, 5
@@ -99,3 +101,25 @@ def test_rows_of_many_clients_at_once(make: Make, values: Any, room: float, dtyp
             at[-1, 3] = wrong
             with pytest.raises(IndexError, match=r"rows .* of clients with"):
                 block.take(at)
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_columns_of_a_block_are_read_as_those_of_each_client(make: Make, kind: str, by_column: bool) -> None:
+    """In one call, whether into one array or into one for each client; of fewer clients, each by itself."""
+    steps = np.linspace(0.5, 2, P) if by_column else np.array(0.25)
+    data = make(X.astype(kind), Y, by_columns(S, P, 3), scaling=Scaling(steps, np.array(1.0)))
+    blocks = hosted_blocks(data, range(3), np.array([0, 3]), "float32", 2**20, ahead=True)
+    block, at = blocks[0], np.array([5, 59, 0, 5])
+    expected = X[at].astype("f4") * steps.astype("f4") + np.float32(1)
+    joint = block.shards[0].joint_columns
+    assert joint is not None and joint.clients == 3 and all(shard.joint is None for shard in block.shards)
+    np.testing.assert_array_equal(block.take_alike(at, together=True)[0][0], expected)
+    for part in (block, block.only(np.array([0, 2])), block.only(np.array([1]))):
+        for shard, rows_of_client in zip(part.shards, part.take_alike(at), strict=True):
+            np.testing.assert_array_equal(rows_of_client[0], expected[:, shard.columns])
+            assert rows_of_client.flags.c_contiguous
+            (piece,) = shard.pieces("float32")
+            np.testing.assert_array_equal(piece[1][at], expected[:, shard.columns])
+    mixed = Block((*block.shards[:2], data.shard(2, in_memory=True)))
+    np.testing.assert_array_equal(mixed.take_alike(at, together=True)[0][0], expected)
