@@ -21,6 +21,22 @@ from mpifed.cli import main
 SOFTMAX = {"name": "softmax", "bias": True, "l2": 1e-3}
 
 
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
+    """4 clients with 3 columns each of 12 of 24 rows, of two classes."""
+    out = tmp_path_factory.mktemp("squares") / "data"
+    asked = ("--samples", "24", "--features", "6", "--task", "classification", "--classes", "2", "--grid", "2x2")
+    return make_data(out, "synthetic", *asked, "--split", "grid")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
+    """5 clients with one row each, of two classes."""
+    out = tmp_path_factory.mktemp("alone") / "data"
+    asked = ("--samples", "5", "--features", "6", "--task", "classification", "--classes", "2", "--clients", "5")
+    return make_data(out, "synthetic", *asked, "--split", "rows")
+
+
 @pytest.fixture
 def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., Audit]:
     """audit(folder, rounds, objective, algorithm, **tables): of a job in the plain channel, in this process."""

@@ -423,3 +423,27 @@ def test_places_that_several_clients_fill(grid: Any) -> None:
     floats.begin(True)
     floats.add(Answer(Placed(values, at, size), (), ()), np.arange(6))
     np.testing.assert_allclose(floats.total(floats.message).v, expected, rtol=0, atol=1e-5)
+
+
+def test_a_grid_that_cannot_be_names_its_field() -> None:
+    with pytest.raises(UsageError, match=r"\[aggregation\] up\.v: "):
+        exact_sum(exchange(), 5, "float64", {"up.v": 2.0**80})
+
+
+def test_answers_of_another_shape() -> None:
+    """Of all clients, of a sender, and in some columns: each names the field and both shapes."""
+    adder = exact_sum(exchange(), 5, "float64")
+    adder.begin(True)
+    with pytest.raises(UsageError, match=r"up\.v: the answer of 2 clients has shape \(3,\).*\(2, 3\)"):
+        adder.add(answers(2, 0)._replace(v=np.zeros(3)), np.arange(2))
+    placed = {shape: Placed([np.zeros(shape)], [slice(0, 2)], 9, axis=1) for shape in ((2, 2, 2), (2, 3, 2), (3, 2))}
+    for shape, of_one, said in (
+        ((2, 3, 2), 4, r"up\.placed: client 1 answers with shape \(2, 3, 2\) for its 2 entries, .* \(2, 2, 2\)"),
+        ((3, 2), 4, r"up\.placed: client 1 answers with shape \(3, 2\) for its 2 entries"),
+        ((2, 2, 2), 5, r"up\.of_one: the answer of 1 clients has shape \(1, 5\)"),
+    ):
+        adder = exact_sum(exchange(single({})), 5, "float64")
+        adder.begin(True)
+        with pytest.raises(UsageError, match=said):
+            client = SENDER if of_one == 5 else 1
+            adder.add(Single(placed[shape], np.zeros((1, of_one)), np.zeros((1, 3))), np.array([client]))

@@ -9,6 +9,7 @@ from ranks import Threads, on_ranks, totals
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.channel import Channel, ChannelSetting, Protection
 from mpifed.comm.encryption.bfv import Bfv
+from mpifed.comm.encryption.bundles import bundle
 from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.core.errors import BrokenProtocol, NumericalError, UsageError
@@ -259,3 +260,28 @@ def test_float_sums_cannot_be_encrypted() -> None:
     plan = ExchangePlan(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Cells.all(2))
     with pytest.raises(UsageError, match='set arithmetic = "exact"'):
         Encrypted(setting).prepare([plan])
+
+
+def test_missing_and_unknown_ciphertexts() -> None:
+    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
+    now, plan, channel = everybody(), party.plan, party.channel
+    channel.begin(plan, now)
+    with pytest.raises(BrokenProtocol, match=r"ciphertexts \[0\] of the sum are missing"):
+        channel.collect(plan, now)
+    channel.begin(plan, now)
+    block = channel.scheme.encrypt(np.array([0]))
+    channel.gather(plan, bundle({0: block, 99: block}), 0)
+    with pytest.raises(BrokenProtocol, match=r"ciphertexts \[99\] are of no client"):
+        channel.collect(plan, now)
+
+
+def test_a_client_that_encrypts_more_than_it_may() -> None:
+    """Such a sum is not what honest clients can add up to."""
+    party = Party(Alone(), exchange(fields=Field((3,), 1.0, 10.0)), hosted=np.arange(CLIENTS))
+    now, plan, channel = everybody(), party.plan, party.channel
+    channel.begin(plan, now)
+    channel.gather(plan, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}), 0)
+    plan.reduced[...] = 7
+    with pytest.raises(BrokenProtocol, match=r"up: what was decrypted is no sum"):
+        channel.collect(plan, now)
+    assert (plan.reduced[:-1] == 7).all()

@@ -161,3 +161,17 @@ def test_a_keyring_shows_and_gives_nothing() -> None:
     assert repr(ring) == "Keyring(of 3 of 3 clients)"
     with pytest.raises(TypeError, match="stays on its rank"):
         pickle.dumps(ring)
+
+
+def test_the_same_key_twice() -> None:
+    class Doubling(Alone):
+        def gather(self, value: Any) -> Any:
+            if isinstance(value, tuple):
+                keys = value[1].copy()
+                keys[1] = keys[0]
+                value = value[0], keys
+            return [value]
+
+    ring = Keyring(ChannelSetting(Doubling(), np.arange(3), 3, Cells.all(3)))
+    with pytest.raises(BrokenProtocol, match="3 clients, but 2 different public keys"):
+        ring.prepare()
