@@ -35,9 +35,6 @@ class Alone:
     node_rank = 0  # of this rank within its node
     node_size = 1  # ranks on this rank's node
 
-    def __init__(self) -> None:
-        self.nodes = [0]  # [size] the node of every rank; the lowest rank of a node is its leader
-
     def barrier(self) -> None:
         """Wait until every rank is here."""
 
@@ -97,7 +94,6 @@ class MPITransport:
         self._comm = comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         node_map = nodes or _detect_nodes(comm)
-        self.nodes = list(node_map.nodes)
         self.node_rank, self.node_size = node_map.rank_within(self.rank), node_map.size_of(self.rank)
         self._reductions = Reductions(comm, node_map, reduction)
 
