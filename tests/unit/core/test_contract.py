@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from mpifed import FedAvg
-from mpifed.core.algorithm import Algorithm
+from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import breaches
+from mpifed.core.exchange import ToServer
 from mpifed.maths.objectives import OBJECTIVES, LinearScores, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.maths.terms import TERMS, Loss, Sampled, Term
@@ -112,3 +113,22 @@ def test_the_packages_own_keep_to_it(known: Any, base: type) -> None:
     for part in known.values():
         for split in ("rows", "columns", "grid") if base is Algorithm else ("",):
             assert list(breaches(part.for_split(split) if split else part, base)) == []
+
+
+class Referring:
+    """What `wrong_exchanges` reads of an algorithm, one of whose methods has another name."""
+
+    setup = ()
+    exchanges = property(lambda self: (ToServer("gradients", (), self.ask, self.answer, self.absorb),))
+
+    def ask(self, server: Any, now: Any) -> Any: ...
+
+    def answr(self, clients: Any, question: Any, block: Any, now: Any) -> Any: ...
+
+
+def test_exchanges_that_are_none() -> None:
+    assert list(wrong_exchanges(Referring())) == ['exchanges: Referring has no answer; did you mean "answr"?']
+    Referring.exchanges = ToServer("sums", (), *3 * [lambda *_: ()])
+    assert list(wrong_exchanges(Referring())) == [
+        "exchanges: expected a property that is a tuple of ToServer and ToClients; came ToServer"
+    ]
