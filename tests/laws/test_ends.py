@@ -122,18 +122,6 @@ def test_not_reached(certified: dict[str, Any], tmp_path: Path) -> None:
     assert summary(out)["rounds"] == summary(whole)["rounds"]
 
 
-def test_without_measurements_the_end_is_looked_at(certified: dict[str, Any], tmp_path: Path) -> None:
-    never = certified | {"record": {"evaluate_every": 0, "checkpoint_every": 0}, "rounds": 3}
-    assert ended_with(never, tmp_path / "run") == 5
-    (warning,) = [w for w in read_json(tmp_path / "run" / "run.json")["warnings"] if "[stop]" in w]
-    assert "[stop] kkt_residual: with [record] evaluate_every = 0 it is measured at the end" in warning
-    assert not (tmp_path / "run" / "history.csv").exists()
-    assert summary(tmp_path / "run")["kkt_residual"] > 1e-4
-    assert ended_with(never | {"rounds": 100}, tmp_path / "whole") == 0
-    assert summary(tmp_path / "whole")["rounds"] == 100
-    assert ended_with(certified, tmp_path / "measured") == 0
-
-
 def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path: Path) -> None:
     """Whatever [stop] says, and however little is measured: exactly at the limit is met, and a hair above is not."""
     for record in ({"evaluate_every": 5}, {"evaluate_every": 0}, {"evaluate_every": 5, "evaluate_rows": 30}):
@@ -148,16 +136,6 @@ def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path
             met, above = (checked(job | {"constraint": [one], "stop": {}}) for one in limits)
             assert list(goals.unreached(met, {"constraint_1": value})) == []
             assert len(list(goals.unreached(above, {"constraint_1": value}))) == 1
-
-
-def test_an_excess_that_the_job_accepts(by_rows_or_columns: Any, tmp_path: Path) -> None:
-    job = by_rows_or_columns | {"rounds": 20}
-    assert ended_with(job | {"stop": {}}, tmp_path / "run") == 5
-    excess = summary(tmp_path / "run")["feasibility"]
-    assert excess > 0
-    assert ended_with(job | {"stop": {"feasibility": excess}}, tmp_path / "accepted") == 0
-    assert "NOT met" in run_text(tmp_path / "accepted")  # it is said whatever is accepted
-    assert ended_with(job | {"stop": {"feasibility": excess * 0.9}}, tmp_path / "more") == 5
 
 
 def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Path) -> None:

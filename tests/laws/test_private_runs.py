@@ -26,10 +26,7 @@ from mpifed.files.run_folder import summary
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
 from mpifed.privacy import ledger
-from mpifed.results.best import choose
-from mpifed.results.criteria import criteria_of
 from mpifed.results.show import run_text
-from mpifed.run.command import How, run_command
 from mpifed.testing import Alone, Job
 
 CLIENTS, DELTA = 8, 1e-4
@@ -214,21 +211,6 @@ def test_a_budget_ends_the_run_before_it_is_exceeded(budget: float, digits: Path
     assert more["rounds"] == first_over(job, budget + 0.5) > rounds
     assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, tmp_path / "whole") == 6
     assert more["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
-
-
-def test_budgets_in_a_sweep(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    """Results of runs that spent their budgets stand: they are compared, and are not run again."""
-    job = private(digits, rounds=30, sweep={"stop.epsilon": [1.2, 1.5, 50.0]})
-    path, out = write_job(tmp_path / "job.toml", job), tmp_path / "sweep"
-    assert run_command(path, (), out, None, How()) == 6
-    told = [summary(out / f"point-000{number}") for number in range(3)]
-    assert [one["exit"] for one in told] == [6, 6, 0]
-    assert told[0]["rounds"] < told[1]["rounds"] < told[2]["rounds"] == 30
-    before = [(out / f"point-000{number}" / "run.json").read_text() for number in range(3)]
-    assert run_command(path, (), out, None, How(resume=True)) == 6
-    assert [(out / f"point-000{number}" / "run.json").read_text() for number in range(3)] == before
-    assert len(choose(out, criteria_of("epsilon_if_secret")).best.counted) == 1
-    assert choose(out, criteria_of("epsilon_if_secret")).best.settings == {"stop.epsilon": 1.2}
 
 
 # --- the epsilon from which the noise is computed is a budget -------------------------------------------------------

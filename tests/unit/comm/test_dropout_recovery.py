@@ -15,7 +15,7 @@ from mpifed.comm.channel import ChannelSetting, Protection
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.channel import Masked
 from mpifed.comm.masking.dropout_recovery import threshold
-from mpifed.comm.masking.share_deposits import TurnSecrets, open_keys, open_seed
+from mpifed.comm.masking.share_deposits import TurnSecrets
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import ToClients, ToServer
 from mpifed.core.holdings import Cells
@@ -169,42 +169,6 @@ def secrets(turn: int = 5) -> TurnSecrets:
     ring = Keyring(ChannelSetting(Alone(), np.arange(6), 6, Cells.all(6)))
     ring.prepare()
     return TurnSecrets(ring, turn)
-
-
-def test_what_a_deposit_opens_to() -> None:
-    kept = secrets()
-    others = [1, 2, 3, 4, 5]
-    deposit = kept.deposit(0, others, others, 3)
-    seed, keys = kept.seeds[0], [kept.message_key(other, 0) for other in others]
-    kept.held = {0: deposit.shares}
-    shares = {n: kept.reveal(holder, 0, n, True).share for n, holder in enumerate(others, 1)}
-    assert open_seed(deposit, shares, 3, 5) == seed
-    kept._revealed.clear()
-    wraps = {n: kept.reveal(holder, 0, n, False).share for n, holder in enumerate(others, 1)}
-    assert open_keys(deposit, wraps, 3, 5) == keys
-    payload = deposit.payload
-    assert not any(secret in payload for secret in (seed, *keys, *shares.values(), *wraps.values()))
-    for wrong in (wraps, {n: os.urandom(16) + b"\0" for n in range(1, 4)}):
-        with pytest.raises(BrokenProtocol):
-            open_seed(deposit, wrong, 3, 5)
-    for wrong in (shares, wraps):
-        with pytest.raises(BrokenProtocol):  # of another turn
-            open_keys(deposit, wrong, 3, 6)
-    changed = deposit._replace(keys=deposit.keys[:-1] + bytes([deposit.keys[-1] ^ 1]))
-    with pytest.raises(BrokenProtocol, match="does not open"):
-        open_keys(changed, wraps, 3, 5)
-    assert str(seed)[2:-1] not in repr(kept)
-
-
-def test_every_turn_has_its_own_keys_and_seeds() -> None:
-    """What is opened in one turn is of no use in another."""
-    first = secrets(5)
-    second = TurnSecrets(first.keyring, 6)
-    for kept in (first, second):
-        kept.deposit(0, [1, 2, 3], [1, 2, 3], 2)
-    assert first.message_key(0, 1) == first.message_key(1, 0)
-    assert len({one.message_key(0, other) for one in (first, second) for other in (1, 2, 3)}) == 6
-    assert first.seeds[0] != second.seeds[0]
 
 
 def test_shares_open_for_their_holder_alone() -> None:

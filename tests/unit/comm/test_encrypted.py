@@ -113,15 +113,6 @@ def test_the_sum_is_the_plain_channels(kind: type, ranks: int, scheme: Any, colu
     assert found[0][1][-1] == ranks  # the system's own number
 
 
-def test_one_client_hears() -> None:
-    of = exchange(ToClients, hearer=2)
-    found = on_ranks(4, lambda transport: Party(transport, of).play(everybody()))
-    assert [heard for heard, _ in found] == [False, False, False, True]  # client 2 is on rank 3
-    assert np.array_equal(found[3][1][:-1], plain(of, DISJOINT, everybody()))
-    now = everybody([1, 1, 0, 1, 1])
-    assert [heard for heard, _ in on_ranks(2, lambda transport: Party(transport, of).play(now))] == [False, False]
-
-
 def test_a_server_without_clients_has_no_secret_key_and_hears_no_sum_for_clients() -> None:
     of = exchange(ToClients)
 
@@ -141,27 +132,6 @@ def test_a_server_without_clients_has_no_secret_key_and_hears_no_sum_for_clients
     assert not any(middle in message for message in heard)
     told = known[:8].tobytes()
     assert not any(told in message for message in heard)
-
-
-def test_a_rank_opens_the_rows_of_its_clients_alone() -> None:
-    rows = Holdings(6, np.array([0, 0, 1, 1, 1]), (slice(0, 3), slice(3, 6)))
-    of, hosted = exchange(ToClients, Field((6,), rows=0)), ([], [0, 1], [2, 3, 4])
-
-    def play(transport: Threads) -> tuple[list[int], np.ndarray]:
-        clients, opened = np.array(hosted[transport.rank], dtype=np.int64), []
-        party = Party(transport, of, Cells(rows, Holdings.all(CLIENTS, 1)), hosted=clients)
-        open_one = party.channel.scheme.open
-        party.channel.scheme.open = lambda total: (opened.append(1), open_one(total))[1]
-        party.channel.begin(party.plan, everybody())
-        if len(clients):
-            values = Placed([np.full(3, 1.0 + client) for client in clients], [rows.of(c) for c in clients], 6)
-            party.channel.add(party.plan, values, clients, everybody())
-        party.channel.collect(party.plan, everybody())
-        return opened, party.plan.sum.total(party.plan.reduced)
-
-    found = on_ranks(3, play)
-    assert [opened for opened, _ in found] == [[], [1], [1]]
-    assert [total.tolist() for _, total in found[1:]] == [[3, 3, 3, 0, 0, 0], [0, 0, 0, 12, 12, 12]]
 
 
 @pytest.mark.parametrize("bits, enough, too_many", [([60, 60], 0, 2), ([40, 36, 60], 2, 5000)])

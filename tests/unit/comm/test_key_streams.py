@@ -79,20 +79,6 @@ def test_added_from_part_to_part(dtype: str, piece: int, sign: int) -> None:
     assert message.tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_several_at_once(dtype: str) -> None:
-    rng = np.random.default_rng(1)
-    before = rng.integers(-1000, 1000, size=5000).astype(dtype)
-    keys, parts = [bytes([i]) * 16 for i in range(5)], [slice(0, 2000), np.arange(2001, 5000, 2)]
-    one_by_one, together = before.copy(), before.copy()
-    for i, key in enumerate(keys):
-        Pad().add([(Stream(key), (-1) ** i)], one_by_one, parts)
-    Pad(512).add([(Stream(key), (-1) ** i) for i, key in enumerate(keys)], together, parts)
-    np.testing.assert_array_equal(together, one_by_one)
-    Pad(1024).add([(Stream(key), -((-1) ** i)) for i, key in enumerate(keys)], together, parts)
-    np.testing.assert_array_equal(together, before)
-
-
 def test_keys_of_messages() -> None:
     """AES-256 of a block each, which counter mode gives too; none is like another."""
     secret = bytes(range(32))

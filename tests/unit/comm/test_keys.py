@@ -132,21 +132,6 @@ def test_a_server_without_clients_knows_no_secret() -> None:
     assert all(public.tobytes() in seen for public in one.public)  # so that the line above can fail
 
 
-def test_new_keys_every_time() -> None:
-    setting = ChannelSetting(Alone(), np.arange(2), 2, Cells.all(2))
-    ring = Keyring(setting)
-    ring.prepare()
-    before = ring.pair(0, 1), ring.prf(0, 1).key(b"message", 1), ring.group
-    assert ring.pair(1, 0) == before[0]
-    ring.prepare()
-    assert len({*before, ring.pair(0, 1), ring.prf(0, 1).key(b"message", 1), ring.group}) == 6
-    ring.forget()
-    with pytest.raises(BrokenProtocol):
-        _ = ring.group
-    with pytest.raises(KeyError):
-        ring.pair(0, 1)
-
-
 def test_a_key_of_small_order_among_them() -> None:
     ring = Keyring(ChannelSetting(Alone(), np.arange(3), 3, Cells.all(3)))
     ring.prepare()

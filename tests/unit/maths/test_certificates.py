@@ -201,34 +201,3 @@ def test_the_prox_map_by_hand() -> None:
     assert prox_stationarity(w, stepped, 7.0) == pytest.approx(np.hypot(0.25, 4.75) / 5)
     assert prox_step(np.zeros(2), slope, 7.0) == 0.7
     assert prox_stationarity(np.zeros(2), np.array([0.0, 0.7]), 7.0) == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize("angle", [1e-2, 1e-4, 1e-6])
-@pytest.mark.parametrize("above", [1.0, 1e-3, 1e-9])
-def test_limits_whose_gradients_are_nearly_opposite_do_not_contradict_each_other(angle: float, above: float) -> None:
-    """The step is 2 / angle times as long as each limit alone asks for, and is there."""
-    at = point(1.0, [1.0, 1.0], [above, above], [[1.0, 0.0], [-1.0, angle]])
-    found = feasible_direction(at, np.zeros(3), 1.0)
-    assert found == pytest.approx(1 / np.hypot(above, 2 * above / angle), rel=1e-3)
-    opposite = point(1.0, [1.0, 1.0], [above, above], [[1.0, 0.0], [-1.0, 0.0]])
-    assert feasible_direction(opposite, np.zeros(3), 1.0) == 0
-
-
-@pytest.mark.parametrize("apart", [1e-2, 1e-5, 1e-8])
-def test_a_ball_and_a_half_space_that_barely_meet_or_do_not(apart: float) -> None:
-    """||w||^2 <= 1 and w_1 >= 1 -+ apart, at w = (0.5, 2)."""
-    w = np.array([0.5, 2.0])
-    for side, meet in ((1 - apart, True), (1 + apart, False)):
-        at = point(1.0, [1.0, 1.0], [w @ w - 1, side - w[0]], [2 * w, [-1.0, 0.0]])
-        found = feasible_direction(at, np.array([0.0, 2.0, 0.0]), 1.0)
-        nearest = np.array([side, np.sqrt(max(1 - side**2, 0))])
-        assert found == (pytest.approx(1 / np.linalg.norm(nearest - w), rel=1e-6) if meet else 0)
-
-
-def test_what_cancels_in_the_stationarity_is_its_unit() -> None:
-    """grad F_0 = (0, 1, 0.1), constraints (+-10, -1, 0): multipliers 1/2 each, whose parts are longer than grad F_0."""
-    at = point(1.0, [0.0, 1.0, 0.1], [0.0, 0.0], [[10.0, -1.0, 0.0], [-10.0, -1.0, 0.0]])
-    start = FirstIterate(1.0, 1.0, np.zeros(2), np.ones(2), 1.0)
-    nu = best_multipliers(at, start)
-    assert nu == pytest.approx([0.5, 0.5], rel=1e-9)
-    assert certificate(at, start, nu).stationarity == pytest.approx(0.1 / (0.5 * np.sqrt(101)), rel=1e-9)

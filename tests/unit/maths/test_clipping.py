@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from test_objectives import CASES, FEATURES, N, S, data, flat, make, model_of
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
-from mpifed.maths.objectives import MLP, Bias, Parameters, Slope, Softmax
+from mpifed.maths.objectives import MLP, Parameters, Softmax
 
 every_objective = pytest.mark.parametrize("name", list(CASES))
 MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
@@ -145,41 +144,6 @@ def test_what_cannot_be_clipped_is_refused() -> None:
     assert clippable(network) == []
 
 
-class Squashed(Softmax):
-    """With a head of its own, a factor and shifts of the scores, of which it tells nothing but the derivatives."""
-
-    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Any:
-        head = Bias(np.concatenate([np.ones(1), np.zeros(outputs)]).astype(dtype))
-        return Parameters(np.zeros((features, outputs), dtype), head)
-
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-        factor, shift = head.bias[..., :1, None], head.bias[..., None, 1:]
-        loss, slopes = self.slope_of_scores(factor * scores + shift, y, weights)
-        of_head = [(slopes * scores).sum(axis=(-1, -2))[..., None], slopes.sum(axis=-2)]
-        return Slope(loss, Bias(np.concatenate(of_head, axis=-1)), factor * slopes)
-
-
-@pytest.mark.parametrize("kind", [Squashed, "mlp"])
-@pytest.mark.parametrize("own", [False, True], ids=["one model", "each its own"])
-def test_of_a_head_of_ones_own_each_sample_s_derivative_is_formed(kind: Any, own: bool) -> None:
-    """What is not finite counts as zero; it needs no method but slope."""
-    objective = Squashed() if kind is Squashed else dataclass(frozen=True)(type("Own", (MLP,), {"slope": _same}))(4)
-    rng = np.random.default_rng(1)
-    start = objective.start(FEATURES, 3, rng, "float64")
-    model = map_leaves(lambda leaf: leaf + rng.standard_normal(((N,) if own else ()) + leaf.shape), start)
-    X, y, weights = rng.standard_normal((N, S, FEATURES)), rng.integers(0, 3, (N, S)), rng.uniform(0.5, 1.5, (N, S))
-    X[0, 1] = np.nan
-    weights[1, 2] = 0
-    each = each_alone(objective, model, X, y, own)
-    norms = np.linalg.norm(each, axis=2)
-    clip = float(np.nanmedian(norms))
-    factors = np.nan_to_num(weights * np.minimum(1, clip * (1 - 2.0**-20) / norms))
-    found = clipped_gradient(objective, model, X, y, weights, clip)
-    for i in range(N):
-        expected = factors[i] @ np.nan_to_num(each[i])
-        np.testing.assert_allclose(flat(of_client(found, i)), expected, rtol=1e-9, atol=1e-12)
-
-
 @every_objective
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_several_values_in_a_cell_are_their_sum(name: str, dtype: str) -> None:
@@ -206,10 +170,6 @@ def test_huge_hidden_values_beside_tiny_derivatives() -> None:
         X, weights = np.ones((1, 1, 1)), np.ones((1, 1))
         found = clipped_gradient(objective, at, X, np.zeros((1, 1), int), weights, clip)
         assert np.linalg.norm(flat(found)) <= clip
-
-
-def _same(self: Any, head: Any, scores: Any, y: Any, weights: Any) -> Any:
-    return MLP.slope(self, head, scores, y, weights)
 
 
 # --- what clients upload --------------------------------------------------------------------------------------------

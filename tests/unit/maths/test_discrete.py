@@ -120,28 +120,6 @@ def test_what_is_left_is_below_what_is_needed(sigma: float) -> None:
 # --- the smoothing bound, where doubles can see it --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("s", [1.0, 1.1, 1.2, 1.3, 1.6, 2.0])
-def test_smoothing(s: float) -> None:
-    """Discrete noise is a randomized rounding, of width s, of continuous noise, up to 2 exp(-2 pi^2 s^2).
-
-    A continuous number c of variance sigma^2 - s^2 becomes x with a chance in proportion to exp(-(x - c)^2 / (2 s^2)).
-    Doubles can see the difference for s up to 1.2.
-    """
-    rest, reach = 0.05, 30  # with more continuous noise the two are closer still
-    sigma = math.sqrt(s**2 + rest)
-    c, step = np.linspace(-3, 3, 6001, retstep=True)
-    density = np.exp(-(c**2) / (2 * rest)) / math.sqrt(2 * math.pi * rest)
-    x = np.arange(-reach, reach + 1)
-    wide = np.arange(-50, 51)
-    normal = np.exp(-((wide[:, None] - c) ** 2) / (2 * s**2)).sum(axis=0)
-    found = np.array([(density * np.exp(-((one - c) ** 2) / (2 * s**2)) / normal).sum() * step for one in x])
-    expected = np.exp(-(x**2) / (2 * sigma**2))
-    apart = np.abs(found - expected / expected.sum()).sum() / 2
-    rounding = 1e-15
-    assert apart <= 2 * math.exp(-2 * math.pi**2 * s**2) + rounding
-    assert s > 1.2 or apart >= 0.01 * math.exp(-2 * math.pi**2 * s**2)  # it can be seen: the bound is not idle
-
-
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +135,6 @@ def cells(sigma: float, drawn: NDArray[np.int64], width: int) -> tuple[Any, Any]
 
 MANY = pytest.mark.long
 WIDE = [(2.0**13.3, 10**6), (2.0**19.9, 10**6), (2.0**23.5, 10**6), pytest.param(2.0**19.9, 10**8, marks=MANY)]
-NARROW = [(1.0, 10**6), (3.7, 10**6), (40.0, 10**6), pytest.param(40.0, 10**8, marks=MANY)]
 
 
 @pytest.mark.parametrize(("sigma", "count"), WIDE)
@@ -172,20 +149,6 @@ def test_cells_and_tails(sigma: float, count: int) -> None:
     counts = np.append(counts[some], counts[~some].sum())
     expected = np.append(expected[some], expected[~some].sum())
     assert chisquare(counts[expected > 0], expected[expected > 0]).pvalue > UNLIKELY
-
-
-@pytest.mark.parametrize(("sigma", "count"), NARROW)
-def test_every_integer(sigma: float, count: int) -> None:
-    reach, total, words = math.ceil(7 * sigma), 0.0, philox(3)
-    for _ in range(max(1, count // 10**6)):
-        drawn = np.clip(numbers(sigma, min(count, 10**6), words), -reach, reach)
-        total = total + np.bincount(drawn + reach, minlength=2 * reach + 1)
-    weights = np.exp(-(np.arange(-60 * reach, 60 * reach + 1) ** 2) / (2 * sigma**2))
-    weights /= weights.sum()
-    expected = weights[59 * reach : -59 * reach].copy()
-    expected[0] += weights[: 59 * reach].sum()
-    expected[-1] += weights[-59 * reach :].sum()
-    assert chisquare(total, expected * count, sum_check=False).pvalue > UNLIKELY
 
 
 @pytest.mark.parametrize("sigma", [2.0**13.3, 2.0**19.9, 2.0**23.5])
@@ -243,25 +206,6 @@ def test_words_that_are_not_random_are_found_out() -> None:
     word = np.uint64((int(level.table[place]) >> 16) << 16 | place)
     with pytest.raises(AssertionError, match="not random"):
         draw((level,), lambda count: np.full(count, word), np.empty(2**13, np.int64))
-
-
-def test_noise_of_a_round() -> None:
-    """Secret words are never the same; those of a test are those of seed, purpose, round and client."""
-    here = np.ones(3, bool)
-    secret = [Round(0, 1, here, secure=True).words("a", 0)(1000) for _ in range(2)]
-    assert len(np.unique(np.concatenate(secret))) == 2000
-    keyed = [
-        Round(index, seed, here).words(purpose, client)(100).tobytes()
-        for index, seed, purpose, client in (
-            (0, 1, "a", 0),
-            (1, 1, "a", 0),
-            (0, 2, "a", 0),
-            (0, 1, "b", 0),
-            (0, 1, "a", 1),
-        )
-    ]
-    assert len(set(keyed)) == 5
-    assert Round(0, 1, here).words("a", 0)(100).tobytes() == keyed[0]
 
 
 @pytest.mark.parametrize("count", [1, 7, 2**13, 2**13 + 1, 3 * 2**13 + 5])

@@ -30,30 +30,6 @@ def task(objective: MLP, rng: Any, own: bool = True, dtype: str = "float64") -> 
     return model, rng.standard_normal((N, S, FEATURES)).astype(dtype), y, rng.uniform(0.5, 2, (N, S))
 
 
-def of_client(record: Any, i: int) -> Any:
-    return map_leaves(lambda leaf: leaf[i], record)
-
-
-@every_network
-@pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
-def test_gradients_are_finite_differences(objective: MLP, own: bool, rng: Any) -> None:
-    """Of every parameter, for clients side by side; the loss that comes along is that of `loss`."""
-    model, X, y, weights = task(objective, rng, own)
-    found = objective.gradient(model, X, y, weights)
-    slope = objective.slope(model.head, objective.scores_of(model, X), y, weights)
-    np.testing.assert_array_equal(slope.loss, objective.loss(model.head, objective.scores_of(model, X), y))
-    for i in range(N):
-        at = of_client(model, i) if own else model
-
-        def total(values: Any, at: Any = at, i: int = i) -> float:
-            moved = unflat(values, at)
-            return float((weights[i] * objective.loss(moved.head, objective.scores_of(moved, X[i]), y[i])).sum())
-
-        values, h = flat(at), 1e-6
-        central = [(total(values + h * e) - total(values - h * e)) / (2 * h) for e in np.eye(values.size)]
-        np.testing.assert_allclose(flat(of_client(found, i)), central, rtol=1e-6, atol=1e-7)  # h^2 and rounding / h
-
-
 @every_network
 def test_steps_have_the_bits_of_the_gradient_and_the_slope(objective: MLP, rng: Any) -> None:
     """Two sizes of minibatches in turn, in the same arrays."""
@@ -70,40 +46,6 @@ def test_steps_have_the_bits_of_the_gradient_and_the_slope(objective: MLP, rng: 
         there = unflat(np.concatenate([leaf.ravel() for leaf in moved]), there)
         step(here, *batch)
         assert flat(here).tobytes() == flat(there).tobytes()
-
-
-@every_network
-@pytest.mark.parametrize("own", [True, False])
-def test_gradients_of_a_few_clients_at_a_time(objective: MLP, own: bool, rng: Any) -> None:
-    model, X, y, weights = task(objective, rng, own, "float32")
-    whole = objective.gradient(model, X, y, weights)
-    for few in (1, 2, 5):
-        positions = list[int]()
-        for at, part in objective.gradients(model, X, y, weights, few):
-            expected = flat(map_leaves(lambda leaf: leaf[at], whole))  # noqa: B023
-            assert flat(part).tobytes() == expected.tobytes(), few
-            positions += range(N)[at]
-        assert positions == list(range(N)), few
-
-
-@every_network
-@pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
-def test_norms_and_clipping_are_those_of_a_loop(objective: MLP, own: bool, rng: Any) -> None:
-    model, X, y, weights = task(objective, rng, own)
-    scores = objective.scores_of(model, X)
-    found = objective.weighted_later(model.head, scores, y, np.ones(y.shape)).head_squares
-    each = np.empty((N, S), object)
-    for i, s in np.ndindex(N, S):
-        at = of_client(model, i) if own else model
-        each[i, s] = objective.gradient(at, X[i, [s]], y[i, [s]], np.ones(1))
-        assert found[i, s] == pytest.approx(sum(float((leaf**2).sum()) for leaf in each[i, s].head), rel=1e-10)
-    norms = np.array([[np.linalg.norm(flat(one)) for one in row] for row in each])
-    clip = float(np.median(norms))
-    came = clipped_gradient(objective, model, X, y, weights, clip)
-    for i in range(N):
-        factors = weights[i] * np.minimum(1, clip * (1 - 2.0**-20) / norms[i])
-        expected = sum(factor * flat(one) for factor, one in zip(factors, each[i], strict=True))
-        np.testing.assert_allclose(flat(of_client(came, i)), expected, rtol=1e-9, atol=1e-12)
 
 
 class Doubled(MLP):

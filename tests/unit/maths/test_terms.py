@@ -65,31 +65,6 @@ def test_gradient_is_that_of_the_weighted_mean(kind: Any, name: str, seed: int) 
     assert abs(flat(found)).max() > 1e-3
 
 
-@every_pair
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [1.0, 1e3])
-def test_stable_and_of_the_model_s_dtype(kind: Any, name: str, dtype: str, size: float) -> None:
-    term, objective = kind(), make(name)
-    model = map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
-    X, y, weights = data(objective, (N,))
-    scores = size * np.sign(objective.scores(model.first, X.astype(dtype)))
-    with np.errstate(over="raise", invalid="raise", divide="raise"):
-        slope = term.slope(objective, model.head, scores, y, weights)
-        loss = term.loss(objective, model.head, scores, y)
-    # the residuals of real targets, which are of float64, are taken in the scores' dtype by the slope
-    near = {"atol": np.finfo(dtype).eps * float(abs(loss).max())} if not objective.classifies else {}
-    np.testing.assert_allclose(slope.loss, loss, rtol=np.finfo(dtype).eps, **near)
-    assert {leaf.dtype for _, leaf in leaves(slope)} == {np.dtype(dtype)}
-    if objective.classifies:  # else it has that of the targets
-        assert loss.dtype == dtype
-    assert all(np.isfinite(leaf).all() for _, leaf in leaves(slope))
-    if kind is not Loss:
-        assert (loss >= 0).all()
-        assert (loss <= 1).all()
-    if kind.nonnegative:
-        assert loss.min() >= -np.finfo(dtype).eps
-
-
 @pytest.mark.parametrize("name", list(CASES))
 def test_loss_is_the_objective_s(name: str) -> None:
     objective = make(name, l2=0.3)  # which is no part of it

@@ -85,23 +85,6 @@ def test_test_fraction(run: Run) -> None:
     assert np.bincount(test[1]).min() >= 34
 
 
-@pytest.mark.parametrize("scale", ["none", "minmax", "standard", "unit-rows"])
-def test_scalings(run: Run, scale: str) -> None:
-    federation = run("digits", "--split", "grid", "--grid", "2x3", "--scale", scale, "--test-fraction", 0.1)
-    X, _ = everything(federation)
-    assert np.isfinite(X).all()
-    constant = np.ptp(X, axis=0) == 0
-    if scale == "none":
-        assert X.max() == 16
-    if scale == "minmax":
-        assert (X.min(), X.max()) == (0, 1)
-    if scale == "standard":
-        np.testing.assert_allclose(X[:, ~constant].std(axis=0), 1, rtol=1e-12)
-        assert not X[:, constant].any()
-    if scale == "unit-rows":
-        np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1, rtol=1e-6)
-
-
 def by_hand(kinds: str, X: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Training and test rows, scaled in turn by what is known of the training rows alone."""
     for kind in kinds.split(","):

@@ -85,13 +85,6 @@ def test_fetch_goes_on_after_interruptions(mirror: Mirror, tmp_path: Path) -> No
     assert all(wanted and wanted != "bytes=0-" for wanted in mirror.asked[1:])
 
 
-def test_fetch_goes_on_in_another_call(mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file.part.gz").write_bytes(CONTENT[:1234])
-    fetch(tmp_path / "file.gz", [mirror.url], check)
-    assert (tmp_path / "file.gz").read_bytes() == CONTENT
-    assert mirror.asked == ["bytes=1234-"]
-
-
 def test_fetch_tries_the_next_mirror(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.part.gz").write_bytes(b"x" * 1234)  # with which the first download is wrong
     fetch(tmp_path / "file.gz", [mirror.url, mirror.url], check)

@@ -82,21 +82,6 @@ def test_what_is_written_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.M
         assert np.array_equal(file["x"][()], np.arange(10_000))
 
 
-@pytest.mark.parametrize("error", [Disk.error, SystemExit()], ids=lambda error: type(error).__name__)
-def test_nothing_is_raised_before_the_file_is_closed(tmp_path: Path, error: BaseException) -> None:
-    with Disk(tmp_path / "file", "w+b") as disk:
-        disk.left, disk.error = 2, error
-        file = _Unfailing(disk)
-        assert file.write(bytes(2500)) == 2500
-        assert file.error is error
-        assert (file.write(b"more"), file.truncate(10)) == (4, 10)
-        assert disk.calls == 3  # nothing is tried after the first that failed
-        file.seek(1990)
-        buffer = bytearray(b"x" * 20)
-        assert file.readinto(buffer) == 20
-        assert buffer == bytes(20)
-
-
 def test_a_file_that_cannot_be_made_longer(tmp_path: Path) -> None:
     with Disk(tmp_path / "file", "w+b") as disk:
         disk.left = 0

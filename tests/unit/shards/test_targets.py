@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from mpifed.core.block import Block
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
 from mpifed.shards.prepare import Options, prepare
-from mpifed.shards.sources.csv_table import CsvTable
 from mpifed.shards.sources.dataset import Dataset, Source, whole
 from mpifed.shards.store import open_federation
 
@@ -60,24 +59,6 @@ def test_from_a_source_to_batches(tmp_path: Path, in_memory: bool, pack: int) ->
     test = again.test_shard()
     assert test is not None
     np.testing.assert_array_equal(of_vectors(test.y), Y[:5])
-
-
-def test_columns_of_a_csv(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    lines = ["a,b,c,d,e,f,u,v,w", *(",".join(map(repr, row.tolist())) for row in np.hstack([X.astype("f8"), Y]))]
-    table.write_text("\n".join(lines))
-    by_name, by_place = (CsvTable(table, label=label).read(0) for label in ("w,u", "8,6"))
-    for read in (by_name, by_place):
-        np.testing.assert_array_equal(read.labels, Y[:, [2, 0]])
-        assert read.names == ("a", "b", "c", "d", "e", "f", "v")
-    with pytest.raises(UsageError, match="names a column twice"):
-        CsvTable(table, label="u,u").read(0)
-    with pytest.raises(UsageError, match=r"--label x: .* has no such column"):
-        CsvTable(table, label="u,x").read(0)
-    with pytest.raises(UsageError, match="several columns are real targets"):
-        CsvTable(table, label="u,v", task="classification").read(0)
-    with pytest.raises(DataError, match="no column besides the label's"):
-        CsvTable(table, label="a,b,c,d,e,f,u,v,w").read(0)
 
 
 @pytest.mark.parametrize(("wrong", "message"), [

@@ -124,22 +124,3 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
     test.write_text("a,y,c\n5,1,6\n")
     with pytest.raises(DataError, match=r"t.csv: other columns than .*a.csv"):
         CsvTable(path, test, "y").read(0)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a,b\n1,2\n3,x\n", r"line 3, column 2 \(b\): 'x' is not a number; encode categories as numbers"),
-        ("a,b\n1,2\n,4\n", r"line 3, column 1 \(a\): '' is a missing value"),
-        ("1,2\n1e99,4\n", "line 2, column 1: '1e99'"),
-        ("1,2\n3\n", "line 2: 1 columns, the first line has 2"),
-        ("a,b\n", "no rows"),
-        ("", "line 1 is empty"),
-    ],
-)
-def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match=words) as caught:
-        CsvTable(path).read(0)
-    assert str(path) in str(caught.value)
