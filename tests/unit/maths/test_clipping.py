@@ -15,7 +15,6 @@ from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
 from mpifed.maths.objectives import MLP, Parameters, Softmax
 
-every_objective = pytest.mark.parametrize("name", list(CASES))
 MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
 
 
@@ -48,9 +47,7 @@ def rare(X: Any) -> Any:
     return X
 
 
-@every_objective
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@covering({"name": CASES, "own, kind": [(False, "dense"), (True, "sparse"), (True, "dense")]}, 1)
 def test_a_sum_of_clipped_gradients(name: str, own: bool, kind: str) -> None:
     objective = make(name)
     model = own_models(objective) if own else model_of(objective)
@@ -68,8 +65,7 @@ def test_a_sum_of_clipped_gradients(name: str, own: bool, kind: str) -> None:
     ]
 
 
-@every_objective
-@covering({"own": [False, True], "kind": ["dense", "sparse"], "dtype": ["float32", "float64"]})
+@covering({"name": CASES, "own": [False, True], "kind": ["dense", "sparse"], "dtype": ["float32", "float64"]}, 1)
 def test_a_bound_that_nothing_reaches_changes_no_bit(name: str, dtype: str, kind: str, own: bool) -> None:
     objective = make(name)
     model = map_leaves(lambda leaf: leaf.astype(dtype), own_models(objective) if own else model_of(objective))
@@ -89,9 +85,7 @@ def test_a_bound_that_nothing_reaches_changes_no_bit(name: str, dtype: str, kind
             np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5 * np.abs(one).max())
 
 
-@every_objective
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@covering({"name": CASES, "dtype, kind": [("float32", "dense"), ("float64", "sparse"), ("float32", "sparse")]}, 1)
 def test_no_sample_is_longer_than_the_bound(name: str, dtype: str, kind: str) -> None:
     """Of 300 clients with one row each, of any length: the bound holds for what is computed, and is nearly reached."""
     rng, objective, clip = np.random.default_rng(1), make(name), 0.3
@@ -105,8 +99,7 @@ def test_no_sample_is_longer_than_the_bound(name: str, dtype: str, kind: str) ->
     assert norms.min() < clip / 2
 
 
-@every_objective
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@covering({"name": CASES, "kind": ["dense", "sparse"]}, 1)
 def test_a_sample_that_is_not_finite_counts_with_nothing(name: str, kind: str) -> None:
     """Nobody is told that it is there: neither by an error nor by what it does to the others."""
     objective = make(name)
@@ -144,8 +137,7 @@ def test_what_cannot_be_clipped_is_refused() -> None:
     assert clippable(network) == []
 
 
-@every_objective
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@covering({"name": CASES, "dtype": ["float32", "float64"]}, 1)
 def test_several_values_in_a_cell_are_their_sum(name: str, dtype: str) -> None:
     """As SciPy's sparse matrices have it; the norm is that of the sum."""
     objective = make(name)

@@ -68,7 +68,7 @@ def dtype_bound(bound: float, dtype: str) -> Any:
     return np.dtype(dtype).type(bound)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(answers())
 def test_sums_are_those_of_exact_rationals(given_: Any) -> None:
     (scale, bound), values = given_
@@ -77,7 +77,7 @@ def test_sums_are_those_of_exact_rationals(given_: Any) -> None:
     assert integers(form, summed(form, [values], len(values[0]))) == expected
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(answers(), st.randoms(use_true_random=False), st.integers(1, 5))
 def test_any_order_and_grouping_gives_the_same_integers(given_: Any, random: Any, ranks: int) -> None:
     (scale, bound), values = given_
@@ -91,7 +91,7 @@ def test_any_order_and_grouping_gives_the_same_integers(given_: Any, random: Any
     np.testing.assert_array_equal(summed(form, groups, size), expected)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(answers(), st.sampled_from(["f4", "f8"]))
 def test_decoding_rounds_once_or_nearly(given_: Any, dtype: str) -> None:
     (scale, bound), values = given_

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from scipy.optimize import approx_fprime, minimize
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
@@ -99,10 +100,9 @@ def unflat(like: Any, values: Any) -> Any:
 
 
 @every_objective
-@pytest.mark.parametrize("seed", range(3))
-def test_gradient_is_that_of_the_weighted_loss(name: str, seed: int) -> None:
+def test_gradient_is_that_of_the_weighted_loss(name: str) -> None:
     objective = make(name)
-    model, (X, y, weights) = model_of(objective, seed), data(objective, (), seed)
+    model, (X, y, weights) = model_of(objective), data(objective, ())
 
     def total(values: Any) -> float:
         at = unflat(model, values)
@@ -118,8 +118,7 @@ def test_gradient_is_that_of_the_weighted_loss(name: str, seed: int) -> None:
     assert abs(found).max() > 1e-2
 
 
-@every_objective
-@pytest.mark.parametrize(("lead", "own"), [((1,), False), ((N,), False), ((2, N), False), ((N,), True)])
+@covering({"name": CASES, "lead, own": [((1,), False), ((2, N), False), ((N,), True)]}, 1)
 def test_leading_axes_are_clients(name: str, lead: tuple[int, ...], own: bool) -> None:
     """Every client's gradient is what it would be alone; with models of their own too."""
     objective = make(name)
