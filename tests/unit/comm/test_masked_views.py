@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import covering
-from masking import CHANCE, Case, chi_square, leaving, placed, play, values, vector
+from masking import CHANCE, Case, chi_square, leaving, placed, play
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.key_streams import Pad, Stream
 from mpifed.comm.masking.channel import Masked
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.testing import Alone
@@ -43,24 +42,6 @@ def test_uploads_look_uniform(most: int, kind: Any, dtype: str) -> None:
     assert chi_square(np.zeros(8000, first[0].dtype)) > 100  # what is not masked does not pass
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_all_but_two_collude(dtype: str) -> None:
-    """With all keys but those of clients 0 and 1: their answers still look uniform, and only their sum shows."""
-    case = Case([list(range(4))], values(4, 8000).astype(dtype), Field((8000,), 2.0**-10, 2.0**10), dtype=dtype)
-    channel, (sealed,) = uploads(case)
-    nonce, plan, pad = channel._nonce, case.plan(), Pad()
-    for honest in (0, 1):
-        for other in (2, 3):
-            stream = channel._streams[honest, other]
-            stream.begin(nonce)
-            pad.add([(stream, -1)], sealed[honest], [slice(0, 8000)])
-        assert chi_square(sealed[honest]) < CHANCE
-    everybody = case.of(np.arange(4))
-    both = plan.integers(everybody, 0, 0).copy() + plan.integers(everybody, 1, 1)
-    np.testing.assert_array_equal(sealed[0] + sealed[1], both)
-    assert chi_square(both) > 100  # so that the test above could fail
-
-
 @pytest.mark.parametrize("most", [0, 2])
 def test_a_server_without_clients_hears_nothing_of_what_clients_are_told(most: int) -> None:
     """Neither before nor after it has taken out what it may."""
@@ -72,18 +53,6 @@ def test_a_server_without_clients_hears_nothing_of_what_clients_are_told(most: i
     assert not server.opened
     assert chi_square(server.reduced[:-1]) < CHANCE
     assert not one.reduced[:-1].any()
-
-
-def test_no_key_stream_seals_both_an_upload_and_the_stored_total() -> None:
-    channel, _ = uploads(vector(hosted=[list(range(6))], kind=ToClients))
-
-    def begins(stream: Stream) -> bytes:
-        out = bytearray(64)
-        stream.into(memoryview(bytes(16)), memoryview(out))
-        return bytes(out[:16])
-
-    of_clients = {begins(channel._sealing(client)) for client in range(6)}
-    assert len(of_clients | {begins(channel._storing(unit, channel._turns.now)) for unit in range(4)}) == 10
 
 
 def test_what_a_single_client_fills_is_masked_for_clients_and_open_for_the_server() -> None:
