@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mpifed.comm.accumulate import make_sum
-from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.comm.masking.neighbour_graph import Common, MaskGraph, enough, neighbours, order
-from mpifed.core.exchange import Field, ToServer
-from mpifed.core.holdings import Cells, Holdings
+from mpifed.comm.masking.neighbour_graph import enough, neighbours, order
 
 
 def connected(graph: dict[int, Any], left: set[int]) -> bool:
@@ -99,25 +95,3 @@ def test_enough_among_many(n: int, leaving: int) -> None:
     """Where the number of ways to choose them is larger than any float."""
     k = enough(n, leaving)
     assert suffice(k, n, leaving, 1 / 3, 2.0**-40) and not suffice(k - 2, n, leaving, 1 / 3, 2.0**-40)
-
-
-class Answer(NamedTuple):
-    shared: Any
-    placed: Any
-    single: Any
-    count: Any
-
-
-FIELDS = Answer(Field((4,)), Field((6, 2), columns=0), Field((3,), sender=1), Field())
-COLUMNS = Cells.of_columns(Holdings(6, np.array([0, 1, 2, 0]), (slice(0, 3), slice(2, 5), np.array([0, 5]))))
-
-
-def graph(fields: Any = FIELDS, columns: Cells = COLUMNS, k: int = 100) -> MaskGraph:
-    exchange: Any = ToServer("up", fields, None, None, None)  # type: ignore[arg-type]
-    plan = ExchangePlan(exchange, lambda: make_sum(exchange, 4, exact=True, dtype="float64"), columns)
-    return MaskGraph(Common(plan), np.arange(4), k, order(0, 4))
-
-
-def places(parts: list[Any]) -> list[int]:
-    whole = np.arange(100)
-    return [int(i) for part in parts for i in whole[part]]

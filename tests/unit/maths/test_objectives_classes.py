@@ -10,12 +10,11 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from test_objectives import CASES, FEATURES, OUTPUTS, N, S, data, flat, make, model_of, unflat
+from test_objectives import CASES, FEATURES, OUTPUTS, data, flat, make, model_of, unflat
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.objectives import Bias, Parameters, concave_gradient, penalty
 
-PER_CLASS = ["softmax", "one-vs-rest", "true-class-logistic"]
 CONCAVE = [name for name, (kind, _) in CASES.items() if kind not in ("least-squares", "hinge", "squared-hinge")]
 
 
@@ -74,29 +73,6 @@ def test_one_vs_rest_reaches_the_optimum_of_scikit_learn() -> None:
 # --- biases ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PER_CLASS)
-def test_a_bias_is_the_weight_of_a_column_of_ones(name: str) -> None:
-    plain, biased = make(name), make(f"{name}, bias")
-    model, (X, y, weights) = model_of(biased), data(biased, (N,))
-    ones = np.concatenate([X, np.ones((N, S, 1))], axis=-1)
-    with_ones = Parameters(np.concatenate([model.first, model.head.bias[None]]), ())
-    one, two = plain.gradient(with_ones, ones, y, weights), biased.gradient(model, X, y, weights)
-    np.testing.assert_allclose(two.first, one.first[:, :-1], rtol=1e-10, atol=1e-13)
-    np.testing.assert_allclose(two.head.bias, one.first[:, -1], rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("mlp")])
-def test_head_squares_are_those_of_each_sample_s_gradient(name: str) -> None:
-    objective = make(name)
-    model, (X, y, _) = model_of(objective), data(objective, (N,))
-    scores = objective.scores(model.first, X)
-    slopes = objective.slope(model.head, scores, y, np.ones(y.shape)).scores
-    found = objective.head_squares(model.head, scores, y, slopes)
-    for i, s in np.ndindex(N, S):
-        alone = objective.gradient(model, X[i, [s]], y[i, [s]], np.ones(1))
-        assert found[i, s] == pytest.approx(sum(float((leaf**2).sum()) for _, leaf in leaves(alone.head)), rel=1e-10)
-
-
 # --- the penalty that is not convex ---------------------------------------------------------------------------------
 
 
@@ -116,13 +92,3 @@ def test_the_concave_penalty_and_its_gradient(name: str) -> None:
     slopes = [(concave_gradient(objective, leaf) * ("bias" not in key)).ravel() for key, leaf in leaves(model)]
     np.testing.assert_allclose(np.concatenate(slopes), central, rtol=1e-6, atol=1e-8)
     assert not flat(map_leaves(lambda leaf: concave_gradient(make(name), leaf), model)).any()
-
-
-def test_the_curvature_of_the_concave_penalty_has_bounds() -> None:
-    """From -beta / 2, at w = 1, to 2 beta, at w = 0, and nowhere beyond."""
-    objective, h = make("softmax", nonconvex_penalty=0.7), 1e-5
-    w = np.concatenate([np.linspace(-30, 30, 60001), [0.0, 1.0, -1.0]])
-    second = (concave_gradient(objective, w + h) - concave_gradient(objective, w - h)) / (2 * h)
-    assert second.max() == pytest.approx(1.4, rel=1e-8)
-    assert second.min() == pytest.approx(-0.35, rel=1e-8)
-    np.testing.assert_allclose(second[-3:], [1.4, -0.35, -0.35], rtol=1e-8)
