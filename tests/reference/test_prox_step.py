@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from lengths import covering
 from scipy.optimize import minimize
 
@@ -59,7 +58,8 @@ def trained(
         "mu, steps, rate": [(0.0, 1, "constant"), (0.0, 6, "power"), (3.0, 1, "constant"), (3.0, 6, "step")],
         "client": CLIENTS,
         "server": SERVERS,
-    }
+    },
+    1,
 )
 def test_gradients_that_are_constant(
     tmp_path: Path, mu: float, steps: int, rate: str, client: str, server: str
@@ -80,11 +80,15 @@ def test_gradients_that_are_constant(
     np.testing.assert_allclose(found, optimum, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("server", ["plain", "momentum", "nesterov"])
-@pytest.mark.parametrize(
-    ("mu", "steps", "step", "client", "apart"),
-    [(0.0, 1, 0.05, "nesterov", 1e-8), (10.0, 1, 0.05, "nesterov", 1e-8), (0.0, 8, 5e-4, "nesterov", 0.05),
-     (0.0, 8, 5e-4, "momentum", 0.05), (10.0, 8, 0.005, "plain", 0.06), (10.0, 8, 5e-4, "momentum", 0.05)],
+@covering(
+    {
+        "server": ["plain", "momentum", "nesterov"],
+        "mu, steps, step, client, apart": [
+            (0.0, 1, 0.05, "nesterov", 1e-8), (10.0, 1, 0.05, "nesterov", 1e-8), (0.0, 8, 5e-4, "nesterov", 0.05),
+            (0.0, 8, 5e-4, "momentum", 0.05), (10.0, 8, 0.005, "plain", 0.06), (10.0, 8, 5e-4, "momentum", 0.05),
+        ],
+    },
+    1,
 )  # fmt: skip
 def test_the_lasso(tmp_path: Path, mu: float, steps: int, step: float, client: str, apart: float, server: str) -> None:
     """With one step the optimum; with several as near as gradients that change on the way allow, five in a hundred."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from loops import Played, local_job, played
 
 from mpifed.core.block import Block
@@ -45,8 +46,7 @@ def alike(one: Played, other: Played) -> bool:
     return all(np.allclose(a, b, rtol=1e-12, atol=1e-10) for a, b in both)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-@every_algorithm
+@covering({"algorithm": PLAIN.values(), "steps": [1, 3]}, 1)
 def test_noise_on_uploads(skewed: Path, algorithm: dict[str, Any], steps: int) -> None:
     """States of clients too, since minibatches are drawn alike."""
     plain = run(skewed, algorithm, None, steps)
@@ -54,17 +54,14 @@ def test_noise_on_uploads(skewed: Path, algorithm: dict[str, Any], steps: int) -
     assert not alike(run(skewed, algorithm, settings(noise_on="upload", clip=0.1), steps), plain)
 
 
-@pytest.mark.parametrize("model", ["central", "distributed"])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("model", "steps"), [("central", 1), ("distributed", 3)])
 def test_noise_on_sums(skewed: Path, model: str, steps: int) -> None:
     for name in ("fedavg", "fedprox"):
         plain = run(skewed, PLAIN[name], None, steps)
         assert alike(run(skewed, PLAIN[name], settings(trust=model), steps), plain)
 
 
-@pytest.mark.parametrize("model", ["local", "central", "distributed"])
-@pytest.mark.parametrize("steps", [1, 3])
-@every_algorithm
+@covering({"algorithm": PLAIN.values(), "steps": [1, 3], "model": ["local", "central", "distributed"]}, 1)
 def test_clients(classes: Path, algorithm: dict[str, Any], steps: int, model: str) -> None:
     """At level "client" all count alike: so shards are equal, and the bits are the same."""
     plain = run(classes, algorithm, None, steps)
