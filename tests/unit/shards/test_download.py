@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpifed.core.errors import DataError
-from mpifed.shards.sources import download
+from mpifed.shards.sources import download, mnist
 from mpifed.shards.sources.download import fetch
 
 CONTENT = bytes(range(256)) * 1000
@@ -104,3 +104,15 @@ def test_a_download_has_an_end(mirror: Mirror, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(DataError, match=r"file.gz: cannot be downloaded .*more than 100000 bytes"):
         fetch(tmp_path / "file.gz", [mirror.url], check)
     assert not list(tmp_path.iterdir())
+
+
+def test_mnist_without_network_says_what_to_do(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("MPIFED_DATA", raising=False)
+    closed = "http://127.0.0.1:9/"
+    with pytest.raises(DataError) as caught:
+        mnist.Mnist(mirrors=(closed,)).read(0)
+    message = str(caught.value)
+    assert closed in message
+    assert all(name in message for name in mnist.FILES)
+    assert f"into {tmp_path / 'mpifed' / 'mnist'}" in message

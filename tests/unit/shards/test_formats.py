@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.summary import summary
 
 RNG = np.random.default_rng(5)
 ONE = ("--split", "rows", "--clients", "1")
@@ -376,3 +377,72 @@ def test_arrays_that_are_not_there(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=said):
             make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE, *words)
+
+
+NAMED = ("--label", "label", "--by", "who")
+
+
+def with_names(path: Path, names: object, labels: list[int]) -> Path:
+    """A folder of `datasets` whose labels are of a ClassLabel."""
+    table = pd.DataFrame({"a": np.arange(len(labels)) / 8, "who": [f"w{n % 2}" for n in range(len(labels))]})
+    features = {"a": {"dtype": "float64", "_type": "Value"}, "label": {"names": names, "_type": "ClassLabel"}}
+    as_folder(table.assign(label=labels), path, features)
+    return path
+
+
+def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
+    """In its own order; the numbers, and so the checksum of the data, are those of labels without names."""
+    labels = [n % 3 for n in range(40)]
+    named = make(tmp_path / "out", "arrow", with_names(tmp_path / "a", ["zebra", "ant", "cat"], labels), *NAMED)
+    assert named.provenance["classes"] == ["zebra", "ant", "cat"] and named.provenance["named"]
+    lines = summary(named).splitlines()
+    assert "classes  3: zebra, ant, cat" in lines and lines[-3:] == [
+        "client   zebra   ant   cat", "w0           7     6     7", "w1           7     7     6",
+    ]  # fmt: skip
+    numbers = make(tmp_path / "out", "arrow", with_names(tmp_path / "b", None, labels), *NAMED)
+    assert numbers.provenance["classes"] == ["0", "1", "2"] and not numbers.provenance["named"]
+    assert numbers.sha256 == named.sha256
+    digits = make(tmp_path / "out", "arrow", with_names(tmp_path / "c", ["0", "1", "2"], labels), *NAMED)
+    assert digits.provenance["classes"] == ["0", "1", "2"] and not digits.provenance["named"]  # as of MNIST
+    one = make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--labels", "class:ant")
+    assert one.provenance["classes"] == ["not ant", "ant"]
+    assert make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--task", "regression").classes == 0
+    many = [n for n in range(40)]  # too many different integers to be classes, but for their names
+    assert make(tmp_path / "out", "arrow", with_names(tmp_path / "d", [f"n{n}" for n in many], many), *NAMED).classes
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"a": pd.to_datetime(["2020-01-01", "2021-01-01"])},
+            "'a' is of type timestamp.*; expected numbers or texts; convert it, or leave it out, by --ignore",
+        ),
+        (
+            {"a": [[1, 2], [3, 4]]},
+            r"'a' is of type list<.*; convert it \(lists and images: FederatedDataset.from_arrays in Python",
+        ),
+        ({"a": ["u", "v"]}, "texts in column a, not numbers; encode categories"),
+        ({"a": [1.0, np.inf]}, "row 1, column 'a' is not a finite number"),
+    ],
+)
+def test_other_columns_of_parquet(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
+    pd.DataFrame({**columns, "y": [0, 1]}).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=said):
+        make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE)
+
+
+def test_images_and_words_of_leaf(tmp_path: Path) -> None:
+    path, X = tmp_path / "a.json", RNG.random((3, 2, 4)).astype("f4")
+    path.write_text(json.dumps(leaf({"ann": (X.tolist(), ["cat", "dog", "cat"])})))
+    folder = make(tmp_path / "out", "leaf", path)
+    assert folder.shape == (2, 4) and folder.provenance["classes"] == ["cat", "dog"]
+
+
+def test_gaps_of_parquet(tmp_path: Path) -> None:
+    pd.DataFrame({"a": [1, None, 4.0], "y": [0, 1, 1]}).to_parquet(tmp_path / "a.parquet")
+    words = ("parquet", tmp_path / "a.parquet", *ONE)
+    with pytest.raises(DataError, match="row 1, column 'a' is a missing value; fill it in, by --missing mean"):
+        make(tmp_path / "out", *words)
+    assert read(make(tmp_path / "out", *words, "--missing", "mean"))[0].tolist() == [[1], [2.5], [4]]
+    assert read(make(tmp_path / "out", *words, "--missing", "drop"))[0].tolist() == [[1], [4]]

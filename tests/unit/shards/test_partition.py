@@ -273,3 +273,17 @@ def test_many_rectangles_of_a_large_table() -> None:
     assert found.cell[1] == blocks[3][5]
     assert len(found.holders) == 2
     assert found.holders[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("alias", "how", "skew"),
+    [
+        ("noniid-labeldir", "dirichlet:0.5", None),
+        ("noniid-labeldir:0.1", "dirichlet:0.1", None),
+        ("noniid-#label2", "random-classes:2", None),
+        ("iid-diff-quantity:2", "iid", 2.0),
+    ],
+)
+def test_other_names(alias: str, how: str, skew: float | None) -> None:
+    ours, theirs = by_rows(Y, 1, 12, how, skew, 3), by_rows(Y, 1, 12, alias, None, 3)
+    assert all(np.array_equal(a, b) for a, b in zip(ours.rows, theirs.rows, strict=True))

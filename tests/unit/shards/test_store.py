@@ -225,3 +225,12 @@ def test_the_checksum_of_data_tells_them_from_others_wherever_they_lie(
         (BYTES[:, ::-1], Y, partition), (FLOATS, Y, partition), (SPARSE, Y, partition),
     ]  # fmt: skip
     assert len({before, *(make(*one).sha256 for one in others)}) == 7
+
+
+@pytest.mark.parametrize("X", [BYTES, SPARSE], ids=["uint8", "sparse"])
+def test_file_cut_off_while_it_is_read(make: Make, X: Any) -> None:
+    federation = make(X, Y, by_rows(Y, P, 1))
+    shard = federation.shard(0, False)
+    os.truncate(federation.file_of(0), 100)
+    with pytest.raises(DataError, match=r"shard-00000.h5: ends at byte .*make the data again"):
+        shard.take(np.arange(S), np.empty((S, P)))

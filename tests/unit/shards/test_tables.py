@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from mpifed.cli import data
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.shards.sources import Tables
 from mpifed.shards.sources import tables as tables_module
 from mpifed.shards.store import open_federation
@@ -126,3 +126,15 @@ def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
     (folder / name).write_text(text)
     with pytest.raises(DataError, match=words):
         make(folder, "--missing", "zero")
+
+
+def test_short_key_and_no_tables(folder: Path) -> None:
+    (folder.parent / "key").write_bytes(b"secret")
+    with pytest.raises(UsageError, match="6 bytes; expected 16 or more"):
+        make(folder)
+    with pytest.raises(DataError, match="key"):
+        Tables(folder, "person", "paid", folder / "nowhere").read(0)
+    with pytest.raises(DataError, match="expected a folder of CSV files"):
+        Tables(folder / "nowhere", "person", "paid").read(0)
+    with pytest.raises(DataError, match=r"no file \*.csv"):
+        Tables(folder.parent, "person", "paid").read(0)

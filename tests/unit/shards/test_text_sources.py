@@ -124,3 +124,14 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
     test.write_text("a,y,c\n5,1,6\n")
     with pytest.raises(DataError, match=r"t.csv: other columns than .*a.csv"):
         CsvTable(path, test, "y").read(0)
+
+
+def test_svmlight_regression(tmp_path: Path) -> None:
+    path = tmp_path / "a.svm"
+    path.write_bytes(b"0.5 1:1\n2 1:2\n")
+    labels = encode(Svmlight(path).read(0), "all")
+    assert (labels.y.tolist(), labels.meaning) == ([0.5, 2.0], ())
+    with pytest.raises(DataError, match=r"row 1 has the label 0.5, not a class; .*--task regression"):
+        Svmlight(path, task="classification").read(0)
+    path.write_bytes(b"1 1:1\n2 1:2\n")
+    assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
