@@ -206,7 +206,7 @@ def test_measuring_leaves_the_states(case: Case, even: Path) -> None:
 # --- states ------------------------------------------------------------------------------------------------------
 
 
-@every_algorithm
+@one_of_every_algorithm
 def test_starts_are_functions_of_the_seed(case: Case, even: Path) -> None:
     one, two = (ready(even, case)[1] for _ in range(2))
     assert bits(one.server) == bits(two.server)
