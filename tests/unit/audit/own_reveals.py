@@ -21,8 +21,8 @@ from mpifed.algorithms.horizontal import (
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.algorithms.ssca_vertical import SSCAVertical
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, Measure, Problem, ToClients, ToServer
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.exchange import Exchange, Measure, Problem, ToServer
+from mpifed.core.record import map_leaves
 from mpifed.core.reveals import DualSum, MeanGradient, Received
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -112,28 +112,6 @@ class Said(Raw):
             yield MeanGradient(received.question, found)
 
 
-class Models(Raw):
-    """Clients send the model after a step, with the penalty, and by a function that no class has as a method."""
-
-    @property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        (one,) = super().exchanges
-        return (replace(one, answer=lambda *given: self._stepped(*given)),)
-
-    def _stepped(self, clients: Any, model: Any, block: Block, now: Round) -> tuple[Any, Weighted]:
-        clients, answer = self.answer(clients, model, block, now)
-        shrink = 2 * self.problem.objective.l2
-
-        def stepped(g: Array, w: Array) -> Array:
-            weight = answer.weight.reshape(-1, *[1] * w.ndim).astype(w.dtype)
-            return weight * (w - w.dtype.type(shrink) * w) - g
-
-        return clients, Weighted(map_leaves(stepped, answer.value, model), answer.weight)
-
-    def absorb(self, server: Server, total: Weighted, now: Round) -> Server:
-        return Server(mean(total))
-
-
 class Inherited(FedAvg):
     """FedAvg but for what clients send: of that FedAvg says what it no longer is."""
 
@@ -143,44 +121,6 @@ class Inherited(FedAvg):
         weights = np.repeat(weight[:, None] / self.batch_size, self.batch_size, axis=1)
         sent = self.problem.objective.gradient(question.model, batch.X, batch.y, weights)
         return clients, Weighted(map_leaves(lambda g: g * g.dtype.type(-float(question.step)), sent), weight)
-
-
-# --- inner products, and sums over dual variables --------------------------------------------------------------------
-
-
-class Asked(NamedTuple):
-    """Directions, drawn anew in every round."""
-
-    along: Array  # [p]
-
-
-class Told(NamedTuple):
-    """Of every row that a client holds."""
-
-    products: Array  # [n, S]
-
-
-@dataclass(frozen=True)
-class Projections(Raw):
-    """Clients hear sums of their rows' inner products with a direction of the server's; they send gradients of many."""
-
-    batch_size: int = 40
-
-    @property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        fields = Told(Field((int(self.problem.counts.max()),)))
-        first = ToClients("shadows", fields, self.ask_along, self.project, lambda clients, *rest: clients)
-        return (first, *super().exchanges)
-
-    def ask_along(self, server: Server, now: Round) -> Asked:
-        return Asked(now.rng("along").standard_normal(self.problem.features).astype(self.problem.dtype))
-
-    def project(self, clients: Any, question: Asked, block: Block, now: Round) -> tuple[Any, Told]:
-        found = np.zeros((len(block.clients), int(self.problem.counts.max())), self.problem.dtype)
-        for out, shard in zip(found, block.shards, strict=True):
-            for at, X in shard.pieces(self.problem.dtype):
-                out[at] = X @ question.along
-        return clients, Told(found)
 
 
 # --- what is said wrong -------------------------------------------------------------------------------------
@@ -207,7 +147,6 @@ def _telling(base: type, what: dict[str, Any]) -> None:
 
 
 _telling(Raw, {
-    "OtherKind": lambda self, received: [DualSum(np.zeros(len(received.columns)), change=True)],
     "Overwrites": _overwrites,
     "Raises": lambda self, received: _gradient(received, received.answer.value, received.question.modell),
     "WrongShape": lambda self, received: _gradient(

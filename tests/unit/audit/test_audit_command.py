@@ -20,7 +20,6 @@ from mpifed.audit.findings import NAMES
 from mpifed.audit.replay import replay_job
 from mpifed.audit.report import Audit
 from mpifed.cli import main
-from mpifed.core.errors import UsageError
 from mpifed.privacy.disclosure import NOTE
 from mpifed.testing import Alone
 
@@ -222,14 +221,3 @@ def test_the_job_of_a_run_is_played_again(digits: Path, tmp_path: Path) -> None:
     assert ended.exit_code == 7, ended.output
     assert ", 4 rounds" in ended.stdout and "reconstruction" in ended.stdout  # of 12 all that the job has
     assert {"report.json", NOTE} <= {path.name for path in (tmp_path / "run" / "audit").iterdir()}
-
-
-def test_one_party_alone(digits: Path, audit: Callable[..., Audit]) -> None:
-    assert {one.party for one in audit(digits, 1, ("server",)).conditions} == {"server"}
-    client = audit(digits, 1, ("client:5",))
-    assert {one.party for one in client.conditions} == {"client 5"}
-    assert {one.party for one in client.attacks} == {"anybody"}
-    with pytest.raises(UsageError, match="--party clients: expected server"):
-        audit(digits, 1, ("clients",))
-    with pytest.raises(UsageError, match="--party client:8: clients are numbered 0 to 7"):
-        audit(digits, 1, ("client:8",))

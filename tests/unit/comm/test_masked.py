@@ -11,7 +11,6 @@ from masking import Answer, Case, check_alike, errors_of, leaving, placed, play,
 from ranks import totals
 
 from mpifed.comm.channel import Protection
-from mpifed.comm.key_streams import Pad
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.round import Round
@@ -56,18 +55,6 @@ def test_some_are_asked(kind: Any, most: int) -> None:
 @pytest.mark.parametrize("most", [0, 1])
 def test_placed_answers(kind: Any, most: int) -> None:
     check_alike(placed(kind, most=most), turns=2)
-
-
-def test_masks_of_two_clients_of_a_rank_are_both_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All hosted by one rank: as many streams as clients have partners, and none less."""
-    expanded = []
-    add = Pad.add
-    monkeypatch.setattr(Pad, "add", lambda self, masks, *rest: (expanded.extend(masks), add(self, masks, *rest))[1])
-    check_alike(vector(hosted=SPLITS[0]))
-    assert len(expanded) == 6 * 5
-    expanded.clear()
-    check_alike(vector(hosted=SPLITS[0], kind=ToClients))
-    assert len(expanded) == 6 * 5 + 6 + 6
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------

@@ -160,18 +160,6 @@ def test_at_the_solution_of_a_quadratic_program(seed: int) -> None:
             assert value <= bound + 1e-9 * abs(bound)
 
 
-def test_a_bound_that_rests_on_a_constraint_alone() -> None:
-    """min <g, w> subject to ||w||^2 <= 1: only the constraint is strongly convex."""
-    g = np.array([3.0, 4.0])
-    for w in (np.array([-0.6, -0.8]), np.array([-0.5, -0.7]), np.array([-0.9, 0.1])):
-        at = point(float(g @ w), g, [w @ w - 1], [2 * w])
-        start = FirstIterate(0.0, 5.0, np.array([-1.0]), np.zeros(1), 0.0)
-        bound = lower_bound(at, best_multipliers(at, start), np.array([0.0, 2.0]))
-        assert bound <= -5 + 1e-6
-        assert bound == pytest.approx(-5, rel=1e-5) or not np.allclose(w, [-0.6, -0.8])
-    assert lower_bound(point(1.0, g, [-0.5], [[1.0, 0.0]]), np.ones(1), np.zeros(2)) == -np.inf
-
-
 def test_limits_that_contradict_each_other() -> None:
     """x <= -1 and -x <= -1, from x = 0; and two that do not."""
     both = point(0.0, [0.0, 0.0], [1.0, 1.0], [[1.0, 0.0], [-1.0, 0.0]])

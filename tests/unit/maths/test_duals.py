@@ -146,27 +146,6 @@ def test_outside_its_domain_the_conjugate_is_infinite(name: str) -> None:
     assert np.isfinite(DUALS[name].conjugate(inside, y)).all()
 
 
-@every_loss
-def test_the_step_not_beyond_u_maximizes_the_paper_s_function(name: str) -> None:
-    """Algorithm 3 of HyFDCA: s in [0, 1] by a fine grid of 10,001 of them."""
-    rng, s = np.random.default_rng(1), np.linspace(0, 1, 10001)
-    dual = DUALS[name]
-    y = np.tile(labels(name), 30)[:60]
-    y = y.astype(np.int64) if name in CLASSIFIERS else y
-    m = 2 * rng.standard_normal(60)
-    alpha = dual.feasible(0.7 * rng.random(60) * np.sign(y - 0.5), y)
-    c = 10.0 ** rng.uniform(-2, 2, 60)
-    delta = dual.step(alpha, m, y, c)
-    d = dual.toward(m, y) - alpha
-    for i in range(60):
-        at = alpha[i] + s * d[i]
-        tops = value(name, at, alpha[i], m[i], y[i], c[i])
-        found = value(name, alpha[i] + delta[i], alpha[i], m[i], y[i], c[i])
-        assert found >= tops.max() - 1e-12
-        assert found == pytest.approx(tops.max(), abs=1e-5 * (1 + c[i]))
-        assert -1e-15 <= delta[i] / (d[i] or 1.0) <= 1 + 1e-15
-
-
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("classes", ["int64", "uint8"])
 def test_rounding_leaves_no_domain(name: str, classes: str) -> None:

@@ -102,18 +102,3 @@ def test_a_slope_of_one_s_own_is_what_is_clipped(rng: Any) -> None:
     assert not Doubled(7, True).weighs_later
     total = clipped_gradient(Doubled(7, True), model, X, y, weights, 1e6)  # nothing is that long
     np.testing.assert_allclose(flat(total), 2 * flat(MLP(7, True).gradient(model, X, y, weights)), rtol=1e-11)
-
-
-def test_names_shapes_and_start() -> None:
-    """Weights as wide as Glorot says, one draw after the other from the features on; biases of zero."""
-    model = MLP(7, bias=True).start(FEATURES, OUTPUTS, np.random.default_rng(2), "float32")
-    assert {name: leaf.shape for name, leaf in leaves(model)} == {
-        "first": (5, 7), "head.second": (7, 4), "head.hidden_bias": (7,), "head.output_bias": (4,),
-    }  # fmt: skip
-    rng = np.random.default_rng(2)
-    for name, leaf in leaves(model):
-        limit = np.sqrt(6 / sum(leaf.shape)) if leaf.ndim == 2 else 0
-        np.testing.assert_array_equal(leaf, rng.uniform(-limit, limit, leaf.shape).astype("f4") if limit else 0)
-        assert leaf.dtype == np.float32, name
-    plain = MLP(7, bias=False).start(FEATURES, OUTPUTS, np.random.default_rng(2), "float32")
-    assert [name for name, _ in leaves(plain)] == ["first", "head.second"]

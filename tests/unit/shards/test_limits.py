@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from sklearn import datasets  # noqa: F401 -- now, and not while memory is measured
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.shards.maps import read_map
 from mpifed.shards.sources import CsvTable, Svmlight
 from mpifed.shards.sources.mnist import read_idx
@@ -70,18 +69,6 @@ def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
 
 
 # column numbers and labels
-
-
-def test_few_values_of_very_many_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.svm"
-    path.write_text("1 1:1\n-1 2147483647:1\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "sysconf", lambda name: 2**16)
-        with pytest.raises(UsageError, match=r"a.svm: 2147483647 features: needs 128 GiB of memory, .* without gaps"):
-            Svmlight(path).read(0)
-    path.write_text("1 0:1\n-1 2147483648:1\n")
-    with pytest.raises(DataError, match=r"line 2: column 2147483648; expected a column below 2\^31"):
-        Svmlight(path).read(0)
 
 
 @pytest.mark.parametrize("label", ["1e300", "-1e39", "9" * 400])

@@ -81,33 +81,6 @@ def test_take_scales_alike_from_memory_and_file(make: Make, X: Any, dtype: Any, 
         np.testing.assert_allclose(ours, expected[np.ix_(memory.rows[at], memory.columns)], rtol=0, atol=rounding)
 
 
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifed.shards.shard.PIECE_NBYTES", 160)
-
-
-@pytest.mark.usefixtures("small_pieces")
-@covering({"X": [BYTES, FLOATS, SPARSE], "dtype": [np.float32, np.float64], "scaling": SCALINGS.values()})
-def test_pieces_are_all_rows_alike_from_memory_and_file(make: Make, X: Any, dtype: Any, scaling: Scaling) -> None:
-    if sparse.issparse(X) and scaling.shift.any():
-        return
-    federation = make(X, Y, by_grid(Y, P, (2, 2)), scaling)
-    for client in range(4):
-        memory, file = (federation.shard(client, in_memory) for in_memory in (True, False))
-        expected = np.empty((memory.samples, memory.features), dtype)
-        memory.take(np.arange(memory.samples), expected)
-        for _ in range(2):  # what is kept is the same again
-            ours, theirs = list(memory.pieces(dtype)), list(file.pieces(dtype))
-            assert [rows for rows, _ in ours] == [rows for rows, _ in theirs]
-            assert len(ours) >= 2
-            assert np.concatenate([np.arange(30)[rows] for rows, _ in ours]).tolist() == list(range(30))
-            for (rows, mine), (_, its) in zip(ours, theirs, strict=True):
-                assert mine.dtype == its.dtype == dtype
-                assert sparse.issparse(mine) == sparse.issparse(its) == sparse.issparse(X)
-                assert np.array_equal(dense(mine), expected[rows])
-                assert np.array_equal(dense(its), expected[rows])
-
-
 def test_streaming_needs_memory_for_a_batch_only(make: Make) -> None:
     X = np.zeros((20000, 200), np.float32)
     shard = make(X, np.zeros(len(X), dtype=np.int64), by_rows(np.zeros(len(X), dtype=int), 200, 1)).shard(0, False)
