@@ -28,7 +28,7 @@ LAUNCH = PATH="$$(realpath $(BIN)):$$PATH"; MPIEXEC=mpiexec; export PATH MPIEXEC
 OWN_MPI = $(shell grep -qF '$(BIN)/mpiexec' $(VENV)/launcher && echo ,mpich)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan certify-constraints clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -172,9 +172,6 @@ reproduce-mcmahan: $(VENV)/data,plot,torch.done ## rounds to 97 and 99 % on MNIS
 	MPIEXEC= $(BIN)/python -m jobs.mcmahan.reproduce \
 	  $(if $(FULL),--full) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
-
-certify-constraints: $(VENV)/data.done ## all jobs with constraints, each certificate computed again from raw data (a quarter of an hour)
-	MPIEXEC= $(BIN)/python -m jobs.constraints.whole $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove the environment, data and runs
 	rm -rf .venv .venv-* build data/digits runs site

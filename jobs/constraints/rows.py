@@ -1,11 +1,10 @@
-"""All training rows and a run's models, read from the files alone: nothing of mpifed is imported here.
+"""All training rows, read from the files alone: nothing of mpifed is imported here.
 
 `mpifed.shards.store` describes the files. Files of schema 1, which earlier versions wrote, are not read.
 """
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,9 +21,8 @@ else:
     import tomli as tomllib
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-Model = dict[str, Floats]
+Model = dict[str, Floats]  # its parameters by name
 PIECE = 4096  # rows turned into float64 at once
-NOBODY = 2**64 - 1  # -1 as a word: no client, and no round
 
 
 @dataclass(frozen=True)
@@ -48,20 +46,9 @@ class Rows:
                 yield csr_matrix((scaled, X.indices, X.indptr), shape=X.shape), y
 
 
-def read_job(run: Path) -> dict[str, Any]:
-    """The job of a run folder, with all defaults written out."""
-    return read_toml(run / "job.toml")
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     tables: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return tables
-
-
-def read_model(path: Path) -> Model:
-    """The arrays of `model.h5`, in float64."""
-    with h5py.File(path, "r", locking=False) as file:
-        return {name: file[name][()].astype(np.float64) for name in file}
 
 
 def read_rows(folder: Path) -> Rows:
@@ -100,26 +87,3 @@ def read_rows(folder: Path) -> Rows:
         dense = csr_matrix((data, (at, columns)), shape=(samples, features))
     classes = int(about["classes"])
     return Rows(dense, y.astype(np.int64) if classes else y, scale, shift, classes or 1)
-
-
-def first_iterate(job: dict[str, Any], features: int, outputs: int) -> Model:
-    """w0, a function of the job's seed: zeros, but for the two matrices of a network.
-
-    These are Glorot-uniform numbers of NumPy's Philox, whose key is the seed and the first 8 bytes of BLAKE2b of
-    "model", and whose counter says that they belong to no client and no round.
-    """
-    objective, dtype = job["model"], job["compute"]["dtype"]
-    if objective["name"] != "mlp":
-        one_score = objective["name"] in ("logistic", "least-squares", "hinge", "squared-hinge")
-        zeros: dict[str, Floats] = {"first": np.zeros((features, 1 if one_score else outputs))}
-        return zeros | ({"head.bias": np.zeros(zeros["first"].shape[1])} if objective.get("bias") else {})
-    word = int.from_bytes(hashlib.blake2b(b"model", digest_size=8).digest(), "little")
-    key, counter = (np.array(words, np.uint64) for words in ([job["seed"], word], [0, NOBODY, NOBODY, 0]))
-    rng, hidden = np.random.Generator(np.random.Philox(key=key, counter=counter)), objective["hidden"]
-    model: dict[str, Floats] = {}
-    for name, shape in (("first", (features, hidden)), ("head.second", (hidden, outputs))):
-        limit = np.sqrt(6 / sum(shape))
-        model[name] = rng.uniform(-limit, limit, shape).astype(dtype).astype(np.float64)
-    if objective.get("bias"):
-        model |= {"head.hidden_bias": np.zeros(hidden), "head.output_bias": np.zeros(outputs)}
-    return model

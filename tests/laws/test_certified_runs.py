@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certified import Columns, certified, compared, last_row
 from jobs_in_python import checked
 from lengths import long_unless
 from own_terms import AFFINE, affine_of_loss
 from registry import table
 from whole_runs import run
 
-from jobs.constraints.certify import Columns, certified, compared, last_row
 from mpifed.core.errors import NotCertified
 from mpifed.testing import Alone
 

@@ -1,0 +1,228 @@
+"""The certificate of a run, computed once more from its model and the raw data.
+
+Nothing of mpifed is imported: files are read by h5py, and all numbers come from definitions, see `jobs/constraints`.
+For runs of the objectives and terms of this package, without a regularizer.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+from certificate import Point, certificate
+
+from jobs.constraints.functions import OF_LOSS, OfLoss, convex, forward
+from jobs.constraints.rows import Floats, Model, Rows, read_rows, read_toml
+
+Columns = dict[str, "float | None"]
+NOBODY = 2**64 - 1  # -1 as a word: no client, and no round
+
+
+def certified(run: Path, own: Mapping[str, OfLoss] | None = None, convex_own: Collection[str] = ()) -> Columns:
+    """The columns of the history's last row that a certificate fills, and values with their margins.
+
+    Parameters
+    ----------
+    run : folder of a run that has ended
+    own : terms of one's own that are functions of the loss, by name
+    convex_own : those of them that are convex with a convex loss
+    """
+    job = read_job(run)
+    return recomputed(job, read_rows(Path(job["data"]["path"])), read_model(run / "model.h5"), own, convex_own)
+
+
+def recomputed(
+    job: dict[str, Any],
+    rows: Rows,
+    model: Model,
+    own: Mapping[str, OfLoss] | None = None,
+    convex_own: Collection[str] = (),
+) -> Columns:
+    """The same of a model in memory."""
+    first = first_iterate(job, rows.raw.shape[1], rows.outputs)
+    now, before = functions(job, rows, model, own), functions(job, rows, first, own)
+    at = Point(
+        value=np.array([f.value for f in now]),
+        gradient=np.array([f.gradient for f in now]),
+        limit=np.array([table["limit"] for table in job["constraint"]]),
+        root_mean_square=np.array([f.root_mean_square for f in now[1:]]),
+        first_value=np.array([f.value for f in before]),
+        first_slopes=np.array([np.linalg.norm(f.gradient) for f in before]),
+        length=float(np.linalg.norm(flat(model))),
+        curvature=curvatures(job, convex_own),
+        convex=convex(job, convex_own),
+    )
+    found: Columns = {"objective": now[0].value}
+    for m, function in enumerate(now[1:], 1):
+        found |= {f"constraint_{m}": function.value, f"margin_{m}": 1.96 * function.standard_error}
+    return found | certificate(at)
+
+
+def read_job(run: Path) -> dict[str, Any]:
+    """The job of a run folder, with all defaults written out."""
+    return read_toml(run / "job.toml")
+
+
+def read_model(path: Path) -> Model:
+    """The arrays of `model.h5`, in float64."""
+    with h5py.File(path, "r", locking=False) as file:
+        return {name: file[name][()].astype(np.float64) for name in file}
+
+
+# --- functions ---
+
+
+class Function(NamedTuple):
+    """F_m at a model."""
+
+    value: float
+    standard_error: float  # of the mean over its samples; 0 where it has none
+    root_mean_square: float  # of the term over its samples; 0 where it has none
+    gradient: Floats  # [d], the parameters by name
+
+
+def flat(model: Model) -> Floats:
+    """[d] all parameters, by name."""
+    return np.concatenate([model[name].ravel() for name in sorted(model)])
+
+
+def functions(
+    job: Mapping[str, Any],
+    rows: Rows,
+    model: Model,
+    own: Mapping[str, OfLoss] | None = None,
+) -> list[Function]:
+    """F_0, with the objective's penalties, and F_1 to F_M.
+
+    Parameters
+    ----------
+    job : of a run folder
+    rows : all training rows
+    model : the point
+    own : by their names, terms of one's own that are functions of the loss
+    """
+    tables, known = [job["minimize"], *job["constraint"]], OF_LOSS | dict(own or {})
+    d = len(flat(model))
+    sums = np.zeros((len(tables), 3))  # of counts, terms, squares
+    gradients = np.zeros((len(tables), d))
+    sampled = [m for m, table in enumerate(tables) if table["name"] != "norm"]
+    for X, y in rows.pieces() if sampled else ():
+        losses, backward = forward(job["model"]["name"], model, X, y)
+        for m in sampled:
+            counted = np.isin(y, tables[m]["classes"]) if tables[m].get("classes") is not None else np.ones(len(y))
+            phi, slope = known[tables[m]["name"]](tables[m])
+            terms = phi(losses)
+            sums[m] += counted.sum(), counted @ terms, counted @ terms**2
+            gradients[m] += flat(backward(counted * slope(losses)))
+    w, found = flat(model), []
+    for m in range(len(tables)):
+        if m not in sampled:
+            found.append(Function(float(w @ w), 0.0, 0.0, 2 * w))
+            continue
+        count, total, squares = sums[m]
+        mean, variance = total / count, max(squares / count - (total / count) ** 2, 0.0)
+        found.append(Function(float(mean), np.sqrt(variance / count), np.sqrt(squares / count), gradients[m] / count))
+    if 0 in sampled:
+        counted = np.concatenate([_penalized(job["model"], name, model[name]) for name in sorted(model)])
+        found[0] = _with_penalties(found[0], job["model"], w * counted)
+    return found
+
+
+def _penalized(objective: Mapping[str, Any], name: str, leaf: Floats) -> Floats:
+    """[k] 1 for parameters that the penalties count: all but intercepts, unless the job says that these are, too."""
+    return np.full(leaf.size, 1.0 if objective.get("penalize_bias") or not name.endswith("bias") else 0.0)
+
+
+def _with_penalties(function: Function, objective: Mapping[str, Any], w: Floats) -> Function:
+    """l2 * ||w||^2 + nonconvex_penalty * sum of w^2 / (1 + w^2) added; `w` is zero where no penalty counts it."""
+    penalty, concave = objective.get("l2", 0.0), objective.get("nonconvex_penalty", 0.0)
+    value = penalty * (w @ w) + concave * (w**2 / (1 + w**2)).sum()
+    gradient = 2 * penalty * w + concave * 2 * w / (1 + w**2) ** 2
+    return function._replace(value=function.value + float(value), gradient=function.gradient + gradient)
+
+
+def curvatures(job: Mapping[str, Any], own: Collection[str] = ()) -> Floats:
+    """[M + 1] mu_m, by which F_m is strongly convex whatever the data; 0 where it is not, or not known to be.
+
+    `own` are names of convex terms beside those of the package. An intercept without a penalty has no curvature.
+    """
+    found = [2.0 if table["name"] == "norm" else 0.0 for table in (job["minimize"], *job["constraint"])]
+    free = job["model"].get("bias") and not job["model"].get("penalize_bias")
+    if not found[0] and not free and convex({**job, "constraint": []}, own):
+        found[0] = 2 * job["model"].get("l2", 0.0)
+    return np.array(found)
+
+
+def first_iterate(job: dict[str, Any], features: int, outputs: int) -> Model:
+    """w0, a function of the job's seed: zeros, but for the two matrices of a network.
+
+    These are Glorot-uniform numbers of NumPy's Philox, whose key is the seed and the first 8 bytes of BLAKE2b of
+    "model", and whose counter says that they belong to no client and no round.
+    """
+    objective = job["model"]
+    if objective["name"] != "mlp":
+        one_score = objective["name"] in ("logistic", "least-squares", "hinge", "squared-hinge")
+        zeros: dict[str, Floats] = {"first": np.zeros((features, 1 if one_score else outputs))}
+        return zeros | ({"head.bias": np.zeros(zeros["first"].shape[1])} if objective.get("bias") else {})
+    word = int.from_bytes(hashlib.blake2b(b"model", digest_size=8).digest(), "little")
+    key, counter = (np.array(words, np.uint64) for words in ([job["seed"], word], [0, NOBODY, NOBODY, 0]))
+    rng, hidden = np.random.Generator(np.random.Philox(key=key, counter=counter)), objective["hidden"]
+    model: dict[str, Floats] = {}
+    for name, shape in (("first", (features, hidden)), ("head.second", (hidden, outputs))):
+        limit = np.sqrt(6 / sum(shape))
+        model[name] = rng.uniform(-limit, limit, shape).astype(job["compute"]["dtype"]).astype(np.float64)
+    if objective.get("bias"):
+        model |= {"head.hidden_bias": np.zeros(hidden), "head.output_bias": np.zeros(outputs)}
+    return model
+
+
+# --- beside the history ---------------------------------------------------------------------------------------------
+
+
+def last_row(run: Path) -> Columns:
+    """The history's last row; None for empty cells."""
+    with (run / "history.csv").open(encoding="utf-8", newline="") as file:
+        *_, last = csv.DictReader(file)
+    return {name: float(cell) if cell else None for name, cell in last.items()}
+
+
+def compared(ours: Columns, theirs: Columns, tolerance: float) -> list[tuple[str, float | None, float | None, bool]]:
+    """(column, here, in the history, whether they agree) of each number here.
+
+    Rounding errors are relative to what a number is a difference of: the parts of the residual to 1, of which 1e-3 is
+    demanded here, a gap and a margin to their values, `feasible_direction` to the length of the model.
+    """
+    scales = dict.fromkeys(("lower_bound", "duality_gap"), abs(ours["objective"] or 0.0))
+    scales |= dict.fromkeys(("kkt_residual", "stationarity", "feasibility", "complementarity"), 1e-3)
+    of_margins = {name.replace("constraint", "margin"): value for name, value in ours.items() if "constraint_" in name}
+    scales |= {name: abs(value or 0.0) for name, value in of_margins.items()}
+    found, steps = [], [_step(columns.get("feasible_direction")) for columns in (ours, theirs)]
+    for name, here in ours.items():
+        there = theirs.get(name, math.nan)
+        if name == "feasible_direction":
+            same = name in theirs and _agree(steps[0], steps[1], 1e-3, tolerance)
+        elif name == "duality_gap" and (here is None) != (there is None):
+            same = max(steps) <= 1e-3 * tolerance  # limits that are met, or not, by a rounding error
+        elif name == "lower_bound" and here == math.inf:
+            same = there is not None  # any number is a bound where nothing meets the limits
+        else:
+            same = _agree(here, there, scales.get(name, 0.0), tolerance)
+        found.append((name, here, there, same))
+    return found
+
+
+def _agree(ours: float | None, theirs: float | None, scale: float, tolerance: float) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    return bool(ours == theirs or abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs), scale))
+
+
+def _step(direction: float | None) -> float:
+    """The length of the shortest step that meets all limits, in those of the model."""
+    return 0.0 if direction is None else 1 / direction if direction else math.inf
