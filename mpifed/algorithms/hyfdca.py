@@ -88,7 +88,7 @@ class HyFDCA(HyFDCASettings):
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Two for whole rows, else three; one less if steps are not uploaded, two more if clients may be absent."""
+        """Two for whole rows, else three; two more if clients may be absent."""
         if self.partial_participation and not self.whole:
             return (
                 self._duals("return-duals", returning=True, silent=True),
@@ -97,9 +97,8 @@ class HyFDCA(HyFDCASettings):
                 self._duals(),
                 self._primal(stale="primal"),
             )
-        sent = () if self.senders == "none" else (self._duals(),)
         products = () if self.whole else (self._products(),)
-        return (*products, *sent, self._primal(stale="primal" if self.partial_participation else ""))
+        return (*products, self._duals(), self._primal(stale="primal" if self.partial_participation else ""))
 
     def _products(self, stale: str = "") -> ToClients:
         return ToClients(
@@ -117,7 +116,6 @@ class HyFDCA(HyFDCASettings):
         )  # fmt: skip
 
     def _primal(self, name: str = "primal", stale: str = "", returning: bool = False) -> ToServer:
-        first = self.whole and self.senders == "none"
         rows = power_of_two(float(self.problem.counts.max()))
         sums, values = (Field(shape, 2.0**-30, rows * 2**10, degree=2) for shape in ((), (len(PARTS),)))
         along: Along = ABSENT
@@ -126,10 +124,9 @@ class HyFDCA(HyFDCASettings):
         turned = sums if self.rule == "accelerated" else ABSENT
         loss = on_grid(self.problem, (), largest_loss(self.problem), degree=2) if self.model_is == "best" else ABSENT
         summed = on_grid(self.problem, (self.problem.features,), largest_pulled(self.problem), columns=0)
-        ask: Callable[[HyFDCAServer, Round], HyFDCABroadcast | tuple[()]] = self.ask if first else ask_nothing
         return ToServer(
-            name, PrimalUpload(summed, loss, along, turned), ask, self.answer_primal,
-            self.absorb_again if returning else self.absorb, told_by_columns=("w",) if first else (),
+            name, PrimalUpload(summed, loss, along, turned), ask_nothing, self.answer_primal,
+            self.absorb_again if returning else self.absorb,
             private=self.sealed, stale=stale, returning=returning,
         )  # fmt: skip
 
@@ -195,11 +192,9 @@ class HyFDCA(HyFDCASettings):
         return clients, ByRows(placed_by_rows(self.problem, self.local.scores(broadcast, block), block))
 
     def hear_products(self, clients: HyFDCAClients, total: ByRows, block: Block, now: Round) -> HyFDCAClients:
-        """Stores x.w of the client's samples; takes the local steps, too, where steps are not uploaded."""
+        """Stores x.w of the client's samples."""
         scores = told_rows(total.value, block)
         clients = self._with_losses(clients, scores, block)
-        if self.senders == "none":
-            return self.local.moved(clients, self.local.steps(clients, scores, block, now), block)
         return clients._replace(scores=padded(scores, clients.alpha.shape[1]))
 
     def answer_duals(
@@ -230,13 +225,9 @@ class HyFDCA(HyFDCASettings):
         return clients._replace(alpha=padded(alpha, clients.alpha.shape[1]))
 
     def answer_primal(
-        self, clients: HyFDCAClients, broadcast: HyFDCABroadcast | tuple[()], block: Block, now: Round
+        self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[HyFDCAClients, PrimalUpload]:
         """Algorithm 4: X'alpha in the client's columns; X'd with rule line-search."""
-        if isinstance(broadcast, HyFDCABroadcast):
-            clients, scores = self.local.begun(clients, broadcast), self.local.scores(broadcast, block)
-            clients = self._with_losses(clients, scores, block)
-            clients = self.local.moved(clients, self.local.steps(clients, scores, block, now), block)
         moved = clients.other if self.rule == "line-search" else clients.alpha
         pairs = zip(block.shards, unpadded(moved, block), strict=True)
         sums = placed_by_columns(self.problem, [pulled(shard, values, block.dtype) for shard, values in pairs], block)

@@ -41,8 +41,6 @@ class HyFDCASettings(Grid):
     draws: Literal["rows", "client"] = "rows"
     """rows: the samples of a round are drawn once, the same for all who hold them; client: each client draws its own,
     as in the paper."""
-    senders: Literal["all", "none"] = "all"
-    """all: every holder of a sample sends its step; none: no holder does, as all of them compute the same."""
     primal: Literal["clear", "sealed"] = "sealed"
     """X'alpha travels sealed, as `[aggregation] security` says, or in the clear, as in the paper."""
     returns: Literal["best", "mean", "last"] | None = None
@@ -125,8 +123,3 @@ class HyFDCASettings(Grid):
             )
         if self.draws == "client" and self.local.count(1.0) is None:
             yield f'[algorithm] draws = "client": rule "{self.rule}" draws nothing; leave it out, or give inner'
-        if self.senders == "none" and (self.partial_participation or self.draws == "client"):
-            yield (
-                '[algorithm] senders = "none": holders of a sample know the same steps only if all clients take part, '
-                'and draws = "rows"; take senders = "all"'
-            )

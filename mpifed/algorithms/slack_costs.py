@@ -38,14 +38,12 @@ class SlackCosts(NamedTuple):
     inverse: Array  # [M] mean of 1 / T
     ratio: Array  # [M] mean of nu / T
     capped: Array  # [M] share of the rounds in which the multiplier was at its cap, which is the largest cost if "auto"
-    slack: Array  # [M] mean of s
-    fresh: Array  # [M] mean of s over a quarter as many rounds
     short: Array  # [M] share of the rounds in which the multiplier was at its cost: the limit was out of reach
 
 
 def start_costs(constraints: int) -> SlackCosts:
     zeros = np.zeros(constraints)
-    return SlackCosts(*[zeros] * 7)
+    return SlackCosts(*[zeros] * 5)
 
 
 def recent(t: int) -> float:
@@ -76,20 +74,16 @@ def next_costs(costs: SlackCosts, curvatures: Floats) -> Floats:
     return bounded(ROOM * typical(costs), curvatures) if len(costs.ratio) else costs.ratio
 
 
-def after_round(
-    costs: SlackCosts, t: int, cost: Floats, cap: Floats, multipliers: Floats, total: float, slack: Floats
-) -> SlackCosts:
-    """The means updated by round t: its costs [M] and caps [M], and the convex problem's multipliers, T and slack."""
+def after_round(costs: SlackCosts, t: int, cost: Floats, cap: Floats, multipliers: Floats, total: float) -> SlackCosts:
+    """The means updated by round t: its costs [M] and caps [M], and the convex problem's multipliers and T."""
     if not len(cost):
         return costs
-    weight, fast = recent(t), min(1.0, 4 * recent(t))
+    weight = recent(t)
     quick = np.where(costs.short >= ALWAYS, max(weight, QUICK), weight)
     return SlackCosts(
         cost=cost,
         inverse=(1 - quick) * costs.inverse + quick / total,
         ratio=(1 - quick) * costs.ratio + quick * multipliers / total,
         capped=(1 - weight) * costs.capped + weight * (multipliers >= AT_CAP * cap),
-        slack=(1 - weight) * costs.slack + weight * slack,
-        fresh=(1 - fast) * costs.fresh + fast * slack,
         short=(1 - weight) * costs.short + weight * (multipliers >= AT_CAP * cost),
     )

@@ -15,15 +15,15 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from annotated_types import Ge, MinLen
 
+from mpifed.algorithms.certificate import known
 from mpifed.algorithms.functions import Function, Statistics, counts_some, objective_term, sampled
 from mpifed.algorithms.margins import Margins, start_margins, steer
 from mpifed.algorithms.slack_costs import SlackCosts, after_round, largest, next_costs, start_costs
-from mpifed.algorithms.ssca_remarks import against_noise, courses_of, remark
 from mpifed.algorithms.ssca_subproblem import quadratics, solve
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.record import ABSENT, Array, map_leaves, on_host
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.ranges import Count, Repeats, Size
+from mpifed.maths.ranges import Count, Size
 from mpifed.maths.schedules import StepSize, unmet
 from mpifed.maths.surrogate import (
     Floats,
@@ -53,6 +53,7 @@ class SSCAServer(NamedTuple):
     margins: Margins  # ABSENT where they are "off"
 
 
+OFTEN = 0.25  # the share of recent rounds at the cap from which on there is a remark
 # convergence is proven for them
 _RHO, _GAMMA = StepSize(0.9, 0.51), StepSize(0.9, 0.56)
 
@@ -96,12 +97,8 @@ class SSCABase(Algorithm):
     arithmetic."""
     margins: Literal["off", "auto"] = "off"
     """auto: aim below the limits, so that the noise of minibatches does not exceed them; off: aim at them."""
-    local_steps: Repeats = 1
-    """Steps on the surrogate that each client takes in a round, on data split by rows."""
     label_holder: Annotated[int, Ge(0)] | None = None
     """The client who holds the labels, on data split by columns; every client holds them where absent."""
-    head_client: Annotated[int, Ge(0)] | None = None
-    """The client who sends the gradient of what belongs to no column, as intercepts; on data split by columns."""
 
     # takes `minimize` and constraints
     constrained = True
@@ -202,24 +199,19 @@ class SSCABase(Algorithm):
         if self.recursive:
             estimate = _renewed(server.estimate, sums, weight, carried)
             surrogate, sums, weight = start_again(surrogate), estimate, 1.0
-        gradient, level = self.with_server_parts(at, sums, weight)
-        surrogate = self.tracked(surrogate, 1.0 if self.recursive else rho, gradient, level, at, weight)
+        gradient, level = self._with_server_parts(at, sums, weight)
+        penalties = [function.penalty for function in self.functions]
+        parts = self.problem.objective.penalized(at) if any(penalties) else None
+        newest = 1.0 if self.recursive else rho
+        surrogate = track(surrogate, newest, gradient, level, at, self.tau, penalties, weight, parts)
         margins = server.margins
         if margins:
             margins = steer(margins, t, self._excess(on_host(level) / weight), rho, carried)
-        return self.after(server._replace(estimate=estimate, margins=margins), None, surrogate)
+        return self._after(server._replace(estimate=estimate, margins=margins), surrogate)
 
     def with_shares(self, server: SSCAServer, shares: Array) -> SSCAServer:
         """The state after the set-up, in which the clients have counted."""
         return server._replace(shares=shares)
-
-    def tracked(
-        self, surrogate: Surrogate, rho: float, gradient: Parameters, level: Array, at: Parameters, weight: float = 1.0
-    ) -> Surrogate:
-        """The surrogates after a round, with the penalties of the functions that have one."""
-        penalties = [function.penalty for function in self.functions]
-        parts = self.problem.objective.penalized(at) if any(penalties) else None
-        return track(surrogate, rho, gradient, level, at, self.tau, penalties, weight, parts)
 
     def _excess(self, level: Array) -> Floats:
         """[M] F - aim from the values [K] of the functions that are means over samples; 0 for other constraints."""
@@ -228,14 +220,13 @@ class SSCABase(Algorithm):
         excess[needs] = level[len(level) - int(needs.sum()) :]
         return excess
 
-    def after(self, server: SSCAServer, model: Parameters | None, surrogate: Surrogate) -> SSCAServer:
-        """The state after round t, from its surrogates; and from the model, unless that follows from them."""
+    def _after(self, server: SSCAServer, surrogate: Surrogate) -> SSCAServer:
+        """The state after round t, from its surrogates."""
         t = int(server.steps) + 1
-        form = self.quadratics(surrogate)
-        cost = self.cost(server, form.curvatures)
+        form = self._quadratics(surrogate)
+        cost = self._cost(server, form.curvatures)
         solution = solve(surrogate, form, cost, server.margins.margin if server.margins else 0.0)
-        if model is None:
-            model = move(surrogate, solution.factors, self.gamma.at(t), server.model)
+        model = move(surrogate, solution.factors, self.gamma.at(t), server.model)
         nu, slack = solution.multipliers, solution.slack
         cap = cost if self.costs else largest(form.curvatures)
         new = server._replace(
@@ -245,21 +236,21 @@ class SSCABase(Algorithm):
             steps=np.int64(t),
             multipliers=nu,
             slack=slack,
-            slack_costs=after_round(server.slack_costs, t, cost, cap, nu, solution.total, slack),
+            slack_costs=after_round(server.slack_costs, t, cost, cap, nu, solution.total),
         )
         return self._next_stage(new)
 
-    def quadratics(self, surrogate: Surrogate) -> Forms:
+    def _quadratics(self, surrogate: Surrogate) -> Forms:
         """The quadratic forms of the convex problem after a round."""
         return quadratics(self.problem, surrogate, self.tau, self.start)
 
-    def cost(self, server: SSCAServer, curvatures: Floats) -> Floats:
+    def _cost(self, server: SSCAServer, curvatures: Floats) -> Floats:
         """[M] c of the convex problem of surrogates with these curvatures."""
         if self.costs:
             return np.full(len(curvatures) - 1, self.costs[int(server.stage)])
         return next_costs(server.slack_costs, curvatures)
 
-    def with_server_parts(self, model: Parameters, sums: Statistics, weight: float) -> Statistics:
+    def _with_server_parts(self, model: Parameters, sums: Statistics, weight: float) -> Statistics:
         """`weight` times the means, plus the parts of the functions that need no samples."""
         for k, function in enumerate(self.functions):
             part = function.term.server(model)
@@ -305,23 +296,26 @@ class SSCABase(Algorithm):
         return columns | {"slack": float(np.linalg.norm(server.slack))}
 
     def remarks(self, server: SSCAServer, measured: Mapping[str, float | None]) -> list[str]:
-        """Unmet limits and multipliers at their caps, with the likely cause: at most one remark for a constraint.
+        """By how much limits are not met, and how often multipliers were at their caps; one for a constraint.
 
         Parameters
         ----------
         measured : columns of the history, of the last model
         """
-        if not self.problem.constraints or not server.steps:
+        if not server.steps:
             return []
-        costs = server.slack_costs
-        curvatures = self.quadratics(server.surrogate).curvatures
-        caps = costs.cost if self.costs else largest(curvatures)
+        capped, remarks = server.slack_costs.capped, []
         if int(server.stage) < len(self.costs) - 1:  # the next cost is due, if there are rounds for it
-            costs = costs._replace(capped=np.zeros_like(caps), short=np.ones_like(caps))
-        limits = [constraint.limit for constraint in self.problem.constraints]
-        remedies = against_noise(self.margins, self.recursive)
-        courses = courses_of(limits, costs, caps, curvatures, bool(self.costs), int(server.steps))
-        return [text for course in courses if (text := remark(course, measured, remedies))]
+            capped = np.zeros_like(capped)
+        for m, (constraint, share) in enumerate(zip(self.problem.constraints, capped.tolist(), strict=True), 1):
+            value = known(measured, f"constraint_{m}")
+            above = 0.0 if value is None else max(value - constraint.limit, 0.0)
+            if above or share >= OFTEN:
+                remarks.append(
+                    f"constraint {m}: {above:.3g} above its limit {constraint.limit:g}; its multiplier was at its cap "
+                    f"in {share:.0%} of recent rounds"
+                )
+        return remarks
 
 
 def _renewed(old: Statistics, sums: Statistics, weight: float, keep: float) -> Statistics:

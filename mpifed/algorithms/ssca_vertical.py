@@ -18,8 +18,8 @@ from mpifed.core.round import Round
 class SSCAVertical(SSCABase, Columns):
     """Algorithms 3 and 4: the server draws `batch_size` rows; clients sum scores and upload gradients of their columns.
 
-    All clients have the labels, or `label_holder` alone has them. `head_client` (the holder, or client 0) sends the
-    head's gradient and the constraints' values: in the paper that is the fastest client, or any.
+    All clients have the labels, or `label_holder` alone has them. The holder, or client 0, sends the head's gradient
+    and the constraints' values: in the paper that is the fastest client, or any.
     """
 
     @property
@@ -38,10 +38,7 @@ class SSCAVertical(SSCABase, Columns):
 
     def check(self) -> list[str]:
         """Split and batch size must fit the data."""
-        wrong = super().check() + check_columns(self.problem, self.batch_size, self.label_holder, self.head_client)
-        if self.local_steps > 1:
-            wrong.append(f"[algorithm] local_steps = {self.local_steps}: is for data split by rows; leave it out")
-        return wrong
+        return super().check() + check_columns(self.problem, self.batch_size, self.label_holder)
 
     def start_server(self, now: Round) -> SSCAServer:
         """Step 1: any w_1, and empty surrogates."""

@@ -16,20 +16,19 @@ from mpifed.core.round import Round
 
 
 class Columns(Algorithm):
-    """The base of algorithms for data split by columns; its subclasses have the fields `label_holder`, `head_client`.
+    """The base of algorithms for data split by columns; its subclasses have the field `label_holder`.
 
     All clients must participate: if any is absent, scores are incomplete.
     """
 
     label_holder: int | None  # the client who alone has the labels; None: all have
-    head_client: int | None  # who computes what belongs to no columns, as intercepts; None: the label holder, or 0
 
     needs_everybody = True
 
     @property
     def sender(self) -> int:
-        """The client who sends what belongs to no columns."""
-        return self.head_client or self.label_holder or 0
+        """The client who sends what belongs to no columns, as intercepts: the label holder, or 0."""
+        return self.label_holder or 0
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -47,7 +46,7 @@ def draw_rows(problem: Problem, now: Round, batch: int) -> Array:
     return rows
 
 
-def check_columns(problem: Problem, batch: int, holder: int | None, head_client: int | None) -> list[str]:
+def check_columns(problem: Problem, batch: int, holder: int | None) -> list[str]:
     """Errors of data and settings for vertical algorithms, one message each."""
     wrong: list[str] = []
     if problem.split != "columns":
@@ -57,12 +56,6 @@ def check_columns(problem: Problem, batch: int, holder: int | None, head_client:
         )
     if batch > problem.samples:
         wrong.append(f"[algorithm] batch_size = {batch}: there are {problem.samples} samples; lower batch_size")
-    for key, client in (("label_holder", holder), ("head_client", head_client)):
-        if client is not None and not 0 <= client < problem.clients:
-            wrong.append(f"[algorithm] {key} = {client}: clients are numbered 0 to {problem.clients - 1}")
-    if holder is not None and head_client not in (None, holder):
-        wrong.append(
-            f"[algorithm] head_client = {head_client}: without labels it cannot know the head's gradient; leave it "
-            f"out, or give it label_holder = {holder}"
-        )
+    if holder is not None and not 0 <= holder < problem.clients:
+        wrong.append(f"[algorithm] label_holder = {holder}: clients are numbered 0 to {problem.clients - 1}")
     return wrong

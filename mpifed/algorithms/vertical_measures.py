@@ -34,7 +34,7 @@ class EvaluationServer(NamedTuple):
     evaluation: Evaluation
 
 
-def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: int) -> tuple[Measure, ...]:
+def measures_of_columns(algorithm: Algorithm, holder: int | None, sender: int) -> tuple[Measure, ...]:
     """Losses and constraints, and the certificate; over all rows, in chunks of `CHUNK`."""
     problem = algorithm.problem
     chosen = measured_rows(problem)
@@ -60,9 +60,7 @@ def measures_of_columns(algorithm: Algorithm, holder: int | None, head_client: i
         columns: tuple[str, ...] = (),
         first: Callable[[Record, EvaluationServer], FirstNumbers] | None = None,
     ) -> Measure:
-        rows_pass = Pass(
-            problem, size, holder, head_client, 1, "certificate-" if gradients else "all-", True, gradients
-        )
+        rows_pass = Pass(problem, size, holder, sender, 1, "certificate-" if gradients else "all-", True, gradients)
         exchanges, nothing = rows_pass.exchanges(ask, absorb), Evaluation(ABSENT, ABSENT)
         return Measure(
             exchanges, lambda server: EvaluationServer(algorithm.model(server), np.int64(0), nothing),

@@ -100,7 +100,7 @@ class PassClients(NamedTuple):
 class Pass:
     """The exchanges of one pass over `size` rows.
 
-    `holder` is the client who alone has the labels, or None; `head_client` who sends what belongs to no columns.
+    `holder` is the client who alone has the labels, or None; `sender` who sends what belongs to no columns.
     `points` is V, 2 where gradients are variance-reduced. With `measures`, sums over the rows are what is wanted:
     losses, and with `gradients` their derivatives too.
     """
@@ -108,7 +108,7 @@ class Pass:
     problem: Problem
     size: int
     holder: int | None
-    head_client: int
+    sender: int
     points: int = 1
     name: str = ""
     measures: bool = False
@@ -146,7 +146,7 @@ class Pass:
     def _fields(self, template: Parameters) -> PassUpload:
         """The fields of `PassUpload`: each number comes from a single client."""
         scale, bound = (2.0**-30, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
-        functions, sender = len(sampled(self.problem)), self.head_client
+        functions, sender = len(sampled(self.problem)), self.sender
         gradient: Parameters = ABSENT
         if self.gradients:
             head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)

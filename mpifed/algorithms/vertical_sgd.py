@@ -35,7 +35,7 @@ class VerticalSGDServer(NamedTuple):
 class VerticalSGD(Columns):
     """Every round the server draws `batch_size` rows, receives their gradient by columns, and takes a step.
 
-    `label_holder` and `head_client` as in `SSCAVertical`.
+    `label_holder` as in `SSCAVertical`.
     """
 
     batch_size: Count
@@ -43,8 +43,6 @@ class VerticalSGD(Columns):
     server_optimizer: SGD
     label_holder: Annotated[int, Ge(0)] | None = None
     """The client who holds the labels; every client holds them where absent."""
-    head_client: Annotated[int, Ge(0)] | None = None
-    """The client who sends the gradient of what belongs to no column, as intercepts."""
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -53,7 +51,7 @@ class VerticalSGD(Columns):
 
     def check(self) -> list[str]:
         """Split, batch size and optimizer must fit the data."""
-        wrong = check_columns(self.problem, self.batch_size, self.label_holder, self.head_client)
+        wrong = check_columns(self.problem, self.batch_size, self.label_holder)
         return wrong + self.server_optimizer.wrong("server_optimizer")
 
     def start_server(self, now: Round) -> VerticalSGDServer:

@@ -133,16 +133,6 @@ def move(surrogate: Surrogate, factors: Sequence[float], gamma: float, at: Param
     return map_leaves(moved, at, surrogate.linear)
 
 
-def slope_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Parameters:
-    """Leaves [K, ...]: the gradients of the surrogates at `at`, which estimate those of the functions."""
-    return map_leaves(lambda linear, w: linear + w * w.dtype.type(2 * curvature), surrogate.linear, at)
-
-
-def level_at(surrogate: Surrogate, curvature: float, at: Parameters) -> Floats:
-    """[K] the values of the surrogates at `at`."""
-    return surrogate.constant + _products(surrogate.linear, at) + curvature * _square(at)
-
-
 def _products(record: Record, w: Record) -> Floats:
     """[K] inner products of the functions' leaves [K, ...] with those of w, in float64."""
     leaves, of_w = bare_leaves(record), bare_leaves(w)

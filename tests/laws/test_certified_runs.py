@@ -96,7 +96,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 BINDING = ("norm", "groups", "softmax", "convex by class", "twice the same")
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "horizontal": HORIZONTAL,
-    "local steps": HORIZONTAL | {"local_steps": 2, "start": "paper"},
+    "horizontal, paper": HORIZONTAL | {"start": "paper"},
     "vertical": VERTICAL,
     "label holder": VERTICAL | {"label_holder": 2, "start": "paper"},
     "recursive": VERTICAL | {"variance_reduction": "recursive"},

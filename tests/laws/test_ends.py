@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,35 @@ def test_certificates_stand_in_their_rows(
     assert np.isfinite([history[column] for column in always]).all()
     if tables:
         assert summary(tmp_path / "run")["constraint_values"] == [history["constraint_1"][-1]]
+
+
+SOUND = {"rho": [0.9, 0.6], "gamma": [0.9, 0.8]}  # all conditions of the theorems hold
+
+
+@pytest.mark.parametrize("split", ["rows", "columns"])
+def test_a_slack_cost_below_the_multiplier_is_remarked(
+    split: str, classes: Path, by_columns: Path, tmp_path: Path
+) -> None:
+    folder = by_columns if split == "columns" else classes
+
+    def remarks(cost: Any, limit: float, **hyper: Any) -> list[str]:
+        out = tmp_path / f"run-{cost}-{limit}"
+        job = table(
+            folder, {"name": "ssca", "batch_size": 60, **SOUND, "slack_cost": cost, **hyper}, rounds=8,
+            minimize={"name": "norm"}, model={"name": "softmax", "bias": False},
+            constraint=[{"name": "loss", "limit": 5.0}, {"name": "loss", "limit": limit}],
+        )  # fmt: skip
+        ended_with(job, out)
+        found: list[str] = read_json(out / "run.json")["warnings"]
+        return found
+
+    (remark,) = remarks(1e-3, 1.0)
+    assert re.fullmatch(
+        r"constraint 2: 0\.09\d+ above its limit 1; its multiplier was at its cap in 100% of recent rounds", remark
+    )
+    assert remarks(1e-3, 3.0) == []  # nothing binds
+    assert len(remarks([1e-3, 2e-3], 1.0, stage_rounds=1)) == 1  # the largest of a sequence
+    assert "in 0% of recent rounds" in remarks([1e-3, 1e4], 1.0, stage_rounds=1)[0]
 
 
 # --- the duality gap ---------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def some(names: list[str], ways: list[str], channels: list[str]) -> list[One]:
 # all ways; the long tests have every case in both channels, and one of every algorithm in all ways.
 ONCE = ["rows, sparse, leaving", "columns, sparse", "halves", "cells"]
 OTHERS = ["rows", "rows, sparse", "rows, leaving", "columns", "columns, shares", "cells, some"]
-LESS = ["ssca-horizontal-6", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
+LESS = ["ssca-horizontal-4", "scaffold-1", "vertical-sgd-1"]  # several exchanges, states, sums that clients hear
 PARTS = ["hyfem-0"]  # of cells
 PROTECTED = ["masked", "encrypted"]
 REST = [name for name in NAMES if name not in FEW]

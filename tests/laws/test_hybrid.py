@@ -188,14 +188,6 @@ def beyond(server: Any) -> Any:
     return server.w + server.momentum.beta * (server.w - server.momentum.before)
 
 
-def test_with_senders_none_the_best_is_the_same(shared_path: Path) -> None:
-    for split in ("2x3", "rows"):
-        folder = few_digits(shared_path, split)
-        one, other = (course(folder, {"returns": "best", "senders": who}, measured=0)[-1] for who in ("all", "none"))
-        np.testing.assert_allclose(one.model, other.model, rtol=0, atol=1e-9)
-        assert float(one.server.least) == pytest.approx(float(other.server.least), abs=1e-9)
-
-
 def test_who_is_absent_leaves_no_best(shared_path: Path) -> None:
     """The mean is taken then, and the best where all take part."""
     folder, some = few_digits(shared_path, "2x3"), {"participation": {"clients_per_round": 2}}

@@ -301,7 +301,7 @@ def test_distributed_noise_is_enough_when_as_many_leave_as_may(level: str, left:
     weight = one.problem.weights[who] if level == "sample" else np.ones(len(who))
     noise = (weight[:, None] * answers(one, block.only(who), now)[1]).sum(axis=0)
     # of one client's upload: Z times what it can move, which the heaviest one does most
-    needed = 1.3 * 2 * 0.7 * (0.2 / 5 * HEAVY if level == "sample" else 1)
+    needed = 1.3 * 0.7 * (2 * 0.2 / 5 * HEAVY if level == "sample" else 1)
     assert noise.std() == pytest.approx(needed * np.sqrt((clients - left) / (clients - most)), rel=0.08)
     if left == most:
         assert noise.std() == pytest.approx(needed, rel=0.08)  # and never less

@@ -122,26 +122,6 @@ def test_rows_with_variance_reduction(digits: Path, tmp_path: Path) -> None:
     check(job(digits, algorithm), tmp_path / "run", sent, 8, 4)
 
 
-def test_rows_with_local_steps(digits: Path, tmp_path: Path) -> None:
-    """A round's bytes do not depend on how many."""
-    d = 64 * J + HEAD
-    for constraints in ([], [OVERALL]):
-        K = 1 + len(constraints)
-        plain = horizontal(digits, K, bool(constraints))
-        sent = plain._replace(
-            up=plain.up + d,  # the change of the model
-            model=plain.model + K * d,  # the surrogates' linear parts
-            other=plain.other + K + 2 + len(constraints),  # their constants and weight; step, and one cost each
-        )
-        found = []
-        for steps in (2, 5):
-            algorithm = {"name": "ssca", **SIZES, "local_steps": steps, "slack_cost": 10.0}
-            out = tmp_path / f"{steps}-{K}"
-            check(job(digits, algorithm, constraint=constraints), out, sent, 8, 4)
-            found.append(read_history(out)["up_bytes"].tolist())
-        assert found[0] == found[1]
-
-
 # --- columns -----------------------------------------------------------------------------------------------------
 
 
@@ -177,13 +157,12 @@ def widths_of(folder: Path) -> Any:
 
 VERTICAL: dict[str, tuple[dict[str, Any], dict[str, Any], Vertical]] = {
     "plain": ({}, {}, Vertical()),
-    "head client": ({"head_client": 2}, {}, Vertical(sender=2)),
     "label holder": ({"label_holder": 3}, {}, Vertical(holder=3, sender=3)),
     "norm": ({}, {"minimize": {"name": "norm"}, "constraint": [OVERALL]}, Vertical(1, True)),
     "constraints": (
-        {"head_client": 1},
+        {"label_holder": 1},
         {"constraint": [CLASSES, BALL, OVERALL]},
-        Vertical(3, True, True, sender=1),
+        Vertical(3, True, True, holder=1, sender=1),
     ),
     "recursive": ({"variance_reduction": "recursive"}, {}, Vertical(points=2)),
     "everything": (

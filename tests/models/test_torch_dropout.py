@@ -210,7 +210,6 @@ METHODS = [
     {"name": "scaffold", "batch_size": 8, "local_steps": 2} | RATE,
     {"name": "fedpdm", "rho": 1.0, "batch_size": 8, "local_steps": 2} | RATE,
     {"name": "ssca", "batch_size": 8, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2},
-    {"name": "ssca", "batch_size": 8, "rho": [0.9, 0.3], "gamma": [0.5, 0.35], "tau": 1.0, "local_steps": 2},
     {"name": "ssca", "batch_size": 8, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2,
      "variance_reduction": "recursive"},
 ]  # fmt: skip

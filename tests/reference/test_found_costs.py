@@ -26,7 +26,6 @@ from paper import (
 )
 from scipy.optimize import minimize
 
-from mpifed.core.errors import UsageError
 from mpifed.testing import Job
 
 ROUNDS = 30
@@ -132,13 +131,3 @@ def test_costs_end_a_little_above_the_multipliers(classes: Path, tmp_path: Path,
 
 
 # --- limits that contradict each other, and what is refused ----------------------------------------------------------
-
-
-def test_local_steps_send_no_values_for_margins(classes: Path) -> None:
-    from mpifed.run.setup import prepare
-    from mpifed.testing import Alone
-
-    rule = {**RULE, "name": "ssca", "local_steps": 2, "margins": "auto"}
-    task = job(classes, rule, {"name": "softmax", "bias": False}, 2, constraint=[{"name": "norm", "limit": 1.0}])
-    with pytest.raises(UsageError, match=r'margins = "auto" needs .* set local_steps = 1'):
-        prepare(task, Alone())

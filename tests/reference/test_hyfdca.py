@@ -180,17 +180,6 @@ def exchanges(job: Job) -> Any:
     return prepare(job, Alone()).algorithm.exchanges
 
 
-@pytest.mark.parametrize("rule", ["paper", "damped", "theory", "line-search", "accelerated"])
-def test_nobody_needs_to_send_steps(shared_path: Path, rule: str) -> None:
-    folder = overlapping(shared_path)
-    inner = {"inner": 9} if rule == "paper" else {}
-    sent, unsent = (
-        rounds_of(job_of(folder, rule=rule, senders=senders, rounds=5, **inner), measured=0)[-1].w
-        for senders in ("all", "none")
-    )
-    np.testing.assert_allclose(unsent, sent, rtol=0, atol=1e-10)
-
-
 @pytest.mark.parametrize("loss", ["hinge", "squared-hinge", "logistic"])
 def test_line_search(shared_path: Path, loss: str) -> None:
     """The direction of `paper` with all samples, and the best part of it, by a search that knows all samples."""

@@ -31,7 +31,7 @@ RULE: dict[str, Any] = {"batch_size": 16, "rho": [0.8, 0.3], "gamma": [0.7, 0.35
 VERTICAL, HORIZONTAL = {"name": "ssca", **RULE}, {"name": "ssca", **RULE}
 NETWORK = {"name": "mlp", "bias": False, "hidden": HIDDEN, "l2": 2e-3}
 BIAS: dict[bool, dict[str, bool]] = {False: {}, True: {"bias": True}}
-HOLDERS: list[dict[str, int]] = [{}, {"label_holder": 3}, {"label_holder": 0, "head_client": 0}, {"head_client": 2}]
+HOLDERS: list[dict[str, int]] = [{}, {"label_holder": 3}, {"label_holder": 0}]
 
 
 def norm_under(limit: float) -> dict[str, Any]:

@@ -26,7 +26,7 @@ NETWORK = {"name": "mlp", "bias": False, "hidden": 4, "l2": PENALTY}
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("holder", [{}, {"label_holder": 3}, {"head_client": 4}], ids=str)
+@pytest.mark.parametrize("holder", [{}, {"label_holder": 3}], ids=str)
 def test_vertical_sgd(shared_path: Path, tmp_path: Path, bias: bool, holder: dict[str, int]) -> None:
     """w - step (mean gradient of the rows drawn + 2 l2 w), the latter of the weights alone."""
     folder = all_digits(shared_path, "columns", 5)

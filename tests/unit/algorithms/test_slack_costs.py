@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpifed.algorithms.slack_costs import MOST, ROOM, after_round, largest, next_costs, recent, start_costs, typical
-from mpifed.maths.dual import levels, multipliers
+from mpifed.maths.dual import multipliers
 
 
 def test_means_are_plain_at_first_then_of_20_rounds_then_of_a_tenth() -> None:
@@ -22,8 +22,7 @@ def course(scale: np.ndarray, rounds: int = 60) -> tuple[np.ndarray, np.ndarray]
         cost = next_costs(costs, curvatures)
         nu = multipliers(constants, f @ f.T, curvatures, cost)
         total = curvatures[0] + nu @ curvatures[1:]
-        slack = np.maximum(levels(nu, constants, f @ f.T, curvatures), 0)
-        costs = after_round(costs, t, cost, largest(curvatures), nu, total, slack)
+        costs = after_round(costs, t, cost, largest(curvatures), nu, total)
         found.append(cost)
         points.append(-(f[0] + nu @ f[1:]) / (2 * total))
     return np.array(found), np.array(points)
@@ -47,7 +46,7 @@ def test_the_typical_multiplier_is_the_one_at_which_moves_cancel() -> None:
         nu = 100.0 if moved > 0 else rng.uniform(0, 3)  # whatever brings it back
         total = 1 + 0.5 * nu
         moved += (3 - nu) / total
-        costs = after_round(costs, t, np.ones(1), np.ones(1), np.array([nu]), total, np.zeros(1))
+        costs = after_round(costs, t, np.ones(1), np.ones(1), np.array([nu]), total)
     assert typical(costs)[0] == pytest.approx(3, rel=0.02)
     assert next_costs(costs, np.array([1.0, 0.5]))[0] == ROOM * typical(costs)[0]
 
@@ -59,12 +58,12 @@ def test_it_grows_at_the_cap_to_its_bound_and_falls_at_once() -> None:
         cost = next_costs(costs, curvatures)
         found.append(float(cost[0]))
         total = float(curvatures[0] + cost[0] * curvatures[1])
-        costs = after_round(costs, t, cost, largest(curvatures), cost, total, np.ones(1))
+        costs = after_round(costs, t, cost, largest(curvatures), cost, total)
     assert found[0] == 4  # tau_0 / tau_1
     assert (np.diff(found) >= 0).all()
     assert found[100] > 1000 * found[0]
     assert found[-1] == MOST * 4 == largest(curvatures)[0]
     assert costs.capped[0] > 0.99
     for t in range(30_001, 30_301):
-        costs = after_round(costs, t, cost, largest(curvatures), np.array([10.0]), 7.0, np.zeros(1))
+        costs = after_round(costs, t, cost, largest(curvatures), np.array([10.0]), 7.0)
     assert next_costs(costs, curvatures)[0] < 250  # 1.5 * 10 in the end; a plain mean would be at 3.6e6

@@ -325,9 +325,7 @@ def test_a_plain_job_minimizes_the_loss() -> None:
         ({"algorithm": SSCA | {"stage_rounds": 0}}, "[algorithm] stage_rounds = 0"),
         ({"algorithm": SSCA | {"start": "papr"}}, '[algorithm] start = "papr"'),
         ({"algorithm": SSCA | {"variance_reduction": "svrg"}}, '[algorithm] variance_reduction = "svrg"'),
-        ({"algorithm": SSCA | {"local_steps": 0}}, "[algorithm] local_steps = 0"),
         ({"algorithm": VERTICAL | {"label_holder": -1}}, "[algorithm] label_holder = -1"),
-        ({"algorithm": VERTICAL | {"head_client": -1}}, "[algorithm] head_client = -1"),
         ({"algorithm": VERTICAL | {"tau": 0.0}}, "[algorithm] tau = 0.0"),
     ],
 )
@@ -383,11 +381,6 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
             "[algorithm] slack_cost = [1.0, 1.0]: a penalty sequence must grow",
         ),
         (
-            {"algorithm": SSCA | {"local_steps": 2, "variance_reduction": "recursive"}},
-            {},
-            '[algorithm] variance_reduction = "recursive" has no surrogates to share, which local_steps > 1 needs',
-        ),
-        (
             {"algorithm": VERTICAL, "participation": {"clients_per_round": 2}},
             COLUMNS,
             '[participation] clients_per_round = 2: "ssca" needs all 3 clients in every round',
@@ -397,25 +390,12 @@ COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
             COLUMNS,
             "[algorithm] label_holder = 3: clients are numbered 0 to 2",
         ),
-        ({"algorithm": VERTICAL | {"head_client": 7}}, COLUMNS, "[algorithm] head_client = 7: clients are numbered 0"),
-        (
-            {"algorithm": VERTICAL | {"label_holder": 1, "head_client": 2}},
-            COLUMNS,
-            "[algorithm] head_client = 2: without labels it cannot know the head's gradient; leave it out",
-        ),
-        (
-            {"algorithm": VERTICAL | {"label_holder": 1, "head_client": 0}},
-            COLUMNS,
-            "[algorithm] head_client = 0: without labels it cannot know the head's gradient; leave it out",
-        ),
         (
             {"algorithm": VERTICAL | {"batch_size": 61}},
             COLUMNS,
             "[algorithm] batch_size = 61: there are 60 samples; lower batch_size",
         ),
         ({"algorithm": SSCA | {"label_holder": 0}}, {}, "[algorithm] label_holder = 0: is for data split by columns"),
-        ({"algorithm": SSCA | {"head_client": 1}}, {}, "[algorithm] head_client = 1: is for data split by columns"),
-        ({"algorithm": SSCA | {"local_steps": 2}}, COLUMNS, "[algorithm] local_steps = 2: is for data split by rows"),
         (
             {"algorithm": SSCA},
             {"split": "grid"},
