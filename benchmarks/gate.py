@@ -58,7 +58,7 @@ CASES = {
     "cells": Gated("hyfdca.toml", "cells", 20, 10),
     "private": Gated(
         "fedpdm.toml", "rows", 10, 5,
-        ("participation={}", 'privacy={delta=1e-5,clip=1.0,noise_multiplier=1.0,noise="test",accountant="rdp"}'),
+        ("participation={}", 'privacy={delta=1e-5,clip=1.0,noise_multiplier=1.0,noise="test"}'),
     ),
     "masked": Gated(
         "case1-fedsgd.toml", "rows", 40, 20,

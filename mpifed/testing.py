@@ -96,9 +96,6 @@ def minibatches(job: AnyJob, round: int, client: int) -> list[NDArray[np.int64]]
     size, now = int(data.counts[client]), round_of(checked, 1, round - 1)
     batch, steps = min(table["batch_size"], size), table.get("local_steps", 1)
     drawn_for = np.array([client]), np.array([size])
-    if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
-        coins = (now.coins(f"minibatch {r}", *drawn_for, np.array([batch / size])) for r in range(steps))
-        return [rows[0][counts[0]] for rows, counts in coins]
     if privacy is not None and privacy.on_gradients:
         return [now.draw(f"minibatch {r}", *drawn_for, batch)[0] for r in range(steps)]
     problem: Any = None  # the places of minibatches do not depend on it

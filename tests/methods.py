@@ -35,13 +35,10 @@ def private(**settings: Any) -> dict[str, Any]:
     return {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test"} | settings}
 
 
-BY_CHANCE = private(sampling="poisson", adjacency="add-remove", accountant="rdp")
 UPLOADS = private(noise_on="upload")
-TOGETHER = private(sampling="poisson", adjacency="add-remove", accountant="rdp", trust="distributed")
+TOGETHER = private(trust="distributed")
 PEOPLE = private(level="client", trust="distributed")
-PEOPLE_BY_CHANCE = private(
-    level="client", trust="central", sampling="poisson", adjacency="add-remove", accountant="rdp"
-)  # fmt: skip
+PEOPLE_BY_CHANCE = private(level="client", trust="central", sampling="poisson")
 HINGE = {"model": {"name": "hinge", "bias": False, "l2": 1e-3}}
 LOGISTIC = {"model": {"name": "logistic", "bias": False, "l2": 1e-3}}
 CELLS = {"model": {"name": "softmax", "bias": False, "l2": 1e-3}}  # without parameters that belong to no column
@@ -182,7 +179,7 @@ METHODS = {
         data="rows",
         cases=[
             ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, {}),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, BY_CHANCE),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, private()),
         ],
         short=1,
         everybody=never,
@@ -222,17 +219,16 @@ METHODS = {
         cases=[
             (PDM, {}),
             (PDM | {"local_steps": 8, "start": "own", "tolerance": 1.0}, SPARSE),
-            (PDM | {"local_steps": 3, "local_rule": "paper"}, BY_CHANCE),
+            (PDM | {"local_steps": 3, "local_rule": "paper"}, private()),
             (PDM | {"local_steps": 3, "local_rule": "fedpd", "start": "own", "tolerance": 0.5}, private()),
             (PDM | {"local_steps": 3}, UPLOADS),
-            (PDM | {"local_steps": 3, "dual": "hidden"}, UPLOADS),
             (PDM | {"local_steps": 2}, PEOPLE),
         ],
         short=5,
         everybody=never,
         drawn=always,
         private=True,
-        single=[[]] * 7,
+        single=[[]] * 6,
         least={"client_optimizer": HALF, "rho": 1.0},
         control=SEVEN | {"rho": 2.0},
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"rho": 2.0}, {}),

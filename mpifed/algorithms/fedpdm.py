@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +19,6 @@ from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
     check_rows,
-    model_template,
     start_model,
 )
 from mpifed.algorithms.local import LocalSteps, contraction
@@ -32,12 +31,10 @@ from mpifed.algorithms.private import (
     protected,
     refuse_large,
     released,
-    settings,
     upload_fields,
     upload_share,
     weighted,
     weights,
-    working_dtype,
 )
 from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, unweighted
 from mpifed.core.block import Block
@@ -46,10 +43,9 @@ from mpifed.core.loops import combination
 from mpifed.core.record import Array, bare_leaves, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
-from mpifed.maths.objectives import Parameters, concave
+from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.release import Release
-from mpifed.maths.privacy.sensitivity import upload_hidden
 from mpifed.maths.ranges import Count, Repeats, Size, Weight
 
 
@@ -75,9 +71,8 @@ class FedPDM(Rows):
     # differs from the paper: where `tolerance` ends the steps, their number depends on the data: under `[privacy]` it
     needs noise on the gradients, and all `local_steps` are accounted for.
 
-    With `dual = "hidden"` every upload depends on all records of the past, and the noise must cover that without
-    amplification by sampling. # differs from the paper: its (19) takes lambda_i and x_i to be public, which they are
-    not.
+    # differs from the paper: its (19) takes lambda_i and x_i to be public, which they are not. So with noise on the
+    upload lambda_i is computed from the noisy upload, which is.
 
     Absent clients keep x_i and lambda_i, and only those present are averaged.
     """
@@ -99,9 +94,6 @@ class FedPDM(Rows):
     noise on the upload."""
     start: Literal["server", "own"] = "server"
     """Where local steps begin: server: at the model sent; own: at the client's own last one."""
-    dual: Literal["public", "hidden"] = "public"
-    """With noise on the upload, lambda_i is computed from: public: the noisy upload; hidden: what the client alone
-    knows, which needs more noise."""
 
     @property
     def exchanges(self) -> tuple[ToServer, ...]:
@@ -157,11 +149,6 @@ class FedPDM(Rows):
                 f'[privacy] trust = "{privacy.trust}": a client of FedPDM keeps a dual variable, which only local '
                 'noise makes public; take trust = "local", level = "client", or fedavg'
             )
-        if self.dual == "hidden" and concave(self.problem.objective):
-            wrong.append(
-                '[algorithm] dual = "hidden": with noise on the upload the sensitivity is proven without a concave '
-                'penalty; take dual = "public", or nonconvex_penalty = 0'
-            )
         return wrong
 
     def start_server(self, now: Round) -> FedPDMServer:
@@ -171,8 +158,7 @@ class FedPDM(Rows):
         """x_i at the initial model, lambda_i = 0."""
         model, n = start_model(self.problem, now), len(block.clients)
         models = map_leaves(lambda leaf: np.repeat(leaf[None], n, axis=0), model)
-        dtype = working_dtype(self.problem) if self.dual == "hidden" else self.problem.dtype
-        return FedPDMClients(models, map_leaves(lambda leaf: np.zeros(leaf.shape, dtype), models))
+        return FedPDMClients(models, zeros(models))
 
     def ask(self, server: FedPDMServer, now: Round) -> FedPDMBroadcast:
         """x_0 and the step size of local steps."""
@@ -196,8 +182,8 @@ class FedPDM(Rows):
         weight = weights(self.problem, block)
         upload = map_leaves(partial(_uploaded, rho), moved, clients.dual)  # (10d)
         leaving = protected(self.problem, share, upload, weight, block, now)  # (12)
-        dual_input = known(self.problem, share, leaving, weight) if self.dual == "public" else upload
-        dual = map_leaves(partial(_ascended, rho), clients.dual, dual_input)  # (10c)
+        public = known(self.problem, share, leaving, weight)
+        dual = map_leaves(partial(_ascended, rho), clients.dual, public)  # (10c)
         models = map_leaves(lambda m, w: (m + w).astype(w.dtype, copy=False), moved, start)
         return FedPDMClients(models, dual), weighted(self.problem, leaving, weight)
 
@@ -224,36 +210,14 @@ class FedPDM(Rows):
         eta = self.client_optimizer.at(t)
         return {"prox": 1 / (self.rho + 1 / eta), "fedpd": eta / self.rho, "paper": eta}[self.local_rule]
 
-    @property
-    def _penalties(self) -> tuple[float, ...]:
-        """The factors of ||x||^2 in a client's objective: for intercepts, where there are any, and for weights."""
-        objective, decay = self.problem.objective, self.client_optimizer.weight_decay / 2
-        counts = set(bare_leaves(objective.penalized(model_template(self.problem))))
-        return tuple(decay + (float(objective.l2) if counted else 0.0) for counted in sorted(counts))
-
     def _share(self, index: int) -> Share:
         """The sensitivity of 2 (x_i - x_0) - lambda_i / rho to a record, lambda_i being that before the round."""
         privacy, step = self.problem.privacy, self._step(index + 1)
         if privacy is None:
             return NO_SHARE
-        client = privacy.level == "client"
-        hidden = client or (self.dual == "hidden" and not privacy.on_gradients)
         kappa = contraction(self.problem, self.local.keeps(step), step)
-        share = upload_share(self.problem, step, 2.0, kappa, self.local_steps, self.batch_size, hidden)
-        if hidden and not client:
-            share = share._replace(sensitivity=float(self._hidden(1 << index.bit_length())[index]))
-        return share
-
-    @cache  # noqa: B019  (one algorithm per run)
-    def _hidden(self, rounds: int) -> Array:
-        """[rounds] how far a single record, of whichever round, can move the upload of each round."""
-        privacy = settings(self.problem)
-        sizes = [self._step(t) for t in range(1, rounds + 1)]
-        uploads = upload_hidden(
-            sizes, self.rho, self.local_steps, privacy.bound, self.batch_size, privacy.adjacency, privacy.sampling,
-            self._penalties,
-        )  # fmt: skip
-        return uploads.sensitivity
+        remembers = privacy.level == "client"
+        return upload_share(self.problem, step, 2.0, kappa, self.local_steps, self.batch_size, remembers)
 
 
 def _uploaded(rho: float, moved: Array, dual: Array) -> Array:

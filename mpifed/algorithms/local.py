@@ -22,10 +22,10 @@ from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, sums_narrow, working_dtype, wrong_privacy
-from mpifed.core.block import Batch, Block
+from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.loops import begun, descended, moved
-from mpifed.core.record import Array, added, bare_leaves, map_leaves, namespace
+from mpifed.core.record import Array, bare_leaves, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
@@ -89,28 +89,10 @@ class LocalSteps(Minibatches):
         return wrong + wrong_privacy(self.problem, self.steps or 1, self.batch)
 
     def _clipped(self, at: Parameters, batch: Minibatch) -> Parameters:
-        """[n, ...] sums of the rows' clipped gradients.
-
-        How a matrix product rounds a row depends on the number of all rows, and on whether it is among the last ones:
-        small and large products have kernels of their own. Of scores that cancel, the roundings are all that is left,
-        and may decide where each row's gradient points. So where the number of rows depends on the draw, products are
-        of tiles of one size, in which a row's place does not matter.
-        """
-        privacy = settings(self.problem)
-        objective = self.problem.objective
-        if privacy.sampling == "fixed":
-            at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
-            narrow = sums_narrow(self.problem, self.batch)
-            return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, privacy.bound, narrow)
-        at = map_leaves(lambda leaf: leaf.astype("float64", copy=False), at)
-        rows, tile = Batch(batch.X, batch.y), self.tile
-
-        def of_tile(start: int) -> Parameters:
-            X, y = rows.rows(start, start + tile)
-            return clipped_gradient(objective, at, X, y, batch.weights[:, start : start + tile], privacy.bound)
-
-        total = added(of_tile(start) for start in range(0, batch.y.shape[1], tile))
-        return total
+        """[n, ...] sums of the rows' clipped gradients."""
+        at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
+        narrow, clip = sums_narrow(self.problem, self.batch), settings(self.problem).bound
+        return clipped_gradient(self.problem.objective, at, batch.X, batch.y, batch.weights, clip, narrow)
 
     def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
         """[n, ...] x_i - model: each client's change after its local steps.

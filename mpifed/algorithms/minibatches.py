@@ -13,10 +13,9 @@ from mpifed.algorithms.private import privacy_of
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.protocols import Features
-from mpifed.core.record import Array, beside, namespace
+from mpifed.core.record import Array, namespace
 from mpifed.core.round import Round
 
-TILE = 32  # rows, of which a batch of random size is made
 MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
@@ -26,7 +25,7 @@ class Minibatch(NamedTuple):
 
     X: Features  # [n, s, p]
     y: Array  # [n, s]
-    weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1, or 0
+    weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1
 
 
 def wrong_draw(key: str, rows: int) -> list[str]:
@@ -74,15 +73,10 @@ class Minibatches:
         """The minibatches of a round, step by step; all clients of the block have the same number of steps and rows.
 
         Those of a round are disjoint as far as the shard goes. Where every gradient is made noisy, they are drawn
-        independently instead, in secret, and of random size if the job says so: that is what the accountant assumes.
+        independently instead, in secret: that is what the accountant assumes.
         """
         privacy = privacy_of(self.problem)
-        if privacy is not None and privacy.level == "sample" and privacy.sampling == "poisson":
-            for r in range(self.steps or 1):
-                rows, drawn = self._tiled(*block.coins(now, f"minibatch {r}", self.batch))
-                batch = training_rows(self.problem, block, rows, now, r)
-                yield Minibatch(*batch, beside(batch.y, drawn.astype(np.float64)))
-        elif privacy is not None and privacy.on_gradients:
+        if privacy is not None and privacy.on_gradients:
             for r in range(self.steps or 1):
                 rows = block.draw(now, f"minibatch {r}", self.batch, secret=True)
                 X, y = training_rows(self.problem, block, rows, now, r)
@@ -100,16 +94,6 @@ class Minibatches:
                     if weights is None or weights.shape != y.shape:
                         weights = self._alike(y)
                     yield Minibatch(X, y, weights)
-
-    @property
-    def tile(self) -> int:
-        """Rows computed together where the batch size is random; a function of the settings alone."""
-        return TILE * min(-(-self.batch // TILE), ROWS // TILE)
-
-    def _tiled(self, rows: Array, drawn: Array) -> tuple[Array, Array]:
-        """Rows [n, s] and which of them count [n, s], padded to whole tiles."""
-        more = (0, 0), (0, -rows.shape[1] % self.tile)
-        return np.pad(rows, more), np.pad(drawn, more)
 
     def _alike(self, y: Array) -> Array:
         """[n, s] weights of a minibatch whose rows, of these classes or targets, have all the same."""

@@ -49,7 +49,7 @@ class Share(NamedTuple):
     sensitivity: float  # how far the upload can move; proven
     paper: float  # the sensitivity that (19) states; NaN where it states none
     how: Mechanism | None  # of private jobs
-    remembers: bool = False  # whether the upload depends on hidden states, and so on more than the records drawn
+    remembers: bool = False  # whether the upload depends on states, and so on more than the round
     growth: float = 1.0  # by how much all local steps together may enlarge an error made in one of them
 
 
@@ -72,8 +72,6 @@ def mechanism_of(problem: Problem, steps: int, batch: int) -> Mechanism:
     """The mechanism of a private job whose rounds have `steps` local steps on `batch` records each."""
     privacy = settings(problem)
     rows = batch if privacy.on_gradients else steps * batch
-    if privacy.sampling == "poisson":
-        rows = int(problem.counts.max())  # all of them, by chance
     return mechanism(privacy, _values(problem), rows, problem.clients, sums_narrow(problem, batch))
 
 
@@ -135,7 +133,7 @@ def upload_share(
             f'[privacy] noise_on = "upload": each of {steps} local steps may enlarge a difference {kappa:.4g} times, '
             f"and with it roundings, {_DIVERGING:g} times or more together; lower the step size, or local_steps"
         )
-    proven = upload(step, gain, kappa, steps, clip, batch, privacy.adjacency, privacy.sampling)
+    proven = upload(step, gain, kappa, steps, clip, batch)
     paper = gain * step * 2 * clip * sum(kappa**r for r in range(steps))
     return Share(proven, paper, how, remembers, max(kappa, 1.0) ** steps)
 
@@ -248,13 +246,12 @@ def released(problem: Problem, share: Share, steps: int, batch: int) -> Release:
     unit, drawn = _unit(problem, share), np.minimum(1.0, steps * fraction)
     if privacy.level == "client":
         per_round = problem.clients_per_round or clients
-        secret = privacy.trust == "central" and not share.remembers and per_round < clients
+        secret = privacy.by_coins and not share.remembers and per_round < clients
         rate = ones * per_round / clients if secret else ones
         return Release(1, multiplier(ones * share.sensitivity / unit), rate, none, none, by_chance=secret)
     part = ones if privacy.trust == "local" else problem.weights / heaviest(problem)
     return Release(
-        1, multiplier(part * share.sensitivity / unit), ones if share.remembers else drawn,
-        z * unit / (part * share.paper), drawn,
+        1, multiplier(part * share.sensitivity / unit), drawn, z * unit / (part * share.paper), drawn,
     )  # fmt: skip
 
 
@@ -298,18 +295,12 @@ def wrong_privacy(problem: Problem, steps: int, batch: int) -> list[str]:
         return wrong
     smallest = int(np.argmin(problem.counts))
     rows = int(problem.counts[smallest])
-    if not privacy.on_gradients and privacy.level == "sample":
-        if steps * batch > rows:
-            wrong.append(
-                f'[privacy] noise_on = "upload": {steps} local steps of batch {batch} take {steps * batch} records, '
-                f"and client {smallest} has {rows}; each record may count once in a round: lower one of them, or take "
-                'noise_on = "gradients"'
-            )
-        if privacy.sampling == "poisson" and steps > 1:
-            wrong.append(
-                '[privacy] sampling = "poisson" with noise_on = "upload": the sensitivity is proven for one local '
-                f'step; set local_steps = 1 (now {steps}), or take sampling = "fixed" or noise_on = "gradients"'
-            )
+    if not privacy.on_gradients and privacy.level == "sample" and steps * batch > rows:
+        wrong.append(
+            f'[privacy] noise_on = "upload": {steps} local steps of batch {batch} take {steps * batch} records, '
+            f"and client {smallest} has {rows}; each record may count once in a round: lower one of them, or take "
+            'noise_on = "gradients"'
+        )
     if privacy.level == "sample":
         wrong += clippable(problem.objective)
     if privacy.on_grid:

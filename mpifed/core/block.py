@@ -208,10 +208,6 @@ class Block:
         """
         return now.draw(purpose, self.clients, self.counts, count, secret)
 
-    def coins(self, now: Round, purpose: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """[n, m] rows of each client and which count, `count` of them on average, drawn by `Round.coins`."""
-        return now.coins(purpose, self.clients, self.counts, count / self.counts)
-
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where a client has fewer."""
         check_rows(at, self.counts)

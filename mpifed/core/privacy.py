@@ -25,21 +25,17 @@ class Privacy(MadeByKeywords):
     noise_multiplier: Annotated[float, Ge(0), Le(1e30)] | None = None
     """Standard deviation of the noise divided by the sensitivity."""
     level: Literal["sample", "client"] = "sample"
-    """In what two neighbouring data sets differ: one sample of a client, or all samples of one client."""
+    """In what two neighbouring data sets differ: one sample of a client, exchanged for another, or one client, left
+    out."""
     trust: Literal["local", "distributed", "central"] = "local"
     """local: each client adds its own noise, and trusts nobody; distributed: the clients share the noise of their sum,
     which protects from who sees the sum alone; central: a trusted server adds it."""
-    adjacency: Literal["replace-one", "add-remove"] = "replace-one"
-    """replace-one: neighbours exchange one record for another; add-remove: one is left out, while the number of records
-    stays public."""
     sampling: Literal["fixed", "poisson"] = "fixed"
-    """How minibatches are drawn (level sample), or participants (level client): fixed: a fixed number without
-    replacement; poisson: each by a coin of its own."""
+    """How clients are drawn for a round: fixed: a fixed number without replacement; poisson (level client, trust
+    central): each by a coin of its own, in secret."""
     noise_on: Literal["gradients", "upload"] | None = None
     """What is clipped and made noisy: each gradient, or the upload after local steps; where absent gradients for local
     noise at level sample, else upload."""
-    accountant: Literal["pld", "rdp"] = "pld"
-    """pld: privacy loss distributions, tight; rdp: Rényi divergences."""
     accounting: Literal["rigorous", "paper"] = "rigorous"
     """Whose formula `epsilon` is by: rigorous, or as the FedPDM-DP paper computes it."""
     noise: Literal["secure", "test"] = "secure"
@@ -76,7 +72,7 @@ class Privacy(MadeByKeywords):
     @property
     def by_coins(self) -> bool:
         """Whether clients participate independently at random, so that their number is secret."""
-        return self.level == "client" and self.sampling == "poisson"
+        return self.sampling == "poisson"
 
     @property
     def bound(self) -> float:
@@ -92,9 +88,6 @@ class Privacy(MadeByKeywords):
 
     @property
     def reach(self) -> float:
-        return reach(self.bound, self.adjacency)
-
-
-def reach(clip: float, adjacency: str) -> float:
-    """How much a sum of contributions clipped to norm G can change: 2 G if a record is replaced, G if left out."""
-    return clip * (2.0 if adjacency == "replace-one" else 1.0)
+        """How much a sum of contributions clipped to norm G can change: 2 G if a sample is replaced, G if a client is
+        left out."""
+        return self.bound * (2.0 if self.level == "sample" else 1.0)

@@ -59,16 +59,10 @@ def new_key() -> int:
     return int.from_bytes(os.urandom(32), "little")
 
 
-def secret_rng(key: int, index: int = 0, purpose: str = "") -> Generator:
-    """The generator of a round under a secret key: ChaCha20, the round's number in the upper half of its counter.
-
-    Each `purpose` has a key of its own, which keyed BLAKE2b derives from the secret one.
-    """
+def secret_rng(key: int, index: int = 0) -> Generator:
+    """The generator of a round under a secret key: ChaCha20, the round's number in the upper half of its counter."""
     from randomgen import ChaCha
 
-    if purpose:
-        derived = hashlib.blake2b(purpose.encode(), key=key.to_bytes(32, "little"), digest_size=32)
-        key = int.from_bytes(derived.digest(), "little")
     return Generator(ChaCha(key=key, counter=(index & (_WORD >> 1)) << 64, rounds=20))
 
 
@@ -213,31 +207,6 @@ class Round(NamedTuple):
             stream.at(self._counter(client))
             stream.generator.standard_normal(out=out, dtype=out.dtype)
         return normals
-
-    def coins(
-        self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], chances: NDArray[np.float64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Rows for each client, each of its `sizes[i]` by a secret coin of its own (Poisson sampling).
-
-        Their chances are rounded down to multiples of 2^-53, those of the numbers: none is above what is accounted for.
-
-        Returns
-        -------
-        rows, drawn : [n, m] positions in each client's shard, and which of them count; the others only fill up
-        """
-        stream = _stream(self.seed, purpose)
-        selected = []
-        for client, size, chance in zip(clients.tolist(), sizes.tolist(), below(chances).tolist(), strict=True):
-            if not self.secure:
-                stream.at(self._counter(client))
-            numbers = (_own() if self.secure else stream.generator).random(size)
-            selected.append(np.flatnonzero(numbers < chance))
-        width = max([1, *map(len, selected)])
-        rows, drawn = np.zeros((len(selected), width), np.int64), np.zeros((len(selected), width), np.bool_)
-        for i, positions in enumerate(selected):
-            rows[i, : len(positions)] = positions
-            drawn[i, : len(positions)] = True
-        return rows, drawn
 
     def draw(
         self,

@@ -119,8 +119,6 @@ TABLE = (
            "history summary compare horizontal", "less"),
     Column("epsilon_if_secret", "epsilon if the noise were secret",
            "what `epsilon` would be if the noise were secret and in integers", "history summary compare", "less"),
-    Column("epsilon_median", "median epsilon", "of the median client", better="less"),
-    Column("epsilon_least", "least epsilon", "of the client who has spent least", better="less"),
     Column("epsilon_unamplified", "epsilon without amplification",
            "what `epsilon` would be if everybody knew which records were drawn", better="less"),
     Column("epsilon_paper", "epsilon of the paper", "the formula of the FedPDM-DP paper, which is no bound"),

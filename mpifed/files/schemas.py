@@ -131,8 +131,6 @@ class RunJson(Schema):
     clients_tested: Count | None = None
     clients_without_tests: Count | None = None
     epsilon: NotNegative | None = None
-    epsilon_median: NotNegative | None = None
-    epsilon_least: NotNegative | None = None
     epsilon_unamplified: NotNegative | None = None
     epsilon_paper: NotNegative | None = None
     epsilon_if_secret: NotNegative | None = None

@@ -28,14 +28,12 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
         "from": from_whom(privacy, job.protection()),
         "not_private": not_private(privacy),
         "level": privacy.level,
-        "adjacency": privacy.adjacency,
         "model": privacy.trust,
         "delta": privacy.delta,
         "clip": privacy.clip,
         "noise_multiplier": privacy.noise_multiplier,
         "calibrated_for": job.privacy.epsilon if job.privacy else None,
         "accounting": privacy.accounting,
-        "accountant": privacy.accountant,
         "distribution": privacy.distribution,
         "noise_on": privacy.noised,
         "sampling": privacy.sampling,
@@ -52,23 +50,20 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
 
 def outlook_lines(summary: Table, rounds: int) -> Iterator[str]:
     """The privacy cost as text, in the columns of the forecast."""
-    yield f"\n{'Privacy':12}protects {summary['protects']} (level {summary['level']}, {summary['adjacency']})"
+    yield f"\n{'Privacy':12}protects {summary['protects']} (level {summary['level']})"
     indent = " " * 12
     yield f"{indent}from {summary['from']} (model {summary['model']})"
     if summary["not_private"]:
         yield f"{indent}NOT PRIVATE: {summary['not_private']}"
     yield f"{indent}{_noise(summary)}"
     yield f"{indent}{_sampled(summary)}"
-    yield f"{indent}after {rounds} rounds, at delta = {summary['delta']:g} ({summary['accountant']}):"
+    yield f"{indent}after {rounds} rounds, at delta = {summary['delta']:g}:"
     epsilons = {name: _shown(summary[name]) for name in summary if name.startswith("epsilon")}
     if summary["epsilon_if_secret"] is not None:
         secret = epsilons["epsilon_if_secret"]
         yield f"{indent}  epsilon: none; it would be {secret} if the noise were secret and made of integers"
     else:
-        yield (
-            f"{indent}  epsilon {epsilons['epsilon']} for the client who spends most, {epsilons['epsilon_median']} for "
-            f"the median, {epsilons['epsilon_least']} for the least"
-        )
+        yield f"{indent}  epsilon {epsilons['epsilon']} for the client who spends most"
         yield f"{indent}  without amplification by sampling {epsilons['epsilon_unamplified']}"
     if "colluding" in summary:
         colluding, fewest = summary["colluding"]

@@ -63,7 +63,7 @@ def next_round(
     job: Settings, clients: int, exchanges: Sequence[Exchange], index: int, attempt: int = 0, key: int | None = None
 ) -> Round:
     """Round `index` after `attempt` void attempts, with the clients who participate, leave, and return."""
-    now = leaving(job, round_of(job, clients, index, key), len(exchanges), attempt, key)
+    now = leaving(job, round_of(job, clients, index, key), len(exchanges), attempt)
     # last answers of absent clients, which alone need `returning`, are refused together with clients who leave
     return returning(job, now, key) if any(exchange.stale or exchange.returning for exchange in exchanges) else now
 
@@ -79,30 +79,21 @@ def next_attempt(job: Settings, now: Round, exchanges: Sequence[Exchange], attem
 def first_rounds(job: Settings, clients: int, exchanges: Sequence[Exchange]) -> Iterator[Round]:
     """The first 200 rounds without dropouts, where not all clients participate; empty where participation is secret."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
-    if per_round is None or per_round >= clients or (privacy is not None and (privacy.by_coins or is_secure(job))):
+    if per_round is None or per_round >= clients or (privacy is not None and privacy.by_coins):
         return
     for index in range(min(job.rounds, 200)):
         yield next_round(job, clients, exchanges, index)._replace(leaving=None)
 
 
-def leaving(job: Settings, now: Round, exchanges: int, attempt: int = 0, key: int | None = None) -> Round:
+def leaving(job: Settings, now: Round, exchanges: int, attempt: int = 0) -> Round:
     """The round with the clients who leave in its course, in either half of any of its `exchanges`.
 
-    They are drawn by the job's seed, or by the secret key that draws the participating clients. There K of N clients
-    are drawn uniformly, each leaves with the same probability, and whether a round is void depends on how many leave.
-    So given that a round counts, and that m have left, those who stay are a uniform draw of K - m of all N: a client is
-    among them with probability at most K / N, the sampling rate of the accountant. A void round releases nothing
-    but that it was void, which depends on no data. (With Poisson sampling K is secret, and dropouts are refused.)
-
-    Parameters
-    ----------
-    attempt : how many attempts at the round were void before
-    key : where participation is secret
+    They are drawn by the job's seed; where participation is secret, nobody may leave. `attempt` is how many attempts
+    at the round were void before.
     """
     table = job.participation
     if not table.dropout_rate:
         return now
-    purpose = f"leaving {attempt}"
-    rng = now.rng(purpose) if key is None else secret_rng(key, int(now.index), purpose)
+    rng = now.rng(f"leaving {attempt}")
     gone, halves = rng.random(len(now.present)) < table.dropout_rate, rng.integers(2 * exchanges, size=len(now.present))
     return now._replace(leaving=Leaving(now.present, np.where(gone, halves, 2 * exchanges), table.max_dropouts))

@@ -18,6 +18,7 @@ from mpifed.job.participation import is_secret
 from mpifed.job.settings import Settings
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.privacy.accounting import wrong_combination
+from mpifed.maths.privacy.release import Release
 from mpifed.shards.statistics import intercept_warnings
 from mpifed.shards.store import ShardFolder
 
@@ -100,7 +101,7 @@ def _wrong_privacy(privacy: Privacy) -> Iterator[str]:
             f"[privacy] clip = {privacy.clip:g}: must lie between 1e-30 and 1e30, where squares of norms are computed "
             "without underflow and overflow; scale the data"
         )
-    yield from wrong_combination(privacy, amplified=False)
+    yield from wrong_combination(privacy)
 
 
 def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
@@ -119,7 +120,7 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
         settled = with_noise(algorithm, 1.0)  # the checks do not depend on its value
     wrong = [*wrong_functions(problem), *settled.check()]
     if privacy is not None and not wrong:
-        wrong += _wrong_sampling(privacy, bool((settled.released(0).rate < 1).any()))
+        wrong += _wrong_amplification(privacy, settled.released(0), name)
         wrong += _wrong_secret(job, settled) if is_secret(job, settled) else []
     if privacy is not None:
         wrong += _wrong_delta(privacy, problem.samples, problem.clients)
@@ -209,28 +210,33 @@ def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
     return dataclasses.replace(algorithm, problem=dataclasses.replace(problem, privacy=privacy))
 
 
-def _wrong_sampling(privacy: Privacy, amplified: bool) -> list[str]:
-    """Combinations without a privacy proof when records or clients are sampled, beyond those that never have one."""
-    without_sampling = wrong_combination(privacy, amplified=False)
-    return [message for message in wrong_combination(privacy, amplified) if message not in without_sampling]
+def _wrong_amplification(privacy: Privacy, release: Release, name: str) -> list[str]:
+    """An error where an algorithm counts on secret participation that the job does not have."""
+    if privacy.level == "sample" or privacy.by_coins or not (release.by_chance or (release.rate < 1).any()):
+        return []
+    return [
+        f'[algorithm] name = "{name}": `released` has a rate below 1, or by_chance, at level "client": a client who is '
+        "left out of a fixed number of participants is replaced by another, which no proof covers; set [privacy] "
+        'sampling = "poisson", or let rates be 1'
+    ]
 
 
 def _wrong_secret(job: Settings, algorithm: Algorithm) -> Iterator[str]:
     """Settings that reveal the participating clients, or their number, where epsilon assumes that these are secret."""
-    part, coins = job.participation, job.privacy is not None and job.privacy.by_coins
+    part = job.participation
     if any(exchange.stale or exchange.returning for exchange in algorithm.exchanges):
         yield (
             f'[algorithm] name = "{job.algorithm["name"]}": absent clients go on counting, which tells who takes part; '
             "`released` must not say by_chance, and so has no amplification"
         )
-    if coins and (part.dropout_rate or part.max_dropouts):
+    if part.dropout_rate or part.max_dropouts:
         yield (
             f"[participation] dropout_rate = {part.dropout_rate:g}, max_dropouts = {part.max_dropouts}: with [privacy] "
             'sampling = "poisson" of clients a round would be void depending on how many take part, which is secret; '
             'leave both out, or set sampling = "fixed"'
         )
     hidden = {exchange.name for exchange in algorithm.exchanges if exchange.private} - set(job.aggregation.allow)
-    if coins and job.channel != "plain" and job.aggregation.min_clients > 1 and hidden:
+    if job.channel != "plain" and job.aggregation.min_clients > 1 and hidden:
         yield (
             f'[aggregation] min_clients = {job.aggregation.min_clients}: with [privacy] sampling = "poisson" of '
             "clients the run would end in a round of fewer, and tell their number, which is secret; set "

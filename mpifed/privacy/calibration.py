@@ -124,10 +124,7 @@ def _growth(spending: Spending, target: float) -> float:
         grown = {(factor * multiplier, rate): count for (multiplier, rate), count in spent.items()}
         if factor == 0.0 or spending.epsilon_of(grown) > target:
             plan = [(multiplier, rate, count) for (multiplier, rate), count in spent.items()]
-            factor = accounting.calibrate(
-                target, privacy.delta, plan, adjacency=privacy.adjacency, sampling=privacy.sampling,
-                accountant=privacy.accountant,
-            )  # fmt: skip
+            factor = accounting.calibrate(target, privacy.delta, plan, sampling=privacy.sampling)
     return factor
 
 

@@ -29,7 +29,7 @@ This folder holds raw data: states and messages of single clients, sums without 
 No epsilon covers it. Whoever is to see no more than the run has released must not get this folder.
 """
 
-_EPSILONS = "epsilon_median epsilon_least epsilon_unamplified epsilon_paper epsilon_if_secret"
+_EPSILONS = "epsilon_unamplified epsilon_paper epsilon_if_secret"
 _COLLUDING = "epsilon_colluding colluding"
 # (file, keys): a file without keys counts as a whole; keys of JSON are dotted; attributes are those of a file "...h5@"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
@@ -44,8 +44,6 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("failure.txt", ""),  # the class of an error, and its exit code
         ("history.*", "round up_bytes down_bytes"),
         ("ledger.jsonl", "schema job.* noise_multiplier round clients sha256"),
-        ("privacy.csv", "client rounds mechanisms epsilon epsilon_unamplified accountant"),
-        ("privacy.csv", "epsilon_if_secret epsilon_unamplified_if_secret"),
         ("model.h5@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
         ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),

@@ -13,8 +13,6 @@ What is read on a resume must agree: the lines with each other, with checkpoint,
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 from collections import Counter
@@ -35,11 +33,9 @@ from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.privacy.calibration import budget_of
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, LedgerHead, ReleasedRound, linked, read_ledger
-from mpifed.privacy.spending import Costs, Spending, rounded
+from mpifed.privacy.spending import Costs, Spending
 
-TABLE = "privacy.csv"
 _AHEAD = 1024  # rounds that are compared with a budget together, at first
-_MANY = 64  # groups of clients, above which the table's epsilons are coarser bounds that share their curves
 
 
 def write_header(run_dir: Path, header: Header) -> None:
@@ -204,29 +200,6 @@ class Ledger:
     def columns(self) -> dict[str, float | None]:
         """The epsilons so far, by column; None where infinite."""
         return finite(self.spending.costs())
-
-    def write_table(self) -> None:
-        """Write privacy.csv: what each client has released."""
-        spending, groups = self.spending, self.spending.groups()
-        quick = len(groups) > _MANY
-        accountant = "rdp, rounded" if quick else spending.privacy.accountant
-        rows: list[tuple[object, ...]] = []
-        for group in groups:
-            spent = group.spent
-            bound = spending.epsilon_of(rounded(spent) if quick else spent, "rdp" if quick else None)
-            epsilons = bound, spending.unamplified_of(spent)
-            count = sum(spent.values())
-            cells = [repr(epsilon) if math.isfinite(epsilon) else "" for epsilon in epsilons]
-            rows += [(client, spending.rounds[client], count, *cells, accountant) for client in group.clients.tolist()]
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        names = "epsilon", "epsilon_unamplified"
-        if not spending.privacy.protects:
-            names = "epsilon_if_secret", "epsilon_unamplified_if_secret"
-        table.writerow(["client", "rounds", "mechanisms", *names, "accountant"])
-        table.writerows(rows[i] for i in np.argsort(np.concatenate([group.clients for group in groups])))
-        with aside(self._dir / TABLE) as temporary:
-            temporary.write_text(text.getvalue(), encoding="utf-8")
 
 
 def most_within(within: Callable[[int], bool], most: int) -> int:

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from mpifed.privacy.spending import Spending
 
 _NEIGHBOURS = {
-    ("sample", "replace-one"): "one record of one client, exchanged for another",
-    ("sample", "add-remove"): "one record of one client, left out",
-    ("client", "replace-one"): "all records of one client, exchanged for others",
-    ("client", "add-remove"): "all records of one client, left out",
+    "sample": "one record of one client, exchanged for another",
+    "client": "all records of one client, left out",
 }
 SWEPT = (
     "[privacy]: losses and what else is measured over training data are computed without noise, so epsilon does not "
@@ -29,7 +27,7 @@ _SUM = "sees the sum alone, without noise"
 
 def what_is_protected(privacy: Privacy) -> str:
     """How two data sets that cannot be distinguished differ."""
-    return _NEIGHBOURS[privacy.level, privacy.adjacency]
+    return _NEIGHBOURS[privacy.level]
 
 
 def from_whom(privacy: Privacy, how: Protection) -> str:

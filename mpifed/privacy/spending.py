@@ -18,7 +18,6 @@ from mpifed.maths.privacy.release import Release
 Spent = dict[tuple[float, float], int]  # how many mechanisms of a (multiplier, rate)
 Floats = NDArray[np.float64]
 _LEVELS = 256  # of multipliers that are distinguished where clients are compared
-_STEP = 1.05  # ratio of neighbouring rounded values
 _PARTS_OF_DELTA = (1e-9, 1e-3, 0.5)  # set aside for how integers are drawn; nearly always the first is enough
 _STEEPEST = 100.0  # epsilon above which no part of delta is enough
 DRAWN = 1e12 * 1e-37  # total variation of as many numbers as a run draws at most, see tests/unit/maths/test_discrete.py
@@ -29,8 +28,6 @@ class Costs(NamedTuple):
     """Epsilons at the job's delta; infinite without noise."""
 
     epsilon: float  # of the client who has spent most
-    epsilon_median: float
-    epsilon_least: float
     epsilon_unamplified: float  # the largest, if the drawn clients and records were public
     epsilon_paper: float  # the largest by the paper's formula; NaN where that does not apply
     epsilon_if_secret: float = math.nan  # the largest if the noise were secret and integer; NaN where it is
@@ -101,7 +98,7 @@ class Spending:
         self.privacy, self.clients = privacy, clients
         self.rounds = np.zeros(clients, np.int64)  # [N] in which a client took part
         self._kinds: dict[tuple[object, ...], _Kind] = {}  # by the contents of a release
-        self._known: dict[tuple[str, frozenset[tuple[tuple[float, float], int]]], float] = {}  # epsilons
+        self._known: dict[frozenset[tuple[tuple[float, float], int]], float] = {}  # epsilons
 
     @classmethod
     def of_a_round(cls, algorithm: Algorithm) -> Spending:
@@ -148,16 +145,13 @@ class Spending:
             column[(column[:, 0] == 0) | np.isinf(column[:, 1])] = 0.0
         return table
 
-    def epsilon_of(self, spent: Spent, accountant: str | None = None) -> float:
-        """Epsilon of a client at the job's delta, by the job's accountant or another; 0 where nothing was released."""
+    def epsilon_of(self, spent: Spent) -> float:
+        """Epsilon of a client at the job's delta; 0 where nothing was released."""
         if not spent:
             return 0.0
-        name, privacy = accountant or self.privacy.accountant, self.privacy
-        key = name, frozenset(spent.items())
+        key, sampling = frozenset(spent.items()), self.privacy.sampling
         if key not in self._known:
-            self._known[key] = self._of_numbers(lambda delta: accounting.epsilon(
-                spent, delta, adjacency=privacy.adjacency, sampling=privacy.sampling, accountant=name
-            ))  # fmt: skip
+            self._known[key] = self._of_numbers(lambda delta: accounting.epsilon(spent, delta, sampling=sampling))
         return self._known[key]
 
     def _of_numbers(self, epsilon: Callable[[float], float]) -> float:
@@ -190,20 +184,10 @@ class Spending:
     def costs(self) -> Costs:
         """All the epsilons so far; without protection only those whose names say that they are conditional."""
         if not self.privacy.protects:
-            return Costs(math.nan, math.nan, math.nan, math.nan, self.worst_paper(), self.worst())
-        groups = sorted(self.groups(), key=lambda group: group.weight)
-        cumulative = np.cumsum([len(group.clients) for group in groups])
-        median = groups[int(np.searchsorted(cumulative, self.clients // 2, side="right"))]
+            return Costs(math.nan, math.nan, self.worst_paper(), self.worst())
+        groups = self.groups()
         least_hidden = max(groups, key=lambda group: group.plain_weight)
-        middle = self.epsilon_of(median.spent)
-        return Costs(
-            self.worst(groups),
-            middle,
-            # these are bounds: a client who spent less may have a larger one
-            min(middle, self.epsilon_of(groups[0].spent)),
-            self.unamplified_of(least_hidden.spent),
-            self.worst_paper(groups),
-        )
+        return Costs(self.worst(groups), self.unamplified_of(least_hidden.spent), self.worst_paper(groups))
 
     def unamplified_of(self, spent: Spent) -> float:
         """Epsilon of a client if the drawn clients and records were public."""
@@ -256,13 +240,3 @@ def _counts_up_to(count: Floats, multiplier: Floats, occurs: NDArray[np.bool_]) 
     np.add.at(least, (positions[0], np.searchsorted(levels, multiplier[positions], side="left")), count[positions])
     np.add.at(most, (positions[0], np.searchsorted(levels, multiplier[positions], side="right") - 1), count[positions])
     return np.cumsum(least, axis=1), np.cumsum(most, axis=1)
-
-
-def rounded(spent: Spent) -> Spent:
-    """Fewer kinds, which reveal as much or more: multipliers rounded down and rates up, by 5 % at most."""
-    coarser: Spent = {}
-    for (multiplier, rate), count in spent.items():
-        less = min(_STEP ** math.floor(math.log(multiplier, _STEP)), multiplier) if multiplier else 0.0
-        more = max(min(_STEP ** math.ceil(math.log(rate, _STEP)), 1.0), rate)
-        coarser[less, more] = coarser.get((less, more), 0) + count
-    return coarser

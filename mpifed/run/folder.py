@@ -29,7 +29,7 @@ else:
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"  # of `mpifed.run.lock`
 FAILURE = "failure.txt"  # the message of the first rank to fail
-_FILES = ("job.toml", RUN, HISTORY, "model.h5", CLIENTS, "privacy.csv", FAILURE)
+_FILES = ("job.toml", RUN, HISTORY, "model.h5", CLIENTS, FAILURE)
 RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # keys that may differ between a run and its resumption, since no bit depends on them

@@ -163,7 +163,7 @@ class Results:
         return {"simulated_s": simulation.total_s, "simulated": described(self.job.simulated_network, simulation)}
 
     def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None]) -> None:
-        """Write the model and the table of privacy, and report the algorithm's remarks.
+        """Write the model, and report the algorithm's remarks.
 
         Parameters
         ----------
@@ -180,7 +180,6 @@ class Results:
         self.about |= {name: value if value is None or math.isfinite(value) else None for name, value in late.items()}
         if self.ledger is not None:
             self.about |= collusion(self.job, self.ledger.spending)
-            self.ledger.write_table()
 
     def _attributes(self) -> dict[str, int | str]:
         """The attributes of model.h5 that identify its run."""

@@ -7,8 +7,7 @@ are along a sparser graph than all pairs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from quick import quick_disk_and_pools
@@ -19,7 +18,6 @@ from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED
-from mpifed.maths.privacy import accounting, renyi
 
 
 def ended(job: Path, out: Path) -> int:
@@ -37,21 +35,8 @@ def ended(job: Path, out: Path) -> int:
     return 0
 
 
-@contextmanager
-def fewer_orders() -> Iterator[None]:
-    """Epsilons in a tenth of the time, larger than need be."""
-    before = renyi.ORDERS
-    try:
-        renyi.ORDERS = accounting.ORDERS = before[::12]
-        renyi.gaussian_curve.cache_clear()
-        yield
-    finally:
-        renyi.ORDERS = accounting.ORDERS = before
-        renyi.gaussian_curve.cache_clear()
-
-
 if __name__ == "__main__":
-    with quick_disk_and_pools(), fewer_orders(), ExitStack() as before:
+    with quick_disk_and_pools(), ExitStack() as before:
         before.callback(setattr, loops, "compiled", loops.compiled)
         if connect().rank % 2:
             loops.compiled = None

@@ -51,12 +51,15 @@ def printed(case: dict[str, Any]) -> float:
 
 
 def sent(one: Any, label: int, pulls: bool, now: Round, shard: type) -> Any:
-    """leaves [2 runs, ...]: every other client has the canary, or its opposite, whose gradient is 0 unless it pulls."""
+    """leaves [2 runs, ...]: every other client has the canary, or its opposite, whose gradient is 0 unless it pulls.
+
+    A client is not exchanged but left out: there the opposite never pulls.
+    """
     x = np.random.default_rng(4).normal(size=(1, P)) / np.sqrt(P)
     block = block_of([(x, np.array([label])), (0 * x, np.array([0]))] * RUNS, shard)
     (exchange,) = one.exchanges
     server = one.start_server(now._replace(index=-1))
-    if not pulls:
+    if not pulls or (label and one.problem.privacy.level == "client"):
         away = 1e3 * x[0][:, None] * (np.array([1, -1]) * (1 - 2 * label))
         server = server._replace(model=server.model._replace(first=away))
     question = exchange.ask(server._replace(steps=np.int64(now.index)), now)

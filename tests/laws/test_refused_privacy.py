@@ -18,17 +18,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
     "a record twice": (
         AVG | {"local_steps": 6}, UPLOAD, PLAIN, ["6 local steps of batch 4 take 24 records", "client 1 has 20"],
     ),
-    "any number of records": (AVG | {"local_steps": 2}, UPLOAD | {"sampling": "poisson"}, PLAIN, ["local_steps = 1"]),
     "steps that tell": (PDM | {"tolerance": 0.1}, UPLOAD, PLAIN, ["tolerance = 0", 'noise_on = "gradients"']),
     "models that remember": (PDM | {"start": "own"}, UPLOAD, PLAIN, ['start = "server"']),
     "duals in the clear": (PDM, SUMS, PLAIN, ['trust = "local"', 'level = "client"']),
     "controls in the clear": (
         {"name": "scaffold", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}, SUMS, PLAIN,
         ['trust = "local"', 'level = "client"'],
-    ),
-    "hidden and concave": (
-        PDM | {"dual": "hidden"}, UPLOAD, PLAIN | {"nonconvex_penalty": 0.1},
-        ['dual = "public"', "nonconvex_penalty = 0"],
     ),
 }  # fmt: skip
 
@@ -44,9 +39,7 @@ def test_what_is_refused(case: Any) -> None:
 ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "own start, gradients": (PDM | {"start": "own", "tolerance": 0.1}, {}, PLAIN | {"nonconvex_penalty": 0.1}),
     "own start, clients": (PDM | {"start": "own"}, SUMS | {"level": "client"}, PLAIN),
-    "by chance, gradients": (PDM | {"local_steps": 9}, {"sampling": "poisson"}, PLAIN),
     "all records once": (AVG | {"local_steps": 5}, UPLOAD, PLAIN),
-    "hidden": (PDM | {"dual": "hidden"}, UPLOAD, PLAIN),
     "public and concave": (PDM, UPLOAD, PLAIN | {"nonconvex_penalty": 0.1}),
     "sums": (AVG | {"local_steps": 2}, SUMS, PLAIN),
 }

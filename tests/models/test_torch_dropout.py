@@ -246,7 +246,7 @@ def test_one_hash_on_any_ranks_and_in_any_blocks(
     methods = [as_in_a_file({"algorithm": method}) for method in METHODS]
     methods += [
         as_in_a_file({"algorithm": METHODS[2], "privacy": PRIVATE | more})
-        for more in ({}, {"sampling": "poisson", "adjacency": "add-remove"}, {"level": "client", "noise_on": "upload"})
+        for more in ({}, {"level": "client", "noise_on": "upload"})
     ]
     path, found = write_job(tmp_path / "job.toml", job_of(skewed, rounds=2, sweep={"methods": methods})), []
     for ranks, block in ((None, 1), (3, 4)):
@@ -305,7 +305,6 @@ def test_it_trains_and_is_exported_for_the_plain_module(
     ({"batch": 3, "epochs": 2}, None),
     ({"batch": 2, "steps": 3}, None),
     ({"batch": 2, "steps": 3}, {}),
-    ({"batch": 4, "steps": 3}, {"sampling": "poisson", "adjacency": "add-remove"}),
 ])  # fmt: skip
 def test_minibatches_have_the_seeds_of_their_rows_and_steps(
     settings: dict[str, Any], privacy: dict[str, Any] | None, array_shard: Any

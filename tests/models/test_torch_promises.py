@@ -41,7 +41,6 @@ def test_the_smallest_norm_within_a_limit_of_the_loss(
 
 PRIVATE = {
     "gradients": {},
-    "poisson": {"sampling": "poisson", "adjacency": "add-remove"},
     "clients": {"level": "client", "trust": "central", "noise_on": "upload"},
     "uploads": {"noise_on": "upload", "trust": "distributed"},
 }

@@ -299,7 +299,7 @@ def test_all_ranks_refuse_a_sum_of_one(
     monkeypatch.setattr(validation, "_wrong_secret", lambda job, algorithm: [])
     privacy = {
         "delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "level": "client", "trust": "central",
-        "sampling": "poisson", "adjacency": "add-remove", "accountant": "rdp",
+        "sampling": "poisson",
     }  # fmt: skip
     avg = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.3}}
     part, record = {"clients_per_round": 2}, {"evaluate_every": 0, "checkpoint_every": 0}

@@ -28,7 +28,6 @@ PRIVATE: dict[str, dict[str, Any]] = {
     name: {"privacy": {"delta": 1e-5, "clip": CLIP, "noise_multiplier": 0.0, "noise": "test", **settings}}
     for name, settings in {
         "gradients": {},
-        "gradients, by chance": {"sampling": "poisson"},
         "upload": {"noise_on": "upload"},
     }.items()
 }

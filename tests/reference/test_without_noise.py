@@ -19,7 +19,6 @@ PLAIN: dict[str, dict[str, Any]] = {
     "fedprox": {"name": "fedprox", "client_optimizer": {"learning_rate": STEP}, "mu": 0.3},
     "scaffold": {"name": "scaffold", "client_optimizer": {"learning_rate": STEP}},
     "fedpdm": {"name": "fedpdm", "client_optimizer": {"learning_rate": STEP}, "rho": 2.0},
-    "fedpdm, hidden": {"name": "fedpdm", "client_optimizer": {"learning_rate": STEP}, "rho": 2.0, "dual": "hidden"},
 }
 every_algorithm = pytest.mark.parametrize("algorithm", PLAIN.values(), ids=PLAIN)
 

@@ -2,8 +2,8 @@
 
 Every epsilon is an upper bound for the given settings. `spent` describes the releases of a client: the number of
 mechanisms of each (multiplier, rate). The multiplier is the standard deviation of the noise / the sensitivity,
-the distance between the outputs of two neighbours (Privacy.reach: 2 G under "replace-one", G under "add-remove"); the
-rate is the probability that a record is in a mechanism, 1 without amplification by sampling.
+the distance between the outputs of two neighbours (Privacy.reach: 2 G where a sample is replaced, G where a client is
+left out); the rate is the probability that it is in a mechanism, 1 without amplification by sampling.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TypeAlias
 
-import numpy as np
-
 from mpifed.core.errors import UsageError
 from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy.profile import composed_epsilon, gaussian_epsilon
-from mpifed.maths.privacy.renyi import ORDERS, converted, gaussian_curve
 
 Spent: TypeAlias = Mapping[tuple[float, float], int]
 Plan: TypeAlias = Iterable[tuple[float, float, int]]  # (multiplier / the job's multiplier, rate, count)
@@ -26,50 +23,28 @@ Parts: TypeAlias = tuple[tuple[float, float, int], ...]  # (multiplier, rate, co
 
 CALIBRATED = 1e-4  # relative error of the multiplier of `calibrate`
 DISTINCT = 16  # distinct amplified mechanisms; of more, multipliers are rounded down by up to 2 %
-_LEFT_OUT_OF_FIXED = (
-    'adjacency = "add-remove" with sampling = "fixed": in a batch of fixed size another record replaces the one that is'
-    ' left out, so that neighbours are as far apart as under "replace-one"; use sampling = "poisson", or adjacency ='
-    ' "replace-one"'
-)
 
 
-def epsilon(
-    spent: Spent,
-    delta: float,
-    *,
-    adjacency: str = "replace-one",
-    sampling: str = "fixed",
-    accountant: str = "pld",
-) -> float:
+def epsilon(spent: Spent, delta: float, *, sampling: str = "fixed") -> float:
     """An epsilon for which all releases of a client are (epsilon, delta)-differentially private.
 
     Parameters
     ----------
     spent : number of mechanisms of each (multiplier, rate), composed adaptively
     delta : strictly between 0 and 1
-    adjacency, sampling, accountant : as in `Privacy`
+    sampling : "fixed": of a fixed number of records, of which one is replaced; "poisson": of clients, of whom one is
+        left out, each by a coin of its own
 
     Returns
     -------
-    The smaller of two bounds: that of the accountant, and that without amplification (which is exact). inf when a
-    mechanism has no noise.
-
-    Raises
-    ------
-    UsageError : for a combination without a proof.
+    The smaller of two bounds: by privacy loss distributions, and that without amplification (which is exact). inf when
+    a mechanism has no noise.
     """
     parts = _parts(spent)
-    amplified = any(rate < 1 for _, rate, _ in parts)
-    if amplified and adjacency == "add-remove" and sampling == "fixed":
-        raise UsageError(f"[privacy] {_LEFT_OUT_OF_FIXED}")
     plain = unamplified(spent, delta)
-    if not amplified or plain in (0.0, math.inf):
+    if all(rate == 1 for _, rate, _ in parts) or plain in (0.0, math.inf):
         return plain
-    bound = _by_losses(parts, delta, adjacency, sampling) if accountant == "pld" else math.inf
-    if not math.isfinite(bound):  # also where the range of losses is too large for a grid
-        curves = [count * gaussian_curve(multiplier, rate, adjacency) for multiplier, rate, count in parts]
-        bound = converted(ORDERS, np.sum(curves, axis=0), delta)
-    return min(plain, bound)
+    return min(plain, _by_losses(parts, delta, sampling))
 
 
 def unamplified(spent: Spent, delta: float) -> float:
@@ -81,15 +56,7 @@ def unamplified(spent: Spent, delta: float) -> float:
     return gaussian_epsilon(_together(parts), delta) if parts else 0.0
 
 
-def calibrate(
-    target: float,
-    delta: float,
-    plan: Plan,
-    *,
-    adjacency: str = "replace-one",
-    sampling: str = "fixed",
-    accountant: str = "pld",
-) -> float:
+def calibrate(target: float, delta: float, plan: Plan, *, sampling: str = "fixed") -> float:
     """The noise multiplier with which the planned releases stay within an epsilon.
 
     Parameters
@@ -97,7 +64,7 @@ def calibrate(
     target : positive
     delta : strictly between 0 and 1
     plan : (factor, rate, count) of each part: `count` mechanisms whose multiplier is `factor` times the result
-    adjacency, sampling, accountant : as in `Privacy`
+    sampling : as in `epsilon`
 
     Returns
     -------
@@ -105,7 +72,7 @@ def calibrate(
 
     Raises
     ------
-    UsageError : for a combination without a proof, or a plan that releases nothing.
+    UsageError : for a plan that releases nothing.
     """
     planned = [entry for entry in plan if entry[1] > 0 and entry[2] > 0 and entry[0] < math.inf]
     if not planned or not all(factor > 0 for factor, _, _ in planned):
@@ -125,13 +92,13 @@ def calibrate(
 
     @cache
     def truly(multiplier: float) -> float:
-        return epsilon(spent(multiplier), delta, adjacency=adjacency, sampling=sampling, accountant=accountant)
+        return epsilon(spent(multiplier), delta, sampling=sampling)
 
     return _least(truly, target, _least(cheaply, target, 1.0))
 
 
-def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
-    """Messages on settings of `[privacy]` that contradict each other; `amplified`: batches are sampled."""
+def wrong_combination(privacy: Privacy) -> list[str]:
+    """Messages on settings of `[privacy]` that contradict each other."""
     p, messages = privacy, []
     if p.level == "client" and p.noise_on == "gradients":
         messages.append(
@@ -142,15 +109,17 @@ def wrong_combination(privacy: Privacy, amplified: bool = True) -> list[str]:
             f'noise_on = "gradients" with trust = "{p.trust}": noise is added only to a sum of uploads there;'
             ' use noise_on = "upload", or trust = "local"'
         )
-    if p.by_coins and p.trust != "central":
+    if p.by_coins and p.level == "sample":
+        messages.append(
+            'sampling = "poisson" with level = "sample": minibatches have a fixed size, and coins are of clients; leave'
+            ' it out, or use level = "client" with trust = "central"'
+        )
+    elif p.by_coins and p.trust != "central":
         messages.append(
             f'sampling = "poisson" of clients with trust = "{p.trust}": the number of participating clients'
             ' would be visible, and there would be no noise when none participates; use trust = "central", or '
             'sampling = "fixed"'
         )
-    sampled = amplified and (p.level == "sample" or p.trust == "central")
-    if p.adjacency == "add-remove" and p.sampling == "fixed" and sampled:
-        messages.append(_LEFT_OUT_OF_FIXED)
     return [f"[privacy] {message}" for message in messages + _wrong_paper(p)]
 
 
@@ -160,8 +129,6 @@ def _wrong_paper(privacy: Privacy) -> list[str]:
     needs = {
         "level": ("sample", privacy.level),
         "trust": ("local", privacy.trust),
-        "adjacency": ("replace-one", privacy.adjacency),
-        "sampling": ("fixed", privacy.sampling),
         "noise_on": ("upload", privacy.noised),
     }
     return [
@@ -193,13 +160,13 @@ def _together(parts: Parts) -> float:
     return 1 / math.sqrt(math.fsum(count / multiplier**2 for multiplier, _, count in parts))
 
 
-def _by_losses(parts: Parts, delta: float, adjacency: str, sampling: str) -> float:
+def _by_losses(parts: Parts, delta: float, sampling: str) -> float:
     unsampled_parts = tuple(part for part in parts if part[1] == 1)
     amplified = tuple(part for part in parts if part[1] < 1)
     if len(amplified) > DISTINCT:
         amplified = _rounded(amplified)
     unsampled = ((_together(unsampled_parts), 1.0, 1),) if unsampled_parts else ()
-    return composed_epsilon(amplified + unsampled, _together(parts), delta, adjacency, sampling)
+    return composed_epsilon(amplified + unsampled, delta, sampling)
 
 
 def _rounded(parts: Parts) -> Parts:

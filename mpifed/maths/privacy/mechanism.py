@@ -100,7 +100,7 @@ def narrow_error(privacy: Privacy, values: int, rows: int) -> float:
 
 def may_be_narrow(privacy: Privacy, values: int, rows: int) -> bool:
     """Whether clipped gradients, released one by one, may be added in float32: where epsilon hardly grows by it."""
-    released = privacy.on_gradients and privacy.on_grid and privacy.sampling == "fixed"
+    released = privacy.on_gradients and privacy.on_grid
     return released and rows < 2**20 and narrow_error(privacy, values, rows) <= _LITTLE
 
 
@@ -115,19 +115,17 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int, narrow: bo
     narrow : whether clipped gradients are added in float32, see `may_be_narrow`
     """
     z, shares = privacy.multiplier, clients if privacy.trust == "distributed" else 1
-    # the sums with either record are each rounded; neighbours are compared through the sum without both
-    parts = 2 if privacy.adjacency == "replace-one" and privacy.sampling == "poisson" else 1
-    fine = math.ceil(math.log2(parts * math.sqrt(values) / FINE))
+    fine = math.ceil(math.log2(math.sqrt(values) / FINE))
     if z > 0:
         fine = max(fine, math.ceil(math.log2(_NARROWEST * math.sqrt(shares) / z)))
     if privacy.level == "client":
         return Mechanism(fine, z, 1.0, True, 0.0, shares)
     # the sum of `rows` vectors of norm G has an error of at most rows^2 2^-53 G, and so has its neighbour's
-    summed = parts * rows**2 * 2.0**-52 * privacy.bound / privacy.reach
+    summed = rows**2 * 2.0**-52 * privacy.bound / privacy.reach
     summed += narrow_error(privacy, values, rows) if narrow else 0.0
     # for gradients, and for dual and control variables, which contain the noise of previous rounds
     most = 2.0 ** math.ceil(math.log2(_ROOM * rows + _ROOM**2 * z))
-    return Mechanism(fine, z, most, False, parts * math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
+    return Mechanism(fine, z, most, False, math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
 
 
 _ZEROS = np.zeros(_TOGETHER, np.int64)

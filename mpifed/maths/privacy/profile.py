@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mpifed.maths.privacy.release import Floats
-from mpifed.maths.privacy.renyi import general_curve
 
 POINTS = 2**17  # approximate upper bound of the points of a grid
 FINE = 1 / 64  # spacing of a grid / standard deviation of a loss
 WIDEST = 64.0  # spacing above which a grid gives no useful bound
 ROUNDOFF = 1e-12  # rounding error of the convolutions, subtracted from delta
-_TAIL = math.log(1e15)  # losses beyond a tail probability of 1e-15 count as infinite
+_TAILS = 9.0  # standard deviations within which nearly all losses of a composition are
+_MOST = 2.0**26  # steps of a grid by which losses may be rounded, all together
 
 
 def gaussian_delta(epsilon: ArrayLike, multiplier: float) -> Floats:
@@ -75,13 +75,12 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def amplified_delta(epsilon: ArrayLike, multiplier: float, rate: float) -> Floats:
-    """An upper bound of the profiles of mechanisms with sampling probability `rate`, under "replace-one".
+    """An upper bound of the profiles of mechanisms with sampling probability `rate`, where a record is replaced.
 
     Given that the record is not drawn, drawn, or its replacement is drawn, the outputs are A, B and B', Gaussians no
     farther apart than the sensitivity; so (1 - q) A + q B and (1 - q) A + q B' have, by advanced joint convexity
     (Balle, Barthe, Gaboardi, NeurIPS 2018, arXiv:1807.01647, Theorems 2 and 10),
     delta'(log(1 + q (exp(e) - 1))) <= q delta(e) for e >= 0; for e < 0 the same holds with the two exchanged.
-    This holds for batches of fixed size and for Poisson sampling.
     """
     e = np.asarray(epsilon, dtype=np.float64)
     size = np.abs(e)
@@ -98,41 +97,31 @@ def farthest(multiplier: float, rate: float) -> float:
     return loss + math.log(rate + (1 - rate) * math.exp(-loss))
 
 
-def spacing(parts: tuple[tuple[float, float, int], ...], total_multiplier: float) -> float:
+def spacing(parts: tuple[tuple[float, float, int], ...]) -> float:
     """The spacing of the grid for the composition of these (multiplier, rate, count): a power of two.
 
     It affects speed and tightness only: small relative to the standard deviation of a loss, but with at most about
-    2 POINTS points between the tails of the composition, which Renyi divergences bound.
+    2 POINTS points for a single loss, and for the composition, as if its losses were normal. inf where there would be
+    too many points all the same, since a loss that is not zero is rounded up to the next one.
     """
-    orders = np.unique(np.geomspace(2, 256, 40).astype(np.int64))
-    curve, spread, many = np.zeros(len(orders)), 0.0, 0
+    variance, many = 0.0, 0
     for multiplier, rate, count in parts:
-        curve += count * general_curve(0.5 / multiplier**2, rate, orders)
         # chi^2 divergence, approximately the variance of a loss
         small = math.expm1(min(1 / multiplier**2, 700)) * rate**2
-        spread, many = spread + count * min(small, 1 / multiplier**2), many + count
-    width = min(float(np.min(curve + _TAIL / (orders - 1))), 0.5 / total_multiplier**2 + 9 / total_multiplier)
-    single = max(farthest(multiplier, rate) for multiplier, rate, _ in parts)
-    wanted = max(FINE * math.sqrt(spread / many), 2 * max(width, single) / POINTS)
-    return float(2.0 ** math.floor(math.log2(wanted)))
+        variance, many = variance + count * min(small, 1 / multiplier**2), many + count
+    if math.sqrt(variance * many) > _MOST:
+        return math.inf
+    widest = max(farthest(multiplier, rate) for multiplier, rate, _ in parts)
+    width = max(widest, variance / 2 + _TAILS * math.sqrt(variance))
+    return float(2.0 ** math.floor(math.log2(max(FINE * math.sqrt(variance / many), 2 * width / POINTS))))
 
 
 @lru_cache(maxsize=32)
-def single(
-    multiplier: float, rate: float, adjacency: str, sampling: str, grid: float
-) -> Any:  # dp_accounting has no types
+def single(multiplier: float, rate: float, sampling: str, grid: float) -> Any:  # dp_accounting has no types
     """The privacy loss distribution of a single mechanism: dp_accounting's PrivacyLossDistribution.
 
-    Poisson sampling. A record's contribution has norm G at most, and is there or is not. Left out: (1 - q) N(0) +
-    q N(G) against N(0). Replaced: P = (1 - q) N(0) + q N(u) against Q = (1 - q) N(0) + q N(v), with u and v of norm
-    G at most, and no such pair is worse than u = -v of norm G, which is dp-accounting's REPLACE_ONE. Proof, for
-    noise of standard deviation 1: with X = u.x, Y = v.x, x ~ N(0, I), the profile at alpha = exp(e) >= 1 is
-    E f(exp(X - u^2/2), exp(Y - v^2/2)) with f(s, t) = max(0, q s - alpha q t - (alpha - 1)(1 - q)), convex. A part
-    added to u or to v in a direction of its own multiplies s or t by a factor of mean 1, which cannot lessen the mean
-    of a convex function (Jensen): take norms G. Then only the covariance of X and Y is left, and the derivative of
-    E F(X, Y) by it is E of d2F/dXdY (Plackett), here -alpha q^2 s t times a nonnegative measure (where f has its
-    kink): most at covariance -G^2. For alpha < 1 exchange P and Q. Since the distance is 2 G under "replace-one",
-    the multiplier relative to G is twice ours.
+    With coins of clients a contribution has norm G at most, and is there or is not: left out, (1 - q) N(0) + q N(G)
+    against N(0).
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -141,41 +130,36 @@ def single(
     if rate == 1.0:
         return losses.from_gaussian_mechanism(multiplier, value_discretization_interval=grid)
     if sampling == "poisson":
-        replaced = adjacency == "replace-one"
-        relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
         return losses.from_gaussian_mechanism(
-            multiplier * (2 if replaced else 1), sampling_prob=rate, value_discretization_interval=grid,
-            neighboring_relation=relation,
+            multiplier, sampling_prob=rate, value_discretization_interval=grid,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         )  # fmt: skip
     last = math.ceil(farthest(multiplier, rate) / grid)
     deltas = amplified_delta(np.arange(-last, last + 1) * grid, multiplier, rate)
-    return losses.PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -last, last, np.clip(deltas, 0, 1))
-    )
+    found = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -last, last, np.clip(deltas, 0, 1))
+    # of sparse ones self_compose computes size^count, a number of megabytes for many rounds
+    return losses.PrivacyLossDistribution(found.to_dense_pmf())
 
 
 @lru_cache(maxsize=256)
-def composed_epsilon(
-    parts: tuple[tuple[float, float, int], ...], total_multiplier: float, delta: float, adjacency: str, sampling: str
-) -> float:
+def composed_epsilon(parts: tuple[tuple[float, float, int], ...], delta: float, sampling: str) -> float:
     """Epsilon of a composition, by privacy losses; inf where the grid would be too coarse or too large.
 
     Parameters
     ----------
     parts : (multiplier, rate, count) of each; those of rate 1 have count 1
-    total_multiplier : multiplier of the composition without amplification
-    delta, adjacency, sampling : as in `accounting.epsilon`
+    delta, sampling : as in `accounting.epsilon`
 
     Returns
     -------
     An upper bound.
     """
-    grid = spacing(parts, total_multiplier)
+    grid = spacing(parts)
     if grid > WIDEST or delta <= 10 * ROUNDOFF:
         return math.inf
     composition = None
     for multiplier, rate, count in parts:
-        part = single(multiplier, rate, adjacency, sampling, grid)
+        part = single(multiplier, rate, sampling, grid)
         part = part.self_compose(count) if count > 1 else part
         composition = part if composition is None else composition.compose(part)
     assert composition is not None  # clients without releases are handled by the caller

@@ -187,10 +187,10 @@ def test_secret_numbers_are_chacha20(key: str, nonce: int, keystream: str) -> No
     assert rng.bit_generator.random_raw(len(keystream) // 16).astype("<u8").tobytes().hex() == keystream
 
 
-def test_secret_generators_differ_by_key_round_and_purpose() -> None:
+def test_secret_generators_differ_by_key_and_round() -> None:
     keys = [0, 1, 2**255, new_key(), new_key()]
     assert all(0 <= key < 2**256 for key in keys)
-    names = [(k, i, purpose) for k in keys for i in (SETUP, 0, 1, 2**40) for purpose in ("", "leaving 0", "leaving 1")]
+    names = [(k, i) for k in keys for i in (SETUP, 0, 1, 2**40)]
     streams = {name: secret_rng(*name).integers(2**63, size=40) for name in names}
     numbers = np.concatenate(list(streams.values()))
     assert len(np.unique(numbers)) == numbers.size  # no two share a number, shifted or not
@@ -239,26 +239,6 @@ def test_secure_draws_take_every_row_as_often(size: int) -> None:
     assert chisquare(np.bincount(others, minlength=size)[1:]).pvalue > SURE
 
 
-@pytest.mark.parametrize("now", [at(3), secure(3)], ids=["keyed", "secure"])
-def test_coins(now: Round) -> None:
-    """Each row by itself, with its client's chance; 0 and 1 mean never and always."""
-    clients, sizes, chances = np.arange(5), np.array([10**6, 400, 400, 1, 10**5]), np.array([0.1, 0.0, 1.0, 1.0, 0.5])
-    rows, drawn = now.coins("batch", clients, sizes, chances)
-    assert rows.shape == drawn.shape
-    counts = drawn.sum(axis=1)
-    assert counts[1:4].tolist() == [0, 400, 1]
-    assert rows.shape[1] == counts.max()  # no wider than the largest
-    for size, row, kept in zip(sizes.tolist(), rows, drawn, strict=True):
-        assert (np.diff(row[kept]) > 0).all()
-        assert 0 <= row.min() <= row.max() < size
-    for size, chance, count, row, kept in zip(sizes, chances, counts, rows, drawn, strict=True):
-        assert abs(count - size * chance) <= 6.2 * np.sqrt(size * chance * (1 - chance))  # beyond: one in 10^9
-        if 0 < chance < 1:
-            assert chisquare(np.bincount(row[kept] * 10 // size, minlength=10)).pvalue > SURE
-            neighbours = np.sum(np.diff(row[kept]) == 1)  # of two rows side by side both come at chance^2
-            assert abs(neighbours - size * chance**2) <= 8 * np.sqrt(size * chance**2)
-
-
 @pytest.mark.parametrize("chance", [1 / 3, 0.1, 1 - 2.0**-53, 2.0**-60])
 def test_a_chance_is_rounded_down(chance: float) -> None:
     """To what the numbers of a generator, multiples of 2^-53, can be below with that probability."""
@@ -266,27 +246,19 @@ def test_a_chance_is_rounded_down(chance: float) -> None:
     assert steps == int(steps) and steps <= chance * 2.0**53 < steps + 1
 
 
-def test_keyed_coins_and_normals_are_a_clients_own() -> None:
+def test_keyed_normals_are_a_clients_own() -> None:
     """Whoever else draws; and every key matters."""
-    sizes, chances = np.array([50, 60, 70]), np.full(3, 0.5)
-
-    def coins(now: Round, purpose: str, client: int) -> tuple[int, ...]:
-        rows, drawn = now.coins(purpose, np.array([client]), sizes[:1], chances[:1])
-        return tuple(rows[drawn].tolist())
 
     def normals(now: Round, purpose: str, client: int) -> tuple[float, ...]:
         return tuple(now.normals(purpose, np.array([client]), (4, 3), "float64").ravel().tolist())
 
-    for function in (coins, normals):
-        keys = [(s, i, p, c) for s in (1, 2) for i in (0, 1) for p in ("a", "b") for c in (-1, 0, 7)]
-        seen = {key: function(at(key[1], key[0]), key[2], key[3]) for key in keys}
-        assert len(set(seen.values())) == len(seen)
-        assert all(function(at(i, s), p, c) == found for (s, i, p, c), found in seen.items())
-        assert function(secure(), "a", 0) != function(secure(), "a", 0)
+    keys = [(s, i, p, c) for s in (1, 2) for i in (0, 1) for p in ("a", "b") for c in (-1, 0, 7)]
+    seen = {key: normals(at(key[1], key[0]), key[2], key[3]) for key in keys}
+    assert len(set(seen.values())) == len(seen)
+    assert all(normals(at(i, s), p, c) == found for (s, i, p, c), found in seen.items())
+    assert normals(secure(), "a", 0) != normals(secure(), "a", 0)
     together = at(1).normals("a", np.array([2, 5, 7]), (4, 3), "float64")
     assert tuple(together[2].ravel().tolist()) == normals(at(1), "a", 7)
-    rows, drawn = at(1).coins("a", np.array([2, 5, 7]), np.array([70, 60, 50]), chances)
-    assert tuple(rows[2][drawn[2]].tolist()) == coins(at(1), "a", 7)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -86,7 +86,7 @@ def test_written_out_and_read_again() -> None:
     written = job.table()["privacy"]
     absent = {"noise_multiplier", "noise_on"}  # None by default
     assert written.keys() == {field.name for field in fields(Privacy)} - absent
-    assert (written["level"], written["noise"], written["accountant"]) == ("sample", "secure", "pld")
+    assert (written["level"], written["noise"]) == ("sample", "secure")
     assert checked(job.table()).privacy == job.privacy
     assert checked({k: v for k, v in table().items() if k != "privacy"}).privacy is None
 
@@ -149,11 +149,11 @@ def test_an_algorithm_must_say_what_it_releases() -> None:
 
 
 def test_what_has_no_proof_depends_on_sampling() -> None:
-    """Leaving a record out of a batch of fixed size: fine where nothing is sampled."""
-    left_out = PRIVATE | {"adjacency": "add-remove"}
+    """Leaving a client out of a fixed number of them: fine where nothing is sampled."""
+    left_out = PRIVATE | {"level": "client", "trust": "central", "delta": 0.1}
     own = table()["algorithm"]
     (line,) = said_with_data(table(privacy=left_out, algorithm=own | {"rate": 0.5}))
-    assert 'adjacency = "add-remove" with sampling = "fixed"' in line
+    assert 'at level "client"' in line and 'sampling = "poisson"' in line
     job = checked(table(privacy=left_out, algorithm=own | {"rate": 1.0}))
     job.make_algorithm(problem(job))
 

@@ -12,10 +12,9 @@ import pytest
 from jobs_in_python import checked
 
 from mpifed import Privacy
-from mpifed.comm.channel import Protection
 from mpifed.maths.privacy import accounting
 from mpifed.maths.privacy.release import Release
-from mpifed.privacy.protection import collusion, from_whom, warnings_of
+from mpifed.privacy.protection import collusion, warnings_of
 from mpifed.privacy.spending import Spending
 from mpifed.testing import Job
 
@@ -24,47 +23,6 @@ UNCOVERED = "sees each client's upload, with its part of the noise, and is not c
 
 def privacy(**settings: Any) -> Privacy:
     return Privacy(delta=1e-5, clip=1.0, noise_multiplier=1.0, **settings)
-
-
-def test_shared_noise() -> None:
-    shared = privacy(trust="distributed")
-    assert "the server is NOT covered" in from_whom(shared, Protection())
-    masked = from_whom(shared, Protection("masked"))
-    assert "in the masked channel the server as well" in masked and "NOT" not in masked
-    assert "no client gives it its part of the noise" in masked and "leave" not in masked
-    assert "the key that all clients hold" in from_whom(shared, Protection("encrypted"))
-    assert "those who may leave" in from_whom(shared, Protection("masked", max_dropouts=2))
-
-
-def test_a_trusted_server() -> None:
-    trusted = privacy(trust="central")
-    assert "it sees the clients' uploads, and adds" in from_whom(trusted, Protection())
-    assert "it sees the sum alone, without noise, and adds" in from_whom(trusted, Protection("masked"))
-
-
-@pytest.mark.parametrize(
-    ("model", "channel", "said"),
-    [
-        ("local", "masked", "a void one is a release: each client has sent its upload"),
-        ("distributed", "plain", "a void one is a release: the server has seen"),
-        ("distributed", "masked", "though nothing of a void one was opened"),
-        ("central", "plain", "though nothing of a void one was opened"),
-    ],
-)
-def test_void_rounds(model: str, channel: str, said: str) -> None:
-    """Each attempt counts in epsilon, which then is more than the noise was computed for."""
-    table: dict[str, Any] = {
-        "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
-        "aggregation": {"security": channel},
-        "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "trust": model},
-    }  # fmt: skip
-    warned = []
-    for rate in (0.0, 0.1):
-        job = checked(table | {"participation": {"dropout_rate": rate, "max_dropouts": 2}})
-        warned.append([one for one in warnings_of(job, job.privacy) if one.startswith("[participation] dropout_rate")])
-    (line,) = warned[1]
-    assert not warned[0] and said in line and "the budget ends the run before its last round (exit 6)" in line
 
 
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])

@@ -15,7 +15,7 @@ import mpifed as mf
 from mpifed.files.json_file import read_json, write_json
 
 FILES = (
-    "job.toml", "run.json", "history.csv", "model.h5", "clients.csv", "failure.txt", "privacy.csv",
+    "job.toml", "run.json", "history.csv", "model.h5", "clients.csv", "failure.txt",
     "ledger.jsonl", "lock", "lock-heartbeat", "mlflow.json", "job.toml.new", "run.json.new", "model.h5.new",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
