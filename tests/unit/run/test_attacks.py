@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpifed.core.errors import BudgetSpent, DataError, Interrupted, MpifedError, NotCertified, UsageError
-from mpifed.core.io_errors import explaining
+from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.job.loading import read_table
-from mpifed.run.api import stop_on_signals
 from mpifed.run.launch import guarded
 from mpifed.testing import Alone
 
@@ -76,19 +71,6 @@ def test_an_error_that_cannot_be_told_is_none_less(error: BaseException, words: 
     assert said.count("mpifed: ") == 1 and words in said
 
 
-def test_a_text_that_is_no_utf_8_is_kept_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        guarded(_Rank(), tmp_path, fail(ValueError("\udc80")))
-    assert "\\udc80" in (tmp_path / "failure.txt").read_text(encoding="utf-8")
-
-
-class _Rank(Alone):
-    size = 2
-
-    def abort(self, code: int) -> Any:
-        raise SystemExit(code)
-
-
 @pytest.mark.parametrize("stream", [None, object()])
 def test_an_error_is_told_though_the_standard_error_was_replaced(stream: Any) -> None:
     def work() -> None:
@@ -96,19 +78,6 @@ def test_an_error_is_told_though_the_standard_error_was_replaced(stream: Any) ->
         raise DataError("broken shard")
 
     assert ended(work) == (3, "mpifed: error: broken shard\n")
-
-
-def test_an_error_is_told_though_the_standard_error_was_closed() -> None:
-    def work() -> None:
-        sys.stderr.close()
-        raise DataError("broken shard")
-
-    assert ended(work) == (3, "mpifed: error: broken shard\n")
-
-
-@pytest.mark.parametrize("kind", [Interrupted, BudgetSpent, NotCertified])
-def test_what_a_class_raises_is_not_agreed_on(kind: type[MpifedError]) -> None:
-    assert not kind("by one rank alone").agreed
 
 
 @pytest.mark.parametrize(("error", "code"), [(ValueError("x"), 1), (SystemExit(5), 5), (SystemExit(), 0)])
@@ -121,18 +90,6 @@ def test_a_forked_process_ends_for_itself(error: BaseException, code: int, tmp_p
 
     assert guarded(Alone(), tmp_path, work) == code
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_forked_process_ends_by_the_signal_that_ends_pools() -> None:
-    with stop_on_signals() as request:
-        child = os.fork()
-        if child == 0:
-            time.sleep(600)
-            os._exit(0)
-        time.sleep(0.1)
-        os.kill(child, signal.SIGTERM)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
-        assert not request.asked
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
@@ -149,19 +106,3 @@ def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path, lau
     for command, code in (("show", 3), ("status", 0)):  # status shows what can be known
         ended = launch(0, command, tmp_path)
         assert ended.code == code and ended.err.count("mpifed: error") == (code > 0)
-
-
-def test_a_figure_for_which_there_is_no_room(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    from mpifed.plots.style import save
-
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        with pytest.raises(DataError, match=r"p\.png: File too large"), explaining():
-            save(Figure(), tmp_path / "p.png")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not any(tmp_path.iterdir())

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from written_files import read_json, write_json
 
 from mpifed.core.block import Block
 from mpifed.core.errors import DataError
@@ -16,7 +15,6 @@ from mpifed.core.record import leaves, map_leaves
 from mpifed.core.states import ClientStates
 from mpifed.run import checkpoint_files
 from mpifed.run.checkpoint import Checkpoints, Progress
-from mpifed.shards.hdf5 import open_hdf5
 from mpifed.testing import Alone
 
 
@@ -113,12 +111,6 @@ def test_two_generations_are_kept(tmp_path: Path, blocks: list[Block]) -> None:
     assert load(tmp_path, blocks)[0].round == 11
 
 
-def test_the_same_round_again(tmp_path: Path, blocks: list[Block]) -> None:
-    save(tmp_path, 4, blocks)
-    save(tmp_path, 4, blocks)
-    assert load(tmp_path, blocks)[0].round == 4
-
-
 def damages() -> list[Any]:
     def flip(folder: Path, name: str) -> None:
         name = name.format(round=folder.name[-8:])
@@ -152,27 +144,8 @@ def test_the_newest_whole_one_counts(tmp_path: Path, blocks: list[Block], damage
     assert [bits(s) for s in states] == [bits(s) for s in clients(blocks, 1)]
 
 
-@pytest.mark.parametrize(("damage", "name"), damages())
-def test_none_is_whole(tmp_path: Path, blocks: list[Block], damage: Any, name: str) -> None:
-    for t in (1, 2):
-        damage(save(tmp_path, t, blocks), name)
-    with pytest.raises(DataError) as caught:
-        load(tmp_path, blocks)
-    said = str(caught.value)
-    assert "nothing to resume" in said
-    assert "round-00000002: " in said
-    assert "round-00000001: " in said
-
-
 def test_there_is_none(tmp_path: Path, blocks: list[Block]) -> None:
     with pytest.raises(DataError, match="no checkpoint was written"):
-        load(tmp_path, blocks)
-
-
-def test_another_schema(tmp_path: Path, blocks: list[Block]) -> None:
-    folder = save(tmp_path, 1, blocks)
-    write_json(folder / "manifest.json", read_json(folder / "manifest.json") | {"schema": 99})
-    with pytest.raises(DataError, match="schema 99, this version reads 5"):
         load(tmp_path, blocks)
 
 
@@ -198,88 +171,12 @@ def test_states_of_another_form(tmp_path: Path, blocks: list[Block], change: Any
         load(tmp_path, blocks, states=states)
 
 
-class More(NamedTuple):
-    w: Any
-    steps: Any
-    inner: Any
-    added: Any
-
-
-class MoreOfClient(NamedTuple):
-    v: Any  # [n, 3]
-    count: Any  # [n]
-    added: Any  # [n]
-
-
-def test_states_with_a_new_field(tmp_path: Path, blocks: list[Block]) -> None:
-    """As of a later version of the algorithm."""
-    save(tmp_path, 1, blocks)
-    remedy = "which this job needs; resume with the job that wrote it"
-    with pytest.raises(DataError, match=rf"round-00000001/server\.h5: no server/added, {remedy}"):
-        load(tmp_path, blocks, More(*server(0), np.zeros(2)))
-    states = [MoreOfClient(*state, state.count) for state in clients(blocks, 0)]
-    with pytest.raises(DataError, match=rf"clients-00000001-00000\.h5: client 0: no state/added, {remedy}"):
-        load(tmp_path, blocks, states=states)
-
-
-@pytest.mark.parametrize("alone", [np.arange(4.0), np.float64(0.5), np.int64(3)])
-def test_states_of_one_leaf(tmp_path: Path, blocks: list[Block], alone: Any) -> None:
-    """An array, or a number, alone is a record."""
-    states = [block.clients / 7 for block in blocks]
-    Checkpoints(tmp_path, Alone(), blocks).save(Progress(1), {}, alone, renewed(states), {})
-    _, _, restored, found, _ = load(tmp_path, blocks, 0 * alone, [np.zeros_like(state) for state in states])
-    assert bits(restored) == bits(alone)
-    assert [bits(one) for one in found] == [bits(one) for one in states]
-
-
-def test_the_server_is_read_from_a_file_that_is_opened_once(
-    tmp_path: Path, blocks: list[Block], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(tmp_path, 1, blocks, states=[(), (), ()])
-    opened = []
-    monkeypatch.setattr("mpifed.shards.hdf5.open_hdf5", lambda *given: opened.append(given) or open_hdf5(*given))
-    load(tmp_path, blocks)
-    assert [path.name for (path,) in opened] == ["server.h5"]
-
-
 def test_client_states_that_are_not_there(tmp_path: Path, blocks: list[Block]) -> None:
     """Nobody was ever present: all are as at the start."""
     save(tmp_path, 1, blocks, states=[(), (), ()])
     assert not list((tmp_path / "checkpoint" / "round-00000001").glob("clients-*"))
     assert [bits(s) for s in load(tmp_path, blocks)[3]] == [bits(s) for s in clients(blocks, 0)]
     assert load(tmp_path, blocks, states=[(), (), ()])[3] == [(), (), ()]
-
-
-def test_another_rank_reads_what_it_hosts(tmp_path: Path, blocks: list[Block]) -> None:
-    save(tmp_path, 1, blocks)
-    _, _, _, states, _ = load(tmp_path, blocks[1:])  # a rank that hosts the last ones
-    assert [bits(s) for s in states] == [bits(s) for s in clients(blocks[1:], 1)]
-
-
-def inode(path: Path) -> int:
-    return path.stat().st_ino
-
-
-def test_a_checkpoint_costs_what_has_changed(tmp_path: Path, blocks: list[Block]) -> None:
-    states, checkpoints = renewed(clients(blocks, 1)), Checkpoints(tmp_path, Alone(), blocks)
-    expected = clients(blocks, 1)
-    last = {1: {"duals": np.arange(3)}}
-    for t in range(1, 5):
-        if t > 1:
-            states[t % 3] = expected[t % 3] = clients(blocks, t)[t % 3]
-        checkpoints.save(Progress(t), {}, server(t), states, last)
-        assert not states.changed
-        found, _, _, there, kept = load(tmp_path, blocks)
-        assert found.round == t
-        assert [bits(s) for s in there] == [bits(s) for s in expected]
-        assert kept[1]["duals"].tolist() == [0, 1, 2]
-    folders = [tmp_path / "checkpoint" / f"round-{t:08d}" for t in (3, 4)]
-    names = [{path.name for path in folder.glob("clients-*")} for folder in folders]
-    # by round 3 most of the first one was out of date, and what was left of it is written with the change
-    assert names == [{f"clients-{t:08d}-00000.h5" for t in some} for some in ((2, 3), (2, 3, 4))]
-    shared = names[0] & names[1]
-    assert shared
-    assert all(inode(folders[0] / name) == inode(folders[1] / name) for name in shared)
 
 
 def test_folders_without_hard_links(tmp_path: Path, blocks: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,19 +210,6 @@ def test_segments_stay_few_and_small(tmp_path: Path, array_shard: Any) -> None:
             found = started(begin)
             Checkpoints(tmp_path, Alone(), blocks).load((), found)
             np.testing.assert_array_equal(np.concatenate(list(found)), np.concatenate(expected))
-
-
-def test_saving_changes_nothing(tmp_path: Path, blocks: list[Block]) -> None:
-    states = clients(blocks, 1)
-    before = [bits(map_leaves(np.copy, s)) for s in states]
-    save(tmp_path, 1, blocks, states)
-    assert [bits(s) for s in states] == before
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path, blocks: list[Block]) -> None:
-    (tmp_path / "checkpoint").write_text("a file where the folder should be")
-    with pytest.raises(DataError, match="checkpoint"):
-        save(tmp_path, 1, blocks)
 
 
 def test_what_cannot_be_written_to_its_end_takes_no_room(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from sklearn import metrics as sklearn
 from written_files import read_json
 
 import mpifed as mf
-from mpifed.core.block import Block
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
@@ -24,8 +22,6 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.privacy.disclosure import uncovered
 from mpifed.results.show import run_text
-from mpifed.run.scoring import test_scores as scores
-from mpifed.run.setup import prepare
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
@@ -129,38 +125,6 @@ def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path
     assert "test_macro_f1" not in last
 
 
-@pytest.mark.parametrize(("model", "keys"), [("logistic", {}), ("hinge", {}), ("mlp", {"hidden": 3})])
-def test_area_of_two_classes(model: str, keys: dict[str, Any], tmp_path: Path) -> None:
-    """By the score of class 1, or its distance from that of class 0."""
-    y = (CLASSES > 0).astype(int)
-    data = mf.FederatedDataset.from_arrays(X, y, clients=4, test=(X[::2], y[::2]), out=tmp_path / "data")
-    task = job(data.path, model, keys, record={"metrics": ["auc"]})
-    result = run(task, Alone(), tmp_path / "run")
-    objective = task.make_objective()
-    z = objective.class_scores(result.model.head, objective.scores_of(result.model, X[None, ::2].astype("f8")))[0]
-    expected = sklearn.roc_auc_score(y[::2], z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0))
-    assert result.columns["test_auc"] == pytest.approx(expected)
-
-
-def test_a_model_without_a_score_of_each_class(classes: Path) -> None:
-    ready = prepare(job(classes), Alone())
-    model, test = ready.algorithm.model(ready.server), ready.test
-    wide = model._replace(first=model.first[:, :2], head=model.head._replace(bias=model.head.bias[:2]))
-    assert test is not None
-    with pytest.raises(UsageError, match="2 scores of 3 classes; define its class_scores"):
-        scores(ready.algorithm.problem, wide, Block((Two(test.shards[0]),), "float64"), ["auc"])
-
-
-class Two:
-    """Rows of the first two classes alone."""
-
-    def __init__(self, shard: Any) -> None:
-        self._shard, self.y = shard, np.minimum(shard.y, 1)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shard, name)
-
-
 def sha256(result: Any) -> str:
     return model_sha256(dict(leaves(result.model)))
 
@@ -196,17 +160,6 @@ def test_resumed(classes: Path, tmp_path: Path) -> None:
     assert (tmp_path / "whole" / "clients.csv").read_text() == (tmp_path / "parts" / "clients.csv").read_text()
 
 
-def test_resumed_with_other_columns(classes: Path, tmp_path: Path) -> None:
-    """What [record] adds is empty in earlier rows; what it leaves out, in later ones."""
-    run(job(classes, rounds=2, record={"metrics": ["auc"]}), Alone(), tmp_path / "run")
-    run(job(classes, record={"metrics": ["macro_f1"], "client_tests": False}), Alone(), tmp_path / "run", resume=True)
-    history = read_history(tmp_path / "run")
-    assert np.isnan(history["test_macro_f1"]).tolist() == [True, True, False]
-    assert np.isnan(history["test_auc"]).tolist() == [False, False, True]
-    assert np.isnan(history["client_test_loss_mean"]).tolist() == [False, False, True]
-    assert not (tmp_path / "run" / "clients.csv").exists()
-
-
 def test_many_clients_do_not_fit_into_memory(classes: Path, tmp_path: Path) -> None:
     """Rows are read from their files, with the same numbers."""
     inside = run(job(classes), Alone(), tmp_path / "a")
@@ -216,16 +169,6 @@ def test_many_clients_do_not_fit_into_memory(classes: Path, tmp_path: Path) -> N
     assert {k: v for k, v in inside.columns.items() if k not in clock} == {
         k: v for k, v in streamed.columns.items() if k not in clock
     }
-
-
-def test_predictions_that_are_not_numbers(targets: Path) -> None:
-    """Errors and losses are NaN, and so are their means."""
-    ready = prepare(job(targets, "least-squares"), Alone())
-    model = ready.algorithm.model(ready.server)
-    model.first[:] = np.nan
-    assert ready.test is not None
-    columns = scores(ready.algorithm.problem, model, ready.test)
-    assert columns.keys() == {"test_loss", "test_rmse", "test_r2"} and np.isnan([*columns.values()]).all()
 
 
 SECURE = {"aggregation": {"security": "masked"}}
@@ -268,33 +211,3 @@ def test_what_is_asked_for_in_vain(classes: Path, targets: Path, tmp_path: Path)
             run(task, Alone(), tmp_path / str(number))
     with pytest.raises(UsageError, match="client_tests and released_only"):
         job(classes, **PRIVATE | {"record": {"released_only": True, "client_tests": True}})
-
-
-def test_from_python(classes: Path, tmp_path: Path) -> None:
-    """Test rows of each client may be given; the history and clients are frames."""
-    rows = [(X[client == OWNER][:1], CLASSES[client == OWNER][:1]) for client in range(len(SIZES))]
-    data = mf.FederatedDataset.from_clients(pairs(CLASSES), client_test=rows, out=tmp_path / "data")
-    assert open_federation(data.path).tests.counts.tolist() == [1] * 7 and data.samples == sum(SIZES)
-    named = mf.FederatedDataset.from_clients(
-        dict(zip("abcdefg", pairs(CLASSES), strict=True)),
-        client_test=dict(reversed(list(zip("abcdefg", rows, strict=True)))),
-        out=tmp_path / "named",
-    )
-    assert open_federation(named.path).sha256 == open_federation(data.path).sha256
-    method = mf.FedAvg(batch_size=1, client_optimizer=mf.SGD(0.1))
-    result = mf.run(method, data, mf.Softmax(), rounds=2, out=tmp_path / "run")
-    assert result.history["client_test_accuracy_mean"].iloc[-1] == pytest.approx(result.clients["accuracy"].mean())
-    shutil.rmtree(tmp_path / "run")
-    with pytest.raises(DataError, match="no scores of clients"):
-        _ = result.clients
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [([(X[:1], CLASSES[:1])], "1 pairs for 7 clients"), ([1] * 7, "entry 0 is no pair"), (2, "client_test = 2"),
-     (1.5, "client_test = 1.5; expected a fraction"), ("0.2", "client_test = '0.2'"),
-     ([(X[:1], CLASSES[:2])] * 7, "client 0: test: 1 samples, 2 labels")],
-)  # fmt: skip
-def test_clients_tests_that_are_wrong(given: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises((UsageError, DataError), match=message):
-        mf.FederatedDataset.from_clients(pairs(CLASSES), client_test=given, out=tmp_path / "data")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,8 @@ from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError
-from mpifed.files.json_file import content, read_json, write_json
+from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import read_run, summary
-from mpifed.files.schemas import Digest, FileName, JobTables, RunJson, conforming
 from mpifed.run.api import run
 from mpifed.run.progress import Reporter
 from mpifed.testing import Alone, Job
@@ -115,17 +113,6 @@ def test_types_and_ranges(tmp_path: Path, change: dict[str, Any], said: str) -> 
         read_run(tmp_path)
 
 
-def test_no_pipe_and_no_device_is_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "device").symlink_to("/dev/zero")
-    for name in ("pipe", "device"):
-        with pytest.raises(OSError, match="a pipe, a device or a folder"):
-            content(tmp_path / name)
-    os.mkfifo(tmp_path / "model.h5")
-    write_json(tmp_path / "run.json", {"exit": 0})
-    assert mpifed("show", tmp_path).exit_code == 3
-
-
 def test_what_a_later_version_adds_is_left_out(digits: Path, tmp_path: Path) -> None:
     run(job(digits, 1), Alone(), tmp_path / "run")
     write_json(tmp_path / "run" / "run.json", read_run(tmp_path / "run") | {"newer": {"a": 1}, "own_measure": 0.5})
@@ -203,16 +190,6 @@ def test_manifests_fall_back(
         resumed(digits, tmp_path / "both")
 
 
-@pytest.mark.parametrize("text", ["{" * 10, '{"a":' * 5000, "", "3"])
-def test_a_manifest_that_is_none_falls_back(
-    digits: Path, two_rounds: Path, whole: str, tmp_path: Path, text: str
-) -> None:
-    out = shutil.copytree(two_rounds, tmp_path / "run")
-    (out / "checkpoint" / "round-00000002" / "manifest.json").write_text(text)
-    assert any("goes on after round 1" in one for one in resumed(digits, out))
-    assert summary(out)["model_sha256"] == whole
-
-
 @pytest.mark.parametrize("text", [None, "", "round,elap", "\n"])
 def test_a_history_that_is_gone(digits: Path, two_rounds: Path, tmp_path: Path, text: str | None) -> None:
     out = shutil.copytree(two_rounds, tmp_path / "run")
@@ -238,53 +215,7 @@ def test_a_history_with_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_p
     assert summary(out)["rounds"] == 3
 
 
-def test_nothing_was_measured_yet(digits: Path, tmp_path: Path) -> None:
-    """A run that measures nothing has no history, and one that begins to after its checkpoint has the later rounds."""
-    silent = {"record": {"evaluate_every": 0, "checkpoint_every": 1}}
-    run(job(digits, 2, **silent), Alone(), tmp_path / "run")
-    resumed(digits, tmp_path / "run")
-    assert summary(tmp_path / "run")["train_loss"] is not None
-
-
-@pytest.mark.parametrize("name", ["job.toml", "run.json", "history.csv", "model.h5", "checkpoint"])
-def test_something_else_in_the_place_of_a_file(digits: Path, two_rounds: Path, tmp_path: Path, name: str) -> None:
-    shutil.copytree(two_rounds, tmp_path / "run")
-    path = tmp_path / "run" / name
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    with pytest.raises(DataError, match=rf"{name}: is no (regular file|folder); remove it"):
-        resumed(digits, tmp_path / "run")
-
-
 # --- readers -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("job.toml", "constraint = 3\n"),
-        ("job.toml", "rounds = 0x" + "f" * 9000),
-        ("job.toml", "a = " + "[" * 5000),
-        ("job.toml", "[[constraint]]\nname = 'loss'\n"),
-        ("sweep.csv", ""),
-        ("sweep.csv", "point,rounds\n../../x,1\n"),
-        ("sweep.csv", "point,a,a,rounds\npoint-0000,1,1,1\n"),
-        ("sweep.csv", "point,rounds\n"),
-        ("sweep.csv", "point,a,rounds\npoint-0000," + "x" * 200_000 + ",\n"),
-        ("history.csv", "round\n"),
-    ],
-)
-def test_readers_end_with_an_error(digits: Path, tmp_path: Path, name: str, text: str) -> None:
-    run(job(digits, 1), Alone(), tmp_path / "run")
-    (tmp_path / "run" / name).write_text(text)
-    for reader in (["show"], ["show", "--json"], ["plot", "--out", "f.png"]):
-        command = "compare" if name == "sweep.csv" and reader[0] == "show" else reader[0]
-        ended = mpifed(command, tmp_path / "run", *reader[1:])
-        if name != "sweep.csv" or reader[0] == "show":
-            if (name, reader) == ("job.toml", ["show", "--json"]) and "constraint" in text:
-                continue
-            assert ended.exit_code == 3 and name in ended.output, (reader, ended.output)
-    assert mpifed("status", tmp_path / "run").exit_code == (3 if name == "sweep.csv" else 0)
 
 
 def test_a_record_of_submissions(tmp_path: Path) -> None:
@@ -303,14 +234,3 @@ def test_a_record_of_submissions(tmp_path: Path) -> None:
         assert ended.exit_code == 3 and f"run.submitted.json: {said}" in ended.output
     write_json(path, record)
     assert mpifed("status", tmp_path / "run").exit_code == 0
-
-
-@pytest.mark.parametrize("seed", [0, 2**63 - 1])
-def test_a_run_may_say_what_its_job_may(seed: int) -> None:
-    conforming(RunJson, {"exit": 0, "seed": seed})
-    conforming(JobTables, {"seed": seed})
-
-
-@pytest.mark.parametrize("name", ["server.h5", "clients-00000001-00000.h5", "clients-99999999-123456.h5"])
-def test_files_of_a_checkpoint_on_any_number_of_ranks(name: str) -> None:
-    assert conforming(dict[FileName, Digest], {name: "0" * 64}) == {name: "0" * 64}

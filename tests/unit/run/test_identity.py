@@ -22,9 +22,8 @@ from mpifed.core.errors import Interrupted, UsageError
 from mpifed.files.model_file import read_attributes
 from mpifed.files.run_folder import summary
 from mpifed.job.own_sources import sources_of
-from mpifed.run import environment, identity
+from mpifed.run import environment
 from mpifed.run.outcome import code_of
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
 MINE = """
@@ -155,31 +154,6 @@ def test_other_libraries_are_refused(
     assert "python" not in str(caught.value)
 
 
-def test_another_mpifed_is_refused(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(job(digits), tmp_path / "run")
-    monkeypatch.setattr(identity, "_package", lambda: "9.9, sources 0")
-    with pytest.raises(UsageError, match=r"mpifed: .*, sources \w{12} before, 9.9, sources 0 now"):
-        run(job(digits), Alone(), tmp_path / "run", resume=True)
-
-
-def test_a_library_that_was_not_loaded_yet_is_no_other(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted(job(digits), tmp_path / "run")
-    more = [*environment.blas(), "openblas 99"]
-    monkeypatch.setattr(environment, "blas", lambda: more)
-    run(job(digits), Alone(), tmp_path / "run", resume=True)
-    assert read_json(tmp_path / "run" / "run.json")["accepted_changes"] == []
-
-
-def test_the_model_says_where_it_comes_from(digits: Path, tmp_path: Path) -> None:
-    run(job(digits), Alone(), tmp_path / "run")
-    told, found = read_json(tmp_path / "run" / "run.json"), read_attributes(tmp_path / "run" / "model.h5")
-    names = {"name": "same", "objective": "softmax", "algorithm": "fedavg"}
-    assert found == names | {key: told[key] for key in ("job_sha256", "data_sha256")}
-    assert found["data_sha256"] == open_federation(digits).sha256
-
-
 def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_path: Path) -> None:
     privacy = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test"}
     task = job(digits, privacy=privacy, regularizer=None)
@@ -188,12 +162,3 @@ def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_p
     assert "data_sha256" not in text
     (manifest,) = (tmp_path / "run" / "checkpoint").glob("*4/manifest.json")
     assert read_json(manifest)["run"]["identity"]["data"]["sha256"] not in text
-
-
-def test_all_sources_of_mpifed_are_in_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity.mpifed, "__file__", str(tmp_path / "__init__.py"))
-    digests = []
-    for name in ("__init__.py", "loops.c", "part.py", "loops.c"):
-        (tmp_path / name).write_text(f"{len(digests)}")
-        digests.append(identity._package.__wrapped__())
-    assert len(set(digests)) == 4

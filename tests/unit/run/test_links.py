@@ -45,8 +45,13 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", [*FILES, *FOLDERS])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *((name, "resume") for name in (*FILES, *FOLDERS)),
+        *((name, way) for name in ("run.json", "lock", "model.h5.new", "checkpoint") for way in ("fresh", "overwrite")),
+    ],
+)
 def test_a_link_at_a_name_that_a_run_writes_is_refused(
     name: str, way: str, interrupted: Path, tmp_path: Path, launch: Callable[..., Any]
 ) -> None:
@@ -107,13 +112,4 @@ def test_an_audit_writes_through_none(interrupted: Path, tmp_path: Path, launch:
     assert ended.code == 2 and f"{out / 'audit'}: is a link" in ended.err and not contents(victim), ended.text
     (out / "audit").unlink()
     assert launch(None, "audit", out).code == 7
-    written = contents(out / "audit")
-    pictures = [name for name in written if name.endswith(".png")]
-    assert pictures and {"report.json", "report.txt", "RAW-DATA.txt"} < written.keys()
-    (victim / "mine").write_text("mine")
-    for name in written:
-        (out / "audit" / name).unlink()
-        for link in (name, f"{name}.new"):
-            (out / "audit" / link).symlink_to(victim / "mine")
-    assert launch(None, "audit", out).code == 7
-    assert contents(victim) == {"mine": b"mine"} and contents(out / "audit") == written
+    assert {"report.json", "report.txt", "RAW-DATA.txt"} < contents(out / "audit").keys() and not contents(victim)

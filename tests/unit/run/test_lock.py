@@ -18,7 +18,7 @@ from jobs_in_python import checked
 from whole_runs import run
 from written_files import read_json, write_json
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.run import lock
 from mpifed.run.folder import HEARTBEAT, LOCK
 from mpifed.run.launch import guarded
@@ -113,30 +113,6 @@ def test_a_heartbeat_of_another_machine_counts_for_a_while(
     with pytest.raises(UsageError, match=r"process 7 on elsewhere since 2026-01-01; .*killed, .* in 1[0-9]{2} s"):
         hold(tmp_path)
     assert read_json(path)["pid"] == 7
-
-
-def test_what_was_taken_from_a_process_that_had_stopped_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_flocked", lambda path: None)
-    other = {"host": "elsewhere", "pid": 7, "started": 1, "since": "2026-01-01"}
-    with locked(tmp_path):
-        write_json(tmp_path / HEARTBEAT, other)
-    assert read_json(tmp_path / HEARTBEAT) == other
-
-
-def test_a_heartbeat_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_flocked", lambda path: None)
-    monkeypatch.setattr(lock, "BEAT_S", 0.01)
-    path = tmp_path / HEARTBEAT
-    with locked(tmp_path):
-        os.utime(path, (0, 0))
-        while path.stat().st_mtime == 0:
-            signal.sigtimedwait([], 0.01)
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be written .*choose another --out"):
-        hold(tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,8 @@ from mpifed.core.record import leaves
 from mpifed.files.history import read_history
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
-from mpifed.job.participation import round_of
 from mpifed.observers import Observer
-from mpifed.run.api import _quiet
-from mpifed.run.launch import guarded, launch
-from mpifed.run.outcome import code_of
+from mpifed.run.launch import guarded
 from mpifed.testing import Alone, Job
 
 
@@ -66,32 +62,6 @@ def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
     assert told["nonzeros"] == np.count_nonzero(stored["first"])
     assert told["epsilon"] is None
     json.dumps(told)
-
-
-def test_nothing_is_measured_when_told_so(digits: Path, tmp_path: Path) -> None:
-    run(job(digits, record={"evaluate_every": 0}), Alone(), tmp_path / "run")
-    assert not (tmp_path / "run" / "history.csv").exists()
-    told = summary(tmp_path / "run")
-    assert told["train_loss"] is None
-    assert told["rounds"] == 5
-
-
-def test_measuring_does_not_change_the_bits(digits: Path, tmp_path: Path) -> None:
-    often, never = (
-        run(
-            job(digits, record={"evaluate_every": every, "checkpoint_every": often_saved}),
-            Alone(),
-            tmp_path / str(every),
-        )
-        for every, often_saved in ((1, 1), (0, 0))
-    )
-    np.testing.assert_array_equal(often.model.first, never.model.first)
-
-
-def test_a_folder_with_a_run_is_refused(digits: Path, tmp_path: Path) -> None:
-    run(job(digits), Alone(), tmp_path / "run")
-    with pytest.raises(UsageError, match="holds a run already"):
-        run(job(digits), Alone(), tmp_path / "run")
 
 
 def test_a_run_that_failed_before_its_first_checkpoint_may_be_replaced(digits: Path, tmp_path: Path) -> None:
@@ -148,16 +118,6 @@ def test_resuming_another_job_is_refused(digits: Path, tmp_path: Path, change: d
         run(job(digits, **change), Alone(), tmp_path / "run", resume=True)
 
 
-def test_resuming_a_finished_run_changes_nothing(digits: Path, tmp_path: Path) -> None:
-    first = run(job(digits), Alone(), tmp_path / "run")
-    before = contents(tmp_path / "run")
-    again = run(job(digits), Alone(), tmp_path / "run", resume=True)
-    assert contents(tmp_path / "run") == before
-    assert (again.run_dir, again.rounds) == (first.run_dir, first.rounds)
-    assert first.columns.items() <= again.columns.items()
-    np.testing.assert_array_equal(again.model.first, first.model.first)
-
-
 def test_so_does_the_command_which_says_so(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(job(digits).text())
     command = ["run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "run"), "--resume"]
@@ -185,15 +145,6 @@ def test_what_is_finished_stays_though_all_else_is_lost(digits: Path, tmp_path: 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_interruption(digits: Path, tmp_path: Path) -> None:
-    with pytest.raises(Interrupted, match=r"after round 0, whose checkpoint is written in .*run$") as caught:
-        run(job(digits), Alone(), tmp_path / "run", max_hours=0)
-    assert code_of(caught.value) == 75
-    assert read_json(tmp_path / "run" / "run.json")["exit"] == 75
-    result = run(job(digits), Alone(), tmp_path / "run", resume=True)
-    np.testing.assert_array_equal(result.model.first, run(job(digits), Alone(), tmp_path / "whole").model.first)
 
 
 NUMBERS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -251,57 +202,3 @@ def test_a_process_that_ends_is_not_killed_by_a_second_signal(digits: Path, tmp_
     with pytest.raises(Interrupted):
         run(job(digits), Alone(), tmp_path / "other", max_hours=0)
     assert handlers() == before
-
-
-def test_limit_of_time(digits: Path, tmp_path: Path) -> None:
-    result = run(job(digits, stop={"seconds": 1e-9}), Alone(), tmp_path / "run")
-    assert result.rounds == 1
-    assert read_json(tmp_path / "run" / "run.json")["exit"] == 0
-    assert result.columns["round"] == 1  # measured at its end
-
-
-def test_launch_from_a_script(digits: Path, tmp_path: Path) -> None:
-    task = job(digits)
-    (tmp_path / "job.toml").write_text(task.text())
-    results = [
-        launch(task, tmp_path / "one"), launch(task.table(), tmp_path / "two"),
-        launch(tmp_path / "job.toml", tmp_path / "three"), launch(str(tmp_path / "job.toml"), str(tmp_path / "four")),
-    ]  # fmt: skip
-    assert len({result.model.first.tobytes() for result in results}) == 1
-    with pytest.raises(UsageError, match="holds a run already"):  # in one process errors are raised
-        launch(task, tmp_path / "one")
-
-
-def test_who_takes_part(digits: Path) -> None:
-    some = job(digits, participation={"clients_per_round": 3})
-    seen = np.zeros(8, dtype=int)
-    for index in range(60):
-        now = round_of(some, 8, index)
-        assert now.present.sum() == 3
-        assert (now.index, now.seed) == (index, 1)
-        np.testing.assert_array_equal(now.present, round_of(some, 8, index).present)
-        seen += now.present
-    assert (seen > 10).all()
-    assert round_of(job(digits), 8, 3).present.all()
-    assert round_of(job(digits, participation={"clients_per_round": 8}), 8, 3).present.all()
-
-
-def test_bounds_of_the_job_reach_the_sums(digits: Path, tmp_path: Path) -> None:
-    from mpifed.core.errors import NumericalError
-
-    tight = job(digits, aggregation={"bounds": {"changes.value.first": 2.0**-30}})
-    with pytest.raises(NumericalError, match=r"^changes\.value\.first: client 0 has .* outside the bound 9\.3"):
-        run(tight, Alone(), tmp_path / "run")
-    with pytest.raises(UsageError, match=r"no such field; known are changes\.value\.first, changes\.weight"):
-        run(job(digits, aggregation={"bounds": {"changes.first": 2.0**-30}}), Alone(), tmp_path / "other")
-
-
-def test_numpy_warns_of_own_arithmetic_alone() -> None:
-    """What blows up in mpifed ends the run, with a message; of the user's own classes NumPy may speak."""
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        with _quiet():
-            for module in ("mpifed.maths.arrays", "numpy.linalg", "scipy.special", "own_classes"):
-                warnings.warn_explicit(f"overflow in {module}", RuntimeWarning, f"{module}.py", 1, module)
-            warnings.warn_explicit("no more in the next version", FutureWarning, "x.py", 1, "mpifed.maths.arrays")
-    assert [str(one.message) for one in heard] == ["overflow in own_classes", "no more in the next version"]

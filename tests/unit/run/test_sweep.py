@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import json
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,18 +12,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import as_in_a_file, job_table
-from written_files import SUMMARY, read_json, write_json
+from written_files import SUMMARY, read_json
 
 import mpifed as mf
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
-from mpifed.files.run_folder import finished, summary
+from mpifed.files.run_folder import summary
 from mpifed.job.sweep import points
 from mpifed.results.text import toml_text
 from mpifed.run import command
 from mpifed.run.command import worst
-from mpifed.run.data_cache import DataCache
-from mpifed.shards import store
 
 
 def table(folder: Any = "somewhere", **sweep: Any) -> dict[str, Any]:
@@ -75,14 +71,6 @@ def test_methods_are_whole_tables_that_change_together() -> None:
         assert point.job.client_optimizer is None and point.job.server_optimizer is None
 
 
-def test_keys_are_changed_within_the_methods() -> None:
-    axis = {"client_optimizer.learning_rate": [0.1, {"initial": 1.0, "exponent": 0.5}]}
-    (first, second) = points(table(methods=[AVERAGED], **axis), "job")
-    assert first.job.client_optimizer == {"learning_rate": 0.1}
-    assert second.job.client_optimizer == {"learning_rate": {"initial": 1.0, "exponent": 0.5}}
-    assert AVERAGED["client_optimizer"] == {"learning_rate": 0.2}  # as it was
-
-
 @pytest.mark.parametrize(
     ("methods", "said"),
     [
@@ -114,15 +102,6 @@ def test_methods_are_run(digits: Path, write_job: Any, tmp_path: Path) -> None:
     assert summary(tmp_path / "alone" / "point-0000")["model_sha256"] == second["model_sha256"] != first["model_sha256"]
 
 
-def test_a_job_without_a_sweep_is_one_point() -> None:
-    alone = table()
-    del alone["sweep"]
-    (point,) = points(alone, "job")
-    assert point.settings == {}
-    (point,) = points(table(), "job")
-    assert point.job.seed == 5
-
-
 @pytest.mark.parametrize(
     ("sweep", "said"),
     [
@@ -133,16 +112,12 @@ def test_a_job_without_a_sweep_is_one_point() -> None:
         ({"algorithm.batch_size": [1, "x"]}, r'\[algorithm\] batch_size = "x"'),
         ({"algorithm.bath": [1, 2]}, r"\[algorithm\] bath: unknown key"),
         ({"seed.more": [1]}, "seed is a value and no table"),
+        ([1], r"\[sweep\] must be a table"),
     ],
 )
-def test_a_sweep_that_is_none(sweep: dict[str, Any], said: str) -> None:
+def test_a_sweep_that_is_none(sweep: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        points(table(**sweep), "job")
-
-
-def test_a_sweep_that_is_no_table() -> None:
-    with pytest.raises(UsageError, match=r"\[sweep\] must be a table"):
-        points(table() | {"sweep": [1]}, "job")
+        points(table() | {"sweep": sweep}, "job")
 
 
 def mpifed(*arguments: Any) -> Any:
@@ -182,16 +157,6 @@ def test_one_point_is_that_of_the_whole_sweep(job: Path, tmp_path: Path) -> None
     assert mpifed("run", job, "--out", tmp_path / "one", "--point", 4).exit_code == 2
 
 
-def test_resume_runs_what_is_left(job: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert mpifed("run", job, "--out", out, "--point", 1).exit_code == 0
-    started = read_json(out / "point-0001" / "run.json")
-    ended = mpifed("run", job, "--out", out, "--resume")
-    assert ended.exit_code == 0, ended.output
-    assert {r["exit"] for r in rows(out)} == {"0"}
-    assert read_json(out / "point-0001" / "run.json") == started  # left as it was
-
-
 def test_interrupted_sweeps_say_so_and_go_on(job: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert mpifed("run", job, "--out", out, "--max-hours", 0).exit_code == 75
@@ -218,13 +183,6 @@ def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, 
 def test_the_order_of_exit_codes(codes: list[int], expected: int) -> None:
     assert worst(codes) == expected
     assert worst(codes[::-1]) == expected
-
-
-def test_what_is_finished(tmp_path: Path) -> None:
-    assert not finished(tmp_path)
-    for code, expected in {None: False, 0: True, 5: True, 4: False, 75: False}.items():
-        write_json(tmp_path / "run.json", {"exit": code})
-        assert finished(tmp_path) is expected
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, batch: int, error: Exception) -> Counter[int]:
@@ -280,54 +238,18 @@ def test_a_finished_point_of_another_job_is_not_taken_for_this_one(job: Path, tm
 # --- shared data -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often what is opened, from now on."""
-    found: Counter[str] = Counter()
-
-    def counted(where: Any, name: str) -> None:
-        whole = getattr(where, name)
-
-        def count(*arguments: Any, **more: Any) -> Any:
-            found[name] += 1
-            return whole(*arguments, **more)
-
-        monkeypatch.setattr(where, name, count)
-
-    counted(store, "open_federation")
-    for name in ("shard", "test_shard", "verify"):
-        counted(store.ShardFolder, name)
-    return found
-
-
-def test_points_share_the_data(job: Path, tmp_path: Path, opened: Counter[str]) -> None:
-    assert mpifed("run", job, "--out", tmp_path / "out").exit_code == 0
-    assert opened == {"open_federation": 1, "shard": 8, "test_shard": 1, "verify": 8}
-
-
-def test_what_could_not_be_opened_is_tried_again(job: Path, tmp_path: Path) -> None:
-    absent = mpifed("run", job, "--out", tmp_path / "out", "--set", f"data.path={tmp_path / 'none'}")
-    assert absent.exit_code == 3
-    assert absent.output.count("mpifed: error") == 4
-
-
-def test_sharing_changes_no_bit(
-    digits: Path, skewed: Path, write_job: Any, tmp_path: Path, opened: Counter[str]
-) -> None:
+def test_sharing_changes_no_bit(digits: Path, skewed: Path, write_job: Any, tmp_path: Path) -> None:
     data = [
         {"path": str(folder), **more}
         for folder, more in ((digits, {}), (digits, {"block": 3}), (digits, {"memory_gib": 0.0}), (skewed, {}))
     ]
-    job = write_job(
-        tmp_path / "job.toml", table(digits, **{"data": data, "compute.dtype": ["float32", "float64"], "seed": [5, 6]})
-    )
+    job = write_job(tmp_path / "job.toml", table(digits, **{"data": data, "seed": [5, 6]}))
     shared = mpifed("run", job, "--out", tmp_path / "all")
     assert shared.exit_code == 0, shared.output
-    assert opened["open_federation"] == 8  # each second of 16 points takes the data of the one before
-    for point in range(1, 16, 2):
+    for point in range(1, 8, 2):
         assert mpifed("run", job, "--out", tmp_path / "single", "--point", point).exit_code == 0
     whole, single = (rows(tmp_path / folder) for folder in ("all", "single"))
-    for point in range(1, 16, 2):
+    for point in range(1, 8, 2):
         for name in ("model_sha256", "train_loss", "test_accuracy", "up_bytes"):
             assert whole[point][name] == single[point][name]
     assert all(len(row["model_sha256"]) == 64 for row in whole)
@@ -345,63 +267,7 @@ def test_a_dedicated_server_between_points(
     assert [row["model_sha256"] for row in rows(tmp_path / "out")] == 4 * [expected]
 
 
-def test_the_data_of_one_folder_go_before_those_of_another_come(
-    digits: Path, skewed: Path, write_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[Any] = []  # shards of all points so far
-    opens, shard = store.open_federation, store.ShardFolder.shard
-    there = []  # how many of them are in memory when a folder is opened
-
-    def open_federation(path: Any) -> Any:
-        there.append(sum(one() is not None for one in held))
-        return opens(path)
-
-    def open_shard(*arguments: Any, **more: Any) -> Any:
-        found = shard(*arguments, **more)
-        held.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(store, "open_federation", open_federation)
-    monkeypatch.setattr(store.ShardFolder, "shard", open_shard)
-    grid = {
-        "data.path": [str(digits), str(skewed)],
-        "aggregation.bounds": [{}, {"nothing": 1.0}],
-    }  # an error with data open
-    assert mpifed("run", write_job(tmp_path / "job.toml", table(**grid)), "--out", tmp_path / "out").exit_code == 2
-    assert there == [0, 0]
-    assert len(held) == 8 + 11
-
-
-def test_data_cache() -> None:
-    cache = DataCache()
-    cache.use_key("a")
-    assert cache.get("x", lambda: [1]) is cache.get("x", lambda: [2])
-    cache.use_key("a")
-    assert cache.get("x", lambda: [3]) == [1]
-    with pytest.raises(ZeroDivisionError):
-        cache.get("y", lambda: 1 // 0)
-    assert cache.get("y", lambda: None) is None
-    assert cache.get("y", lambda: 4) is None  # None is a value as well
-    cache.use_key("b")
-    assert cache.get("x", lambda: [5]) == [5]
-
-
 # --- the table ---------------------------------------------------------------------------------------------------
-
-
-def test_show_lists_the_points(job: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    ended = mpifed("run", job, "--out", out)
-    assert ended.exit_code == 0
-    listed = json.loads(mpifed("compare", out, "--json").output)["runs"]
-    assert [one["point"] for one in listed] == [f"point-{k:04d}" for k in range(4)]
-    assert all(one["exit"] == 0 and one["rounds"] == 2 for one in listed)
-    assert [one["settings"] for one in listed] == [
-        {"algorithm.batch_size": batch, "seed": seed} for batch in (2, 3) for seed in (5, 6)
-    ]
-    shown = mpifed("compare", out).output
-    assert "point-0003" in shown
-    assert ended.output.endswith(shown)
 
 
 # --- a folder of another kind --------------------------------------------------------------------------------------
@@ -411,7 +277,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("options", [(), ("--resume",), ("--overwrite",), ("--resume", "--point", "1")])
+@pytest.mark.parametrize("options", [("--overwrite",), ("--resume", "--point", "1")])
 def test_a_sweep_begins_in_no_point_of_a_sweep(
     job: Path, tmp_path: Path, options: tuple[str, ...], launch: Callable[..., Any]
 ) -> None:
