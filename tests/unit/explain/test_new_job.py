@@ -12,7 +12,6 @@ import pytest
 
 from mpifed.explain.entries import entries
 from mpifed.explain.new_job import new_job
-from mpifed.maths.objectives import OBJECTIVES
 from mpifed.testing import ALGORITHMS, Job
 
 if sys.version_info >= (3, 11):
@@ -64,12 +63,6 @@ def test_every_key_is_there_with_its_default(algorithm: str) -> None:
     assert len(explained) >= 50 and len(set(text.splitlines())) > 2 * 50
 
 
-@pytest.mark.parametrize("model", sorted(set(OBJECTIVES) - {"torch"}))
-def test_every_model(model: str) -> None:
-    algorithm = "cocoa" if model in ("hinge", "squared-hinge") else "fedavg"
-    assert tomllib.loads(new_job("t", algorithm, "data", model))["model"]["name"] == model
-
-
 def test_what_the_data_are(regression: Path, digits: Path) -> None:
     assert tomllib.loads(new_job("t", "fedavg", str(regression)))["model"]["name"] == "least-squares"
     job = tomllib.loads(new_job("t", "fedavg", str(regression)))
@@ -89,24 +82,3 @@ def test_where_it_goes(tmp_path: Path, launch: Callable[..., Any]) -> None:
     assert (tmp_path / "job.toml").read_text() == "mine"
     ended = launch(None, "new", tmp_path / "none" / "job.toml")
     assert ended.code == 3 and "No such file" in ended.err
-
-
-def test_a_job_of_an_own_class(launch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = launch(None, "new", "--algorithm", "own_algorithms:Halved")
-    assert ended.code == 2 and "own_algorithms" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (
-            ("--algorithm", "fedavgg"),
-            '--algorithm fedavgg: is not known; did you mean "fedavg"?; give one of ssca, fedavg',
-        ),
-        (("--model", "softmaxx"), '--model softmaxx: is not known; did you mean "softmax"?'),
-        (("--algorithm", "none:Such"), "importing none"),
-    ],
-)
-def test_what_is_refused(words: tuple[str, ...], text: str, launch: Callable[..., Any]) -> None:
-    ended = launch(None, "new", *words)
-    assert ended.code == 2 and text in ended.err

@@ -7,22 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs_in_python import as_in_a_file, checked
+from jobs_in_python import as_in_a_file, fedavg
 from test_job import complaints, table
 
 from mpifed.core.errors import UsageError
-from mpifed.core.text import wrong_line
-from mpifed.job import sweep
 from mpifed.job.job import read_table, set_value
-from mpifed.job.loading import wrong_values
 from mpifed.job.sweep import points
 
-FEDAVG: dict[str, Any] = table()["algorithm"]
 NESTED: Any = []
 for _ in range(40):
     NESTED = [NESTED]
-
-FEDAVG = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
 
 
 def as_table(**changes: Any) -> dict[str, Any]:
@@ -37,12 +31,7 @@ def test_a_name_is_that_of_one_folder(name: str) -> None:
     assert line.startswith("name = ") and ("must be the name of one folder" in line or "and may have 200" in line)
 
 
-@pytest.mark.parametrize("name", ["a", "..x", ".x", "x" * 200, "fedpdm rigorous, 7", "é" * 100, "50%"])
-def test_names_that_stay(name: str) -> None:
-    assert checked(table(name=name)).name == name
-
-
-@pytest.mark.parametrize("character", ["\n", "\r", "\t", "\0", "\x1b", "\x7f", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("character", ["\n", "\0", "\x1b", "\u2028"])
 def test_control_characters_are_refused_in_all_texts(character: str) -> None:
     text = f"a{character}b"
     for changes in ({"name": text}, {"data": {"path": text}}, {"audit": {"accept": [text]}}):
@@ -71,11 +60,8 @@ def test_control_characters_are_refused_in_all_texts(character: str) -> None:
         ({"model": {"name": "mlp", "bias": False, "hidden": 10**12}
         }, "[model] hidden = 1000000000000: expected a number"),
         ({"client_optimizer": {"learning_rate": 1e308}}, "[client_optimizer] learning_rate = 1e+308: "),
-        ({"algorithm": {"name": "fedavg", "batch_size": 4,
-        "client_optimizer": {"learning_rate": {"initial": 0.1, "exponent": 2000.0}}}},
-        "[client_optimizer] learning_rate.exponent = 2000.0: "),
-        ({"algorithm": {"name": "fedavg", "batch_size": 4, "local_steps": 10**12,
-        "client_optimizer": {"learning_rate": 0.1}}}, "] local_steps"),
+        ({"client_optimizer": {"learning_rate": {"initial": 0.1, "exponent": 2000.0}}}, "rate.exponent = 2000.0: "),
+        ({"algorithm": fedavg(local_steps=10**12)}, "] local_steps"),
         ({"algorithm": {"name": "cocoa", "sigma": 1e308}}, "[algorithm] sigma = 1e+308: expected a number "),
         ({"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1e300}}, "[privacy] noise_multiplier = 1e+300: "),
         ({"record": {"evaluate_every": 2**62}}, "[record] evaluate_every = 4611686018427387904: expected a number "),
@@ -99,18 +85,6 @@ def test_a_module_that_ends_the_process_is_an_error(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     (line,) = complaints(table(minimize={"name": "it_ends:X"}))
     assert line.startswith('[minimize] name = "it_ends:X": importing it_ends leaves the program')
-
-
-def test_annotations_that_no_value_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "it_annotates.py").write_text(
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-        "from mpifed.maths.terms import Loss\n\n\n"
-        "@dataclass(frozen=True)\nclass X(Loss):\n    a: Undefined = 1\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    (line,) = complaints(table(minimize={"name": "it_annotates:X"}))
-    assert line.startswith('[minimize] name = "it_annotates:X": NameError: ')
-    assert line.endswith("; correct its annotations")
 
 
 @pytest.mark.parametrize(
@@ -153,33 +127,6 @@ def test_grids_are_counted_before_they_are_made(grid: dict[str, Any], said: str)
     with pytest.raises(UsageError) as caught:
         points(as_table(sweep=grid), "my.toml")
     assert said in str(caught.value)
-
-
-def test_a_grid_may_be_as_large_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "MOST", 4)
-    for grid in ({"seeds": 4}, {"rounds": [1, 2], "seeds": 2}):
-        assert len(points(as_table(sweep=grid), "my.toml")) == 4
-    for grid in ({"seeds": 5}, {"rounds": [1, 2, 3, 4, 5]}):
-        with pytest.raises(UsageError, match=r"from 1 to 4|and may have 4"):
-            points(as_table(sweep=grid), "my.toml")
-
-
-def test_tables_within_tables_have_an_end() -> None:
-    for depth, wrong in ((15, 0), (16, 1)):
-        nested: Any = []
-        for _ in range(depth - 1):
-            nested = [nested]
-        assert len(list(wrong_values({"a": nested}))) == wrong
-
-
-def test_texts_that_are_no_utf_8() -> None:
-    assert wrong_line("a\udcff") == "is not UTF-8; take other characters"
-    assert wrong_line("a\U0010ffff") is None
-
-
-def test_a_seed_that_is_none_is_told_of_with_a_sweep_too() -> None:
-    with pytest.raises(UsageError, match='seed = "a"'):
-        points(as_table(seed="a", sweep={"seeds": 3}), "my.toml")
 
 
 def test_the_points_of_a_sweep_have_names_of_folders() -> None:

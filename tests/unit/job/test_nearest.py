@@ -7,7 +7,6 @@ from jobs_in_python import as_in_a_file
 from test_job import table
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import SYNONYMS, nearest
 from mpifed.job.job import Job
 
 
@@ -30,10 +29,3 @@ def test_near_misses(where: str, key: str, meant: str) -> None:
     with pytest.raises(UsageError) as refused:
         Job.check(job, "my.toml")
     assert f'[{where}] {key}: unknown key; did you mean "{meant}"?; known are ' in str(refused.value)
-
-
-def test_what_is_far_from_all_is_not_guessed() -> None:
-    assert nearest("zebra", ["learning_rate", "batch_size"]) == ""
-    assert nearest("lr", ["batch_size"]) == ""  # a synonym of what is not there
-    for other, ours in SYNONYMS.items():
-        assert nearest(other.upper(), [ours]) == f'; did you mean "{ours}"?'

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
 from annotated_types import Gt, Lt
 from jobs_in_python import as_in_a_file
 
-from mpifed import FedAvg, StepSize
+from mpifed import FedAvg
 from mpifed.core.contract import remember
 from mpifed.core.errors import UsageError
 from mpifed.maths.objectives import Softmax
-from mpifed.maths.schedules import LearningRate
 from mpifed.testing import Job
 
 
@@ -22,18 +21,6 @@ class OutOfRange(FedAvg):
     decay: Annotated[float, Gt(0), Lt(1)] = 1.5
     passes: Annotated[int, Gt(0)] = 0
     rule: Literal["mean", "median"] = "mode"  # type: ignore[assignment]  # the mistake that is tried
-
-
-@dataclass(frozen=True)
-class InRange(FedAvg):
-    decay: Annotated[float, Gt(0), Lt(1)] = 0.5
-    whole: Annotated[float, Gt(0)] = 1
-    rate: LearningRate = 0.1
-    steps: StepSize = StepSize(0.9, 0.5)  # noqa: RUF009  # it is a tuple
-    sizes: tuple[int, ...] = (1, 2)
-    most: Annotated[float, Gt(0)] = float("inf")
-    absent: Annotated[int, Gt(0)] | None = None
-    anything: Any = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,3 @@ def test_defaults_out_of_range_are_refused() -> None:
         UsageError, match=r"\[model\] name = .*the default of steepness, -1.0: expected a number above 0"
     ):
         job({"name": "fedavg"}, {"name": remember(SteepSoftmax)})
-
-
-def test_other_defaults_are_not() -> None:
-    job({"name": remember(InRange)})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,13 +85,6 @@ def test_columns_are_matched_by_name(made: Callable[[], mf.FederatedDataset]) ->
     assert np.array_equal(run.predict(REVERSED), run.predict(X)) and np.array_equal(run.predict(NAMED), run.predict(X))
 
 
-def test_own_test_rows_too() -> None:
-    first = From.from_clients({"a": (NAMED, Y)}, client_test={"a": (REVERSED[:5], Y[:5])})
-    assert np.array_equal(values(first, 0, tests=True), X[:5])
-    with pytest.raises(mf.DataError, match=r"client 0: test: X: .* columns age, zip; .* age, crp: crp, zip differs"):
-        From.from_clients([(NAMED, Y)], client_test=[(NAMED.rename(columns={"crp": "zip"}), Y)])
-
-
 @pytest.mark.parametrize(("wrong", "named"), [
     (lambda run: run.predict(pd.get_dummies(ONE_HOT[["bp", "age", "sex"]]).rename(columns={"sex_f": "f"})),
      r"columns bp, age, f, sex_m; expected, in any order, are age, sex=f, sex=m, bp: f, sex=f, sex=m, sex_m differs"),
@@ -108,15 +99,6 @@ def test_own_test_rows_too() -> None:
 def test_other_columns_are_named(wrong: Callable[[mf.Run], object], named: str) -> None:
     with pytest.raises(mf.DataError, match=named):
         wrong(trained(of_frame(ONE_HOT, categorical="one-hot"), rounds=1))
-
-
-def test_files_of_other_columns_are_named(here: Path) -> None:
-    PATIENTS.to_csv("a.csv", index=False)
-    PATIENTS[["crp", "age", "who", "ill"]].to_csv("b.csv", index=False)
-    PATIENTS.rename(columns={"crp": "zip"}).to_csv("c.csv", index=False)
-    for name, said in (("b.csv", "(their order)"), ("c.csv", "(crp, zip)")):
-        code, text = command("data", "csv", "a.csv", "--test", name, "--label", "ill", "--by", "who", "--out", "d")
-        assert code == 3 and f"{name}: other columns than a.csv {said}" in text
 
 
 # --- the index of a frame is no feature ----------------------------------------------------------------------------
@@ -193,10 +175,7 @@ def test_identifiers_of_many_kinds(ids: Any, expected: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("ids", "named"), [
     (pd.Series(["h1", np.nan, None]), "clients: 2 rows have no value"),
     (["h1", np.nan, None], "clients: 2 rows have no value"),
-    (np.array(["h1", "h2", np.nan]), "clients: 1 rows have no value"),
-    ([1.0, 2.0, np.nan], "clients: 1 rows have no value"),
     (pd.Series([1, None, None], dtype="Int64"), "clients: 2 rows have no value"),
-    (pd.Series(["a", "a", None], dtype="category"), "clients: 1 rows have no value"),
     (pd.to_datetime(pd.Series(["2024-01-01", None, None])), "clients: 2 rows have no value"),
     ([1.5, 2.0, 2.0], "clients: object, such as 1.5; expected integers or texts"),
     (np.array([1.5, np.inf, 2.0]), "clients: float64, such as 1.5"),
@@ -238,45 +217,6 @@ def test_a_gap_loses_no_other_row(here: Path, dtype: Any) -> None:
         assert code == 3 and "missing value" in text and "t." in text
         code, text = command(*words, "--missing", "drop")
         assert code == 0 and "no clients" not in text and facts(From.open("d")) == expected
-
-
-def test_identifiers_of_arrays_in_files(here: Path) -> None:
-    def made(**arrays: Any) -> tuple[int, str]:
-        np.savez(here / "a.npz", X=X, y=Y, who=[1, 2] * 40, X_test=X[:10], y_test=Y[:10], **arrays)
-        return command("data", "npz", "a.npz", "--by", "who", "--out", "d", "--force")
-
-    assert made(who_test=TESTED["who"].to_numpy())[0] == 0 and facts(From.open("d"))[1:] == (("1", "2"), 10, [5, 5])
-    code, text = made(who_test=GAP["who"].to_numpy())
-    assert code == 3 and "a.npz: who_test: 1 rows have no value" in text
-
-
-def test_clients_tables_are_joined_where_one_has_floats(here: Path) -> None:
-    (here / "t").mkdir()
-    (here / "t/a.csv").write_text("id,a,y\n1,1,0\n2,2,1\n3,5,1\n")
-    (here / "t/b.csv").write_text("id,b\n1.0,3\n2.0,4\n3.0,6\n")
-    code, text = command("data", "tables", "t", "--id", "id", "--label", "y", "--out", "d")
-    assert code == 0 and "rows     3 to train on" in text
-
-
-def test_categories_of_numbers_with_a_gap() -> None:
-    """Texts of integers, also where the test frame's are floats, because of a gap."""
-    frame = PATIENTS.assign(ward=pd.Series([7, 8] * 40, dtype="category"))
-    test = GAP.dropna().assign(ward=[7.0, None] + [8.0] * 7)
-    data = of_frame(frame, test=test, categorical="one-hot", missing="zero")
-    assert facts(data)[0] == ("age", "crp", "ward=7", "ward=8")
-    rows = np.concatenate([values(data, client, tests=True) for client in (0, 1)])
-    assert rows[:, 2:].sum(axis=0).tolist() == [1, 7]
-
-
-@pytest.mark.parametrize("dtype", ["Int64", "Float64", "category", "string"])
-def test_features_and_labels_with_gaps(dtype: str) -> None:
-    """They are named or filled in, whatever type holds them."""
-    frame = PATIENTS.assign(beds=pd.Series([1, None, 2, 3] * 20).astype("Int64").astype(dtype))
-    with pytest.raises(mf.DataError, match="column 'beds' has gaps"):
-        of_frame(frame, categorical="ordinal")
-    assert of_frame(frame, categorical="ordinal", missing="median").features == 3
-    with pytest.raises(mf.DataError, match="rows without a label"):
-        From.from_dataframe(frame, label="beds", by="who")
 
 
 # --- own test rows are not in the preparation -----------------------------------------------------------------------
@@ -379,12 +319,3 @@ def test_vectors_and_axes_of_one_are_the_same_layout() -> None:
     for form in (grey, grey[:, 0], grey.reshape(60, 16)):
         assert np.array_equal(run.predict(form), run.predict(grey))
     assert From.from_arrays(grey[:, 0], COLOURS, clients=2, shape=(1, 4, 4)).shape == (1, 4, 4)
-
-
-def test_names_cost_no_pandas() -> None:
-    """Arrays need none."""
-    code = (
-        "import sys, numpy as np, mpifed as mf; X = np.eye(4); Y = [0, 1, 0, 1]\n"
-        "mf.FederatedDataset.from_arrays(X, Y, clients=[1, 1, 2, 2], test=(X, Y)); assert 'pandas' not in sys.modules"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""

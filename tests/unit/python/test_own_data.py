@@ -46,29 +46,6 @@ def test_whose_each_sample_is(form: Callable[[Any], Any], test: float | None) ->
         assert rows(first, 1) == sorted(X[WHO == "b"].reshape(-1, 6).tolist())
 
 
-def test_several_values_in_a_cell_are_their_sum() -> None:
-    """As SciPy's sparse matrices have it."""
-    parts = np.array([1, 2, 4, 8], "f4"), [1, 1, 0, 1], [0, 2, 4]
-    given = sparse.csr_matrix(parts, shape=(2, 2))
-    first = folder(mf.FederatedDataset.from_arrays(given, np.arange(2), clients=["a", "a"]))
-    second = folder(
-        mf.FederatedDataset.from_arrays(sparse.csr_matrix([[0, 3], [4, 8]]), np.arange(2), clients=["a"] * 2)
-    )
-    assert first.checksums == second.checksums and given.nnz == 4
-
-
-def test_identifiers_that_do_not_fit() -> None:
-    for wrong, message in (
-        ({"clients": WHO[:5]}, r"clients: <U1 \(5,\); expected how many, or an integer or text for each of 40"),
-        ({"clients": X[:, 0, 0]}, "clients: float32"),
-        ({"clients": WHO, "partition": "dirichlet:1"}, "leave out split, partition, skew"),
-        ({"clients": WHO, "min_samples": 2}, "leave out split, partition, skew, min_samples"),
-        ({"clients": ["a\1b"] * 40}, "control character"),
-    ):
-        with pytest.raises(mf.MpifedError, match=message):
-            mf.FederatedDataset.from_arrays(X, Y, **wrong)  # type: ignore[arg-type]
-
-
 def test_a_frame_with_texts_and_gaps() -> None:
     frame = pd.DataFrame({
         "age": [30, None, 50, 40], "sex": ["m", "f", None, "m"], "ward": [10, 9, 10, 9],
@@ -125,39 +102,3 @@ def test_a_dataset_of_pytorch() -> None:
     ):
         with pytest.raises(mf.DataError, match=message):
             mf.FederatedDataset.from_torch(items, clients=1)
-
-
-class Part:
-    """As much of a datasets.Dataset as is used."""
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        self.content, self.column_names = content, list(content)
-        self.features = dict.fromkeys(content)
-
-    def with_format(self, name: str) -> Part:
-        assert name == "numpy"
-        return self
-
-    def __getitem__(self, rows: slice) -> dict[str, Any]:
-        return self.content
-
-
-class Halves:
-    """As a partitioner of flwr-datasets."""
-
-    num_partitions = 2
-
-    def load_partition(self, number: int) -> Part:
-        return Part({"image": X[number::2], "label": Y[number::2], "name": WHO[number::2]})
-
-
-def test_a_partitioner() -> None:
-    data = mf.FederatedDataset.from_partitioner(Halves(), label="label", features=["image"])
-    assert data.clients == 2 and data.shape == (2, 3)
-    assert rows(folder(data), 1) == sorted(X[1::2].reshape(-1, 6).tolist())
-    with pytest.raises(mf.UsageError, match="no column 'digit'; there are image, label, name"):
-        mf.FederatedDataset.from_partitioner(Halves(), label="digit")
-    with pytest.raises(mf.UsageError, match="column 'name' has no numbers; choose others by features"):
-        mf.FederatedDataset.from_partitioner(Halves(), label="label")
-    with pytest.raises(mf.UsageError, match="several columns of arrays, image, label; choose one by features"):
-        mf.FederatedDataset.from_partitioner(Halves(), label="label", features=["image", "label"])
