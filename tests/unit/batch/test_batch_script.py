@@ -22,18 +22,6 @@ echo "$#"; printf '%s\\n' "$@"
 """
 
 
-def test_options_are_replaced_or_added() -> None:
-    text = script.filled(TEXT, {"nodes": "3", "qos": "high", "exclusive": None}, ["job.toml", "runs/a"])
-    head = text.split("set --")[0].splitlines()
-    assert head == [
-        "#!/bin/bash", "# A script", "#SBATCH --nodes=3", "#SBATCH --time=24:00:00   # long", "#SBATCH --requeue",
-        "#SBATCH --qos=high", "#SBATCH --exclusive",
-    ]  # fmt: skip
-    assert script.options_of(text) == {
-        "nodes": "3", "time": "24:00:00", "requeue": None, "qos": "high", "exclusive": None,
-    }  # fmt: skip
-
-
 def test_arguments_reach_the_script_as_they_are() -> None:
     arguments = ["a job.toml", "runs/$HOME", "--set", "algorithm.step=[0.1, 0.2]", "--set", "name='it''s'", "*"]
     text = script.filled(TEXT, {}, arguments, ["export MPIFED_TEST=yes"])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mpifed.batch.record import Submission, beside
 from mpifed.batch.script import filled, options_of, parsed, read_script
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
@@ -39,19 +38,9 @@ def test_sbatch_reads_what_was_given(value: str) -> None:
     assert shlex.split(line) == ["set", "--", "job.toml", value]
 
 
-def test_plain_values_stay_as_they_are() -> None:
-    text = filled(TEXT, {"output": "runs/a-%j.log", "signal": "B:USR1@120"}, [])
-    assert "#SBATCH --output=runs/a-%j.log\n" in text and "#SBATCH --signal=B:USR1@120\n" in text
-
-
 def test_words_that_sbatch_blanks_wherever_they_stand() -> None:
     with pytest.raises(UsageError, match="a reserved word of sbatch"):
         filled(TEXT, {"job-name": "myPackJob"}, [])
-
-
-def test_percent_signs_of_a_folder_are_its_own() -> None:
-    one = Submission("12", "", [], "", "runs/50%%j-%j.log", None)
-    assert one.log_of(None) == Path("runs/50%j-12.log")
 
 
 def dry_run(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
@@ -85,13 +74,3 @@ def test_paths_that_no_file_has(command: str, path: str) -> None:
     end = CliRunner().invoke(main, [command, path])
     assert end.exit_code == 2, end.output
     assert "control character" in end.output or "is too long" in end.output
-
-
-def test_what_lies_beside_a_folder_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").mkdir()
-    monkeypatch.chdir(tmp_path / "a")
-    assert beside(Path("."), ".sbatch") == beside(Path("b/.."), ".sbatch") == tmp_path / "a.sbatch"
-    assert beside(Path(".."), ".sbatch") == tmp_path.parent / f"{tmp_path.name}.sbatch"
-    assert beside(Path("runs/a/"), ".sbatch") == Path("runs/a.sbatch")
-    with pytest.raises(UsageError, match="give a folder with a name"):
-        beside(Path("/"), ".sbatch")

@@ -15,14 +15,11 @@ from pretended import Slurm, killed
 from written_files import write_json
 
 from mpifed.batch.record import Record, Submission, last_words, write
-from mpifed.batch.status import statuses_of
-from mpifed.batch.status import text as text_of
 from mpifed.cli import main
-from mpifed.core.text import fitted
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 from mpifed.results.points import write_sweep
-from mpifed.run.lock import is_alive, this_process
+from mpifed.run.lock import this_process
 from mpifed.testing import Job
 
 Write = Callable[..., Path]
@@ -89,14 +86,6 @@ def test_how_a_run_ended(nowhere: Path, made: Job, code: int, state: str, why: s
     assert found["objective"] == pytest.approx(1 / 31) and found["changed"].startswith("20")
 
 
-def test_what_a_failed_run_has_said(nowhere: Path, made: Job) -> None:
-    folder = leave(Path("a"), made, 4)
-    (folder / "failure.txt").write_text("mpifed: error: round 7: client 3: not finite\n")
-    assert run_of(folder)["why"].endswith("again: round 7: client 3: not finite")
-    (folder / "failure.txt").write_text("mpifed: unexpected error on rank 2\nTraceback\n  File\nKeyError: 'x'\n")
-    assert run_of(folder)["why"].endswith(": unexpected error on rank 2: KeyError: 'x'")
-
-
 def test_a_killed_run_and_a_running_one(nowhere: Path, made: Job) -> None:
     here = this_process()
     assert run_of(leave(Path("alive"), made, process=here))["state"] == "running"
@@ -116,53 +105,6 @@ def test_nobody_can_tell(nowhere: Path, made: Job) -> None:
     assert status("a")[0]["slurm"] is False
 
 
-def test_processes() -> None:
-    here = this_process()
-    assert is_alive(here) is True
-    assert is_alive(here | {"pid": killed()}) is False
-    assert is_alive(here | {"host": "another"}) is None
-
-
-def test_a_folder_that_is_none(nowhere: Path) -> None:
-    ended = CliRunner().invoke(main, ["status", "runs/none"])
-    assert ended.exit_code == 3
-    assert f"runs/none: no such folder ({nowhere}/runs/none, relative to {nowhere}), and nothing was" in ended.output
-    Path("empty/below").mkdir(parents=True)
-    ended = CliRunner().invoke(main, ["status", "empty"])
-    assert ended.exit_code == 3 and "empty: is neither a run nor a sweep and contains none" in ended.output
-
-
-def test_a_folder_of_runs(slurm: Slurm, job: Write, made: Job) -> None:
-    """It stands for all that are in it, also those that were only submitted."""
-    leave(Path("runs/b"), made, 75, rounds=30)
-    leave(Path("runs/c/deeper"), made, 0)
-    sweep(job, 2)
-    Path("sw").rename("runs/a")
-    submitted(Path("runs/d"), "7")
-    assert [(one["folder"], one["kind"]) for one in status("runs")] == [
-        ("runs/a", "sweep"), ("runs/b", "run"), ("runs/c/deeper", "run"), ("runs/d", "run"),
-    ]  # fmt: skip
-    assert [one["folder"] for one in status("runs/b", "runs/c")] == ["runs/b", "runs/c/deeper"]
-
-
-def test_a_job_that_is_wrong(slurm: Slurm, made: Job) -> None:
-    """All that is wrong with it is told, and that the same command would fail again."""
-    submitted(Path("a b"), "7")
-    slurm.answer("sacct", "7|7|FAILED|2:0|n1\n")
-    second = f"[data] path: {'x' * 200}"
-    lines = ["mpifed: error: job.toml: 2 thing(s) to mend", "  rounds = -1: below 0", f"  {second}", "bye"]
-    Path("a b-7.log").write_text("\n".join(lines))
-    point, whole = run_of("a b"), f"rounds = -1: below 0; {second}"
-    assert f": job.toml: 2 thing(s) to mend: {whole} (FAILED on n1)" in point["why"] and "bye" not in point["why"]
-    ended = CliRunner().invoke(main, ["status", "a b"])
-    assert ended.exit_code == 0 and whole in ended.output
-    assert ended.output.endswith("\nnext: correct job.toml, then mpifed submit job.toml --time 1:00:00\n")
-    folder = leave(Path("b"), made, 2)
-    (folder / "failure.txt").write_text("mpifed: error: b: 1 thing(s) to mend\n  seed = x: no number\n")
-    assert run_of(folder)["why"].endswith("b: 1 thing(s) to mend: seed = x: no number")
-    assert status(folder)[0]["next"] == "correct the job, then mpirun -n P mpifed run b/job.toml --out b --resume"
-
-
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_folders_that_are_none_beside_others(nowhere: Path, made: Job, form: list[str]) -> None:
     for name in ("a", "b"):
@@ -174,13 +116,6 @@ def test_folders_that_are_none_beside_others(nowhere: Path, made: Job, form: lis
         assert [one["folder"] for one in json.loads(ended.stdout)] == ["a", "b"]
     else:
         assert ended.stdout.index("a: run: done") < ended.stdout.index("b: run: done")
-
-
-def test_damaged_files(nowhere: Path, made: Job) -> None:
-    folder = leave(Path("a"), made, 0)
-    (folder / "run.json").write_text("{")
-    (folder / "history.csv").write_text("nothing\nof this\n")
-    assert run_of(folder)["state"] == "unknown"
 
 
 # --- with Slurm --------------------------------------------------------------------------------------------------
@@ -317,12 +252,6 @@ def test_a_sweep(slurm: Slurm, job: Write) -> None:
     assert len(text) == 2 + 7 + 1 and text[-1] == "next: mpifed submit job.toml --time 1:00:00"
 
 
-def test_a_sweep_that_has_not_begun(slurm: Slurm) -> None:
-    submitted(Path("sw"), "100", array=[0, 1], names=("point-0000", "point-0001"))
-    slurm.queue("100_0|101|PENDING|Priority|", "100_1|100|PENDING|Priority|")
-    assert states() == ["queued", "queued"]
-
-
 def test_a_sweep_in_one_job(slurm: Slurm, job: Write) -> None:
     jobs = sweep(job, 5)
     leave(Path("sw/point-0000"), jobs[0], 0, slurm_job="100")
@@ -354,18 +283,6 @@ def test_what_to_do_next(nowhere: Path, job: Write, codes: tuple[int, ...], reco
     assert status("sw")[0]["next"] == said
 
 
-def test_a_run_goes_on_by_hand(nowhere: Path, made: Job) -> None:
-    leave(Path("a"), made, 75)
-    leave(Path("b"), made, 0)
-    first, second = status("a", "b")
-    assert first["next"] == "mpirun -n P mpifed run a/job.toml --out a --resume"
-    assert second["next"] == "mpifed show b"
-    (third,) = status(leave(Path("c d"), made, 0))
-    assert third["next"] == "mpifed show 'c d'"
-    text = CliRunner().invoke(main, ["status", "a", "b"]).output
-    assert text.startswith("a: run: resumable\n") and "\n\nb: run: done\n" in text
-
-
 # --- all runs below a folder -------------------------------------------------------------------------------------
 
 
@@ -395,29 +312,3 @@ def test_all_runs_below_a_folder(nowhere: Path, job: Write, made: Job) -> None:
     assert text[7].startswith("runs/2026/bad: failed: exit 4, numerical trouble") and "not finite" in text[7]
     assert text[8] == "runs/2026/cut off: resumable: interrupted; checkpoint at round 20"
     assert text[9:] == ["next: mpifed status runs/2026/bad"]
-    narrow = fitted_status("runs", 60)
-    assert max(map(len, narrow)) <= 60 and "  run 2026/bad" in narrow and "    state      failed (4)" in narrow
-
-
-def fitted_status(folder: str, width: int) -> list[str]:
-    """What a terminal of so many characters shows."""
-    return fitted(text_of(statuses_of([Path(folder)])[0], width), width).splitlines()
-
-
-def test_links_that_lead_in_circles_end(nowhere: Path, made: Job) -> None:
-    leave(Path("runs/a/b"), made, 0)
-    Path("runs/a/up").symlink_to("..")
-    Path("runs/a/self").symlink_to("self")
-    Path("runs/again").symlink_to("a/b")
-    Path("runs/nothing").symlink_to("nowhere")
-    assert [one["folder"] for one in status("runs")] == ["runs/a/b"]
-
-
-def test_one_question_to_slurm_for_all_runs(slurm: Slurm, made: Job) -> None:
-    for number in range(3):
-        leave(Path(f"runs/{number}"), made, 0 if number else None, slurm_job=str(number))
-        submitted(Path(f"runs/{number}"), str(number))
-    slurm.answer("sacct", "0|0|TIMEOUT|0:0|n1\n")
-    assert [one["points"][0]["state"] for one in status("runs")] == ["resumable", "done", "done"]
-    assert len(slurm.asked("squeue")) == 1 + 0 and "--jobs=0,1,2 " in slurm.asked("squeue")[0]
-    assert [line.split()[1] for line in slurm.asked("sacct")] == ["--jobs=0"]  # the ends of the others are known

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pretended import Slurm, killed
+from pretended import Slurm
 from written_files import write_json
 
-from mpifed.batch import record, submit
+from mpifed.batch import record
 from mpifed.batch.script import options_of
-from mpifed.batch.submit import ranges
 from mpifed.cli import main
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
@@ -87,11 +86,6 @@ def test_a_script_is_written_through_no_link(slurm: Slurm, job: Write, tmp_path:
     assert "#SBATCH" in (tmp_path / "runs/a.sbatch").read_text() and not (tmp_path / "runs/a.sbatch").is_symlink()
 
 
-def test_the_folder_of_the_job_name(slurm: Slurm, job: Write) -> None:
-    ok(job(), "--time", 30)
-    assert Path("runs/tried.sbatch").exists() and Path("runs/tried.submitted.json").exists()
-
-
 def test_a_dry_run_changes_nothing(slurm: Slurm, job: Write) -> None:
     text = ok(job(), "--time", 30, "--nodes", 2, "--dry-run")
     assert "would be written to runs/tried.sbatch and given to sbatch" in text and "#SBATCH --nodes=2\n" in text
@@ -108,23 +102,6 @@ def test_a_dry_run_gives_a_script_that_runs(slurm: Slurm, job: Write, tmp_path: 
     assert subprocess.run(["/bin/bash", "-n", str(tmp_path / "script.sh")]).returncode == 0
     ok(job(), "--time", 30)
     assert ended.stdout == Path("runs/tried.sbatch").read_text()
-
-
-def test_gpus_without_cupy(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = (job(), "--time", 30, "--gpus-per-node", 2, "--partition", "gpu", "--dry-run")
-    for spec, warned in ((None, True), (object(), False)):
-        monkeypatch.setattr(submit, "find_spec", lambda name, spec=spec: spec)
-        assert ("warning   no CuPy in this environment" in ok(*arguments)) == warned
-    monkeypatch.setattr(submit, "find_spec", lambda name: None)
-    assert "CuPy" not in ok(job(), "--time", 30, "--dry-run")
-
-
-def test_without_slurm(nowhere: Path, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", str(nowhere / "python"))
-    assert "no sbatch on PATH: " in refused(job(), "--time", 30)
-    text = ok(job(), "--time", 30, "--partition", "debug", "--dry-run")
-    assert "warning   no sbatch on PATH: this machine is not part of a Slurm cluster" in text
-    assert "warning   mpifed is not on PATH" in text
 
 
 def test_a_job_that_the_cluster_does_not_take(slurm: Slurm, job: Write) -> None:
@@ -150,62 +127,6 @@ def test_the_job_has_the_environment_of_the_shell(
     assert "the job needs the environment" in refused(job(), "--time", 30)
     ok(job(), "--time", 30, "--", "--export=ALL,NAME=1")
     assert options_of(Path("runs/tried.sbatch").read_text())["export"] == "ALL,NAME=1"
-
-
-def test_commands_that_are_printed_can_be_copied(slurm: Slurm, job: Write) -> None:
-    text = ok(job(), "--time", 30, "--out", "my runs/a b")
-    assert "  mpifed status 'my runs/a b'  " in text and "  tail -F 'my runs/a b-123.log'  " in text
-    slurm.queue("123|123|RUNNING|None|n1")
-    assert "see `mpifed status 'my runs/a b'`" in refused(job(), "--time", 30, "--out", "my runs/a b")
-
-
-@pytest.mark.parametrize("option", ["--qos=high", "--mem=4G", "--qos"])
-def test_options_of_sbatch_before_the_dashes(slurm: Slurm, job: Write, option: str) -> None:
-    said = " ".join(refused(job(), "--time", 30, option).split())
-    assert "No such option" in said and option.partition("=")[0] in said and "Options of sbatch go after `--`." in said
-
-
-def test_mpifed_beside_python(nowhere: Path, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    (nowhere / "my env").mkdir()
-    (nowhere / "my env" / "mpifed").touch(0o755)
-    monkeypatch.setattr("sys.executable", str(nowhere / "my env" / "python"))
-    text = ok(job(), "--time", 30, "--dry-run")
-    assert f"export PATH='{nowhere}/my env':$PATH\n" in text and "not on PATH" not in text
-
-
-def test_variables_of_sbatch(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stand above a script's lines, so that those that were checked would not count."""
-    for setting in ("PARTITION=long", "TIMELIMIT=9", "MEM_PER_NODE=1", "ACCOUNT=me", "QOS=q"):
-        name, _, value = setting.partition("=")
-        monkeypatch.setenv(f"SBATCH_{name}", value)
-    told = slurm.folder / "variables"
-    (slurm.folder / "sbatch").write_text(f"#!/bin/sh\n/usr/bin/env | /bin/grep ^SBATCH_ >{told}\necho 5\n")
-    ok(job(), "--time", "1-0", "--sbatch", "--qos=other", "--sbatch", "--mem=2G")
-    options = options_of(Path("runs/tried.sbatch").read_text())
-    assert (options["partition"], options["time"], options["qos"]) == ("long", "1-0", "other")
-    assert told.read_text() == "SBATCH_ACCOUNT=me\n"
-
-
-def test_what_sbatch_says(slurm: Slurm, job: Write) -> None:
-    slurm.answer("sbatch", error="sbatch: error: Batch job submission failed: Invalid account\n", code=1)
-    code, text = call(job(), "--time", 30)
-    assert code == 1 and "sbatch failed: sbatch: error: Batch job submission failed: Invalid account" in text
-    assert not Path("runs/tried.submitted.json").exists()
-    slurm.answer("sbatch", "77;other\n")  # of a federation of clusters
-    assert "submitted job 77: " in ok(job(), "--time", 30)
-
-
-def test_no_such_data(slurm: Slurm, job: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setenv("PATH", str(slurm.folder))
-    monkeypatch.chdir(slurm.folder.parent)
-    path = job()
-    Path("data").rmdir()
-    code, text = call(path, "--time", 30)
-    here = slurm.folder.parent
-    assert code == 3 and "data: no such folder; make it with `mpifed data SOURCE ... --out data`" in text
-    said = refused("none.toml", "--time", 30)
-    assert f"none.toml: cannot be read (No such file or directory) ({here}/none.toml, relative to {here})" in said
 
 
 # --- time, memory, ranks -----------------------------------------------------------------------------------------
@@ -234,16 +155,6 @@ def dry(job: Path, *arguments: object) -> tuple[dict[str, str | None], str]:
     return options_of(text), text
 
 
-def test_options_that_are_passed_on(slurm: Slurm, job: Write) -> None:
-    options, _ = dry(job(), "--time", 30, "--", "--mem-per-cpu=2G", "--signal=B:USR1@300")
-    assert (options["mem-per-cpu"], options["signal"]) == ("2G", "B:USR1@300")
-
-
-def test_gpus(slurm: Slurm, job: Write) -> None:
-    options, _ = dry(job(), "--time", 30, "--gpus-per-node", 4)
-    assert (options["ntasks-per-node"], options["gpus-per-node"], options["gpus-per-task"]) == ("4", "4", "1")
-
-
 # --- again -------------------------------------------------------------------------------------------------------
 
 
@@ -269,12 +180,6 @@ def test_not_when_slurm_does_not_answer(slurm: Slurm, job: Write) -> None:
     assert len(slurm.asked("sbatch")) == 2
 
 
-def test_a_run_of_another_machine(slurm: Slurm, job: Write) -> None:
-    leave(Path("runs/tried"), Job.read(job()), None, process=this_process() | {"host": "another"})
-    text = ok(job(), "--time", 30)
-    assert "tried: killed or still running; no checkpoint: it starts over; if it still runs, end it first" in text
-
-
 def test_not_beside_a_process_of_this_machine(slurm: Slurm, job: Write) -> None:
     leave(Path("runs/tried"), Job.read(job()), None, process=this_process())
     said = refused(job(), "--time", 30)
@@ -293,12 +198,6 @@ def test_not_what_fails_every_time(slurm: Slurm, job: Write) -> None:
     assert "failed numerically, and would fail the same way again" in refused(job(), "--time", 30)
 
 
-@pytest.mark.parametrize("code", [75, 1, 3, None])
-def test_what_can_go_on(slurm: Slurm, job: Write, code: int | None) -> None:
-    leave(Path("runs/tried"), Job.read(job()), code, process=this_process() | {"pid": killed()})
-    ok(job(), "--time", 30)
-
-
 def test_not_another_job_in_its_folder(slurm: Slurm, job: Write) -> None:
     leave(Path("runs/tried"), Job.read(job()), 75)
     assert "--resume with another job (seed: 1 before, 2 now)" in refused(job(), "--time", 30, "--set", "seed=2")
@@ -308,10 +207,6 @@ def test_not_another_job_in_its_folder(slurm: Slurm, job: Write) -> None:
 
 
 # --- sweeps ------------------------------------------------------------------------------------------------------
-
-
-def test_ranges() -> None:
-    assert ranges([0, 3, 7, 8, 9]) == "0,3,7-9" and ranges([4]) == "4" and ranges([0, 1]) == "0-1"
 
 
 def test_an_array(slurm: Slurm, job: Write) -> None:
@@ -342,16 +237,3 @@ def test_only_the_points_that_are_left(slurm: Slurm, job: Write) -> None:
     assert "3 of 8 points are queued or running already (job 123)" in refused(path, "--time", 30)
     slurm.queue(*(f"123_{k}|{124 + k}|PENDING|Resources|" for k in (1, 3, 5, 6, 7)))
     assert "5 of 8 points are queued or running already (job 123)" in refused(path, "--array", "--time", 30)
-
-
-def test_a_sweep_that_is_finished(slurm: Slurm, job: Write) -> None:
-    path = job(sweep={"seeds": 2})
-    for point in points(read_table(path), "job"):
-        leave(Path("runs/tried") / point.name, point.job, 0)
-    assert "runs/tried: finished (done); see `mpifed compare runs/tried`" in refused(path, "--array", "--time", 30)
-
-
-def test_a_run_by_hand_in_a_sweeps_folder(slurm: Slurm, job: Write) -> None:
-    Path("runs/tried").mkdir(parents=True)
-    Path("runs/tried/sweep.csv").write_text("point,seed,rounds,exit\n")
-    assert "--out runs/tried: holds a sweep" in refused(job(), "--time", 30)

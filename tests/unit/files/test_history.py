@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError, UsageError
 from mpifed.files.atomic import aside
 from mpifed.files.history import History, read_history
-from mpifed.files.json_file import read_json, write_json
+from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_sha256, read_model, write_arrays
 from mpifed.files.run_folder import SUMMARY, summary
 
@@ -48,14 +48,6 @@ def test_columns_come_in_the_promised_order_and_floats_come_back_exactly(tmp_pat
     assert np.isnan(history["epsilon"]).all() and np.isnan(history["test_accuracy"]).all()
 
 
-def test_a_row_with_other_columns_is_our_mistake(tmp_path: Path) -> None:
-    history = write_rounds(tmp_path, 0)
-    with pytest.raises(AssertionError):
-        history.append(row(10) | {"duality_gap": 0.5})
-    with pytest.raises(AssertionError):
-        history.append({"round": 10, "train_loss": 0.5})
-
-
 def test_a_new_history_does_not_overwrite_another(tmp_path: Path) -> None:
     write_rounds(tmp_path, 0)
     with pytest.raises(UsageError, match=r"history\.csv.*--resume"):
@@ -83,11 +75,6 @@ def test_resume_drops_the_rounds_after_the_checkpoint(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["history.csv"]
 
 
-def test_resume_before_the_first_measured_round_starts_anew(tmp_path: Path) -> None:
-    History.resume(tmp_path, round=5).append(row(10))
-    assert list(read_history(tmp_path)["round"]) == [10]
-
-
 HEADER = "round,elapsed_s,train_loss,test_accuracy,up_bytes,down_bytes,epsilon"
 
 
@@ -100,9 +87,6 @@ HEADER = "round,elapsed_s,train_loss,test_accuracy,up_bytes,down_bytes,epsilon"
         (f"{HEADER}\n1,{'1' * 400},,,,,\n", "column elapsed_s: '1{80}"),
         (f"{HEADER}\n1,1e999,,,,,\n", "column elapsed_s: 1e999 is too large"),
         (f"{HEADER}\n9223372036854775808,0,,,,,\n", "column round does not ascend"),
-        (f"{HEADER}\n1,0,,,,,\n1,0,,,,,\n", "column round does not ascend"),
-        (f"{HEADER}\nnan,0,,,,,\n", "column round does not ascend"),
-        (f"{HEADER}\n-1,0,,,,,\n", "column round does not ascend"),
         ("round,elapsed_s,train_loss,test_accuracy,up_bytes,epsilon\n", "has no down_bytes"),
         (f"{HEADER},up_bytes\n", "has up_bytes more than once"),
         ("\udcff\n", "utf-8"),
@@ -111,11 +95,6 @@ HEADER = "round,elapsed_s,train_loss,test_accuracy,up_bytes,down_bytes,epsilon"
 def test_another_file_is_not_a_history(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "history.csv").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(DataError, match=rf"history\.csv: not the history of a run: .*{message}"):
-        read_history(tmp_path)
-
-
-def test_a_missing_history_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"history\.csv: no history here"):
         read_history(tmp_path)
 
 
@@ -141,34 +120,6 @@ def test_the_hash_is_that_of_the_documented_bytes() -> None:
     recipe = b"b\0|i1\0\0" + struct.pack("<b", 3) + b"w\0<f4\x001,2\0" + struct.pack("<2f", 1, 2)
     assert model_sha256(arrays) == hashlib.sha256(recipe).hexdigest()
     assert model_sha256({"w": arrays["w"].astype(">f4"), "b": arrays["b"]}) == hashlib.sha256(recipe).hexdigest()
-
-
-def test_the_hash_sees_names_shapes_dtypes_and_bits_but_not_strides() -> None:
-    values = np.arange(4.0).reshape(2, 2)
-    hashes = {
-        model_sha256(arrays)
-        for arrays in (
-            {"w": values},
-            {"v": values},
-            {"w": values.ravel()},
-            {"w": values.astype(np.float32)},
-            {"w": -values},
-            {"w": values, "b": values},
-        )
-    }
-    assert len(hashes) == 6
-    assert model_sha256({"w": np.asfortranarray(values)}) == model_sha256({"w": values})
-
-
-def test_json_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    write_json(path, {"exit": None})
-    with pytest.raises(ValueError, match="JSON"):
-        write_json(path, {"exit": float("nan")})
-    assert read_json(path) == {"exit": None}
-    path.write_text("{")
-    with pytest.raises(DataError, match=r"run\.json"):
-        read_json(path)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:

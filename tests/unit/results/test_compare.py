@@ -51,29 +51,6 @@ def test_runs_that_differ_in_their_seed_alone_are_one_line(runs: list[Path], mon
     ]
 
 
-def test_wide_settings_stand_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    limits = [{"name": "loss", "classes": [k], "limit": 0.1} for k in range(9)]
-    write_run(tmp_path / "a", job=job(FEDAVG, 1, constraint=limits), objective=0.5)
-    write_run(tmp_path / "b", job=job(FEDAVG, 1, constraint=limits[:1]), objective=0.5)
-    header, first, second, *below = mpifed("compare", "a", "b").output.splitlines()
-    assert max(map(len, (header, first, second))) <= 120 and "constraint" not in header
-    assert below[:2] == ["In all rows: rounds 9, objective 0.5, elapsed_s 1.5, bytes 2.0 KiB", "constraint:"]
-    assert below[2].startswith("  a: [{name") and below[3] == '  b: [{name = "loss", classes = [0], limit = 0.1}]'
-
-
-def test_defaults_of_another_algorithm_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of the algorithm says them; what is not its default stays, and so does all of it with --json."""
-    monkeypatch.chdir(tmp_path)
-    ssca = {"name": "ssca", "batch_size": 20, "tau": 0.2, "start": "exact", "margins": "auto"}
-    write_run(tmp_path / "a", job=job(FEDAVG, 1, client_optimizer={"name": "sgd", "momentum": 0.0}), objective=0.5)
-    write_run(tmp_path / "b", job=job(ssca, 1), objective=0.3)
-    header, *_ = mpifed("compare", "a", "b").output.splitlines()
-    assert header.split()[:4] == ["points", "algorithm.name", "algorithm.tau", "algorithm.margins"]
-    listed = json.loads(mpifed("compare", "a", "b", "--json").output)["runs"]
-    assert listed[1]["settings"]["algorithm.start"] == "exact" and "client_optimizer.momentum" in listed[0]["settings"]
-
-
 def test_runs_of_one_job_and_seed_say_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no seeds; the digits of their models are beside them."""
     monkeypatch.chdir(tmp_path)
@@ -92,53 +69,6 @@ def test_runs_of_one_job_and_seed_say_what_differs(tmp_path: Path, monkeypatch: 
         "  a, ranks 1",
         "  b, ranks 2",
     ]
-
-
-def bounded_and_free(folder: Path) -> list[Path]:
-    """A run with a limit, which it meets, and one without; they minimize different things."""
-    limit = {"constraint": [{"name": "loss", "limit": 0.13}], "minimize": {"name": "norm"}}
-    first = job({"name": "ssca", "batch_size": 20}, 1, **limit, record={"evaluate_every": 10})
-    second = job({"name": "ssca", "batch_size": 10}, 1, record={"evaluate_every": 50})
-    return [
-        write_run(folder / "a", job=first, objective=96.0, test_accuracy=0.9, constraint_1=0.1, feasibility=0.0),
-        write_run(folder / "b", job=second, objective=0.5, test_accuracy=0.8, feasibility=0.0),
-    ]
-
-
-def test_limits_are_counted_where_there_are_any(tmp_path: Path) -> None:
-    header, *lines = mpifed("compare", *bounded_and_free(tmp_path)).output.splitlines()
-    at = header.index("limits met")
-    assert [line[at : at + 10].strip() for line in lines[:2]] == ["1 of 1", ""]
-
-
-@pytest.mark.parametrize("more", [(), ("--by", "objective"), ("--select", "pareto")])
-def test_different_objectives_are_not_ranked(tmp_path: Path, more: tuple[str, ...]) -> None:
-    ended = mpifed(
-        "compare", *bounded_and_free(tmp_path), *(more if "--select" in more else ("--select", "best", *more))
-    )
-    assert ended.exit_code == 2
-    assert "objectives differ" in ended.output and "--by test_accuracy" in ended.output
-
-
-def test_runs_picked_by_hand_are_no_grid(tmp_path: Path) -> None:
-    runs = bounded_and_free(tmp_path)
-    for how in ("best", "pareto"):
-        ended = mpifed("compare", *runs, "--select", how, "--by", "test_accuracy")
-        assert ended.exit_code == 0 and "edge" not in ended.output
-
-
-def test_what_a_run_records_is_no_axis(tmp_path: Path) -> None:
-    points: list[Any] = [
-        ({"record.evaluate_every": every, "algorithm.batch_size": every}, {"objective": 1 / every}) for every in (1, 2)
-    ]
-    (edge,) = select(write_sweep(tmp_path / "sweep", points))["edges"]
-    assert edge.startswith("algorithm.batch_size = 2 is at the edge")
-
-
-def test_what_of_two_runs_differs_in_the_seed_has_no_columns(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(runs[0].parent)
-    header, line, _ = mpifed("compare", "a", "b").output.splitlines()
-    assert header.split()[1] == "seeds" and line.split()[2] == "2"
 
 
 @pytest.mark.parametrize("digests", [("1" * 64, "1" * 64), ("1" * 64, "2" * 64), ("1" * 64, None)])
@@ -163,18 +93,6 @@ def test_the_best_of_runs(runs: list[Path]) -> None:
     ]  # fmt: skip
 
 
-def test_a_sweep_beside_a_run(runs: list[Path], tmp_path: Path) -> None:
-    """The points of the sweep are runs like the other: what their jobs differ in sets them apart."""
-    points: list[Any] = [
-        ({"algorithm.batch_size": size}, {"job": job(FEDAVG | {"batch_size": size}, 1), "objective": 1.0})
-        for size in (1, 2)
-    ]
-    sweep = write_sweep(tmp_path / "sweep", points)
-    listed = json.loads(mpifed("compare", sweep, runs[2], "--json").output)["runs"]
-    assert [row["point"] for row in listed] == [str(sweep / "point-0000"), str(sweep / "point-0001"), str(runs[2])]
-    assert [row["settings"]["algorithm.batch_size"] for row in listed] == [1, 2, 20]
-
-
 def test_methods_are_told_apart_and_can_be_pasted(tmp_path: Path) -> None:
     methods = [
         {"algorithm": FEDAVG, "client_optimizer": {"learning_rate": 0.5}, "server_optimizer": {"momentum": 0.9}},
@@ -191,13 +109,6 @@ def test_methods_are_told_apart_and_can_be_pasted(tmp_path: Path) -> None:
     assert shlex.split(line)[1::2] == [
         'algorithm={name = "ssca", rho = [0.9, 0.3]}', "client_optimizer={}", "server_optimizer={}"
     ]  # fmt: skip
-
-
-def test_no_folder_of_a_run(tmp_path: Path, runs: list[Path]) -> None:
-    for more in ((), ("--select", "best"), ("--select", "pareto"), ("--json",)):
-        ended = mpifed("compare", runs[0], tmp_path, *more)
-        assert ended.exit_code == 2
-        assert f"{tmp_path}: no folder of a run or a sweep (it has no job.toml, and no sweep.csv)" in ended.output
 
 
 def test_each_command_names_the_one_that_is_meant(tmp_path: Path, runs: list[Path]) -> None:

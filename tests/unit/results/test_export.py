@@ -87,31 +87,6 @@ def test_all_bits_by_name(form: str, run: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.new"))
 
 
-def test_an_older_file_is_replaced_as_a_whole(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bytes again; an error leaves the old ones, and nothing beside them."""
-    path = tmp_path / "run.npz"
-    path.write_bytes(b"old")
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", lambda *names: (_ for _ in ()).throw(OSError(28, "full")))
-        ended = export(run, "--to", "npz")
-    assert isinstance(ended.exception, OSError)
-    assert path.read_bytes() == b"old" and not list(tmp_path.glob("*.new"))
-    assert export(run, "--to", "npz").exit_code == 0
-    first = path.read_bytes()
-    assert export(run, "--to", "npz").exit_code == 0 and path.read_bytes() == first != b"old"
-
-
-def test_any_name_of_a_parameter(run: Path, tmp_path: Path) -> None:
-    """`file` is an argument of numpy.savez."""
-    import h5py
-
-    with h5py.File(run / "model.h5", "r+") as file:
-        file["file"] = file["0.weight"] = np.arange(3.0)
-    assert export(run, "--to", "npz").exit_code == 0
-    arrays, _ = npz(tmp_path / "run.npz")
-    assert arrays.keys() == read_model(run / "model.h5").keys() > {"file", "0.weight"}
-
-
 def unfinished(run: Path) -> None:
     write_json(run / "run.json", read_json(run / "run.json") | {"exit": None})
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -90,18 +88,6 @@ def test_seeds_that_only_one_has_are_left_out_and_said(tmp_path: Path) -> None:
     assert "test_accuracy less that of B, the best, over equal seeds, in percentage points:\n" in text
 
 
-def test_two_seeds_are_too_few(tmp_path: Path) -> None:
-    folder = sweep(tmp_path / "s", {"A": [0.1, 0.2], "B": [0.3, 0.5]})
-    assert compared(folder).paired == []
-    asked = mpifed("compare", folder, "--against", "A").output
-    assert words_of(asked, "B") == ["B", "2", "3", "equal", "seeds", "are", "needed"]
-
-
-def words_of(text: str, first: str) -> list[str]:
-    """The last line that begins with a word."""
-    return next(words for line in reversed(text.splitlines()) if (words := line.split())[:1] == [first])
-
-
 def test_the_same_difference_in_every_seed_has_no_p(tmp_path: Path) -> None:
     """0.1 more each time, but for rounding: a t test would call it infinitely significant, or divide by 0."""
     other = [value + 0.1 for value in ACCURACY["A"]]
@@ -131,56 +117,6 @@ def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_nothing_depends_on_the_order_of_the_arguments(tmp_path: Path) -> None:
-    folders = [
-        write_made_run(
-            tmp_path / f"{size}-{seed}",
-            at_end(test_accuracy=0.5 + (7 * size + 3 * seed) % 5 / 10),
-            job=JOB | {"seed": seed, "algorithm": JOB["algorithm"] | {"batch_size": size}},
-        )
-        for size in (4, 8, 16)
-        for seed in (1, 2, 3)
-    ]
-
-    def facts(order: list[Path]) -> set[Any]:
-        (paired,) = as_json(compared(order))["paired"]
-        return {
-            (
-                json.dumps(sorted(found["name"].split(", "))),
-                found["difference"],
-                found["low"],
-                found["high"],
-                found["p"],
-            )
-            for found in paired["differences"]
-        }
-
-    expected = facts(folders)
-    assert len(expected) == 2
-    for seed in range(5):
-        assert facts([folders[i] for i in np.random.default_rng(seed).permutation(len(folders))]) == expected
-
-
-def test_columns_that_are_asked_for(tmp_path: Path) -> None:
-    folder = sweep(tmp_path / "s", {"A": ACCURACY["A"], "B": ACCURACY["B"]})
-    facts = json.loads(
-        mpifed("compare", folder, "--by", "bytes,test_accuracy", "--by", "train_loss,bytes", "--json").output
-    )
-    assert [paired["column"] for paired in facts["paired"]] == ["bytes", "test_accuracy", "train_loss"]
-    ended = mpifed("compare", folder, "--by", "accuracy")
-    assert ended.exit_code == 2 and 'no column accuracy; did you mean "test_accuracy"?; there are ' in ended.output
-
-
-def test_means_have_their_spread_and_count(tmp_path: Path) -> None:
-    facts = as_json(compared(sweep(tmp_path / "s", {"A": ACCURACY["A"], "B": [0.9, None, None, None, None]})))
-    first, second = (setting["means"]["test_accuracy"] for setting in facts["settings"])
-    assert first["mean"] == pytest.approx(np.mean(ACCURACY["A"]), rel=1e-15) and first["n"] == 5
-    assert first["std"] == pytest.approx(np.std(ACCURACY["A"], ddof=1), rel=1e-12)
-    assert second == {"mean": 0.9, "std": None, "n": 1}
-    text = mpifed("compare", tmp_path / "s").output
-    assert f"82.40% +- {np.std(ACCURACY['A'], ddof=1):.2%}" in text and "+-: standard deviation over seeds\n" in text
-
-
 def test_objectives_that_differ_are_not_compared_in_pairs(tmp_path: Path) -> None:
     """Nor are they where nobody has asked; then it is said."""
     folder = write_made_sweep(
@@ -194,12 +130,3 @@ def test_objectives_that_differ_are_not_compared_in_pairs(tmp_path: Path) -> Non
     assert [pairs.column for pairs in compared(folder, by=["train_loss"]).paired] == ["train_loss"]
     with pytest.raises(UsageError, match="objectives differ"):
         compared(folder, by=["objective"])
-
-
-def test_a_grid_is_not_compared_in_pairs_unless_somebody_asks(tmp_path: Path) -> None:
-    rng = np.random.default_rng(4)
-    axes = {"algorithm.batch_size": list(range(1, 22)), "seeds": 3}
-    folder = write_made_sweep(tmp_path / "s", axes, [at_end(test_accuracy=v) for v in rng.random(63).tolist()])
-    assert compared(folder).paired == []
-    assert len(compared(folder, against="point-0005").paired[0].differences) == 20
-    assert [pairs.column for pairs in compared(folder, by=["test_accuracy"]).paired] == ["test_accuracy"]

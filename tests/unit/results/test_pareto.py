@@ -11,10 +11,8 @@ import pytest
 from test_show import grid, mpifed, write_sweep
 
 from mpifed.core.errors import UsageError
-from mpifed.results.criteria import Criterion, criteria_of
+from mpifed.results.criteria import criteria_of
 from mpifed.results.pareto import pareto_front, recommend, relational_grades, select
-from mpifed.results.points import read_points
-from mpifed.results.select_text import pareto_text
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -47,12 +45,6 @@ def test_what_is_the_same_for_all_distinguishes_nobody() -> None:
     np.testing.assert_array_equal(grades, [1, 3 / 4])
     np.testing.assert_array_equal(relational_grades(np.array([[7.0], [7.0]]))[1], [1, 1])
     np.testing.assert_array_equal(relational_grades(np.array([[-3.0, 5.0]]))[1], [1])
-
-
-def test_grades_do_not_depend_on_units() -> None:
-    costs = np.random.default_rng(3).random((6, 3))
-    expected = relational_grades(costs)[1]
-    np.testing.assert_allclose(relational_grades(costs * [1e9, 1e-6, 3] + [0, 5, -1e3])[1], expected, rtol=1e-6)
 
 
 # --- of a sweep --------------------------------------------------------------------------------------------------
@@ -99,13 +91,6 @@ def test_the_one_between_is_recommended(steps: Path) -> None:
     assert found.ties == found.equal == [] and found.edges == []
 
 
-def test_weights_move_the_choice(steps: Path) -> None:
-    heavy = recommend(steps, criteria_of("objective,simulated_s:10"))
-    assert heavy.best.settings == {"algorithm.batch_size": 1}
-    assert heavy.edges == ["algorithm.batch_size = 1 is at the edge of its grid: widen it (1 is the smallest)"]
-    assert recommend(steps, criteria_of("objective")).best.settings == {"algorithm.batch_size": 3}
-
-
 def test_the_command(steps: Path) -> None:
     text = mpifed("compare", steps, "--select", "pareto", "--by", "objective,test_accuracy,simulated_s").output
     assert "largest grey relational grade of 3 that no other setting dominates" in text
@@ -128,28 +113,6 @@ def test_the_command(steps: Path) -> None:
     assert [one["settings"]["algorithm.batch_size"] for one in told["beaten"]] == [4]
 
 
-def test_the_sweeps_table_has_simulated_time(steps: Path) -> None:
-    header, first, *_ = mpifed("compare", steps).output.splitlines()
-    assert header.split()[-3:] == ["elapsed_s", "simulated_s", "bytes"] and "10 +- 1.4" in first
-
-
-def test_the_criteria_are_those_that_there_are(steps: Path, tmp_path: Path) -> None:
-    # batch 7 lacks the objective in one seed, but has it in the other
-    assert list(recommend(steps).criteria) == ["objective", "test_accuracy", "simulated_s", "up_bytes"]
-    plain = write_sweep(tmp_path / "plain", grid("a", {"1": [{"train_loss": 0.5}], "2": [{"train_loss": 0.4}]}))
-    found = recommend(plain)
-    assert list(found.criteria) == ["train_loss", "elapsed_s", "up_bytes"]  # the last two are the same for both
-    assert found.best.settings == {"a": 2} and len(found.front) == 1 and len(found.beaten) == 1
-
-
-def test_equal_settings_are_told(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "sweep", grid("a", {v: [{"objective": 0.5}] for v in ("1", "2", "3")}))
-    found = recommend(sweep, criteria_of("objective"))
-    assert found.best.settings == {"a": 1} and [setting.settings["a"] for setting in found.equal] == [2, 3]
-    said = f"{'equal within the tolerance':30} point-0001; point-0002\n"
-    assert said in pareto_text(sweep, "objective") and not found.ties
-
-
 def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
     job = {"constraint": [{"name": "loss", "limit": 0.5}]}
     values = {
@@ -160,20 +123,6 @@ def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
     found = recommend(sweep, criteria_of("objective"))
     assert found.best.settings == {"a": 2} and [why for _, why in found.left_out] == ["breaks a limit"]
     assert len(recommend(sweep, criteria_of("objective,feasibility")).front) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("objective:0", "0 is no weight"),
-        ("objective:much", "much is no weight"),
-        ("objective,up_bytes,objective:2", "objective is given twice"),
-    ],
-)
-def test_criteria_that_are_none(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        criteria_of(text)
-    assert criteria_of("objective, up_bytes:2.5") == {"objective": Criterion(), "up_bytes": Criterion(2.5)}
 
 
 def test_sweeps_that_cannot_be_compared(steps: Path, tmp_path: Path) -> None:
@@ -187,11 +136,3 @@ def test_sweeps_that_cannot_be_compared(steps: Path, tmp_path: Path) -> None:
             recommend(folder, by)
     assert mpifed("compare", steps, "--select", "pareto", "--max").exit_code == 2
     assert mpifed("compare", steps, "--max").exit_code == 2
-
-
-def test_the_columns_of_an_older_sweep_are_read_too(tmp_path: Path) -> None:
-    """A later version's summary may have more columns; an axis may have the name of one."""
-    sweep = write_sweep(tmp_path / "sweep", grid("rounds", {"5": [{"objective": 0.1}], "6": [{"objective": 0.2}]}))
-    lines = (sweep / "sweep.csv").read_text().splitlines()
-    (sweep / "sweep.csv").write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
-    assert [point.settings for point in read_points(sweep)] == [{"rounds": 5, "seed": 1}, {"rounds": 6, "seed": 1}]

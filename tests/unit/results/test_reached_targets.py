@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from test_show import mpifed
-from written_runs import JOB, KIB, write_made_run, write_made_sweep
+from written_runs import KIB, write_made_sweep
 
 from mpifed.core.errors import UsageError
 from mpifed.results.comparison import as_json, compared
-from mpifed.results.targets import HistoryTarget, target_of
+from mpifed.results.targets import target_of
 
 SIZES = {"algorithm.batch_size": [4, 8]}
 
@@ -62,26 +62,6 @@ def test_a_loss_comes_down_to_its_target(steps: Path) -> None:
     assert at_once[0].costs["round"].mean == 0 and at_once[0].gaps == [0, 0, 0]
 
 
-def test_several_targets_as_text(steps: Path) -> None:
-    text = mpifed("compare", steps, "--to", "test_accuracy>=90%", "--to", "train_loss<=0.01").output
-    said = "To test_accuracy >= 90%: the first measured round (measured every 10 to 20), and bytes and seconds until"
-    assert f"{said} then, of the runs that reached it\n" in text
-    (line,) = [line for line in text.splitlines() if "2 of 3" in line and "KiB" in line]
-    assert line.split() == [
-        "point-0000", "to", "point-0002", "2", "of", "3", "30", "+-", "14", "60.0", "KiB", "+-", "28.3", "KiB", "30",
-        "+-", "14",
-    ]  # fmt: skip
-    after = text[text.index("To train_loss <= 0.01") :]
-    assert "0 of 3" in after and "0 of 2" in after and "KiB" not in after
-
-
-def test_simulated_seconds_where_a_run_has_them(tmp_path: Path) -> None:
-    rows = [{"round": r, "train_loss": 1.0 / (1 + r), "simulated_s": 2.5 * r} for r in (0, 3)]
-    runs = [write_made_run(tmp_path / "a", rows), write_made_run(tmp_path / "b", rows[:1], job=JOB | {"rounds": 1})]
-    ((_, reached),) = compared(runs, to=["train_loss<=0.25"]).targets
-    assert reached[0].costs["simulated_s"].mean == 7.5 and (reached[1].runs, reached[1].of) == (0, 1)
-
-
 @pytest.mark.parametrize(
     "text", ["test_accuracy", "test_accuracy>0.9", "test_accuracy=0.9", ">=0.9", "train_loss<=", "train_loss<=nan",
              "train_loss<=one", "a b<=1", ""],
@@ -90,12 +70,6 @@ def test_targets_that_are_none(text: str, steps: Path) -> None:
     with pytest.raises(UsageError, match=r"expected COLUMN>=NUMBER or COLUMN<=NUMBER, in quotes"):
         target_of(text)
     assert mpifed("compare", steps, "--to", text).exit_code == 2
-
-
-def test_how_targets_are_written() -> None:
-    assert target_of(" test_accuracy >= 97.5% ") == HistoryTarget("test_accuracy", True, 0.975)
-    assert target_of("objective<=-1e-3") == HistoryTarget("objective", False, -1e-3)
-    assert str(target_of("objective<=-1e-3")) == "objective <= -0.001"
 
 
 def test_a_column_that_nobody_measured(steps: Path) -> None:

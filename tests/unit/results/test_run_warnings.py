@@ -18,7 +18,6 @@ from mpifed.algorithms.cocoa import UNSAFE_SIGMA
 from mpifed.core.exchange import Problem
 from mpifed.maths.objectives import Hinge
 from mpifed.results.best import select
-from mpifed.results.comparison import compared
 from mpifed.results.run_warnings import run_warnings
 
 Rows = list[dict[str, float | None]]
@@ -142,13 +141,3 @@ def test_a_dual_that_falls(
     texts = [str(warning) for warning in run_warnings(run)]
     assert len(texts) == falls
     assert not falls or texts[0].startswith("unsafe sigma: the dual value fell from 0.25 to 0.125 between the rounds ")
-
-
-def test_what_the_run_has_said_of_sigma_is_said_again(tmp_path: Path) -> None:
-    (said,) = cocoa(1.0)
-    job = JOB | {"algorithm": {"name": "cocoa", "sigma": 1.0}}
-    run = write_made_run(tmp_path / "run", dual(0.0, 0.5), job=job, warnings=["another", said])
-    assert [tuple(warning) for warning in run_warnings(run)] == [("unsafe sigma", said)]
-    assert mpifed("show", run).output.count(said) == 1
-    (point,) = compared(run).points
-    assert [warning.kind for warning in point.warnings] == ["unsafe sigma"]

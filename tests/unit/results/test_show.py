@@ -6,8 +6,6 @@ import csv
 import json
 import re
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from mpifed.core.errors import UsageError
 from mpifed.job.job import read_table
 from mpifed.results.best import select
 from mpifed.results.compare import compare_text
-from mpifed.results.points import read_points, settings_of
 from mpifed.results.show import run_summary, run_text
 from mpifed.results.text import toml_text
 
@@ -100,14 +97,6 @@ def test_one_line_for_each_setting(steps: Path) -> None:
     ]
 
 
-def test_a_column_that_some_seeds_lack_says_of_how_many_it_is(tmp_path: Path) -> None:
-    values = {"1": [{"train_loss": 0.5, "kkt_residual": 0.25}, {"train_loss": 0.5}]}
-    shown = compare_text(write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values)))
-    assert "0.25 (1 of 2)" in shown
-    assert "algorithm.batch_size" not in shown  # it does not vary
-    assert "+-" not in shown  # nor does anything else
-
-
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     values: dict[Any, Any] = {"1": [{"train_loss": 0.5, "code": 5}, {"code": None}, None, {"code": 2}], "2": [None] * 4}
     folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
@@ -123,50 +112,11 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_pipe_gets_every_digit(tmp_path: Path) -> None:
-    axes = {f"my_module.a_setting_with_a_long_name_{k}": k for k in range(30)}
-    points = [({**axes, "algorithm.batch_size": batch}, {"train_loss": 1 / 3}) for batch in (123456789, 2)]
-    for settings, _ in points:
-        settings.update({key: value * settings["algorithm.batch_size"] for key, value in axes.items()})
-    folder = write_sweep(tmp_path / "sweep", points)
-    ended = subprocess.run(
-        [sys.executable, "-m", "mpifed", "compare", folder], capture_output=True, text=True, check=True
-    )
-    lines = ended.stdout.splitlines()
-    assert all(len(line) <= 120 for line in lines)
-    assert lines[1].startswith("point-0000 ") and lines[2].startswith("point-0001 ")
-    assert "train_loss 0.333333" in lines[3]
-    below = lines.index("my_module.a_setting_with_a_long_name_29:")  # what does not fit beside the rest
-    assert lines[below + 1 : below + 3] == [f"  point-0000: {29 * 123456789}", "  point-0001: 58"]
-    assert not any("\u2500" <= letter <= "\u257f" for letter in ended.stdout)
-
-
-def test_rows_become_taller_before_a_terminal_is_too_narrow(steps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for screen, height in ((120, 2 + 5), (110, 2 + 2 * 5)):
-        monkeypatch.setenv("COLUMNS", str(screen))
-        shown = re.sub("\x1b\\[[0-9;]*m", "", compare_text(steps, terminal=True))  # without the colours
-        lines = shown[: shown.index("+-: standard")].strip().splitlines()
-        assert max(map(len, lines)) <= screen
-        assert len(lines) == height
-        assert "\u2500" in lines[1]
-        assert "[0.5, 0.0]" in shown  # and not taken for markup
-
-
 def test_the_list_of_points(steps: Path) -> None:
     listed = json.loads(mpifed("compare", steps, "--json").output)["runs"]
     assert len(listed) == 10
     assert list(listed[4]) == ["point", "label", "settings", *SUMMARY, "warnings"]
     assert listed[4]["settings"] == {"algorithm.step": [2.0, 0.3], "seed": 1}
-
-
-def test_settings_keep_their_kinds(tmp_path: Path) -> None:
-    settings = {
-        "algorithm.start": "exact", "server.dedicated": True, "data": {"path": "a b", "block": 3},
-        "algorithm.step": [1, 0.5], "model.l2": 1e-05,
-    }  # fmt: skip
-    (point,) = read_points(write_sweep(tmp_path / "sweep", [(settings, None)]))
-    assert point.settings == settings
-    assert [type(value) for value in point.settings.values()] == [str, bool, dict, list, float]
 
 
 # --- the best ----------------------------------------------------------------------------------------------------
@@ -192,22 +142,6 @@ def test_the_best_setting_for_a_person(steps: Path) -> None:
     assert "at the edge of its grid: widen it" in shown
     assert "failed numerically (exit 4): point-0007 to point-0008\n" in shown
     assert "have not finished: point-0009\n" in shown
-
-
-def test_by_another_column(steps: Path) -> None:
-    assert select(steps, by="objective", maximize=True)["settings"] == {"algorithm.step": [0.5, 0.0]}
-    assert select(steps, by="test_accuracy")["settings"] == {"algorithm.step": [2.0, 0.3]}
-    shown = mpifed("compare", steps, "--select", "best", "--by", "objective", "--max").output
-    assert "largest objective" in shown
-    assert "component 1: 0.5 is the smallest; component 2: 0.0 is the smallest" in shown
-
-
-def test_an_accuracy_is_maximized(tmp_path: Path) -> None:
-    values = {str(k): [{"test_accuracy": a}] for k, a in enumerate((0.5, 0.9, 0.7))}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
-    assert select(folder, by="test_accuracy")["settings"] == {"algorithm.batch_size": 1}
-    assert select(folder, by="test_accuracy")["edges"] == []
-    assert select(folder, by="test_accuracy", maximize=False)["settings"] == {"algorithm.batch_size": 0}
 
 
 @pytest.mark.parametrize(
@@ -269,19 +203,6 @@ def test_without_feasible_settings_the_least_infeasible_is_the_best(tmp_path: Pa
     assert f"{'limits met':30} 0 of 1" in shown
 
 
-def test_limits_that_vary(tmp_path: Path) -> None:
-    """Limits are those of each point's own job."""
-    points = []
-    for limit, value in ((0.1, 0.12), (0.3, 0.2)):
-        ran = constrained(1.0, value)
-        ran["job"]["constraint"][0]["limit"] = limit
-        ran["feasibility"] = max(value - limit, 0) / limit
-        points.append(({"constraint": ran["job"]["constraint"]}, ran))
-    found = select(write_sweep(tmp_path / "sweep", points))
-    assert found["settings"] == {"constraint": [{"name": "loss", "limit": 0.3}]}
-    assert found["edges"] == []
-
-
 def test_a_number_that_is_not_finite_is_infinitely_bad(tmp_path: Path) -> None:
     values = {"1": [{"train_loss": float("nan")}, {"train_loss": 0.1}], "2": [{"train_loss": 0.5}, {"train_loss": 0.5}]}
     folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
@@ -304,15 +225,6 @@ def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -
     assert run_summary(run)["duality_gap"] is None and run_summary(run)["constraint_values"] == [0.5]
     write_json(run / "run.json", told | late | {"constraint_1": 0.5 + 1e-12})
     assert "limit 0.5: NOT met, by 1e-12" in run_text(run)
-
-
-@pytest.mark.parametrize("text", ["[]", "{", "3"])
-def test_a_damaged_file(text: str, tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", objective=1.0)
-    (run / "run.json").write_text(text)
-    for more in ([], ["--json"]):
-        ended = mpifed("show", run, *more)
-        assert ended.exit_code == 3 and "run.json: cannot be read as JSON" in ended.output
 
 
 def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
@@ -339,12 +251,6 @@ def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
 def test_values_can_be_pasted(value: Any, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("")
     assert read_table(tmp_path / "job.toml", [f"algorithm.x={toml_text(value)}"]) == {"algorithm": {"x": value}}
-
-
-def test_points_without_seeds_are_settings_of_their_own(tmp_path: Path) -> None:
-    points = [({"algorithm.batch_size": batch}, {"train_loss": 0.5}) for batch in (1, 2)]
-    found = settings_of(read_points(write_sweep(tmp_path / "sweep", points)))
-    assert [len(one.points) for one in found] == [1, 1]
 
 
 # --- one run -----------------------------------------------------------------------------------------------------
@@ -395,35 +301,6 @@ def test_the_certificate_of_a_run(tmp_path: Path) -> None:
     assert f"{text}\n" in run_text(none)
 
 
-def test_the_duality_gap_of_a_run(tmp_path: Path) -> None:
-    asked = write_run(tmp_path / "asked", job={"stop": {"duality_gap": 1e-2}}, duality_gap=0.00727388)
-    assert f"{'duality gap':30} 0.00727388, asked for 0.01 or less\n" in run_text(asked)
-    run = write_run(tmp_path / "run", duality_gap=0.5, objective=20.0, lower_bound=19.5)
-    assert f"{'lower bound, by this model':30} 19.5\n{'duality gap':30} 0.5 (2.50% of the objective)\n" in run_text(run)
-
-
-def test_multipliers_and_contradictions_of_a_run(tmp_path: Path) -> None:
-    job = {"constraint": [{"name": "loss", "limit": 0.5}, {"name": "norm", "limit": 0.1}]}
-    columns = {"constraint_1": 0.75, "constraint_2": 0.2, "multiplier_1": 96.4321, "multiplier_2": 0.0}
-    columns |= {"subproblem_multiplier_1": 300.0, "feasible_direction": 0.01}
-    shown = run_text(write_run(tmp_path / "run", code=5, job=job, **columns))
-    assert "0.75, limit 0.5: NOT met, by 0.25; multiplier 96.43, in the last subproblem 300\n" in shown
-    assert "0.2, limit 0.1: NOT met, by 0.1; multiplier 0\n" in shown
-    assert "to first order from this model no step shorter than 100 times its norm does" in shown
-    fine = write_run(tmp_path / "fine", job=job, **columns | {"feasible_direction": 5.0})
-    assert "contradict" not in run_text(fine)
-
-
-def test_warnings_of_a_run(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", train_loss=0.5)
-    assert "\nwarning" not in run_text(run)
-    about = json.loads((run / "run.json").read_text())
-    write_json(run / "run.json", about | {"exit": 6, "warnings": ["slack is large", "raise slack_cost"]})
-    shown = run_text(run)
-    assert f"{'warning':30} slack is large\n{'warning':30} raise slack_cost\n" in shown
-    assert "the privacy budget is reached (exit 6)" in shown
-
-
 def test_costs_by_exchange(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", train_loss=0.5)
     about = json.loads((run / "run.json").read_text())
@@ -437,16 +314,10 @@ def test_costs_by_exchange(tmp_path: Path) -> None:
         assert run_summary(run)["exchanges"] == named
         return [line for line in run_text(run).splitlines() if line.startswith("  ")]
 
-    assert shown(keys=(592, 2048, 0.03), gradients=(3 << 20, 1 << 20, 75.0)) == [
-        "  by exchange          up        down  cryptography, all ranks together",
-        "  keys              592 B     2.0 KiB  30 ms",
-        "  gradients       3.0 MiB     1.0 MiB  1.25 min",
-    ]
-    assert shown(keys=(0, 0, 3e-6), scores=(1024, 0, 0.0), the_gradients=(2048, 512, 0.0)) == [
-        "  by exchange            up        down",
-        "  scores            1.0 KiB         0 B",
-        "  the_gradients     2.0 KiB       512 B",
-    ]
+    _, *rows = shown(keys=(592, 2048, 0.03), gradients=(3 << 20, 1 << 20, 75.0))
+    assert [row.split() for row in rows] == [
+        ["keys", "592", "B", "2.0", "KiB", "30", "ms"], ["gradients", "3.0", "MiB", "1.0", "MiB", "1.25", "min"],
+    ]  # fmt: skip
     assert shown(keys=(0, 0, 3e-6), gradients=(1024, 1024, 0.0)) == []  # the totals say it
 
 
