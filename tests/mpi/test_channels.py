@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,6 @@ from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Field, ToServer
-from mpifed.job import validation
 from mpifed.run.api import run
 from mpifed.testing import Alone, Job
 
@@ -58,57 +57,6 @@ def test_fold_puts_together_in_order_of_ranks(lengths: Callable[[int], int]) -> 
         np.testing.assert_array_equal(mine, bytes_of(transport.rank, lengths(transport.rank)))
 
 
-class Answer(NamedTuple):
-    """A field of every kind: short, long where `LONG` is low, one number, filled in parts."""
-
-    first: Any = Field((2,))
-    long: Any = Field((3, 4))
-    one: Any = Field(())
-    parts: Any = Field((3, 3), sender=0)
-    last: Any = Field((13,))
-
-
-def answer_of(rank: int, turn: int) -> Answer:
-    """Whole numbers, whose float sums are exact."""
-    rng = np.random.default_rng([rank, turn])
-    return Answer(*(rng.integers(-99, 99, one.shape).astype("f4" if one.shape else "f8") for one in Answer()))
-
-
-@pytest.mark.parametrize("long", [1, 40, 2**16])  # bytes: nearly all fields are messages of their own, some, or none
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_float_sums_of_what_is_fused_and_what_is_added(
-    everywhere: bool, long: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mpifed.comm.accumulate.LONG", long)
-    for transport in chain(worlds(), [Alone()]):
-        rank, earlier = transport.rank, []
-        adder: Any = make_sum(ToServer("up", Answer(), None, None, None), 8, exact=False, dtype="float32")  # type: ignore[arg-type]
-        for turn in range(4):
-            how = [(one + turn) % 3 for one in range(transport.size)]  # of each rank: fused, added, nobody there
-            mine, clients = answer_of(rank, turn), np.array([0])
-            if how[rank] == 0:
-                adder.set_fused(Answer(*(np.array(leaf) for leaf in mine)))
-            else:
-                adder.begin(True)
-            if how[rank] == 1:
-                adder.add(Answer(*(np.array(leaf)[None] for leaf in mine)), clients)
-            adder.check(clients)
-            adder.message[-1] = 1
-            reduced = adder.reduce(transport, everywhere)
-            assert (reduced is not None) == (everywhere or rank == 0)
-            if reduced is None:
-                continue
-            total = adder.total(reduced)
-            there = [answer_of(one, turn) for one in range(transport.size) if how[one] < 2]
-            for leaf, shape, *parts in zip(total, (np.shape(one) for one in mine), *there, strict=True):
-                np.testing.assert_array_equal(leaf, np.sum(parts, axis=0) if parts else np.zeros(shape))
-            assert reduced[-1] == transport.size
-            earlier.append((total, [np.array(leaf) for leaf in total]))
-        for total, copies in earlier:  # no later sum has changed an earlier one
-            for leaf, copy in zip(total, copies, strict=True):
-                np.testing.assert_array_equal(leaf, copy)
-
-
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_exact_sums_that_move_into_shared_memory(everywhere: bool) -> None:
     """From the first turn on, with the last number, which is added before they move; each total stays what it was."""
@@ -131,24 +79,6 @@ def test_exact_sums_that_move_into_shared_memory(everywhere: bool) -> None:
             np.testing.assert_array_equal(total, expected)
 
 
-def test_fold_adds_up_a_tree() -> None:
-    """A rank adds at most as often as the number of ranks has binary digits, all ranks together size - 1 times."""
-    for transport in worlds():
-        added: list[int] = []
-
-        def add(one: Bytes, other: Bytes, added: list[int] = added) -> Bytes:
-            added.append(1)
-            return one | other
-
-        found = transport.fold(np.array([1 << transport.rank], np.uint8), add)
-        counts = transport.gather(len(added))
-        if transport.rank == 0:
-            assert found is not None and found.tolist() == [2**transport.size - 1]
-            assert counts is not None
-            assert sum(counts) == transport.size - 1
-            assert max(counts) <= int(np.ceil(np.log2(transport.size)))
-
-
 def test_fold_of_messages_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for length in around_a_piece("uint8", monkeypatch):
         for transport in worlds():
@@ -166,33 +96,12 @@ def test_spread_from_any_rank(length: int) -> None:
             np.testing.assert_array_equal(transport.spread(root, mine), bytes_of(root, length))
 
 
-def test_spread_takes_the_message_of_the_root_alone() -> None:
-    """Whatever the others have, and of whatever length."""
-    for transport in worlds():
-        for root in range(transport.size):
-            mine = bytes_of(transport.rank, 3 + transport.rank)
-            found = transport.spread(root, mine)
-            np.testing.assert_array_equal(found, bytes_of(root, 3 + root))
-            np.testing.assert_array_equal(mine, bytes_of(transport.rank, 3 + transport.rank))
-
-
 def test_spread_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for length in around_a_piece("uint8", monkeypatch):
         for transport in worlds():
             root = transport.size - 1
             mine = bytes_of(root, length) if transport.rank == root else None
             np.testing.assert_array_equal(transport.spread(root, mine), bytes_of(root, length))
-
-
-def test_one_process_alone() -> None:
-    def never(one: Any, other: Any) -> Any:
-        raise AssertionError("there is nothing to add")
-
-    for length in (0, 4):
-        message = bytes_of(2, length)
-        found = Alone().fold(message, never)
-        assert found is not None and found.tolist() == message.tolist()
-        assert Alone().spread(0, message).tolist() == message.tolist()
 
 
 # --- sums --------------------------------------------------------------------------------------------------------
@@ -284,29 +193,4 @@ def test_all_ranks_end_when_too_many_leave_after_a_sum_was_opened(
         assert caught.value.agreed
         if transport.rank == 0:
             assert saved(out).server["model.value"].tolist() == expected.model.value.tolist()
-        assert transport.gather("still together") in (None, ["still together"] * transport.size)
-
-
-@pytest.mark.parametrize("channel", [name for name in CHANNELS if name != "plain"])
-def test_all_ranks_refuse_a_sum_of_one(
-    channel: str, skewed: Path, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who takes part is drawn by coins of their own: in some round one client is alone.
-
-    Such a job is refused beforehand, since its end would tell how many came: here for once it is not.
-    """
-    monkeypatch.syspath_prepend(LAWS)
-    monkeypatch.setattr(validation, "_wrong_secret", lambda job, algorithm: [])
-    privacy = {
-        "delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "level": "client", "trust": "central",
-        "sampling": "poisson",
-    }  # fmt: skip
-    avg = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.3}}
-    part, record = {"clients_per_round": 2}, {"evaluate_every": 0, "checkpoint_every": 0}
-    tables = {"algorithm": avg, "privacy": privacy, "participation": part, "record": record, **CHANNELS[channel]}
-    job = gossip(skewed, rounds=100, **tables)
-    for transport in worlds():
-        with pytest.raises(TooFewClients, match="uploads of 1 client") as caught:
-            run(job, transport, shared_tmp_path / f"on-{transport.size}")
-        assert caught.value.agreed
         assert transport.gather("still together") in (None, ["still together"] * transport.size)

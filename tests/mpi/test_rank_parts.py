@@ -105,10 +105,3 @@ def test_what_several_ranks_fill_is_summed(parts: list[NDArray[np.int64]], apart
         hosted = np.array(hosts(transport.size)[transport.rank], dtype=np.int64)
         places = make_sum(exchange(1, 2.0**10), CLIENTS, exact=True, dtype="float32").places
         assert bool(rank_parts(places, 8, holdings(parts), hosted, transport)) == (transport.size in apart)
-
-
-def test_short_fields_are_summed() -> None:
-    for transport in worlds(2):
-        hosted = np.array(hosts(transport.size)[transport.rank], dtype=np.int64)
-        places = make_sum(exchange(1, 2.0**10), CLIENTS, exact=True, dtype="float32").places
-        assert not rank_parts(places, 1, holdings(NEIGHBOURS), hosted, transport)

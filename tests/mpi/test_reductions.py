@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ import pytest
 from sub_worlds import comms
 
 from mpifed.comm import allreduce
-from mpifed.comm.allreduce import AUTO, DIRECT, LONG, NODES, NodeRanks
-from mpifed.comm.mpi import is_mpich
+from mpifed.comm.allreduce import LONG, NODES, NodeRanks
 from mpifed.comm.node_map import NodeMap
 from mpifed.comm.transport import MPITransport
 from mpifed.core.errors import UsageError
@@ -84,20 +82,6 @@ def test_sums_of_shared_arrays(dtype: str, monkeypatch: pytest.MonkeyPatch) -> N
                         np.testing.assert_array_equal(kept, part(turn, size, dtype)[first])
 
 
-def test_arrays_are_shared_where_that_is_of_use() -> None:
-    for comm in comms():
-        of_one, apart = NodeMap.even(comm.size, comm.size), NodeMap.even(comm.size, 1)
-        for nodes, name, length, shares in (
-            (of_one, AUTO, LONG // 8, is_mpich() and 1 < comm.size <= (os.cpu_count() or 1)),
-            (of_one, NODES, LONG // 8, comm.size > 1), (of_one, NODES, LONG // 8 - 1, False),
-            (of_one, DIRECT, LONG, False), (apart, NODES, LONG, False), (of_one, NODES, 2**23 + 1, False),
-        ):  # fmt: skip
-            arrays = MPITransport(comm, nodes, name).shared(length, np.dtype("int64"))
-            assert (arrays is not None) == shares
-            if arrays is not None:
-                assert len(arrays.mine) == length and not arrays.mine.any()
-
-
 def test_without_shared_memory_the_library_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     from mpi4py import MPI
 
@@ -141,18 +125,6 @@ def test_memory_that_is_full_for_one_rank(monkeypatch: pytest.MonkeyPatch) -> No
             assert MPITransport(comm, nodes, NODES).shared(LONG, np.dtype("int64")) is None
 
 
-def test_the_file_has_a_name_only_while_all_open_it(monkeypatch: pytest.MonkeyPatch, mpi_tmp_path: Path) -> None:
-    """A rank that is late, or whose memory takes long, leaves nothing behind when all are killed then."""
-    monkeypatch.setattr(allreduce, "_SHARED_MEMORY", str(mpi_tmp_path))
-    monkeypatch.setattr(os, "posix_fallocate", lambda number, start, nbytes: named.extend(mpi_tmp_path.iterdir()))
-    for comm in comms():
-        named: list[Path] = []
-        if comm.rank == comm.size - 1:
-            time.sleep(0.05)
-        NodeRanks(comm, NodeMap.even(comm.size, comm.size)).shared(comm.size, 4096)
-        assert not named
-
-
 def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that see another /dev/shm, as ranks on another machine do, are no neighbours."""
     from mpi4py import MPI
@@ -168,15 +140,6 @@ def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPat
     for comm in comms():
         memory = NodeRanks(comm, NodeMap.even(comm.size, comm.size)).shared(comm.size, 4096)
         assert (memory is not None) == (comm.size == 1)
-
-
-def test_nothing_stays_in_shared_memory(monkeypatch: pytest.MonkeyPatch, mpi_tmp_path: Path) -> None:
-
-    monkeypatch.setattr(allreduce, "_SHARED_MEMORY", str(mpi_tmp_path))
-    for comm in comms():
-        memory = NodeRanks(comm, NodeMap.even(comm.size, comm.size)).shared(comm.size, 4096)
-        assert memory is not None
-        assert not list(mpi_tmp_path.iterdir())
 
 
 def test_nodes_are_those_of_shared_memory() -> None:

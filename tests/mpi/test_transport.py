@@ -15,7 +15,6 @@ from sub_worlds import worlds
 from mpifed.comm import allreduce as module
 from mpifed.comm.transport import MPITransport, connect
 from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageError
-from mpifed.testing import Alone
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZES = [0, 1, 7, 1000]
@@ -71,19 +70,6 @@ def test_reduce_all(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(mine, part(transport.rank, size, dtype))
 
 
-def test_a_million_values() -> None:
-    size = 2**20 + 5
-    for transport in worlds():
-        mine = np.arange(size) << 20
-        total = np.empty_like(mine)
-        transport.reduce(mine, total if transport.rank == 0 else None)
-        if transport.rank == 0:
-            np.testing.assert_array_equal(total, transport.size * mine)
-        total = np.empty_like(mine)
-        transport.reduce_all(mine, total)
-        np.testing.assert_array_equal(total, transport.size * mine)
-
-
 def test_integers_are_added_modulo_2_to_the_64() -> None:
     for transport in worlds():
         mine, total = np.array([2**62, -(2**62)]), np.empty(2, dtype=np.int64)
@@ -92,25 +78,12 @@ def test_integers_are_added_modulo_2_to_the_64() -> None:
         assert total.tolist() == expected
 
 
-def test_broadcast_of_arrays_with_several_axes() -> None:
-    for transport in worlds():
-        array = part(transport.rank, 60, "float32").reshape(3, 4, 5)
-        transport.broadcast(array)
-        np.testing.assert_array_equal(array, part(0, 60, "float32").reshape(3, 4, 5))
-
-
 def test_share_and_gather() -> None:
     for transport in worlds():
         assert transport.share({"of": transport.rank}) == {"of": 0}
         gathered = transport.gather(("rank", transport.rank))
         expected = [("rank", rank) for rank in range(transport.size)]
         assert gathered == (expected if transport.rank == 0 else None)
-
-
-def test_agree_on_nothing() -> None:
-    for transport in worlds():
-        assert transport.agree() is None
-        assert transport.agree(None) is None
 
 
 @pytest.mark.parametrize("kind", [UsageError, DataError, NumericalError, MpifedError])
@@ -126,27 +99,6 @@ def test_agree_raises_the_same_error_everywhere(kind: type[MpifedError]) -> None
             assert caught.value.exit_code == kind.exit_code
 
 
-def test_agree_tells_where_an_unforeseen_error_comes_from() -> None:
-    for transport in worlds():
-        error = None
-        if transport.rank == transport.size - 1:
-            try:
-                _ = {}["a key that is not there"]
-            except KeyError as failed:
-                error = failed
-        with pytest.raises(MpifedError, match="a key that is not there") as caught:
-            transport.agree(error)
-        assert "test_transport.py" in str(caught.value)
-        assert caught.value.exit_code == 1
-
-
-def test_connect_joins_the_world() -> None:
-    from mpi4py import MPI
-
-    transport = connect()
-    assert (transport.rank, transport.size) == (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
-
-
 @pytest.mark.parametrize("per_node", ["", "1"])
 def test_all_ranks_have_joined_before_that_is_said(per_node: str, shared_tmp_path: Path) -> None:
     from mpi4py import MPI
@@ -158,23 +110,6 @@ def test_all_ranks_have_joined_before_that_is_said(per_node: str, shared_tmp_pat
         assert not joined.exists()
     connect(given).barrier()
     assert joined.exists()
-
-
-def test_one_rank_is_like_no_mpi() -> None:
-    from mpi4py import MPI
-
-    for transport in (MPITransport(MPI.COMM_SELF), Alone()):
-        array, total = np.arange(5.0), np.empty(5)
-        transport.broadcast(array)
-        transport.reduce(array, total)
-        assert total.tolist() == array.tolist() == [0, 1, 2, 3, 4]
-        transport.reduce_all(array + 1, total)
-        assert total.tolist() == [1, 2, 3, 4, 5]
-        assert transport.share("x") == "x"
-        assert transport.gather("x") == ["x"]
-        transport.agree()
-        with pytest.raises(DataError, match="mine"):
-            transport.agree(DataError("mine"))
 
 
 @pytest.mark.large
