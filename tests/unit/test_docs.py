@@ -23,7 +23,6 @@ from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.exchange import ToServer
 from mpifed.job.loading import read_table
 from mpifed.job.sweep import points
-from mpifed.shards.maps import read_map
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -69,12 +68,6 @@ def test_toml_is_of_a_job(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         check_job(tomllib.loads(block.text))
 
 
-def test_the_map_of_the_page_on_data(tmp_path: Path) -> None:
-    (block,) = [block for block in blocks(ROOT / "docs/how-to/data.md") if block.title == "cells.csv"]
-    (tmp_path / "cells.csv").write_text(block.text, encoding="utf-8")
-    assert read_map(tmp_path / "cells.csv", samples=121, features=20, missing="zero").clients == 2
-
-
 def check_job(table: Mapping[str, Any]) -> None:
     """A job by itself, or in the place of the same tables of one of the bases."""
     refused = []
@@ -89,11 +82,6 @@ def check_job(table: Mapping[str, Any]) -> None:
         except UsageError as error:
             refused.append(str(error))
     raise AssertionError("\n".join(refused))
-
-
-def test_what_no_job_has_is_refused() -> None:
-    with pytest.raises(AssertionError, match="unknown key"):
-        check_job({"aggregation": {"securty": "masked"}})
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=name_of)
@@ -143,12 +131,6 @@ def check_words(words: list[str]) -> None:
         assert given & wants, f"mpifed {' '.join(words)}: it takes {wants}"
 
 
-def test_a_sentence_with_a_command_that_is_none() -> None:
-    for words in (["show", "JOB"], ["show", "RUN", "--ranks", "P"], ["check", "RUN"]):
-        with pytest.raises(AssertionError, match="mpifed"):
-            check_words(words)
-
-
 def check_command(words: list[str], made: set[str]) -> None:
     """One command: as click reads it; then what it names is there, and its job is one with its changes."""
     name, *arguments = words
@@ -185,13 +167,6 @@ def is_there(path: str, made: set[str]) -> bool:
 
 def _is_capital(path: str) -> bool:
     return path.rpartition("/")[2].partition(".")[0].isupper()
-
-
-def test_a_command_that_names_nothing_is_found() -> None:
-    with pytest.raises(AssertionError, match="made nowhere before"):
-        check_command(["show", "runs/nowhere"], set())
-    with pytest.raises(click.UsageError):
-        check_command(["show", "--select", "best", "runs/nowhere"], set())
 
 
 # --- code of the pages ------------------------------------------------------------------------------------------------

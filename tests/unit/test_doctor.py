@@ -12,10 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import threadpoolctl
 
 from mpifed import doctor
-from mpifed.core import loops
 from mpifed.doctor import CheckResult, RankLocation
 
 MPICH, OPEN_MPI = "MPICH Version:      4.2.3", "Open MPI v5.0.6, package: Open MPI"
@@ -42,32 +40,14 @@ def refuse(*_: object) -> None:
     [
         ("HYDRA build details:", MPICH, "ok"),
         ("mpiexec (Open MPI) 5.0.6", OPEN_MPI, "ok"),
-        ("mpiexec (OpenRTE) 4.1.4", OPEN_MPI, "ok"),
         ("Intel(R) MPI Library for Linux* OS, Version 2021.12", MPICH, "ok"),
         ("mpiexec (Open MPI) 5.0.6", MPICH, "error"),
-        ("HYDRA build details:", OPEN_MPI, "error"),
         ("something else", MPICH, "warning"),
         ("HYDRA build details:", None, "warning"),
     ],
 )
 def test_a_launcher_and_its_library(tmp_path: Path, says: str, library: str | None, level: str) -> None:
     assert levels(doctor.launcher(library, command(tmp_path, "mpiexec", says))) == [level]
-
-
-def test_no_launcher(tmp_path: Path) -> None:
-    nothing = {"PATH": str(tmp_path)}
-    assert levels(doctor.launcher(MPICH, nothing)) == ["warning"]
-    assert levels(doctor.launcher(None, nothing)) == []
-    (found,) = doctor.launcher(MPICH, command(tmp_path, "srun"))
-    assert found.level == "ok" and str(tmp_path / "srun") in found.what
-    broken = command(tmp_path, "mpiexec")
-    (tmp_path / "mpiexec").write_text("#!/no/such/interpreter\n")
-    assert levels(doctor.launcher(MPICH, broken)) == ["warning"]
-
-
-def test_a_library() -> None:
-    assert levels(doctor.mpi_library(MPICH)) == ["ok"]
-    assert levels(doctor.mpi_library(None)) == ["warning"]
 
 
 def test_ranks_that_joined() -> None:
@@ -95,17 +75,6 @@ def test_cores(places: list[RankLocation], expected: list[str]) -> None:
     assert levels(doctor.cores(places)) == expected
 
 
-def test_a_blas_without_threads_to_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(doctor.blas()) == ["ok"]
-    monkeypatch.setattr(threadpoolctl, "threadpool_info", list)
-    assert levels(doctor.blas()) == ["warning"]
-
-
-def test_hdf5_and_its_setting() -> None:
-    (found,) = doctor.hdf5({"HDF5_USE_FILE_LOCKING": "FALSE"})
-    assert found.what.endswith("HDF5_USE_FILE_LOCKING=FALSE")
-
-
 def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(doctor.folder(tmp_path, {})) == ["ok", "ok"]
     assert levels(doctor.folder(tmp_path / "nothing", {})) == ["error"]
@@ -117,13 +86,6 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, level in (("false", "ok"), ("TRUE", "error"), ("BEST_EFFORT", "error")):
         (locks, _) = doctor.folder(tmp_path, {"HDF5_USE_FILE_LOCKING": setting})
         assert locks.level == level and (level == "ok" or locks.remedy == "unset it, or set it to FALSE")
-
-
-def test_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "compiled", object())
-    assert levels(doctor.compiled_loops()) == ["ok"]
-    monkeypatch.setattr(loops, "compiled", None)
-    assert levels(doctor.compiled_loops()) == ["warning"]
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,46 +103,6 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(doctor.devices()) == [CheckResult("ok", "CuPy 13.0: A device, A device")]
     cupy(broken)
     assert levels(doctor.devices()) == ["warning"]
-
-
-def test_key_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = doctor.key_streams()
-    ms = float(found.what.removeprefix("masked channel: ").split()[0])
-    assert ms > 0
-    for seconds, level in ((1e-3, "ok"), (0.03, "warning")):
-        monkeypatch.setattr(doctor, "_seconds_of_masks", lambda seconds=seconds: seconds)
-        (found,) = doctor.key_streams()
-        assert found.level == level and f" {1e3 * seconds:.2g} ms for 10^6 values" in found.what
-
-
-def test_libraries_of_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
-    def here(*names: str) -> str:
-        def load(name: str) -> object:
-            if name.partition(".")[0] not in names:
-                raise ImportError(name)
-            return object()
-
-        monkeypatch.setattr(importlib, "import_module", load)
-        (found,) = doctor.encryption()
-        assert found.level == "ok"  # a job that needs one says so
-        return found.what
-
-    assert here("seal") == "encrypted channel: BFV (seal)"
-    assert "pip install 'mpifed[encrypted]'" in here()
-
-
-def test_slurm(tmp_path: Path) -> None:
-    said = [
-        next(doctor.slurm(None, environment)).what
-        for environment in (
-            {"PATH": str(tmp_path / "empty")},
-            command(tmp_path, "sbatch"),
-            {"SLURM_JOB_ID": "7"},
-            {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"},
-        )
-    ]
-    assert said[0] == "no Slurm" and said[1].startswith(f"Slurm: {tmp_path / 'sbatch'}")
-    assert said[2].startswith("Slurm job 7, outside its steps") and said[3] == "Slurm job 7, a step of 4 tasks"
 
 
 def test_slurm_and_the_library(tmp_path: Path) -> None:
@@ -230,10 +152,3 @@ def test_worlds_of_one(launch: Callable[..., Any], tmp_path: Path) -> None:
     assert first.code == 1 and first.out.startswith("error    launched as 3 ranks"), first.text
     other = launch(0, "doctor", cwd=tmp_path, env=step | {"SLURM_PROCID": "1"})
     assert (other.code, other.out) == (1, "")
-
-
-def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
-    environment = command(tmp_path, "sbatch") | {"SLURM_CONF": str(tmp_path / "a b.conf")}
-    (found,) = doctor.slurm(None, environment)
-    assert found.level == "warning"
-    assert found.what.startswith(f"SLURM_CONF={tmp_path / 'a b.conf'}: no such file, so Slurm's commands find no")

@@ -43,16 +43,6 @@ def test_an_algorithm_of_ones_own(launch: Callable[..., Any], digits: Path, tmp_
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_the_penalty_of_the_model_counts_there(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
-    """l2 = 0.5 shrinks the model: nobody but the algorithm adds the penalty's gradient."""
-    norms = []
-    for l2 in ("0.0", "0.5"):
-        out = tmp_path / l2
-        run_example(launch, "own_algorithm.toml", digits, out, f"model.l2={l2}", "algorithm.learning_rate=0.05")
-        norms.append(np.linalg.norm(read_model(out / "run" / "model.h5")["first"]))
-    assert 0 < norms[1] < 0.3 * norms[0]
-
-
 def test_local_steps_written_out(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
     """Learning rates, penalties, weight decay and the prox are those of FedAvg, which draws the same rows."""
     models = []
@@ -92,15 +82,6 @@ def test_a_script(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> N
     found = summary(tmp_path / "run")
     assert found["rounds"] == 100
     assert f"accuracy {found['test_accuracy']}" in ended.out
-
-
-def test_a_script_whose_job_is_wrong_is_told_so_once(launch: Callable[..., Any], tmp_path: Path) -> None:
-    script = tmp_path / "wrong.py"
-    script.write_text("from mpifed.run.launch import launch\nlaunch({'name': 'x', 'rouns': 3})\n", encoding="utf-8")
-    ended = launch(3, program=(str(script),), cwd=tmp_path)
-    assert ended.code == 2, ended.text
-    assert ended.text.count("rouns: unknown key") == 1, ended.text
-    assert "Traceback" not in ended.text
 
 
 def run_example(

@@ -7,15 +7,10 @@ import sys
 from collections.abc import Iterator
 
 import click
-import pytest
-from click.shell_completion import BashComplete, CompletionItem, ZshComplete
+from click.shell_completion import BashComplete, CompletionItem
 from click.testing import CliRunner
 
 from mpifed.cli import main
-from mpifed.explain.answers import explained
-from mpifed.explain.entries import Explanation, entries
-from mpifed.maths.objectives import OBJECTIVES
-from mpifed.testing import ALGORITHMS, Job
 
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:
@@ -71,31 +66,6 @@ def test_commands_and_options() -> None:
     assert completions("run", "job.toml", last="--over") == ["--overwrite"]
     assert completions("run", "job.toml", "--progress", last="") == ["auto", "bar", "lines", "none"]
     assert "digits" in completions("data") and completions("data", "digits", last="--par") == ["--partition"]
-
-
-def test_names() -> None:
-    names = completions("explain")
-    assert {*ALGORITHMS, *OBJECTIVES, *Job.model_fields} - set(names) == {"name", "rounds", "seed"}
-    listed = {entry.name for entry in entries() if entry.kind not in ("job", "column")}
-    assert listed <= set(names)
-    assert completions("explain", last="fedp") == ["fedprox", "fedpdm"]
-    more = [Explanation("command", name, "", ()) for name in main.commands]
-    for name in ("train_loss", "75", "softmax", "cosine", "status", "l1", "privacy"):
-        assert name in names and explained(name, more)
-    assert completions("new", "--algorithm", last="hy") == ["hybrid-fedavg", "hyfdca", "hyfem"]
-    assert completions("new", "--model", last="soft") == ["softmax"]
-
-
-def test_folders_are_completed_by_the_shell() -> None:
-    for command in ("show", "compare", "status", "plot", "export"):
-        (item,) = BashComplete(main, {}, "mpifed", "_MPIFED_COMPLETE").get_completions([command], "runs/d")
-        assert (item.type, item.value) == ("file", "runs/d")
-
-
-@pytest.mark.parametrize("shell", [BashComplete, ZshComplete])
-def test_the_scripts(shell: type[BashComplete]) -> None:
-    text = shell(main, {}, "mpifed", "_MPIFED_COMPLETE").source()
-    assert "_MPIFED_COMPLETE=" in text and "mpifed" in text
 
 
 def test_completion_loads_no_heavy_library() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +15,10 @@ from numpy.typing import NDArray
 from written_files import SUMMARY, History, write_json
 
 from mpifed.cli import main
-from mpifed.core.errors import DataError, UsageError
-from mpifed.plots.convergence import MOST_LINES, draw, figure
+from mpifed.plots.convergence import figure
 from mpifed.plots.labels import labels_of
-from mpifed.plots.lines import PlottedLines, curve, read_lines
-from mpifed.plots.style import COLOURS, DASHES, MARKERS, save
+from mpifed.plots.lines import curve, read_lines
+from mpifed.plots.style import save
 
 ROUNDS = (0, 10, 20, 30)
 
@@ -51,6 +49,7 @@ def write_run(
             "elapsed_s": index / 10,
             "train_loss": scale * 2.0**-index,
             "test_accuracy": index / 100,
+            "objective": 1 + 2.0**-index,
             "up_bytes": 100 * index,
             "down_bytes": 50 * index,
         }
@@ -114,15 +113,6 @@ def test_other_runs_are_lines_labelled_by_what_sets_them_apart(tmp_path: Path) -
     assert len({line.get_color() for line in picture.axes[0].lines}) == 3
 
 
-def test_what_no_run_has_measured_has_no_panel(tmp_path: Path) -> None:
-    plain = write_run(tmp_path / "a", unknown=["test_accuracy", "down_bytes"])
-    assert [axes.get_xlabel() for axes in figure([plain]).axes] == ["round", "training time"]
-    scored = write_run(tmp_path / "b", name="other")
-    picture = figure([plain, scored])
-    assert len(picture.axes) == 6
-    assert lines(picture.axes[2])["job"].shape == (2, 0)
-
-
 def test_private_runs_are_drawn_against_epsilon_too(tmp_path: Path) -> None:
     picture = figure([write_run(tmp_path / "a"), write_run(tmp_path / "b", name="private", private=True)])
     loss = picture.axes[3]
@@ -131,30 +121,16 @@ def test_private_runs_are_drawn_against_epsilon_too(tmp_path: Path) -> None:
     np.testing.assert_allclose(lines(loss)["private"], [np.array(ROUNDS) / 5, 2.0 ** -np.array(ROUNDS)])
 
 
-@pytest.mark.parametrize(("rounds", "scale"), [(ROUNDS, "log"), ((0, 1, 2, 3), "linear")])
-def test_the_loss_is_logarithmic_where_it_spreads(tmp_path: Path, rounds: Sequence[int], scale: str) -> None:
-    loss, accuracy = figure([write_run(tmp_path / "run", rounds=rounds)], x=["round"]).axes
-    assert (loss.get_yscale(), accuracy.get_yscale()) == (scale, "linear")
-
-
-@pytest.mark.parametrize(("last", "label"), [(900, "0 s"), (6000, "0 min"), (90000, "0 h")])
-def test_time_is_shown_in_a_unit_that_can_be_read(tmp_path: Path, last: int, label: str) -> None:
-    (axes, _) = figure([write_run(tmp_path / "run", rounds=(0, last))], x=["elapsed_s"]).axes
-    assert axes.figure.axes[-1].get_xticklabels()[0].get_text() == label
-    assert lines(axes)["job"][0, -1] == last / 10
+def test_the_objective_relative_to_the_optimum(tmp_path: Path) -> None:
+    relative, _ = figure([write_run(tmp_path / "run")], x=["round"], relative_to=1.0).axes
+    np.testing.assert_allclose(lines(relative)["job"], [ROUNDS, 2.0 ** -np.array(ROUNDS)])
+    assert relative.get_yscale() == "log" and relative.get_ylabel().startswith("objective above the optimum")
 
 
 @pytest.mark.parametrize(("name", "start"), [("f.png", b"\x89PNG"), ("f.pdf", b"%PDF"), ("f.SVG", b"<?xml")])
 def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: bytes) -> None:
     save(figure([write_run(tmp_path / "run")], x="round", y="train_loss"), tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
-
-
-def test_what_is_not_a_run_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no run, sweep or data here"):
-        figure([tmp_path])
-    with pytest.raises(DataError, match="nothing was measured"):
-        figure([write_run(tmp_path / "run", unknown=["train_loss", "test_accuracy"])])
 
 
 def write_constrained(run: Path, limit: float, certified: Sequence[int]) -> Path:
@@ -185,71 +161,7 @@ def test_constraints_are_drawn_against_their_limits(tmp_path: Path) -> None:
     assert residual["limit = 0.2"].shape == (2, 1)
 
 
-def test_a_certificate_of_the_end_alone_gets_no_panel(tmp_path: Path) -> None:
-    picture = figure([write_constrained(tmp_path / "run", 0.1, [30])], x=["round"])
-    assert "KKT residual" not in [axes.get_ylabel() for axes in picture.axes]
-
-
 # --- simulated time, and the distance from the optimum -----------------------------------------------------------
-
-
-def write_certified(run: Path, name: str, optimum: float, network: bool = True) -> Path:
-    """A run whose objective is (1 + 10^-t) times an optimum in measured round t, and not above it in the last."""
-    run.mkdir()
-    (run / "job.toml").write_text(f'name = "{name}"\n[algorithm]\nname = "hyfdca"\n')
-    write_json(run / "run.json", {"name": name, "exit": 0})
-    history = History(run)
-    for t in range(4):
-        objective = optimum * (1 + 10.0**-t if t < 3 else 1 - 1e-16)
-        row = {"round": t, "elapsed_s": t / 10, "train_loss": 0.5, "objective": objective, "duality_gap": 4.0**-t}
-        row |= {"simulated_s": 3000.0 * t} if network else {}
-        history.append(row | {"up_bytes": t, "down_bytes": t})
-    return run
-
-
-def test_simulated_time_stands_beside_real_time(tmp_path: Path) -> None:
-    runs = [write_certified(tmp_path / "a", "a", 0.2), write_certified(tmp_path / "b", "b", 0.2, network=False)]
-    loss = figure(runs).axes[:4]
-    simulated = lines(loss[2])
-    np.testing.assert_allclose(simulated["a"][0], [0, 3000, 6000, 9000])
-    assert simulated["b"].shape == (2, 0)
-    last = figure(runs, x=["elapsed_s", "simulated_s"]).axes[-1]
-    assert last.get_xlabel() == "simulated time of a deployment"
-    assert last.get_xticklabels()[0].get_text() == "0 h"
-    with pytest.raises(UsageError, match="no run has measured 'simulated_s'; columns are bytes, "):
-        figure(runs[1:], x=["simulated_s"])
-
-
-def test_the_objective_relative_to_the_optimum(tmp_path: Path) -> None:
-    run = write_certified(tmp_path / "run", "a", 0.2)
-    relative, gap = figure([run], x=["round"], relative_to=0.2).axes
-    assert relative.get_ylabel().replace("\n", " ") == "objective above the optimum, relative"
-    assert relative.get_yscale() == "log"
-    np.testing.assert_allclose(lines(relative)["a"], [[0, 1, 2], [1, 0.1, 0.01]])  # below the optimum there is no log
-    assert gap.get_ylabel() == "duality gap"
-    np.testing.assert_allclose(lines(gap)["a"][1], [1, 0.25, 0.0625, 0.015625])
-    with pytest.raises(DataError, match="no column objective"):
-        figure([write_run(tmp_path / "plain")], x=["round"], relative_to=0.2)
-
-
-def test_what_is_minimized_is_drawn(tmp_path: Path) -> None:
-    """Beside the loss, where it is something else."""
-    run = write_certified(tmp_path / "run", "a", 100.0)
-    assert "objective" not in [axes.get_ylabel() for axes in figure([run], x=["round"]).axes]
-    with open(run / "job.toml", "a") as file:
-        file.write('[minimize]\nname = "norm"\n')
-    loss, objective, _ = figure([run], x=["round"]).axes
-    assert (loss.get_ylabel(), objective.get_ylabel()) == ("training loss", "objective")
-    np.testing.assert_allclose(lines(objective)["a"][1], [200, 110, 101, 100])
-    assert "objective" not in [axes.get_ylabel() for axes in figure([run], x=["round"], relative_to=99.0).axes]
-
-
-def test_bytes_are_in_the_units_of_tables(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", rounds=range(0, 200_001, 50_000))  # 150 bytes a round
-    (axes,) = [one for one in figure([run], x=["bytes"]).axes if one.get_xlabel()]
-    shown = [label.get_text() for label in axes.get_xticklabels()]
-    assert shown[0] == "0 MiB" and "15 MiB" in shown
-    assert axes.get_xticks()[shown.index("15 MiB")] == 15 * 2**20
 
 
 # --- sweeps, joined runs, and bands -------------------------------------------------------------------------------
@@ -304,93 +216,6 @@ def test_bands_are_what_they_are_said_to_be(sweep: Path, band: Any) -> None:
     np.testing.assert_array_equal(alone.low, alone.high)
 
 
-def test_the_legend_says_what_bands_are(sweep: Path, tmp_path: Path) -> None:
-    read = read_lines([sweep])
-    titles = {band: draw(read, x="round", y="train_loss", band=band).legends[0].get_title().get_text()  # type: ignore
-              for band in ("deviation", "interval", "none")}  # fmt: skip
-    assert titles == {
-        "deviation": "mean and standard deviation of 3 seeds",
-        "interval": "mean and 95 % interval of the mean of 3 seeds", "none": "mean of 3 seeds",
-    }  # fmt: skip
-    joined = figure(
-        [sweep / "point-0004"],
-        joined={"both": [sweep / "point-0000", sweep / "point-0003"], "two": [sweep / "point-0004"]},
-        x="round", y="train_loss",
-    )  # fmt: skip
-    assert legend(joined) == ["both", "two"]  # what is joined is not drawn twice
-    assert joined.legends[0].get_title().get_text() == "mean and range of 1 to 2 runs"  # which differ in their batch
-    np.testing.assert_allclose(lines(joined.axes[0])["both"][1][0], (10 + 20) / 2)
-
-
-def test_any_column_can_be_an_axis_and_unknown_ones_list_the_known(sweep: Path) -> None:
-    read = read_lines([sweep])
-    picture = draw(read, x=["bytes", "up_bytes"], y=["elapsed_s", "test_accuracy"], log="x")
-    assert [axes.get_ylabel() for axes in picture.axes] == ["training time", "", "test accuracy", ""]
-    assert {axes.get_xscale() for axes in picture.axes} == {"log"}
-    assert {axes.get_yscale() for axes in picture.axes} == {"linear"}
-    np.testing.assert_allclose(lines(picture.axes[1])["FedAvg"], [[1000, 2000, 3000], [1, 2, 3]])  # 0 has no logarithm
-    for log, scale in (("y", "log"), ("none", "linear")):
-        assert draw(read, x="round", y="train_loss", log=log).axes[0].get_yscale() == scale  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"no run has measured 'loss'; columns are bytes, .*train_loss, up_bytes"):
-        draw(read, y="loss")
-    private = write_run(sweep / "private", private=True, unknown=["train_loss"])
-    with pytest.raises(DataError, match="nothing of train_loss was measured against epsilon"):
-        figure([private, sweep / "point-0000"], x="epsilon", y="train_loss")
-    with pytest.raises(
-        UsageError, match=r"no run has measured 'train_loss'; columns are bytes, down_bytes, elapsed_s, "
-    ):
-        figure([private], y="train_loss")
-
-
-def test_more_lines_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
-    read = read_lines([write_run(tmp_path / "run")])
-    many = PlottedLines([read.lines[0]._replace(label=str(number)) for number in range(MOST_LINES + 1)], [])
-    with pytest.raises(UsageError, match=r"31 lines; a figure shows 30, .* single points of the sweep"):
-        draw(many)
-    (axes,) = draw(many._replace(lines=many.lines[:-1]), x="round", y="train_loss").axes
-    looks = {(line.get_color(), line.get_marker(), str(line._unscaled_dash_pattern)) for line in axes.lines}  # type: ignore[attr-defined]
-    assert len(looks) == MOST_LINES
-    for number in range(0, 28, 7):  # any seven that follow each other, in grey too
-        seven = axes.lines[number : number + 7]
-        assert len({str(line._unscaled_dash_pattern) for line in seven}) == 7  # type: ignore[attr-defined]
-        assert len({line.get_marker() for line in seven}) == 7
-    assert len(COLOURS) == len(DASHES) == 7 and len(set(MARKERS)) == 9
-
-
-@pytest.mark.parametrize(("size", "inches", "panels"), [("column", 3.4, 1), ("page", 7.0, 3)])
-def test_figures_for_print(sweep: Path, size: Any, inches: float, panels: int) -> None:
-    picture = draw(read_lines([sweep]), y=["train_loss"], size=size)
-    assert picture.get_figwidth() == inches and len(picture.axes) == panels
-    (legend,) = picture.legends
-    texts = [*legend.get_texts(), legend.get_title(), *picture.axes[0].get_xticklabels()]
-    assert {text.get_fontsize() for text in [*texts, *(axes.xaxis.label for axes in picture.axes)]} == {8}
-
-
-@pytest.mark.parametrize("size", ["screen", "column", "page"])
-@pytest.mark.parametrize("title", ["of one line", "of\ntwo lines"])
-def test_a_title_stands_above_the_legend_and_this_above_the_panels(sweep: Path, size: Any, title: str) -> None:
-    read = read_lines([sweep])
-    named = [line._replace(label=f"{line.label} " * (1 + 3 * title.count("\n"))) for line in read.lines]
-    picture = draw(PlottedLines(named, []), x="round", y="train_loss", size=size)
-    text = picture.suptitle(title)
-    picture.draw_without_rendering()
-    boxes = [text.get_window_extent(), picture.legends[0].get_window_extent(), picture.axes[0].get_window_extent()]
-    for upper, lower in itertools.pairwise(boxes):
-        assert upper.y0 >= lower.y1
-    assert boxes[0].y1 <= picture.bbox.y1 and boxes[2].height > 0.3 * picture.bbox.height
-
-
-def test_the_legend_is_outside_of_the_axes(sweep: Path) -> None:
-    """And no text of the figure is cut off."""
-    read = read_lines([sweep])
-    long = PlottedLines([read.lines[0]._replace(label="a long label of several words " * 4), *read.lines[1:]], [])
-    picture = draw(long, x="round", y="train_loss", size="column")
-    picture.draw_without_rendering()
-    box = picture.legends[0].get_window_extent()
-    assert all(not box.overlaps(axes.get_tightbbox()) for axes in picture.axes)
-    assert box.x0 >= 0 and box.x1 <= picture.bbox.x1 and box.y1 <= picture.bbox.y1
-
-
 # --- labels -------------------------------------------------------------------------------------------------------
 
 
@@ -398,7 +223,6 @@ def test_the_legend_is_outside_of_the_axes(sweep: Path) -> None:
     ([{"name": "job"}], ["job"]),
     ([{"name": "mnist-fedavg-b10"}, {"name": "mnist-ssca-b10"}], ["fedavg", "ssca"]),
     ([{"name": "fedavg"}, {"name": "fedavg-momentum"}], ["fedavg", "fedavg-momentum"]),
-    ([{"name": "paper-fedpdm-10"}, {"name": "paper-fedpdm-20"}], ["fedpdm-10", "fedpdm-20"]),
     ([{"name": "a", "algorithm.mu": 1}, {"name": "a", "algorithm.mu": 0.1 + 0.2}], ["mu = 1", "mu = 0.3"]),
     ([{"name": "a", "algorithm.name": "x", "algorithm.mu": 1}, {"name": "a", "algorithm.name": "x"}],
      ["mu = 1", "default mu"]),
@@ -408,40 +232,15 @@ def test_the_legend_is_outside_of_the_axes(sweep: Path) -> None:
      ["fedavg", "ssca"]),
     ([{"name": "a", "privacy.clip": 1, "privacy.delta": 1}, {"name": "a", "privacy.clip": 2, "privacy.delta": 1},
       {"name": "a"}], ["privacy, clip = 1", "privacy, clip = 2", "no privacy"]),
-    ([{"name": "a", "data.path": "data/x"}, {"name": "a", "data.path": "data/y/"}], ["x", "y"]),
     ([{"label": "FedAvg", "name": "s", "data.path": "x"}, {"label": "FedAvg", "name": "s", "data.path": "y"},
       {"name": "job", "data.path": "x"}], ["FedAvg, x", "FedAvg, y", "job"]),
-    ([{"name": "a", "c.rate.initial": 1}, {"name": "a", "c.rate.initial": 2}],
-     ["rate.initial = 1", "rate.initial = 2"]),
     ([{"name": "x" * 70 + "a"}, {"name": "y" * 70 + "b"}], [f"{'x' * 40}…{'x' * 18}a", f"{'y' * 40}…{'y' * 18}b"]),
-    ([{"name": "x" * 41 + "1" + "x" * 30}, {"name": "x" * 41 + "2" + "x" * 30}],
-     ["x" * 41 + "1" + "x" * 30, "x" * 41 + "2" + "x" * 30]),
 ])  # fmt: skip
 def test_labels_hold_what_differs(settings: Any, labels: list[str]) -> None:
     assert labels_of(settings) == labels
 
 
 # --- the command --------------------------------------------------------------------------------------------------
-
-
-def test_the_command_draws_what_it_is_asked_for(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, drawn = sweep.parent / "f.png", list[Any]()
-    monkeypatch.setattr("mpifed.plots.convergence.draw", lambda read, **given: drawn.append((read, given)))
-    monkeypatch.setattr("mpifed.plots.style.save", lambda picture, path: None)
-    one, two = sweep / "point-0000", sweep / "point-0003"
-    joined = ["--label", f"A={one},{two}", "--label", f"B={sweep / 'point-0001'}"]
-    ended = CliRunner().invoke(main, [
-        "plot", str(sweep), *joined, "--out", str(out), "--x", "round", "--x", "bytes", "--y", "train_loss", "--band",
-        "interval", "--log", "both", "--size", "column",
-    ])  # fmt: skip
-    assert ended.exit_code == 0, ended.output
-    assert f"figure: {out}" in ended.output and "left out, since nothing was measured yet: point-0006" in ended.output
-    ((read, given),) = drawn
-    assert [line.label for line in read.lines] == ["A", "B", "FedAvg", "$SSCA_"]
-    assert [len(line.runs) for line in read.lines] == [2, 1, 1, 2]
-    assert given == {
-        "x": ("round", "bytes"), "y": ("train_loss",), "band": "interval", "log": "both", "size": "column",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [

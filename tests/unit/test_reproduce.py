@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mpifed.files.history import read_history
@@ -21,17 +20,6 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`jobs` is imported from there."""
     monkeypatch.syspath_prepend(ROOT)
     yield
-
-
-def test_the_file_of_the_curves(tmp_path: Path) -> None:
-    from jobs.reproduction.results import write_curves
-
-    loss = np.array([[2.0, 1.5], [2.25, 1.0]])  # [seeds, T]
-    columns = {"train_loss": loss, "epsilon": np.full_like(loss, np.nan)}
-    path = write_curves(tmp_path / "out" / "curves.csv", {"one": (np.array([0, 10]), columns)})
-    assert path.read_text(encoding="utf-8").splitlines() == [
-        "curve,seed,round,train_loss,epsilon", "one,0,0,2,", "one,0,10,1.5,", "one,1,0,2.25,", "one,1,10,1,",
-    ]  # fmt: skip
 
 
 def test_every_curve_of_the_figures_is_a_job() -> None:

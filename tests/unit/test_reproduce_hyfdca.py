@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from jobs_in_python import checked
 from written_files import read_json
 
-from mpifed.core.errors import DataError
 from mpifed.job.job import read_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,16 +21,6 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`jobs` is imported from there."""
     monkeypatch.syspath_prepend(ROOT)
     yield
-
-
-def test_rivals_are_given_their_best() -> None:
-    """Of equal objectives the later model, as measured; accuracies go with the models."""
-    from jobs.hyfdca.results import best_so_far
-
-    objective, accuracy = np.array([[1.0, 0.5, 0.7, 0.5, 0.4, 0.9]]), np.array([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
-    best, its = best_so_far(objective, accuracy)
-    np.testing.assert_array_equal(best, [[1.0, 0.5, 0.5, 0.5, 0.4, 0.4]])
-    np.testing.assert_array_equal(its, [[0.1, 0.2, 0.2, 0.4, 0.5, 0.5]])
 
 
 def test_every_setting_is_a_change_of_a_job() -> None:
@@ -68,46 +55,6 @@ def test_every_setting_is_a_change_of_a_job() -> None:
             if job.simulated_network.encryption == "published":
                 assert job.simulated_network.ciphertext_values == 8192
             assert job.data.path.endswith(f"hyfdca-{setting.data}-{setting.grid}")
-
-
-def test_ciphertexts_are_those_of_bfv() -> None:
-    from jobs.hyfdca.names import DATA, JOBS, OWN, job_of
-    from mpifed.comm.encryption.bfv import Bfv
-
-    scheme = Bfv()
-    for data in DATA:
-        for method in OWN:
-            job = checked(read_table(JOBS / f"{job_of(data, method)}.toml", ()))
-            assert job.simulated_network is not None
-            assert (job.simulated_network.ciphertext_bytes, job.simulated_network.ciphertext_values) == (
-                scheme.nbytes,
-                scheme.slots,
-            )
-
-
-def test_the_jobs_say_how_their_data_are_scaled() -> None:
-    from jobs.hyfdca.data import SCALES
-    from jobs.hyfdca.names import DATA, JOBS
-
-    for data in DATA:
-        for path in JOBS.glob(f"{data}-*.toml"):
-            assert f"--scale {SCALES.get(data, 'unit-rows')} --split grid" in path.read_text(encoding="utf-8")
-
-
-def test_shards_of_another_scale_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Any) -> None:
-    from jobs.hyfdca import data
-
-    def here(command: list[str], check: bool) -> None:
-        """The command that prepares data, in this process."""
-        assert command[:3] == [sys.executable, "-m", "mpifed"] and launch(None, *command[3:]).code == 0
-
-    monkeypatch.setattr(data.subprocess, "run", here)
-    monkeypatch.setattr(data, "FOLDER", tmp_path)
-    data.prepare("digits", "2x2")
-    data.prepare("digits", "2x2")  # they are there
-    monkeypatch.setattr(data, "SCALES", {"digits": "minmax,unit-rows"})
-    with pytest.raises(DataError, match="hyfdca-digits-2x2: scaled by unit-rows, expected minmax,unit-rows; remove"):
-        data.prepare("digits", "2x2")
 
 
 @pytest.mark.parametrize("kind", ["--dense", "--sparse"])

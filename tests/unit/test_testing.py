@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs_in_python import checked, job_table
-from launching import environment
-from pages import ROOT, blocks
 
 from mpifed.core.errors import UsageError
 from mpifed.files.model_file import read_model
@@ -157,13 +154,3 @@ def test_secret_draws_are_refused(classes: Path) -> None:
     for look in (lambda job: participants(job, 1), lambda job: minibatches(job, 1, 0), lambda job: uploads(job, 1)):
         with pytest.raises(UsageError, match="noise"):
             look(job_of(classes, algorithm=algorithm, privacy=private))
-
-
-def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
-    page = ROOT / "docs/how-to/own-algorithm.md"
-    (block,) = (one for one in blocks(page, "python") if one.title == "try_local_steps.py")
-    (tmp_path / block.title).write_text(block.text, encoding="utf-8")
-    command = [sys.executable, block.title]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment({}), capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert len(ended.stdout.splitlines()) == 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
 from mypy import api
 from package_sources import FILES, nodes
 
@@ -73,6 +74,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.long  # mypy reads the package and its libraries
 def test_records_of_an_exchange_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     lines = [*PRELUDE.splitlines(), "fields: Array", *RIGHT, *WRONG]
     (tmp_path / "algorithm.py").write_text("\n".join(lines))

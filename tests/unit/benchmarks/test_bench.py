@@ -27,37 +27,6 @@ def runs(variant: str, *seconds: float, **more: Any) -> list[dict[str, Any]]:
     return [run_of(variant, number, each, **more) for number, each in enumerate(seconds)]
 
 
-def test_a_family_is_all_its_cases_in_the_order_of_the_table() -> None:
-    from cases import CASES, FAMILIES, QUICK, chosen
-
-    assert FAMILIES == ("rows", "local", "columns", "states", "networks", "channels", "cells", "clients")
-    assert chosen(["columns", "2"]) == ["2", "alg3-b1000", "alg4-b1000", "alg3-b100", "alg4-b100"]
-    assert chosen(["clients", "clients-states"]) == ["clients", "clients-states"]
-    assert chosen(FAMILIES) == list(CASES)
-    assert set(QUICK) <= set(CASES)
-    with pytest.raises(ValueError, match=r"--cases 9 colums: no such case or family; families are rows, local"):
-        chosen(["9", "2", "colums"])
-
-
-def test_variants_that_are_compared_follow_each_other() -> None:
-    from cases import Planned, planned
-
-    assert planned(["2"], [1, 2], False)[:4] == [
-        Planned("2", 1, 120, "hand", 0), Planned("2", 1, 120, "float", 0), Planned("2", 1, 120, "exact", 0),
-        Planned("2", 1, 120, "hand", 1),
-    ]  # fmt: skip
-    assert {each.ranks for each in planned(["alg3-b100"], [1], False)} == {2}
-    assert len(planned(["fedpdm"], [1, 2], False)) == 2 * 4 * 3  # ranks, variants, repetitions
-    assert planned(["2"], [1], True)[-1] == Planned("2", 1, 24, "exact", 0)
-
-
-def test_what_is_asked_of_a_case_stands_behind_what_was_measured() -> None:
-    from report import accepted, grouped
-
-    lines = accepted(grouped(runs("hand", 0.7) + runs("float", 1.0)))
-    assert lines == ["2, 1 rank, float: 0.70 of the speed of the loop by hand; at least 0.9"]
-
-
 def beside(variant: str, *speeds: float) -> list[dict[str, Any]]:
     """Runs of 2 s a round, of which those of base have these speeds' share."""
     return [run_of(variant, number, 2.0, base_seconds_per_round=2.0 * each) for number, each in enumerate(speeds)]
@@ -96,27 +65,11 @@ def test_a_base_that_the_clone_lacks_is_named_with_what_to_do(tmp_path: Path, mo
         prepared.base()
 
 
-def test_a_case_of_the_gate_is_played_in_turns(tmp_path: Path) -> None:
+def test_a_case_of_the_gate_is_played_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gate
 
+    monkeypatch.setattr(gate, "TURNS", 3)
     how = gate.SPLITS["rows"].split()
     gate.run([sys.executable, "-m", "mpifed", "data", "digits", *how, "--out", str(tmp_path / "rows")])
     found = gate.speeds("network", [(gate.ROOT, tmp_path), (gate.ROOT, tmp_path)])
     assert len(found) == gate.TURNS and min(found) > 0
-
-
-def test_the_servers_step_is_timed_with_and_without_constraints() -> None:
-    import server_step
-
-    seconds = server_step.server_steps(1)
-    assert list(seconds) == list(server_step.CONSTRAINTS)
-    assert all(taken > 0 for taken in seconds.values())
-
-
-def test_private_rounds_are_said_without_their_noise() -> None:
-    from private_rounds import PrivateRound, shown
-
-    assert shown({("mlp", 1): PrivateRound(0.004, 0.008, 0.002, 1.5)}) == [
-        "private round of mlp, 1 local step: 8.00 ms, exact 4.00, its noise alone 2.00: without it 1.50 times as long; "
-        "at most 1.5"
-    ]

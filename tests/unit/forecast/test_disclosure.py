@@ -66,15 +66,6 @@ def test_columns_and_a_label_holder(job: Path, sides: Path, channel: str) -> Non
     assert found["gradients"]["server"].startswith("every upload" if channel == "plain" else single)
 
 
-def test_alike_exchanges_are_told_together(job: Path, sides: Path) -> None:
-    text = told(job, "masked", f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW)
-    assert "scores, all-scores, certificate-scores: the server learns nothing; client 1 alone learns the sum" in text
-    assert "except those allowed by name: slopes, gradients," in text
-    assert "gradients: the server learns single clients' own gradient.first" in text
-    assert "which are not masked; clients learn nothing" in text
-    assert "values of columns are masked among the holders of those columns" in text
-
-
 def test_masks_of_all_pairs(job: Path) -> None:
     text = told(job, "masked")
     assert "gradients" not in text  # fedavg has none
@@ -128,11 +119,6 @@ def test_a_server_that_hosts_clients(job: Path, channel: str, said: tuple[str, .
     assert any("holds the key that opens every client's upload" in one for one in warnings) == (channel == "encrypted")
 
 
-def test_a_shared_server_of_sums_for_clients(job: Path, sides: Path) -> None:
-    changes = (f"data.path={sides}", f"algorithm={VERTICAL}", "client_optimizer={}", ALLOW, "server.dedicated=false")
-    assert "and so could open what is for clients only" in told(job, "masked", *changes)
-
-
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
 def test_one_rank_hides_nothing(job: Path, channel: str) -> None:
     text = told(job, channel, ranks=1)
@@ -156,17 +142,6 @@ def test_cells(job: Path, patches: Path, channel: str) -> None:
     assert "columns have two holders: each sees in the next broadcast how the sum over both has changed" in text
     assert "keeps" not in text
     assert learns(job, "plain", *given)["products"]["server"] == "every upload"
-
-
-def test_cells_whose_rows_have_two_holders(job: Path, patchwork: Path) -> None:
-    found = learns(job, "encrypted", f"data.path={patchwork}", *HYBRID)
-    whole = "of each of their rows the sum over its holders (2 to 4); with two, each learns the other's part"
-    assert found["duals"]["clients"] == whole
-
-
-def test_whole_rows_are_for_their_holder(job: Path, halves: Path) -> None:
-    found = learns(job, "masked", f"data.path={halves}", *HYBRID)
-    assert found["duals"]["clients"] == "what they sent of their own rows, and nothing of others"
 
 
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
