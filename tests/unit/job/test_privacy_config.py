@@ -117,6 +117,16 @@ def test_delta_must_lie_below_one_of_all(level: str, fits: float, delta: float, 
     assert line.startswith(said)
 
 
+def test_what_has_no_proof_depends_on_sampling() -> None:
+    """Leaving a client out of a fixed number of them: fine where nothing is sampled."""
+    left_out = PRIVATE | {"level": "client", "trust": "central", "delta": 0.1}
+    own = table()["algorithm"]
+    (line,) = said_with_data(table(privacy=left_out, algorithm=own | {"rate": 0.5}))
+    assert 'at level "client"' in line and 'sampling = "poisson"' in line
+    job = checked(table(privacy=left_out, algorithm=own | {"rate": 1.0}))
+    job.make_algorithm(problem(job))
+
+
 # --- budgets -----------------------------------------------------------------------------------------------------
 
 
