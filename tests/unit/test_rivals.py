@@ -32,12 +32,12 @@ def test_ratios_are_taken_within_each_repetition() -> None:
     from show import rows
 
     found = rows([
-        run_of("mpifed float", 0, 0.002), run_of("slow", 0, 0.004),
-        run_of("mpifed float", 1, 0.010), run_of("slow", 1, 0.030),
-        run_of("mpifed float", 2, 0.004), run_of("slow", 2, 0.016),
+        run_of("mpifed exact", 0, 0.002), run_of("slow", 0, 0.004),
+        run_of("mpifed exact", 1, 0.010), run_of("slow", 1, 0.030),
+        run_of("mpifed exact", 2, 0.004), run_of("slow", 2, 0.016),
     ])  # fmt: skip
-    assert [row[1] for row in found] == ["mpifed float", "slow"]
-    assert found[1][2:] == ["16.00", "62.5", "4.00", "1", "3", "1.5", "3.00", "", "yes"]
+    assert [row[1] for row in found] == ["mpifed exact", "slow"]
+    assert found[1][2:] == ["16.00", "62.5", "4.00", "1", "3", "1.5", "3.00", "yes"]
 
 
 def test_what_failed_is_said_and_does_not_count() -> None:

@@ -43,19 +43,19 @@ def test_variants_that_are_compared_follow_each_other() -> None:
     from cases import Planned, planned
 
     assert planned(["2"], [1, 2], False)[:4] == [
-        Planned("2", 1, 120, "hand", 0), Planned("2", 1, 120, "float", 0), Planned("2", 1, 120, "exact", 0),
-        Planned("2", 1, 120, "hand", 1),
+        Planned("2", 1, 120, "hand", 0), Planned("2", 1, 120, "exact", 0),
+        Planned("2", 1, 120, "hand", 1), Planned("2", 1, 120, "exact", 1),
     ]  # fmt: skip
     assert {each.ranks for each in planned(["alg3-b100"], [1], False)} == {2}
-    assert len(planned(["fedpdm"], [1, 2], False)) == 2 * 4 * 3  # ranks, variants, repetitions
+    assert len(planned(["fedpdm"], [1, 2], False)) == 2 * 3 * 3  # ranks, variants, repetitions
     assert planned(["2"], [1], True)[-1] == Planned("2", 1, 24, "exact", 0)
 
 
 def test_what_is_asked_of_a_case_stands_behind_what_was_measured() -> None:
     from report import accepted, grouped
 
-    lines = accepted(grouped(runs("hand", 0.7) + runs("float", 1.0)))
-    assert lines == ["2, 1 rank, float: 0.70 of the speed of the loop by hand; at least 0.9"]
+    lines = accepted(grouped(runs("hand", 0.7) + runs("exact", 1.0)))
+    assert lines == ["2, 1 rank, exact: 0.70 of the speed of the loop by hand; at least 0.9"]
 
 
 def beside(variant: str, *speeds: float) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def beside(variant: str, *speeds: float) -> list[dict[str, Any]]:
 def test_slower_is_what_two_of_three_repetitions_call_slower_than_base() -> None:
     from report import grouped, slower
 
-    groups = grouped(runs("hand", 1.0, 9.0, 9.0) + beside("float", 1.2, 0.89, 0.91) + beside("exact", 0.89, 1.1, 0.8))
+    groups = grouped(runs("hand", 1.0, 9.0, 9.0) + beside("blocks", 1.2, 0.89, 0.91) + beside("exact", 0.89, 1.1, 0.8))
     assert slower(groups) == [
         "slower: case 2, 1 ranks, exact: 0.89, 1.10, 0.80 of base's speed; at least 0.9 in two of three",
         "to measure them again: make bench CASES='2'",

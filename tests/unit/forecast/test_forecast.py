@@ -92,7 +92,7 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     assert forecast_text(found).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
 
 
-@pytest.mark.parametrize("numbers", ["exact", "float"])
+@pytest.mark.parametrize("numbers", ["exact", "exact-blocks"])
 @pytest.mark.parametrize(
     "change", ["rounds=7", "participation.clients_per_round=3", "algorithm.local_epochs=2", "compute.dtype=float64"]
 )
@@ -203,10 +203,9 @@ def test_data_split_by_columns(
     assert "of `own columns` its own part" in forecast_text(found)
 
 
-@pytest.mark.parametrize("numbers", ["exact", "float"])
-def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path, numbers: str) -> None:
+def test_constraints_and_several_rounds_of_messages(job: Path, tmp_path: Path) -> None:
     algorithm = '{name = "ssca", batch_size = 20, rho = [0.9], gamma = [0.9], slack_cost = 10.0}'
-    changes = (f"algorithm={algorithm}", NO_STEPS, GROUP, "rounds=3", f"aggregation.arithmetic={numbers}")
+    changes = (f"algorithm={algorithm}", NO_STEPS, GROUP, "rounds=3")
     found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
     assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
     assert [one["name"] for one in found["setup"]] == ["shares"]
@@ -230,9 +229,6 @@ def test_fields_say_how_they_are_added(job: Path) -> None:
     assert losses["upload_bytes"] == 8 * 5
     assert certificate["name"] == "certificate"
     assert {field["field"] for field in certificate["upload"]} >= {"gradient.first", "gradient.head.second"}
-    float32 = forecast(job, ("aggregation.arithmetic=float",), ranks=1)
-    assert {field["dtype"] for field in float32["exchanges"][0]["upload"]} == {"float32"}
-    assert {field["dtype"] for field in float32["measures"][0]["upload"]} == {"float64"}
 
 
 def test_no_shard_is_opened_and_mpi_not_loaded(

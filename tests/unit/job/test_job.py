@@ -47,7 +47,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             rounds=0,
             seeed=3,
             data={"block": "two"},
-            aggregation={"arithmetic": "exactly"},
+            aggregation={"arithmetic": "float"},
             model={"name": "mlp", "bias": False, "hidden": -1, "hiden": 4},
             algorithm={"name": "fedavg", "batch_size": 2.5, "local_epochs": 0},
         )
@@ -55,7 +55,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     starts = (
         "rounds = 0: ", 'seeed: unknown key; did you mean "seed"?; known are name, rounds, data,',
         "[data] path: missing",
-        '[data] block = "two": ', '[aggregation] arithmetic = "exactly": ', "[model] hidden = -1: ",
+        '[data] block = "two": ', '[aggregation] arithmetic = "float": ', "[model] hidden = -1: ",
         "[model] hiden: unknown key; did you mean", "[algorithm] batch_size = 2.5: ",
         "[algorithm] local_epochs = 0: ",
     )  # fmt: skip
@@ -157,7 +157,10 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     [
         {},
         {"seed": 2**62, "participation": {"clients_per_round": 2}, "stop": {"seconds": 1.5}},
-        {"aggregation": {"arithmetic": "float", "bounds": {"changes.value.first": 8.0}}, "server": {"dedicated": True}},
+        {
+            "aggregation": {"arithmetic": "exact-blocks", "bounds": {"changes.value.first": 8.0}},
+            "server": {"dedicated": True},
+        },
         {"algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
         {
             "algorithm": {
