@@ -99,7 +99,7 @@ def repetition(case: str, ranks: int, rounds: int, variant: str, beside: Path | 
         result = by_hand(case, variant, ranks, rounds, data)
     elif variant == "rows":
         data = prepared(CASES[case].clients, "rows")
-        result = by_mpifed(BY_ROWS[case], ranks, rounds, data, "float")
+        result = by_mpifed(BY_ROWS[case], ranks, rounds, data, "exact")
     else:
         result = by_mpifed(case, ranks, rounds, data, variant)
         if beside is not None:

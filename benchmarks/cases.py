@@ -11,7 +11,7 @@ class Case(NamedTuple):
 
     clients: int
     rounds: int
-    variants: tuple[str, ...] = ("hand", "float", "exact")
+    variants: tuple[str, ...] = ("hand", "exact")
     job: str = ""  # the job file; case[name].toml where it is left out
     changes: tuple[str, ...] = ()  # to the job
     floor: tuple[str, ...] = ()  # the hand-written loop of columns, without its rounds; of rows where left out
@@ -22,8 +22,8 @@ class Case(NamedTuple):
 
 
 def cells(data: str, penalty: float) -> Case:
-    """4 x 4 cells of even and odd digits, or of texts; rule `damped`, and `line-search` with float sums."""
-    variants = "products", "float", "exact", "search", "encrypted"
+    """4 x 4 cells of even and odd digits, or of texts; rule `damped`, and `line-search`."""
+    variants = "products", "exact", "search", "encrypted"
     change = f"--set=model.l2={penalty}"
     return Case(
         16, 20, variants, "hyfdca.toml", (change,), loop=("products_of_cells.py",), ranks=(1,),
@@ -33,7 +33,7 @@ def cells(data: str, penalty: float) -> Case:
 
 def columns(algorithm: str, batch: int, *more: str, ranks: tuple[int, ...] = ()) -> Case:
     """10 clients with some of the columns each."""
-    variants, change = ("hand", "float", "exact", "products", *more), f"--set=algorithm.batch_size={batch}"
+    variants, change = ("hand", "exact", "products", *more), f"--set=algorithm.batch_size={batch}"
     job, floor = f"{algorithm}.toml", (algorithm, str(batch))
     return Case(10, 200, variants, job, (change,), floor, ranks=ranks, family="columns")
 
@@ -56,7 +56,6 @@ def sampled(*change: str) -> Case:
 NUMBERS = {
     "few": [],
     "many": [],
-    "float": ["--set=aggregation.arithmetic=float"],
     "exact": [],  # on the algorithm's own grid, 2^-40
     "blocks": [
         "--set=aggregation.arithmetic=exact-blocks"
@@ -68,25 +67,25 @@ NUMBERS = {
     ],
     "masked": ['--set=aggregation.security="masked"', "--set=server.dedicated=false"],  # all pairs
     "encrypted": ['--set=aggregation.security="encrypted"', "--set=server.dedicated=false"],
-    "search": ["--set=aggregation.arithmetic=float", "--set=algorithm.rule=line-search"],
+    "search": ["--set=algorithm.rule=line-search"],
 }
 CASES = {
     "1": Case(
-        10, 200, ("hand", "float", "blocks", "hand-exact", "exact", "products")
+        10, 200, ("hand", "blocks", "hand-exact", "exact", "products")
     ),
     "1-recursive": Case(
-        10, 200, ("float", "exact", "products"),
+        10, 200, ("exact", "products"),
         "case1.toml", ('--set=algorithm.variance_reduction="recursive"',), ranks=(1,),
     ),
-    "1-fedsgd": Case(10, 200, ("hand", "float", "exact")),
+    "1-fedsgd": Case(10, 200, ("hand", "exact")),
     "2": Case(100, 120, family="local"),
-    "3": Case(1000, 12, ("hand", "float", "blocks", "hand-exact", "exact")),
-    "alg2": Case(10, 200, ("hand", "float", "exact", "products"), "alg2.toml"),
-    "alg2-groups": Case(10, 200, ("float", "exact", "products"), "alg2-groups.toml", ranks=(1,)),
+    "3": Case(1000, 12, ("hand", "blocks", "hand-exact", "exact")),
+    "alg2": Case(10, 200, ("hand", "exact", "products"), "alg2.toml"),
+    "alg2-groups": Case(10, 200, ("exact", "products"), "alg2-groups.toml", ranks=(1,)),
     "alg3-b1000": columns("alg3", 1000, "rows"),  # and the same arithmetic on data split by rows
     "alg4-b1000": columns("alg4", 1000, "rows"),
     "fedpdm": Case(
-        1000, 150, ("hand", "float", "exact", "private"), "fedpdm.toml",
+        1000, 150, ("hand", "exact", "private"), "fedpdm.toml",
         loop=("handwritten_states.py",), family="states",
     ),
     "torch-cnn": torch("cnn", 10),

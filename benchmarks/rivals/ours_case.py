@@ -1,8 +1,8 @@
 """mpifed and the loop written by hand, as the adapters of the rivals; each process is a rank.
 
-float, exact: `mpifed run` of case1-fedsgd.toml, case2.toml, case3.toml, torch.toml, with float or exact sums, the
-latter being the default; blocks: with `arithmetic = "exact-blocks"`, of case 3 by blocks of 100 clients; ssca: of
-case1.toml, with float sums. hand: handwritten.py. The job's step falls with the rounds.
+exact: `mpifed run` of case1-fedsgd.toml, case2.toml, case3.toml, torch.toml; blocks: with `arithmetic =
+"exact-blocks"`, of case 3 by blocks of 100 clients; ssca: of case1.toml. hand: handwritten.py. The job's step falls
+with the rounds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from common import LAUNCHED, Work, given
 
 SETTINGS = {
     "hand": "",
-    "float": "float",
     "exact": "exact",
     "blocks": "exact-blocks",
-    "ssca": "float",
+    "ssca": "exact",
 }  # [aggregation] arithmetic
 BENCHMARKS = Path(__file__).resolve().parents[1]
 

@@ -7,14 +7,12 @@ from statistics import median
 from typing import Any
 
 HEADINGS = (
-    "case", "variant", "ms/round", "rounds/s", "CPU ms", "MiB", "MiB all", "start-up s", "x float", "x exact",
-    "same work",
+    "case", "variant", "ms/round", "rounds/s", "CPU ms", "MiB", "MiB all", "start-up s", "x exact", "same work",
 )  # fmt: skip
 CAPTION = (
     "Medians over the repetitions. CPU: of all processes, a round; MiB: of the largest process, and of all, shared "
     "pages counted in each; start-up: from launch to the first round; x: median over the repetitions of the time of a "
-    "round over that of mpifed with float and with exact sums; same work: rows and steps were counted and are those of "
-    "the case."
+    "round over that of mpifed; same work: rows and steps were counted and are those of the case."
 )
 COUNTED = {True: "yes", False: "NO", None: "own tests"}
 
@@ -42,7 +40,7 @@ def rows(results: Sequence[dict[str, Any]]) -> list[list[str]]:
     for case, variants in grouped(results).items():
         for name, runs in variants.items():
             seconds = median(one["seconds_per_round"] for one in runs)
-            ratios = [ratio(runs, variants.get(f"mpifed {numbers}", ())) for numbers in ("float", "exact")]
+            times = ratio(runs, variants.get("mpifed exact", ()))
             startup = [one["startup_s"] for one in runs if one["startup_s"] is not None]
             found.append([
                 case,
@@ -53,7 +51,7 @@ def rows(results: Sequence[dict[str, Any]]) -> list[list[str]]:
                 f"{median(one['peak_rss_bytes'] for one in runs) / 2**20:.0f}",
                 f"{median(one['total_rss_bytes'] for one in runs) / 2**20:.0f}",
                 f"{median(startup):.1f}" if startup else "",
-                *("" if one is None else f"{one:.2f}" for one in ratios),
+                "" if times is None else f"{times:.2f}",
                 COUNTED[runs[0].get("counted")],
             ])  # fmt: skip
     return found

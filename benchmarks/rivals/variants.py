@@ -31,7 +31,6 @@ def _rounds(first: int, second: int, third: int = 0, cnn: int = 0) -> dict[str, 
 
 VARIANTS = [
     Variant("", "ours_case.py", "hand", _rounds(300, 60, 60), 2),
-    Variant("", "ours_case.py", "float", _rounds(300, 60, 60, cnn=10), 2),
     Variant("", "ours_case.py", "exact", _rounds(300, 60, 60, cnn=10), 2),
     Variant("", "ours_case.py", "blocks", _rounds(300, 0, 60), 2),
     Variant("", "ours_case.py", "ssca", _rounds(300, 0), 2),

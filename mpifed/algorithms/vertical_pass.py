@@ -15,9 +15,8 @@ pass over a minibatch is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -126,13 +125,11 @@ class Pass:
         partial_field = Field((self.points, self.size, scores))
         first = ToClients(
             f"{self.name}scores", PartialScores(partial_field), ask, self.partial_scores, self.hear_scores,
-            summed=partial(self.partial_scores, together=True),
             told_by_columns=("model.first", "previous.first"), off_clock=self.measures, hearer=self.holder, alike=True,
         )  # fmt: skip
         last = ToServer(
             f"{self.name}gradients" if self.gradients else f"{self.name}losses",
             self._fields(template), self.ask_nothing, self.gather, absorb, off_clock=self.measures,
-            summed=partial(self.gather, together=True),
         )  # fmt: skip
         if self.holder is None or not self.gradients:
             return (first, last)
@@ -165,16 +162,15 @@ class Pass:
         return ()
 
     def partial_scores(
-        self, clients: Record, broadcast: PassBroadcast, block: Block, now: Round, together: bool = False
+        self, clients: Record, broadcast: PassBroadcast, block: Block, now: Round
     ) -> tuple[PassClients, PartialScores]:
-        """Step 4: each client's partial scores of the rows, from its own columns; or those of all `together`."""
+        """Step 4: each client's partial scores of the rows, from its own columns."""
         models = [broadcast.model, broadcast.previous][: self.points]
         xp, width = block.xp, models[0].first.shape[1]
-        features = block.take_alike(broadcast.rows, together)
-        columns = block.columns if len(features) == len(block.clients) else [block.all_columns]
+        features = block.take_alike(broadcast.rows)
         scores_of_each = xp.empty((len(features), self.points, self.size, width), models[0].first.dtype)
         linear = self.problem.linear
-        for X, at, out in zip(features, columns, scores_of_each, strict=True):
+        for X, at, out in zip(features, block.columns, scores_of_each, strict=True):
             weights = [model.first[index(model.first, at)] for model in models]
             if self.points == 1:
                 linear.put_scores(weights[0], X, out)
@@ -241,21 +237,14 @@ class Pass:
         """Stores the label holder's derivatives at the other clients."""
         return clients._replace(slopes=_for_each(total.slopes, len(block.clients)))
 
-    def gather(
-        self, clients: Record, broadcast: tuple[()], block: Block, now: Round, together: bool = False
-    ) -> tuple[tuple[()], PassUpload]:
+    def gather(self, clients: Record, broadcast: tuple[()], block: Block, now: Round) -> tuple[tuple[()], PassUpload]:
         """Steps 5 and 6: each client's gradient in its columns, and the head's from a single client. (16), (17)"""
         assert isinstance(clients, PassClients)
         gradient: Parameters = ABSENT
         if self.gradients:
-            features = block.take_alike(clients.rows[0], together)
-            values: Sequence[Array] = [self._pull(clients.slopes[i], X) for i, X in enumerate(features)]
-            columns = block.columns
-            if len(values) < len(columns) and isinstance(block.all_columns, slice):
-                columns = [block.all_columns]
-            elif len(values) < len(columns):
-                values = [values[0][:, at] for at in block.side_by_side]
-            gradient = Parameters(Placed(values, columns, self.problem.features, axis=1), clients.head)
+            features = block.take_alike(clients.rows[0])
+            values = [self._pull(clients.slopes[i], X) for i, X in enumerate(features)]
+            gradient = Parameters(Placed(values, block.columns, self.problem.features, axis=1), clients.head)
         return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
 
     @classmethod

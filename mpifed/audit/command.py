@@ -75,10 +75,6 @@ def attack_results(reader: Reader) -> list[AttackResult]:
 
 def _remarks(job: Job) -> list[str]:
     texts = []
-    if job.aggregation.arithmetic == "float":
-        texts.append(
-            '[aggregation] arithmetic = "float": uploads were recorded in the fixed-point format of exact sums'
-        )
     if job.aggregation.arithmetic == "exact-blocks":
         texts.append(
             '[aggregation] arithmetic = "exact-blocks": uploads were recorded client by client, as for exact sums'

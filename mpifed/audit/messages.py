@@ -54,7 +54,7 @@ def filled(template: AnyRecord, values: dict[str, Array]) -> AnyRecord:
 
 def plan_of(replay: Replay, exchange: Exchange) -> ExchangePlan:
     """Layout of clients' numbers in the messages of an exchange, in the fixed-point format of the recording."""
-    settings = replay.job.sum_settings(replay.algorithm.problem) | {"exact": True}
+    settings = replay.job.sum_settings(replay.algorithm.problem)
     most = most_summed(replay.job, replay.algorithm, exchange)
     return ExchangePlan(exchange, partial(make_sum, exchange, most, **settings), replay.cells)
 

@@ -1,7 +1,7 @@
-"""Sums of answers: integers on each field's grid, the same in every channel, or floats.
+"""Sums of answers: integers on each field's grid, the same in every channel.
 
-A sum has a single flat buffer for all fields of its exchange, so that an exchange needs a single reduction; for floats,
-long fields are reduced separately. See `mpifed.comm.message_layout`.
+A sum has a single flat buffer for all fields of its exchange, so that an exchange needs a single reduction. See
+`mpifed.comm.message_layout`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from mpifed.comm.message_layout import (
     Index,
     Place,
     client_out_of_bounds,
-    listed,
     merged,
     places_of,
     total_out_of_bounds,
 )  # fmt: skip
 from mpifed.comm.rank_parts import Runs
 from mpifed.comm.transport import Transport
-from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange, Placed
-from mpifed.core.record import LONG, Array, Record, bare_leaves, map_leaves
+from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.maths.fixedpoint import Encoder, decode, outside
 
 
@@ -35,7 +33,7 @@ class Sum(Protocol):
     """Sum of an exchange's answers on this rank, ready to be reduced over ranks."""
 
     places: list[Place]
-    message: np.ndarray  # what the ranks reduce
+    message: NDArray[np.signedinteger]  # what the ranks reduce
     by_rank: Mapping[str, Runs] | None = None  # fields that rank 0 gathers, by `rank_parts`; None: not asked
 
     @property
@@ -51,18 +49,21 @@ class Sum(Protocol):
         """Start a new sum; `adds`: whether answers will be added, the first of which overwrites the last sum."""
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Add the answers [n, ...] of `clients` [n]."""
+        """Add the answers [n, ...] of `clients` [n]; NumericalError where a value is not within its field's bound."""
 
-    def numbers(self, answer: Record, client: int) -> np.ndarray:
+    def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
+        """Add a sum of answers, rounded to the grid; NumericalError outside the bound times the number of `clients`."""
+
+    def numbers(self, answer: Record, client: int) -> NDArray[np.signedinteger]:
         """The answer [1, ...] of a client as it is added to its positions in the message, field by field."""
 
-    def check(self, clients: NDArray[np.int64]) -> None:
-        """NumericalError if the sum of the answers of `clients` is not finite; before it is reduced."""
+    def check(self) -> None:
+        """NumericalError if a value was out of bounds that nobody has looked at; before the sum is reduced."""
 
-    def reduce(self, transport: Transport, everywhere: bool) -> np.ndarray | None:
+    def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.signedinteger] | None:
         """The message summed over all ranks, on ranks that receive it; `message` is overwritten. Collective."""
 
-    def total(self, message: np.ndarray) -> Record:
+    def total(self, message: NDArray[np.signedinteger]) -> Record:
         """The sum, decoded from a reduced message."""
 
 
@@ -110,7 +111,6 @@ class ExactSum(Sum):
         self._anew = False
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
-        """Add a sum of answers, rounded to the grid; NumericalError outside the bound times the number of `clients`."""
         parts = zip(self.places, self._encoders, self._accumulators, bare_leaves(total), strict=True)
         for place, encoder, accumulator, leaf in parts:
             whole = place.whole(leaf)
@@ -154,7 +154,7 @@ class ExactSum(Sum):
             raise client_out_of_bounds(place, client, values)
         return coded.reshape(place.form.limbs, *values.shape)
 
-    def check(self, clients: NDArray[np.int64]) -> None:
+    def check(self) -> None:
         """Nothing: every value was checked when it was added."""
 
     def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.signedinteger] | None:
@@ -201,111 +201,6 @@ class ExactSum(Sum):
         return map_leaves(lambda _: next(arrays)[()], self._fields)
 
 
-class FloatSum(Sum):
-    """Floating-point sums: faster, but their bits depend on the number of ranks.
-
-    Long fields are summed and reduced separately, in arrays of their own or of the algorithm, without a copy into the
-    message. `summed`: a leaf may have one entry for all clients of a block, and its array may become the sum.
-    """
-
-    def __init__(self, fields: Record, places: list[Place], summed: bool = False) -> None:
-        self._fields, self.places, self._summed = fields, places, summed
-        dtype = max((place.message_dtype for place in places), key=np.dtype)  # a message has a single dtype
-        self.message = np.zeros(places[-1].stop + 1, dtype)
-        self._long = [place for place in places if place.field.size * self.message.itemsize >= LONG]
-        stops = [0, *(stop for place in self._long for stop in (place.start, place.stop)), len(self.message)]
-        self._short = [slice(*ends) for ends in zip(stops[::2], stops[1::2], strict=True) if ends[0] < ends[1]]
-        self._adds = False  # whether long fields have arrays of their own
-        self._own: dict[str, NDArray[np.floating]] = {}  # sums of long fields, used instead of the message
-
-    def begin(self, adds: bool) -> None:
-        self._own.clear()
-        self._adds = adds
-        for at in self._short if adds else [slice(None)]:
-            self.message[at].fill(0)
-
-    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
-            who = clients[:1] if self._summed and len(leaf) == 1 else clients
-            if place.field.in_parts:
-                whole = self._part(place).reshape(place.field.shape)
-                for values, at in merged((values, at) for _, values, at in place.parts(leaf, who)):
-                    whole[at] += values
-                continue
-            for row in place.rows(leaf, len(who)):
-                if self._becomes(place, row):
-                    self._own[place.name] = row
-                else:
-                    np.add(part := self._part(place), row, out=part)
-
-    def _becomes(self, place: Place, row: NDArray[np.floating]) -> bool:
-        """Whether an array of the algorithm is the sum from here on."""
-        if not (self._summed and self._adds and place in self._long) or place.name in self._own:
-            return False
-        return row.dtype == self.message.dtype and row.flags.writeable and row.flags.c_contiguous
-
-    def numbers(self, answer: Record, client: int) -> NDArray[np.floating]:
-        """Floats of the message's dtype; NumericalError when a value is not finite."""
-        parts = []
-        with np.errstate(over="ignore", invalid="ignore"):
-            for place, leaf in zip(self.places, bare_leaves(answer), strict=True):
-                for _, values, _ in place.parts_of(leaf, client):
-                    parts.append(values.astype(self.message.dtype).ravel())
-                    self._check(place, parts[-1], np.array([client]))
-        return np.concatenate(parts)
-
-    def set_fused(self, total: Record) -> None:
-        """Take a sum of answers as the whole sum of this rank; its arrays may be overwritten from then on."""
-        self._own.clear()
-        self._adds = False
-        for place, leaf in zip(self.places, bare_leaves(total), strict=True):
-            if place in self._long and leaf.dtype == self.message.dtype:
-                self._own[place.name] = leaf.reshape(-1)
-            else:
-                self.message[place.start : place.stop] = leaf.reshape(-1)
-
-    def _part(self, place: Place) -> NDArray[np.floating]:
-        """[size] the sum of a field on this rank."""
-        if place.name not in self._own:
-            if not self._adds or place not in self._long:
-                return self.message[place.start : place.stop]
-            self._own[place.name] = np.zeros(place.stop - place.start, self.message.dtype)
-        return self._own[place.name]
-
-    def check(self, clients: NDArray[np.int64]) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            for place in self.places:
-                self._check(place, self._part(place), clients)
-
-    def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.floating] | None:
-        """As `Sum.reduce`; short fields first, then each long field on its own."""
-        parts, by_rank = [self.message[at] for at in self._short], self.by_rank or {}
-        for place in self._long:
-            if place.name in by_rank:
-                join(transport, self._part(place), by_rank[place.name])
-            else:
-                parts.append(self._part(place))
-        return self.message if reduce_in_place(transport, parts, everywhere) else None
-
-    def _check(self, place: Place, part: NDArray[np.floating], clients: NDArray[np.int64]) -> None:
-        if not (np.isfinite(np.dot(part, part)) or np.isfinite(part).all()):  # the dot product takes half the time
-            raise NumericalError(
-                f"{place.name}: the sum over clients {listed(clients)} is not finite; lower the learning rate or step "
-                'sizes, or set [aggregation] arithmetic = "exact" to learn which client it comes from'
-            )
-
-    def total(self, message: NDArray[np.floating]) -> Record:
-        """The sum in the job's dtype; scalars in float64. Copied from `message`, but for arrays of their own."""
-        arrays = iter([self._total(place, message).reshape(place.field.shape) for place in self.places])
-        return map_leaves(lambda _: next(arrays)[()], self._fields)
-
-    def _total(self, place: Place, message: NDArray[np.floating]) -> NDArray[np.floating]:
-        own = self._own.pop(place.name, None)
-        if own is None:
-            return message[place.start : place.stop].astype(place.dtype)
-        return own.astype(place.dtype, copy=False)
-
-
 def join(transport: Transport, field: Array, runs: Runs) -> None:
     """Put each rank's parts of a field into the array of rank 0. Collective."""
     for parts in runs:
@@ -326,18 +221,14 @@ def make_sum(
     exchange: Exchange,
     clients: int,
     *,
-    exact: bool,
     dtype: str,
     bounds: Mapping[str, float] = MappingProxyType({}),
     target_scale: float = 1.0,
-) -> Sum:
+) -> ExactSum:
     """Sum of an exchange's answers, of up to `clients` clients.
 
-    `exact`: exact sums, or else sums in `dtype`. `bounds`: by "exchange.field" or a record of fields; they override
-    those that the algorithm declares. Raises UsageError when a field's bound and scale fit no grid.
+    `bounds`: by "exchange.field" or a record of fields; they override those that the algorithm declares. Raises
+    UsageError when a field's bound and scale fit no grid.
     """
     dtype = "float64" if exchange.off_clock else dtype
-    places = places_of(exchange, clients, dtype, exact, bounds, target_scale)
-    if exact:
-        return ExactSum(exchange.fields, places)
-    return FloatSum(exchange.fields, places, exchange.summed is not None)
+    return ExactSum(exchange.fields, places_of(exchange, clients, dtype, bounds, target_scale))

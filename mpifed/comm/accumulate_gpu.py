@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.accumulate import ExactSum, FloatSum, Sum
+from mpifed.comm.accumulate import ExactSum, Sum
 from mpifed.comm.message_layout import Index, Place, out_of_bounds, total_out_of_bounds
 from mpifed.comm.transport import Transport
 from mpifed.core.device import Device, any_on_device
 from mpifed.core.exchange import Placed
 from mpifed.core.record import Array, Record, bare_leaves, index, namespace
-from mpifed.maths.kernels_sums import add_encoded, add_floats, encoded, note_worst
+from mpifed.maths.kernels_sums import add_encoded, encoded, note_worst
 
 _WORD = 8
 _CHECK = 2 * _WORD  # bytes behind the message for each field: 1 + the client outside the bound, and its value
@@ -27,8 +27,8 @@ _CHECK = 2 * _WORD  # bytes behind the message for each field: 1 + the client ou
 class DeviceSum(Sum):
     """A `Sum` whose answers may be on a device; `host_sum` is the sum of the same exchange on the host."""
 
-    def __init__(self, host_sum: ExactSum | FloatSum, device: Device) -> None:
-        self._host_sum, self._device, self._exact = host_sum, device, isinstance(host_sum, ExactSum)
+    def __init__(self, host_sum: ExactSum, device: Device) -> None:
+        self._host_sum, self._device = host_sum, device
         self.places, self.message = host_sum.places, host_sum.message
         self._length = host_sum.places[-1].stop
         self._behind = -(-host_sum.message.nbytes // _WORD) * _WORD  # where the results of the bound checks begin
@@ -62,16 +62,11 @@ class DeviceSum(Sum):
                 self._put(place, leaf, clients, worst)
                 continue
             rows = self._rows(place, leaf, len(clients))
-            limbs = self._limbs(place)
-            if self._exact:
-                note_worst(rows, self._clients_there[1], place.form.bound, worst)
-                add_encoded(rows, place.form, limbs)
-            else:
-                add_floats(rows, limbs[0])
+            note_worst(rows, self._clients_there[1], place.form.bound, worst)
+            add_encoded(rows, place.form, self._limbs(place))
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
         """Add the sum of the answers of `clients`, rounded to the grid on the device if any of its arrays is there."""
-        assert isinstance(self._host_sum, ExactSum)
         if self._on_host(total):
             self._host_sum.add_total(total, clients)
             return
@@ -112,11 +107,8 @@ class DeviceSum(Sum):
     def _put(self, place: Place, leaf: Array, clients: NDArray[np.int64], worst: Array) -> None:
         wholes = [limb.reshape(place.field.shape) for limb in self._limbs(place)]
         for i, values, at in self._parts(place, leaf, clients):
-            if self._exact:
-                note_worst(values.reshape(1, -1), self._clients_there[1][i : i + 1], place.form.bound, worst)
-                coded = list(encoded(values.reshape(-1), place.form).reshape(-1, *values.shape))
-            else:
-                coded = [values]
+            note_worst(values.reshape(1, -1), self._clients_there[1][i : i + 1], place.form.bound, worst)
+            coded = encoded(values.reshape(-1), place.form).reshape(-1, *values.shape)
             for whole, part in zip(wholes, coded, strict=True):
                 scattered = at is not ... and not isinstance(at[-1], slice)
                 if scattered:
@@ -137,31 +129,17 @@ class DeviceSum(Sum):
             assert isinstance(at, tuple)
             yield i, namespace(values).ascontiguousarray(values), tuple(index(values, axis) for axis in at)
 
-    def set_fused(self, total: Record) -> None:
-        """Take a sum of answers as the whole sum of this rank."""
-        self._host_sum.begin(False)
-        if not any_on_device(total):
-            assert isinstance(self._host_sum, FloatSum)
-            self._host_sum.set_fused(total)
-            return
-        self._clear_once()
-        for place, leaf in zip(self.places, bare_leaves(total), strict=True):
-            flat = leaf.reshape(-1) if any_on_device(leaf) else self._device.record(np.reshape(leaf, -1))
-            self._sums[place.start : place.stop] = flat
-
-    def numbers(self, answer: Record, client: int) -> np.ndarray:
+    def numbers(self, answer: Record, client: int) -> NDArray[np.signedinteger]:
         return self._host_sum.numbers(answer, client)
 
-    def check(self, clients: NDArray[np.int64]) -> None:
+    def check(self) -> None:
         """Copy the sum on the device to the message; NumericalError where a value was out of bounds."""
         if not self._pending:
-            self._host_sum.check(clients)
             return
         self._buffer.get(out=self._staged)
         self._pending = False
         self._check_bounds(self._staged[self._behind :].view(np.float64).reshape(-1, 2))
         self.message[:-1] += self._staged[: self._length * self.message.itemsize].view(self.message.dtype)
-        self._host_sum.check(clients)
 
     def _check_bounds(self, worst: NDArray[np.float64]) -> None:
         """NumericalError where a value was out of bounds, by `worst` [fields, 2], the output of `note_worst`."""
@@ -172,15 +150,15 @@ class DeviceSum(Sum):
                     raise total_out_of_bounds(place, block, largest)
                 raise out_of_bounds(place, int(client) - 1, largest)
 
-    def reduce(self, transport: Transport, everywhere: bool) -> np.ndarray | None:
+    def reduce(self, transport: Transport, everywhere: bool) -> NDArray[np.signedinteger] | None:
         reduced = self._host_sum.reduce(transport, everywhere)
         self.message = self._host_sum.message  # it may have moved into memory that the ranks share
         return reduced
 
-    def total(self, message: np.ndarray) -> Record:
+    def total(self, message: NDArray[np.signedinteger]) -> Record:
         return self._host_sum.total(message)
 
 
-def on_device(host_sum: ExactSum | FloatSum, device: Device) -> Sum:
+def on_device(host_sum: ExactSum, device: Device) -> Sum:
     """The sum for answers on that device: `host_sum` itself where it is the CPU."""
     return host_sum if device.on_host else DeviceSum(host_sum, device)

@@ -43,11 +43,11 @@ class Aggregator:
     ----------
     blocks : the blocks that this rank hosts; those of a roster are opened when they are needed
     clients : N, on all ranks
-    exact : exact sums, or sums in `dtype`
+    dtype : of the job
     bounds : by "exchange.field" or a record of fields; they override those that the algorithm declares
     target_scale : of the problem; other grids are multiplied by its powers
     summed : by exchange, the largest number of clients that answer; all where it is missing
-    by_blocks : exact sums alone: whether a block's answers are summed in floats before they are rounded, if possible
+    by_blocks : whether a block's answers are summed in floats before they are rounded, if possible
     cells : which clients hold which rows and columns; by default each holds all of them
     protection : security of aggregation; plain by default
     device : where this rank's clients compute; the CPU by default
@@ -60,7 +60,6 @@ class Aggregator:
         blocks: Sequence[Block],
         clients: int,
         *,
-        exact: bool = True,
         dtype: str = "float32",
         bounds: Mapping[str, float] | None = None,
         target_scale: float = 1.0,
@@ -73,9 +72,9 @@ class Aggregator:
     ) -> None:
         self.local_clients = LocalClients(Roster.of(blocks), device or Device())
         self.transport, self.clients = transport, clients
-        self._exact, self._bounds = exact, dict(bounds or {})
-        self._make_sum = partial(make_sum, exact=exact, dtype=dtype, bounds=self._bounds, target_scale=target_scale)
-        self._by_blocks, self._summed, self._drawn = exact and by_blocks, dict(summed or {}), drawn
+        self._bounds = dict(bounds or {})
+        self._make_sum = partial(make_sum, dtype=dtype, bounds=self._bounds, target_scale=target_scale)
+        self._by_blocks, self._summed, self._drawn = by_blocks, dict(summed or {}), drawn
         self.cells = cells or Cells.all(clients)
         self.protection = protection or Protection()
         setting = ChannelSetting(transport, self.blocks.clients, clients, self.cells, self.protection)
@@ -143,10 +142,11 @@ class Aggregator:
         return gathered(self.transport, {"keys": self.channel.keys, **by_name}, before)
 
     def record(self, recorder: Recorder | None) -> None:
-        """Record every message from now on, or none; UsageError unless sums are exact and of single clients."""
-        if recorder is not None and (self._by_blocks or not self._exact):
-            why = '"exact-blocks": sums of blocks are not' if self._by_blocks else '"float": only exact sums can be'
-            raise UsageError(f'[aggregation] arithmetic = {why} recorded; set arithmetic = "exact"')
+        """Record every message from now on, or none; UsageError unless sums are of single clients."""
+        if recorder is not None and self._by_blocks:
+            raise UsageError(
+                '[aggregation] arithmetic = "exact-blocks": sums of blocks are not recorded; set arithmetic = "exact"'
+            )
         self.channel.recorder = self._clear.recorder = recorder
 
     def last_answers(self) -> LastAnswers:
@@ -215,12 +215,10 @@ class Aggregator:
         fused, start = exchange.fused, time.perf_counter()
         if fused is not None and self._by_blocks and channel.name == "plain" and plan.stale is None:
             self.local_clients.answer_by_blocks(plan, fused, question, now)
-        elif fused is not None and not self._exact:
-            self.local_clients.answer_together(plan, fused, question, now)
         elif exchange.in_turn is not None and self._in_turn(plan, channel):
             self.local_clients.answer_in_turn(plan, exchange.in_turn, question, now)
         else:
-            clients = self._answer(plan, clients, question, now)
+            clients = self.local_clients.answer_each(plan, channel, clients, question, now)
         plan.account.work_s += time.perf_counter() - start
         self._count(exchange, plan, question, now)
         if now.void:
@@ -241,11 +239,7 @@ class Aggregator:
     def _in_turn(self, plan: ExchangePlan, channel: Channel) -> bool:
         """Whether nobody but the sum has to see an answer, so that the next one may take its place."""
         alone = channel.name == "plain" and channel.recorder is None and plan.stale is None
-        return self._exact and alone and self.device.on_host
-
-    def _answer(self, plan: ExchangePlan, clients: States, question: Record, now: Round) -> States:
-        answer = plan.exchange.answer if self._exact else plan.exchange.summed or plan.exchange.answer
-        return self.local_clients.answer_each(plan, self._channel(plan.exchange), answer, clients, question, now)
+        return alone and self.device.on_host
 
     def hear(self, exchange: ToClients, clients: States, total: Record, now: Round) -> States:
         """The states, after `absorb` on those clients who receive the sum."""

@@ -125,7 +125,7 @@ class Channel:
         """
         if plan.stale is not None:
             plan.add_last()
-        plan.sum.check(self.setting.hosted[answering(plan.exchange, now)[self.setting.hosted]])
+        plan.sum.check()
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, plan.sum.message[:-1])
         everywhere = isinstance(plan.exchange, ToClients)

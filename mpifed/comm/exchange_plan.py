@@ -69,7 +69,7 @@ class ExchangePlan:
     ) -> None:
         """`make` returns a new sum of the exchange's fields; `stale` is given for an exchange with stale answers."""
         self.exchange, self._make, self.cells, self.stale = exchange, make, cells, stale
-        self.sum: Any = make()  # ExactSum, FloatSum or DeviceSum; some methods are of two of them
+        self.sum: Any = make()  # ExactSum or DeviceSum; `add` of the former takes more
         self.reduced = np.empty_like(self.sum.message)  # the opened sum, where this rank may use it
         self.broadcast = Broadcast()
         self.sent = self.sum.nbytes_of(partial(Place.sizes, cells=cells))  # [N] bytes that each client uploads

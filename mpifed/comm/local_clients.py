@@ -1,4 +1,4 @@
-"""Computation of this rank's clients: their answers (fused, by blocks or each its own), and absorbing the sum."""
+"""Computation of this rank's clients: their answers (by blocks or each its own), and absorbing the sum."""
 
 from __future__ import annotations
 
@@ -25,15 +25,6 @@ class LocalClients:
 
     def __init__(self, blocks: Roster, device: Device) -> None:
         self.blocks, self.device = blocks, device
-
-    def answer_together(self, plan: ExchangePlan, fused: Callable[..., Record], question: Record, now: Round) -> None:
-        """All answers at once, as a single sum in floating point."""
-        block, start = self.blocks.together(now.present), time.perf_counter()
-        if block is None:
-            plan.sum.begin(False)
-            return
-        plan.sum.set_fused(fused(self.device.record(question), self.device.block(block), now))
-        plan.account.answer_s += (time.perf_counter() - start) / len(block.shards)
 
     def answer_by_blocks(self, plan: ExchangePlan, fused: Callable[..., Record], question: Record, now: Round) -> None:
         """One sum for each block; which clients form a block does not depend on the number of ranks."""
@@ -63,10 +54,9 @@ class LocalClients:
         plan.account.answer_s += slowest
 
     def answer_each(
-        self, plan: ExchangePlan, channel: Channel, answer_of: Callable[..., tuple[Record, Record]], clients: States,
-        question: Record, now: Round,
-    ) -> States:  # fmt: skip
-        """Add each client's answer by `answer_of` to the channel; returns the states afterwards."""
+        self, plan: ExchangePlan, channel: Channel, clients: States, question: Record, now: Round
+    ) -> States:
+        """Add each client's answer to the channel; returns the states afterwards."""
         exchange, slowest, device = plan.exchange, 0.0, self.device
         channel.begin(plan, now)
         add = channel.add if channel.recorder is None else channel.add_one_by_one
@@ -80,7 +70,7 @@ class LocalClients:
                 block = whole.only(some)
                 before = state if block is whole else _taken(state, some, exchange.unread)
                 start = time.perf_counter()
-                states, answer = answer_of(before, question, block, now)
+                states, answer = exchange.answer(before, question, block, now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(some))
                 add(plan, answer if stays else host_record(answer), block.clients, now)
                 if states is not before:  # most clients have no state, or do not change it

@@ -22,12 +22,11 @@ Index: TypeAlias = "EllipsisType | tuple[slice | NDArray[np.int64], ...]"  # int
 
 
 class Place:
-    """Place of a field in the message, which is in `message_dtype` for float sums; the field's sum is in `dtype`."""
+    """Place of a field in the message; the field's sum is in `dtype`."""
 
     def __init__(self, name: str, field: Field, form: SumGrid, start: int, dtype: str) -> None:
         self.name, self.field, self.form, self.start = name, field, form, start
         self.stop = start + form.limbs * field.size
-        self.message_dtype = "float64" if field.whole else dtype
         self.dtype = dtype if field.shape and not field.whole else "float64"
 
     def rows(self, leaf: Array | Placed, clients: int) -> NDArray[np.floating]:
@@ -125,7 +124,6 @@ def places_of(
     exchange: Exchange,
     clients: int,
     dtype: str,
-    exact: bool,
     bounds: Mapping[str, float],
     target_scale: float = 1.0,
 ) -> list[Place]:
@@ -142,7 +140,7 @@ def places_of(
         factor = target_scale**field.degree
         bound, scale = named(bounds, name) or factor * field.bound, factor * field.scale
         try:
-            forms.append(grid(scale, bound, clients, dtype) if exact else SumGrid(scale, bound, 1))
+            forms.append(grid(scale, bound, clients, dtype))
         except ValueError as error:
             raise UsageError(
                 f"[aggregation] {name}: {error}; lower the bound or raise the scale of this field"

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 8 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 9 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -224,66 +224,6 @@ static PyObject *add_encoded(PyObject *module, PyObject *arguments)
     return PyErr_Occurred() ? NULL : PyBool_FromLong(within);
 }
 
-/* Integers below 2^51 in absolute value become doubles by what `add_encoded` does, backwards: processors without
- * AVX-512 convert 64 bits one by one. */
-#define DECODE_WIDE(NAME, T)                                                                                           \
-    CLONED static void NAME(const int64_t *restrict sums, Py_ssize_t m, T scale, T *restrict out)                      \
-    {                                                                                                                  \
-        const double constant = 6755399441055744.0; /* 1.5 * 2^52 */                                                   \
-        const uint64_t bits = 0x4338000000000000u, half = (uint64_t)1 << 51;                                           \
-        for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
-            const Py_ssize_t stop = smaller(start + TOGETHER, m);                                                      \
-            uint64_t beyond = 0;                                                                                       \
-            for (Py_ssize_t j = start; j < stop; ++j) {                                                                \
-                beyond |= ((uint64_t)sums[j] + half) >> 52;                                                            \
-                out[j] = (T)(wide_of((uint64_t)sums[j] + bits) - constant) * scale;                                    \
-            }                                                                                                          \
-            if (beyond)                                                                                                \
-                for (Py_ssize_t j = start; j < stop; ++j) out[j] = (T)sums[j] * scale;                                 \
-        }                                                                                                              \
-    }
-
-DECODE_WIDE(decode_floats, float)
-DECODE_WIDE(decode_doubles, double)
-
-#define DECODE_NARROW(NAME, T)                                                                                         \
-    CLONED static void NAME(const int32_t *restrict sums, Py_ssize_t m, T scale, T *restrict out)                      \
-    {                                                                                                                  \
-        for (Py_ssize_t j = 0; j < m; ++j) out[j] = (T)sums[j] * scale;                                                \
-    }
-
-DECODE_NARROW(decode_narrow_floats, float)
-DECODE_NARROW(decode_narrow_doubles, double)
-
-PyDoc_STRVAR(decode_doc, "decode(sums, is_32, scale, is_float, out)");
-
-static PyObject *decode(PyObject *module, PyObject *arguments)
-{
-    Py_buffer sums, out;
-    double scale;
-    int is_32, is_float;
-    if (!PyArg_ParseTuple(arguments, "y*pdpw*", &sums, &is_32, &scale, &is_float, &out)) return NULL;
-    const Py_ssize_t m = sums.len / (Py_ssize_t)(is_32 ? sizeof(int32_t) : sizeof(int64_t));
-    if (out.len != m * (Py_ssize_t)(is_float ? sizeof(float) : sizeof(double)))
-        PyErr_SetString(PyExc_ValueError, "decode: sizes do not fit together");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        if (is_32 && is_float)
-            decode_narrow_floats(sums.buf, m, (float)scale, out.buf);
-        else if (is_32)
-            decode_narrow_doubles(sums.buf, m, scale, out.buf);
-        else if (is_float)
-            decode_floats(sums.buf, m, (float)scale, out.buf);
-        else
-            decode_doubles(sums.buf, m, scale, out.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&sums);
-    PyBuffer_Release(&out);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
-
 /* --- rows ------------------------------------------------------------------------------------------------------- */
 
 /* outs[k][i] = columns of raw[at[i]], one part after the other, * scale + shift; each of the two is absent, one number, or
@@ -474,101 +414,7 @@ static PyObject *combine(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* --- activations and losses ------------------------------------------------------------------------------------- */
-
-/* From the hyperbolic tangent of z / 2 the sigmoid, in its place, and z times it. */
-#define SWISH(NAME, T)                                                                                                 \
-    CLONED static void NAME(const T *restrict z, Py_ssize_t m, T *restrict gate, T *restrict active)                   \
-    {                                                                                                                  \
-        const T half = (T)0.5;                                                                                         \
-        for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
-            gate[j] = gate[j] * half + half;                                                                           \
-            active[j] = z[j] * gate[j];                                                                                \
-        }                                                                                                              \
-    }
-
-SWISH(swish_floats, float)
-SWISH(swish_doubles, double)
-
-/* back *= (z - active + 1) * gate */
-#define SWISH_SLOPE(NAME, T)                                                                                           \
-    CLONED static void NAME(const T *restrict z, Py_ssize_t m, const T *restrict gate, const T *restrict active,       \
-                            T *restrict back)                                                                          \
-    {                                                                                                                  \
-        for (Py_ssize_t j = 0; j < m; ++j) back[j] *= ((z[j] - active[j]) + (T)1) * gate[j];                           \
-    }
-
-SWISH_SLOPE(swish_slope_floats, float)
-SWISH_SLOPE(swish_slope_doubles, double)
-
-PyDoc_STRVAR(swish_doc, "swish(z, is_float, gate, active), gate being tanh(z / 2)");
-
-static PyObject *swish(PyObject *module, PyObject *arguments)
-{
-    Py_buffer z, gate, active;
-    int is_float;
-    if (!PyArg_ParseTuple(arguments, "y*pw*w*", &z, &is_float, &gate, &active)) return NULL;
-    if (z.len != gate.len || z.len != active.len)
-        PyErr_SetString(PyExc_ValueError, "swish: sizes do not fit together");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        if (is_float)
-            swish_floats(z.buf, z.len / (Py_ssize_t)sizeof(float), gate.buf, active.buf);
-        else
-            swish_doubles(z.buf, z.len / (Py_ssize_t)sizeof(double), gate.buf, active.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&z);
-    PyBuffer_Release(&gate);
-    PyBuffer_Release(&active);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(swish_slope_doc, "swish_slope(z, is_float, gate, active, back)");
-
-static PyObject *swish_slope(PyObject *module, PyObject *arguments)
-{
-    Py_buffer z, gate, active, back;
-    int is_float;
-    if (!PyArg_ParseTuple(arguments, "y*py*y*w*", &z, &is_float, &gate, &active, &back)) return NULL;
-    if (z.len != gate.len || z.len != active.len || z.len != back.len)
-        PyErr_SetString(PyExc_ValueError, "swish_slope: sizes do not fit together");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        if (is_float)
-            swish_slope_floats(z.buf, z.len / (Py_ssize_t)sizeof(float), gate.buf, active.buf, back.buf);
-        else
-            swish_slope_doubles(z.buf, z.len / (Py_ssize_t)sizeof(double), gate.buf, active.buf, back.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&z);
-    PyBuffer_Release(&gate);
-    PyBuffer_Release(&active);
-    PyBuffer_Release(&back);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
-
-/* x [m, h] less the largest of each row; NaN where there is one, as NumPy's maximum. */
-#define BELOW_LARGEST(NAME, T)                                                                                         \
-    static void NAME(const T *restrict x, Py_ssize_t m, Py_ssize_t h, T *restrict out, T *restrict largest)            \
-    {                                                                                                                  \
-        for (Py_ssize_t i = 0; i < m; ++i, x += h, out += h) {                                                         \
-            T most = x[0];                                                                                             \
-            int unknown = 0;                                                                                           \
-            for (Py_ssize_t k = 1; k < h; ++k) {                                                                       \
-                most = x[k] > most ? x[k] : most;                                                                      \
-                unknown |= x[k] != x[k];                                                                               \
-            }                                                                                                          \
-            if (unknown) most = (T)NAN;                                                                                \
-            for (Py_ssize_t k = 0; k < h; ++k) out[k] = x[k] - most;                                                   \
-            largest[i] = most;                                                                                         \
-        }                                                                                                              \
-    }
-
-BELOW_LARGEST(floats_below_largest, float)
-BELOW_LARGEST(doubles_below_largest, double)
+/* --- losses --------------------------------------------------------------------------------------------------- */
 
 /* power [m, h] <- (power / its row's sum - 1 of the class y) * weight; the sums, each from left to right. */
 #define RESIDUALS(NAME, T)                                                                                             \
@@ -588,31 +434,6 @@ BELOW_LARGEST(doubles_below_largest, double)
 
 RESIDUALS(residuals_floats, float)
 RESIDUALS(residuals_doubles, double)
-
-PyDoc_STRVAR(below_largest_doc, "below_largest(x [m, h], is_float, out [m, h], largest [m])");
-
-static PyObject *below_largest(PyObject *module, PyObject *arguments)
-{
-    Py_buffer x, out, largest;
-    int is_float;
-    if (!PyArg_ParseTuple(arguments, "y*pw*w*", &x, &is_float, &out, &largest)) return NULL;
-    const Py_ssize_t item = is_float ? sizeof(float) : sizeof(double), m = largest.len / item, h = m ? x.len / item / m : 0;
-    if (x.len != out.len || x.len != m * h * item || (m && !h))
-        PyErr_SetString(PyExc_ValueError, "below_largest: sizes do not fit together");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        if (is_float)
-            floats_below_largest(x.buf, m, h, out.buf, largest.buf);
-        else
-            doubles_below_largest(x.buf, m, h, out.buf, largest.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&x);
-    PyBuffer_Release(&out);
-    PyBuffer_Release(&largest);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
 
 PyDoc_STRVAR(residuals_doc, "residuals(power [m, h], is_float, y [m], weights [m] of doubles, total [m])");
 
@@ -645,53 +466,6 @@ static PyObject *residuals(PyObject *module, PyObject *arguments)
     PyBuffer_Release(&y);
     PyBuffer_Release(&weights);
     PyBuffer_Release(&total);
-    if (PyErr_Occurred()) return NULL;
-    Py_RETURN_NONE;
-}
-
-/* --- products of rows -------------------------------------------------------------------------------------------- */
-
-#define ABREAST 16 /* sums of a row's products */
-
-ALIKE double product_of(const float *x, const float *y, Py_ssize_t p)
-{
-    const Py_ssize_t whole = p - p % ABREAST;
-    double sums[ABREAST] = {0};
-    for (Py_ssize_t j = 0; j < whole; j += ABREAST)
-        for (int k = 0; k < ABREAST; ++k) sums[k] += (double)x[j + k] * (double)y[j + k];
-    for (Py_ssize_t j = whole; j < p; ++j) sums[j - whole] += (double)x[j] * (double)y[j];
-    for (int half = ABREAST / 2; half; half /= 2)
-        for (int k = 0; k < half; ++k) sums[k] += sums[k + half];
-    return sums[0];
-}
-
-/* out [m] <- inner products of the rows x [m, p] and y [m, p], in ABREAST sums, whose halves are then added. A product of
- * two floats is exact in double. Of squares every number is read once. */
-CLONED static void products_of_rows(const float *x, const float *y, Py_ssize_t m, Py_ssize_t p, double *out)
-{
-    if (x == y)
-        for (Py_ssize_t i = 0; i < m; ++i) out[i] = product_of(x + i * p, x + i * p, p);
-    else
-        for (Py_ssize_t i = 0; i < m; ++i) out[i] = product_of(x + i * p, y + i * p, p);
-}
-
-PyDoc_STRVAR(row_products_doc, "row_products(x [m, p] of floats, y [m, p], out [m] of doubles)");
-
-static PyObject *row_products(PyObject *module, PyObject *arguments)
-{
-    Py_buffer x, y, out;
-    if (!PyArg_ParseTuple(arguments, "y*y*w*", &x, &y, &out)) return NULL;
-    const Py_ssize_t m = out.len / (Py_ssize_t)sizeof(double), p = m ? x.len / (Py_ssize_t)sizeof(float) / m : 0;
-    if (x.len != m * p * (Py_ssize_t)sizeof(float) || y.len != x.len || out.len != m * (Py_ssize_t)sizeof(double))
-        PyErr_SetString(PyExc_ValueError, "row_products: sizes do not fit together");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        products_of_rows(x.buf, y.buf, m, p, out.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&x);
-    PyBuffer_Release(&y);
-    PyBuffer_Release(&out);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
@@ -818,7 +592,7 @@ ALIKE double within(double steps, double most)
 
 /* out = (x * factor, `within` +-most, rounded to the nearest integer or towards zero, plus noise) * scale. All integers,
  * and most, are below 2^50 in absolute value, so that doubles hold them and their sum; the constant rounds as rint does,
- * and the sum's bits are those of the integer, see DECODE_WIDE. */
+ * and the sum's bits are those of the integer, see maths/fixedpoint.py. */
 #define NOISY(NAME, T, OUT)                                                                                            \
     CLONED static void NAME(const T *restrict x, Py_ssize_t m, double factor, double most, int truncate,               \
                             const int64_t *restrict noise, double scale, OUT *restrict out)                            \
@@ -883,13 +657,8 @@ static PyObject *noisy(PyObject *module, PyObject *arguments)
 static PyMethodDef functions[] = {
     {"alias_level", alias, METH_VARARGS, alias_doc},
     {"noisy", noisy, METH_VARARGS, noisy_doc},
-    {"swish", swish, METH_VARARGS, swish_doc},
-    {"swish_slope", swish_slope, METH_VARARGS, swish_slope_doc},
-    {"below_largest", below_largest, METH_VARARGS, below_largest_doc},
     {"residuals", residuals, METH_VARARGS, residuals_doc},
-    {"row_products", row_products, METH_VARARGS, row_products_doc},
     {"add_encoded", add_encoded, METH_VARARGS, add_encoded_doc},
-    {"decode", decode, METH_VARARGS, decode_doc},
     {"gather", gather, METH_VARARGS, gather_doc},
     {"combine", combine, METH_VARARGS, combine_doc},
     {"first_distinct", first_distinct, METH_VARARGS, first_distinct_doc},

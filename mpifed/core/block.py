@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -37,7 +37,7 @@ class JointColumns(Protocol):
     clients: int  # how many have their columns here
 
     def take(self, at: Array, outs: Sequence[Array]) -> None:
-        """Put the rows `at` [b] into `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
+        """Put the rows `at` [b] into `outs`, [b, p_i] of each client."""
 
 
 class ClientData(Protocol):
@@ -228,34 +228,30 @@ class Block:
             shard.take(positions, X[who.start])
         return Batch(X, y)
 
-    def take_alike(self, rows: NDArray[np.int64], together: bool = False) -> Sequence[Features]:
+    def take_alike(self, rows: NDArray[np.int64]) -> Sequence[Features]:
         """The same rows [b] of clients with columns of their own: of each X [1, b, p_i], or a CSR matrix; read-only.
 
-        With `together` dense rows in memory are a single X [1, b, sum of p_i] of all clients. Few rows of many stay in
-        memory until others are taken, since gradients need those of the scores again.
+        Few rows of many stay in memory until others are taken, since gradients need those of the scores again.
         """
-        for is_together, same_rows, taken in self._alike:
-            if is_together == together and len(rows) == len(same_rows) and (rows == same_rows).all():
+        for same_rows, taken in self._alike:
+            if len(rows) == len(same_rows) and (rows == same_rows).all():
                 return taken
         check_rows(rows[None], self._least)
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
-            together &= self.xp is np
-            widths = [self.side_by_side[-1].stop] if together else [shard.features for shard in self.shards]
-            taken = outs = [self.xp.empty((1, len(rows), width), dtype=self.dtype) for width in widths]
+            taken = outs = [self.xp.empty((1, len(rows), shard.features), dtype=self.dtype) for shard in self.shards]
             if self._joint_columns is not None:
                 self._joint_columns.take(rows, [out[0] for out in outs])
             else:
-                parts = [outs[0][..., at] for at in self.side_by_side] if together else outs
-                for shard, part in zip(self.shards, parts, strict=True):
-                    shard.take(rows, part[0])
+                for shard, out in zip(self.shards, outs, strict=True):
+                    shard.take(rows, out[0])
         few = len(rows) * _FEW <= self._least[0] and not self._seen
-        self._alike[:] = [(together, rows.copy(), taken)] if few else []
+        self._alike[:] = [(rows.copy(), taken)] if few else []
         return taken
 
     @cached_property
-    def _alike(self) -> list[tuple[bool, NDArray[np.int64], Sequence[Features]]]:
+    def _alike(self) -> list[tuple[NDArray[np.int64], Sequence[Features]]]:
         """Cache of `take_alike`."""
         return []
 
@@ -281,17 +277,6 @@ class Block:
     def columns(self) -> Sequence[slice | Array]:
         """n times the indices of the client's columns among all."""
         return [span(shard.columns) for shard in self.shards]
-
-    @cached_property
-    def side_by_side(self) -> Sequence[slice]:
-        """n times the places of the client's columns among those of the block."""
-        return [slice(*ends) for ends in pairwise(accumulate((shard.features for shard in self.shards), initial=0))]
-
-    @cached_property
-    def all_columns(self) -> slice | Array:
-        """Those of one client after the other."""
-        joined: Array = np.concatenate([shard.columns for shard in self.shards])
-        return span(joined) if (np.diff(joined) > 0).all() else joined
 
     @cached_property
     def _runs(self) -> list[tuple[JointRows | None, slice, NDArray[np.int64]]]:

@@ -171,7 +171,7 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     """An exchange whose sum the server receives.
 
     `fused`, where an algorithm has it, gives the sum of the answers of all the clients of a block at once, from
-    fewer and larger products. Float sums use it; exact sums take the answers one by one, so that every client's
+    fewer and larger products. Sums by blocks use it; others take the answers one by one, so that every client's
     value is rounded to the grid by itself.
 
     With `stale`, the name of a memory, whoever does not answer counts with its last answer, and what is received is the
@@ -187,11 +187,8 @@ class ToServer(Generic[Server, Clients, Broadcast, Upload]):
     # (server, total, now) -> server; `total` is the sum in the form of `fields`; on the server
     absorb: Callable[[Server, Upload, Round], Server]
     fused: Callable[[Broadcast, Block, Round], Upload] | None = None  # (broadcast, block, now) -> sum over its clients
-    # in place of `answer` for float sums, where only the sum over the clients matters: of a leaf one entry for all
-    # clients of the block, or one for each; the arrays may be overwritten
-    summed: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]] | None = None
-    # (broadcast, block, now) -> the answers of all its clients, a few at a time, where they keep nothing: for exact
-    # sums of large answers, which then are rounded and added while they are in the cache
+    # (broadcast, block, now) -> the answers of all its clients, a few at a time, where they keep nothing: large ones
+    # are then rounded and added while they are in the cache
     in_turn: Callable[[Broadcast, Block, Round], Iterator[SomeAnswers]] | None = None
     unread: tuple[str, ...] = ()  # fields of the clients' states that `answer` does not read, and which it may lack
     told_by_columns: tuple[str, ...] = ()  # leaves of the broadcast of which a client is sent its own columns, axis 0
@@ -218,7 +215,6 @@ class ToClients(Generic[Server, Clients, Broadcast, Upload]):
     answer: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]]  # as in `ToServer`
     # (clients, total, block, now) -> clients; `total` is the sum in the form of `fields`; where a block is
     absorb: Callable[[Clients, Upload, Block, Round], Clients]
-    summed: Callable[[Clients, Broadcast, Block, Round], tuple[Clients, Upload]] | None = None  # as in `ToServer`
     told_by_columns: tuple[str, ...] = ()  # as in `ToServer`
     off_clock: bool = False  # as in `ToServer`
     one_by_one: bool = False  # as in `ToServer`

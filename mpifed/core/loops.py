@@ -1,4 +1,4 @@
-"""Loops over memory: a single pass where they are compiled, several calls of NumPy where not. The bits are the same.
+"""Loops over memory: seven are compiled where they can be, by several calls of NumPy where not. The bits are the same.
 
 `_loops.c` is compiled when mpifed is installed and there is a C compiler. It rounds each operation as NumPy does, so
 that ranks with and without it agree. Sums of integers have their NumPy version in `mpifed.maths.fixedpoint`.
@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 8  # of the arguments of what is compiled
+_VERSION = 9  # of the arguments of what is compiled
 _MOST_TERMS = 8
 _ABREAST = 16  # sums of a row's products
 _MANY = 2**12  # numbers of which a pass takes longer than a call
@@ -120,19 +120,13 @@ def combination(factors: Sequence[float], arrays: Sequence[Array], out: Array | 
 
 
 def descended(x: Array, change: Array, keep: float, push: Array | None = None) -> Array:
-    """keep x + (change + push), in place, by a single pass where that is compiled; `change` may be overwritten.
+    """keep x + (change + push), in place; `change` may be overwritten.
 
     Parameters
     ----------
     x, change : [n, ...] of NumPy or of CuPy
     push : [n, ...], or [...] common to all; None adds nothing
     """
-    if compiled is not None and _alike(x, change) and (push is None or _alike(x, push)):
-        if push is None:
-            compiled.combine((1.0, keep), (change, x), x.dtype == _F4, x)
-        else:
-            compiled.combine((1.0, 1.0, keep), (change, push, x), x.dtype == _F4, x)
-        return x
     if push is not None:
         change += push
     if keep != 1:
@@ -141,71 +135,32 @@ def descended(x: Array, change: Array, keep: float, push: Array | None = None) -
     return x
 
 
-def swish(z: Array) -> tuple[Array, Array]:
-    """(g, S) of NumPy arrays: the sigmoid g of z by the hyperbolic tangent, and S = z g."""
-    half = z.dtype.type(0.5)
-    gate: Array = z * half
-    np.tanh(gate, out=gate)
-    if compiled is not None and z.dtype in _FLOATS and z.flags.c_contiguous:
-        active = np.empty_like(z)
-        compiled.swish(z, z.dtype == _F4, gate, active)
-        return gate, active
-    gate *= half
-    gate += half
-    return gate, z * gate
-
-
-def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
-    """back * (z - active + 1) * gate of NumPy arrays, in the place of `back`; `active` may be overwritten."""
-    if compiled is not None and _alike(z, gate, active, back):
-        compiled.swish_slope(z, z.dtype == _F4, gate, active, back)
-        return back
-    slope = np.subtract(z, active, out=active)
-    slope += slope.dtype.type(1)
-    slope *= gate
-    back *= slope
-    return back
-
-
-def softmax_residuals(logits: Array, y: Array, weights: Array) -> tuple[Array, Array, Array]:
-    """The derivative of the weighted cross-entropy by the logits, and what its value needs.
+def softmax_residuals(power: Array, y: Array, weights: Array) -> Array:
+    """Make exponentials of logits the derivative of the weighted cross-entropy by these, in place.
 
     Parameters
     ----------
-    logits : [m, L] of NumPy
+    power : [m, L] float32 or float64, of NumPy
     y, weights : [m]
 
     Returns
     -------
-    slopes : [m, L] weights times (probabilities minus one-hot labels)
-    largest, total : [m] the largest logit, and the sum of exponentials of all less that
+    [m] the sums of the exponentials.
     """
-    several = logits.shape[0] > 1 < logits.shape[1]  # NumPy adds the numbers of a single row in another order
-    if compiled is not None and several and logits.dtype in _FLOATS and logits.flags.c_contiguous:
-        power, largest, total = np.empty_like(logits), *np.empty((2, len(logits)), logits.dtype)
-        is_float = logits.dtype == _F4
-        compiled.below_largest(logits, is_float, power, largest)
-        np.exp(power, out=power)
+    total: Array = np.empty(len(power), power.dtype)
+    if compiled is not None and len(power) > 1:  # NumPy adds the numbers of a single row in another order
         y, weights = np.ascontiguousarray(y, np.int64), np.ascontiguousarray(weights, np.float64)
-        compiled.residuals(power, is_float, y, weights, total)
-        return power, largest, total
-    power = np.array(logits.T, order="C")  # classes first, since NumPy is slow along a short last axis
-    largest = power.max(axis=0)
-    power -= largest
-    np.exp(power, out=power)
-    total = power.sum(axis=0)
-    power /= total
-    power.reshape(-1)[np.arange(len(y)) + y * len(y)] -= 1
-    power *= weights.astype(power.dtype)
-    return np.array(power.T, order="C"), largest, total
+        compiled.residuals(power, power.dtype == _F4, y, weights, total)
+        return total
+    np.array(power.T, order="C").sum(axis=0, out=total)  # not along the last axis: in order
+    power /= total[:, None]
+    power.reshape(-1)[np.arange(0, power.size, power.shape[1]) + y] -= 1
+    power *= weights.astype(power.dtype)[:, None]
+    return total
 
 
 def row_products(X: Array, Y: Array) -> Array:
     """Inner products [...] of rows X, Y [..., p] of float32 in NumPy, added in float64: sixteen sums side by side."""
-    if compiled is not None and X.flags.c_contiguous and Y.flags.c_contiguous:
-        products: Array = np.empty(X.shape[:-1])
-        compiled.row_products(X, Y, products)
-        return products
     x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (X, Y))
     width = x.shape[1]
     terms = -(-width // _ABREAST)  # of each sum; zeros fill the last ones
@@ -215,7 +170,7 @@ def row_products(X: Array, Y: Array) -> Array:
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]
-    products = sums.reshape(X.shape[:-1])
+    products: Array = sums.reshape(X.shape[:-1])
     return products
 
 
@@ -275,14 +230,6 @@ def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
 def _contiguous(*arrays: Array) -> bool:
     """Whether all arrays are C-contiguous."""
     return all(array.flags.c_contiguous for array in arrays)
-
-
-def _alike(first: Array, *others: Array) -> bool:
-    """Whether all are C-contiguous arrays of NumPy, of the shape and dtype, float32 or float64, of the first."""
-    for array in others:
-        if array.shape != first.shape or array.dtype != first.dtype or not array.flags.c_contiguous:
-            return False
-    return type(first) is np.ndarray and bool(first.flags.c_contiguous) and first.dtype in _FLOATS
 
 
 def alias_level(words: Array, upper: bool, table: Array, middle: int, shift: int, first: bool, out: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.block import Block, ClientData
+from mpifed.core.block import Block
 
 _FIRST = np.zeros(1, dtype=np.int64)
 
@@ -33,7 +33,6 @@ class Roster(Sequence[Block]):
         self.clients, self.bounds, self._open, self._look = clients, bounds, open_block, look or open_block
         side_by_side = len(clients) and clients[-1] - clients[0] == len(clients) - 1 and (np.diff(clients) == 1).all()
         self._at = slice(int(clients[0]), int(clients[-1]) + 1) if side_by_side else clients
-        self._everybody: Block | None = None
         self.first = clients[bounds[:-1]]  # [blocks] the first client of each
 
     @classmethod
@@ -95,21 +94,3 @@ class Roster(Sequence[Block]):
     def _all(self) -> list[tuple[int, NDArray[np.int64]]]:
         """What `among` yields where all clients are chosen."""
         return [(i, np.arange(size)) for i, size in enumerate(np.diff(self.bounds).tolist()) if size]
-
-    def together(self, chosen: NDArray[np.bool_]) -> Block | None:
-        """The chosen clients [N] as one block, None if there are none; cached where they are all."""
-        whole = bool(self.here(chosen).all())
-        if whole and self._everybody is not None:
-            return self._everybody
-        shards: list[ClientData] = []
-        dtype = ""
-        for i, who in self.among(chosen):
-            block = self[i]
-            shards += [block.shards[j] for j in who.tolist()]
-            dtype = block.dtype
-        if not shards:
-            return None
-        joined = Block(tuple(shards), dtype)
-        if whole:
-            self._everybody = joined
-        return joined

@@ -176,7 +176,7 @@ class _ExchangeDescriber(NamedTuple):
                     "shape": list(place.field.shape),
                     "dtype": str(adder.message.dtype),
                     "bytes": (place.stop - place.start) * adder.message.itemsize,
-                    **({} if self.job.aggregation.arithmetic == "float" else place.form._asdict()),
+                    **place.form._asdict(),
                     **_of_whom(place.field),
                 }
                 for place in adder.places

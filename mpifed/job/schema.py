@@ -56,9 +56,9 @@ class ParticipationTable(JobTable):
 class AggregationTable(JobTable):
     """How the clients' uploads are aggregated, and who can see single uploads."""
 
-    arithmetic: Literal["exact", "exact-blocks", "float"] = "exact"
+    arithmetic: Literal["exact", "exact-blocks"] = "exact"
     """exact: rounded to a grid and added as integers, the same bits for any number of ranks; exact-blocks: the sum over
-    a block of clients is rounded as a whole; float: floating point."""
+    a block of clients is rounded as a whole."""
     security: Literal["plain", "masked", "encrypted"] | None = None
     """plain: the server can see each upload; masked: pairwise masks that cancel in the sum; encrypted:
     homomorphic encryption. Where absent, the default of the algorithm, mostly plain."""

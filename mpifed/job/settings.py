@@ -77,7 +77,6 @@ class Settings(schema.JobTable):
     def sum_settings(self, problem: Problem) -> Table:
         """The arguments of `mpifed.comm.aggregator.Aggregator` on the arithmetic of sums."""
         return {
-            "exact": self.aggregation.arithmetic != "float",
             "dtype": self.compute.dtype,
             "bounds": self.aggregation.bounds,
             "target_scale": problem.target_scale,

@@ -61,11 +61,6 @@ def wrong_together(job: Settings) -> list[str]:
 def _wrong_channel(job: Settings) -> Iterator[str]:
     """Settings that are not compatible with the channel, or with dropouts."""
     channel, part = job.channel, job.participation
-    if channel != "plain" and job.aggregation.arithmetic == "float":
-        yield (
-            f'[aggregation] arithmetic = "float": security = "{channel}" adds integers; set '
-            'arithmetic = "exact", or security = "plain"'
-        )
     if channel != "plain" and job.aggregation.arithmetic == "exact-blocks":
         yield (
             f'[aggregation] arithmetic = "exact-blocks": security = "{channel}" takes each client\'s answer by itself; '

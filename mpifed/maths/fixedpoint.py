@@ -199,11 +199,6 @@ class Encoder:
 def decode(accumulator: NDArray[np.signedinteger], form: SumGrid, dtype: str) -> NDArray[np.floating]:
     """The sum [size] that `accumulator` [limbs * size] represents, rounded to `dtype`."""
     size = len(accumulator) // form.limbs
-    if form.limbs == 1 and loops.compiled is not None and dtype in ("float32", "float64"):
-        total = np.empty(size, dtype)
-        accumulator = np.ascontiguousarray(accumulator)
-        loops.compiled.decode(accumulator, accumulator.itemsize == 4, form.scale, dtype == "float32", total)
-        return total
     if form.limbs == 1:
         total = accumulator.astype(dtype)
         total *= total.dtype.type(form.scale)

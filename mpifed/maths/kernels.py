@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.core import loops
 from mpifed.core.record import Array, ArrayModule, beside, namespace
 
 OPTIONS = ("--fmad=false",)
@@ -97,7 +96,8 @@ def swish(z: Array) -> tuple[Array, Array]:
     if namespace(z) is not np:
         gate, active = launch(SWISH, z, z)
         return gate, active
-    return loops.swish(z)
+    gate = sigmoid(z)
+    return gate, z * gate
 
 
 def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
@@ -107,7 +107,11 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
     """
     if namespace(z) is not np:
         return launch(SWISH_SLOPE, z, z, gate, active, back)
-    return loops.swish_slope(z, gate, active, back)
+    slope = np.subtract(z, active, out=active)
+    slope += slope.dtype.type(1)
+    slope *= gate
+    back *= slope
+    return back
 
 
 # --- the softmax and its cross-entropy ------------------------------------------------------------------------------

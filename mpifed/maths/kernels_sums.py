@@ -1,4 +1,4 @@
-"""Kernels of sums over clients: values rounded to a grid and added as integers, or added as floats, on a device.
+"""Kernels of sums over clients: values rounded to a grid and added as integers, on a device.
 
 `mpifed.maths.fixedpoint` does the same on the CPU, by adding a large constant instead of rounding; the integers are
 the same. Each element of the message is summed separately, over the clients in their order.
@@ -27,10 +27,6 @@ ENCODE_WIDE = KernelSource(
     """,
 )  # fmt: skip
 
-ADD = KernelSource("add", "raw T values, int64 clients, int64 width", "S total", """
-    for (long long row = 0; row < clients; ++row) total = (S)(total + values[row * width + i]);
-""")  # fmt: skip
-
 PEAK = ReductionKernel(
     "peak", "T x", "float64 y", "x == x ? fabs((double)x) : 1.0 / 0.0", "a > b ? a : b", "0"
 )  # fmt: skip
@@ -52,11 +48,6 @@ def add_encoded(values: Array, form: SumGrid, totals: list[Array]) -> None:
         launch(ENCODE, values, values, clients, width, 1 / form.scale, totals[0])
     else:
         launch(ENCODE_WIDE, values, values, clients, width, *form.limb_scales, *totals)
-
-
-def add_floats(values: Array, total: Array) -> None:
-    """Add the rows of `values` [n, m] to `total` [m] in their order; on a device."""
-    launch(ADD, values, values, *values.shape, total)
 
 
 def note_worst(values: Array, clients: Array, bound: float, worst: Array) -> None:

@@ -80,7 +80,7 @@ class ColumnJoint:
             self.clients += 1
 
     def take(self, at: Array, outs: Sequence[Array]) -> None:
-        """Write the scaled rows `at` [b] to `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
+        """Write the scaled rows `at` [b] to `outs`, [b, p_i] of each client."""
         dtype = outs[0].dtype
         if dtype not in self._factors:
             scaling = joined([(shard._scaling, shard.features) for shard in self._shards])

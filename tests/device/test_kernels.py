@@ -116,16 +116,6 @@ def test_encoded_sums_are_the_same_integers(form_of: Any, clients: int, seed: in
     assert {grid(*one[:2], 10, one[2])[2:] for one in GRIDS} == {(1, 64), (1, 32), (2, 64)}
 
 
-@dtypes
-def test_float_sums_are_one_after_the_other(cupy: Any, rng: Any, dtype: str) -> None:
-    values = rng.standard_normal((6, 11)).astype(dtype)
-    total, expected = cupy.zeros(11, dtype), np.zeros(11, dtype)
-    kernels_sums.add_floats(cupy.asarray(values), total)
-    for row in values:
-        expected += row
-    assert total.get().tobytes() == expected.tobytes()
-
-
 def test_the_first_client_out_of_bounds_is_noted(cupy: Any) -> None:
     values, who = np.ones((4, 3), "f4"), cupy.asarray(np.array([3, 5, 8, 9]))
     worst = cupy.zeros(2)

@@ -59,7 +59,6 @@ def test_every_algorithm_gives_the_processor_s_results(case: Case, folder: Path)
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        *((name, "float") for name in ("ssca-horizontal-0", "ssca-vertical-1", "fedavg-0", "hyfdca-3", "cocoa-0")),
         *((name, "exact-blocks") for name in ("ssca-horizontal-0", "ssca-horizontal-1", "fedavg-0")),
     ],
 )

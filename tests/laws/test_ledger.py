@@ -29,8 +29,6 @@ BALL = {"name": "norm", "limit": 50.0}
 GRIDS: dict[str, tuple[dict[str, Any], int, int]] = {
     "int64": ({}, 8, 4),
     "int64, float64": ({"compute": {"dtype": "float64"}}, 8, 8),
-    "float32": ({"aggregation": {"arithmetic": "float"}}, 4, 4),
-    "float64": ({"aggregation": {"arithmetic": "float"}, "compute": {"dtype": "float64"}}, 8, 8),
 }
 
 

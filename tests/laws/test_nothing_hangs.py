@@ -179,17 +179,6 @@ def test_numbers_that_blow_up_at_one_client(
     assert "Traceback" not in ended.text
 
 
-@pytest.mark.parametrize(("trouble", "ranks"), [("nan", 3), ("inf", None)])
-def test_numbers_that_blow_up_in_float_sums(
-    launch: Callable[..., Any], job: Path, trouble: str, ranks: int | None
-) -> None:
-    ended = run(
-        launch, ranks, job, trouble, "--set", "aggregation.arithmetic=float", "--set", "algorithm.local_steps=2"
-    )
-    assert ended.code == 4, ended.text
-    assert ended.text.count("mpifed: error: changes.value.first") == 1, ended.text
-
-
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (0, 2))])
 @pytest.mark.parametrize("trouble", ["start", "raise"])
 def test_an_exception_on_one_rank(launch: Callable[..., Any], job: Path, ranks: int, trouble: str) -> None:

@@ -152,14 +152,6 @@ ROWS, COLUMNS = "digits", "sides"
 VERTICAL = {"algorithm": {"name": "vertical-sgd", "batch_size": 7, "server_optimizer": {"learning_rate": 0.5}}}
 # the tables, the data, and what is said
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
-    "floats, masked": (
-        {"aggregation": {"security": "masked", "arithmetic": "float"}}, ROWS,
-        r'\[aggregation\] arithmetic = "float": security = "masked"',
-    ),
-    "floats, encrypted": (
-        {"aggregation": {"security": "encrypted", "arithmetic": "float"}}, ROWS,
-        r'\[aggregation\] arithmetic = "float": .*"encrypted"',
-    ),
     "nobody may leave": (
         {"participation": {"dropout_rate": 0.1}}, ROWS, r"\[participation\] dropout_rate = 0\.1: .* give max_dropouts",
     ),

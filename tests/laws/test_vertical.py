@@ -77,19 +77,3 @@ def test_data_split_by_columns_and_data_of_one_client_give_the_same(name: str, s
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)  # sums are rounded to multiples of 2^-40
     for column in ("objective", "train_loss", "kkt_residual"):
         assert found[0].columns[column] == pytest.approx(found[1].columns[column], rel=1e-7)
-
-
-@pytest.mark.parametrize("holder", [None, 1])
-def test_float_sums_of_all_columns_together_are_those_of_each_client(
-    holder: int | None, scattered: Path, tmp_path: Path
-) -> None:
-    """Columns are scattered over the clients, so that those of a block are in no order."""
-    algorithm = {"name": "ssca", **SIZES, "slack_cost": 20.0} | ({} if holder is None else {"label_holder": holder})
-    tables = {"compute": {"dtype": "float64"}, "constraint": [{"name": "loss", "limit": 1.0}]}
-    exact, floats = (
-        run(checked(table(scattered, algorithm, aggregation={"arithmetic": sums}, **tables)), Alone(), tmp_path / sums)
-        for sums in ("exact", "float")
-    )
-    for (_, one), (_, other) in zip(leaves(exact.model), leaves(floats.model), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)  # sums are rounded to multiples of 2^-40
-    assert exact.columns["objective"] == pytest.approx(floats.columns["objective"], rel=1e-7)

@@ -63,7 +63,7 @@ def test_exact_sums_that_move_into_shared_memory(everywhere: bool) -> None:
     shape = (1 << 15, 2)  # long enough to stand there
     for transport in chain(worlds(), [Alone()]):
         earlier = []
-        adder: Any = make_sum(ToServer("up", Field(shape), None, None, None), 4, exact=True, dtype="float32")  # type: ignore[arg-type]
+        adder: Any = make_sum(ToServer("up", Field(shape), None, None, None), 4, dtype="float32")  # type: ignore[arg-type]
         before = adder.message
         for turn in range(10):
             adder.begin(True)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from sub_worlds import worlds
 
-from mpifed.comm.accumulate import ExactSum, FloatSum, make_sum
+from mpifed.comm.accumulate import ExactSum, make_sum
 from mpifed.comm.rank_parts import rank_parts
 from mpifed.comm.transport import MPITransport
 from mpifed.core.exchange import Field, Placed, ToServer
@@ -60,9 +60,7 @@ def hosts(size: int) -> list[list[int]]:
     return [part.tolist() for part in np.array_split(np.arange(CLIENTS), size)]
 
 
-def summed(
-    transport: MPITransport, adder: ExactSum | FloatSum, answer: Upload, hosted: NDArray[np.int64]
-) -> Upload | None:
+def summed(transport: MPITransport, adder: ExactSum, answer: Upload, hosted: NDArray[np.int64]) -> Upload | None:
     adder.begin(bool(len(hosted)))
     if len(hosted):
         adder.add(answer, hosted)
@@ -70,16 +68,15 @@ def summed(
     return None if message is None else adder.total(message)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(("functions", "bound"), [(1, 2.0**10), (2, 2.0**10), (2, 2.0**40)])  # the last in two limbs
 @pytest.mark.parametrize("empty", [None, 0, -1])
-def test_what_is_gathered_is_the_sum(exact: bool, functions: int, bound: float, empty: int | None) -> None:
+def test_what_is_gathered_is_the_sum(functions: int, bound: float, empty: int | None) -> None:
     for transport in worlds(2):
         who = hosts(transport.size if empty is None else transport.size - 1)
         if empty is not None:
             who.insert(0 if empty == 0 else len(who), [])
         hosted, cells = np.array(who[transport.rank], dtype=np.int64), holdings(NEIGHBOURS)
-        plain, gathered = (make_sum(exchange(functions, bound), CLIENTS, exact=exact, dtype="float32") for _ in "12")
+        plain, gathered = (make_sum(exchange(functions, bound), CLIENTS, dtype="float32") for _ in "12")
         gathered.by_rank = rank_parts(gathered.places, gathered.message.itemsize, cells, hosted, transport)
         assert list(gathered.by_rank) == ["gradients.gradient"]
         for _ in range(2):  # the second round in arrays that are used
@@ -103,5 +100,5 @@ SHARED = [np.arange(*ends) for ends in ((0, 600), (500, 900), (900, 1000), (950,
 def test_what_several_ranks_fill_is_summed(parts: list[NDArray[np.int64]], apart: set[int]) -> None:
     for transport in worlds(2):
         hosted = np.array(hosts(transport.size)[transport.rank], dtype=np.int64)
-        places = make_sum(exchange(1, 2.0**10), CLIENTS, exact=True, dtype="float32").places
+        places = make_sum(exchange(1, 2.0**10), CLIENTS, dtype="float32").places
         assert bool(rank_parts(places, 8, holdings(parts), hosted, transport)) == (transport.size in apart)

@@ -34,10 +34,10 @@ PRIVATE: dict[str, dict[str, Any]] = {
 
 
 def local_job(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
-    """A job in float64 without any measuring; what is summed in floats has no grid."""
+    """A job in float64 without any measuring."""
     table: dict[str, Any] = {
         "name": "reference", "rounds": 4, "seed": SEED, "data": {"path": str(folder)}, "algorithm": algorithm,
-        "model": {"name": "softmax", "bias": True, "l2": 1e-2}, "aggregation": {"arithmetic": "float"},
+        "model": {"name": "softmax", "bias": True, "l2": 1e-2},
         "record": {"evaluate_every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
     }  # fmt: skip
     return checked(table | changes)

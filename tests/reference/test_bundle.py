@@ -20,8 +20,7 @@ PENALTY = 1e-2
 
 
 def job_of(folder: Path, rounds: int, loss: str = "hinge", penalty: float = PENALTY, **algorithm: Any) -> Job:
-    plain = {"arithmetic": "float", "security": "plain"}
-    objective = {"name": loss, "l2": penalty}
+    plain, objective = {"security": "plain"}, {"name": loss, "l2": penalty}
     return task(folder, {"name": "bundle", **algorithm}, aggregation=plain, model=objective, rounds=rounds)
 
 

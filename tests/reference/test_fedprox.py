@@ -48,7 +48,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Any:
 @covering({"mu": [0.0, 0.7], "steps": [1, 5], "tables": [{}, SOME]})
 def test_the_loop(skewed: Path, mu: float, steps: int, tables: dict[str, Any]) -> None:
     task = local_job(skewed, fedprox(mu, local_steps=steps), **tables)
-    np.testing.assert_allclose(played(task).model, plain_loop(task), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(played(task).model, plain_loop(task), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("tables", PRIVATE.values(), ids=PRIVATE)
@@ -56,10 +56,10 @@ def test_the_loop(skewed: Path, mu: float, steps: int, tables: dict[str, Any]) -
 def test_clipped(skewed: Path, mu: float, tables: dict[str, Any]) -> None:
     """Each record's gradient by itself, and neither the penalty nor the pull back."""
     task = local_job(skewed, fedprox(mu, local_steps=3), **SOME, **tables)
-    np.testing.assert_allclose(played(task).model, plain_loop(task), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(played(task).model, plain_loop(task), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("numbers", ["exact", "float"])
+@pytest.mark.parametrize("numbers", ["exact", "exact-blocks"])
 @pytest.mark.parametrize(
     "work", [{}, {"local_steps": 3}, {"local_epochs": 2}, {"server_optimizer": {"momentum": 0.5}}], ids=str
 )

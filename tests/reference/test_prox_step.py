@@ -16,7 +16,6 @@ from scipy.optimize import minimize
 import mpifed as mf
 
 ROWS, FEATURES = (5, 9, 16), 8  # of clients who hold different numbers of rows
-DOUBLE = {"compute": mf.Compute(dtype="float64"), "aggregation": mf.Aggregation(arithmetic="float")}
 CLIENTS = {
     "plain": (0.0, False),
     "momentum": (0.9, False),
@@ -48,7 +47,7 @@ def trained(
     method = mf.FedProx(mu=mu, **settings) if mu else mf.FedAvg(**settings)
     run = mf.run(
         method, data, model, rounds=rounds, regularizer=regularizer, evaluate_every=0, progress="none",
-        out=folder / "run", **DOUBLE,
+        out=folder / "run", compute=mf.Compute(dtype="float64"),
     )  # fmt: skip
     return run.model["first"][:, 0]
 

@@ -48,7 +48,7 @@ def norm_job(
     folder: Path, limit: float, c: Any, rounds: int = ROUNDS, bias: bool = False, per_round: int | None = None,
     margin: float = 0.0, numbers: str = "exact", **rule: Any,
 ) -> Job:  # fmt: skip
-    """(37); `numbers` = "float" computes three clients at once, and their sum from one product."""
+    """(37); `numbers` = "exact-blocks" computes three clients at once, and their sum from one product."""
     return job(
         folder, {**RULE, "slack_cost": c, **rule},
         {"name": "mlp", "hidden": HIDDEN, "bias": bias}, rounds,
@@ -105,7 +105,7 @@ def check_case(case: str, done: Trajectory, c: float) -> None:
         lambda start, case, settings: (settings[1] == (list(CASES).index(case) % 2 == 0)) == (start == "exact"),
         itertools.product(
             ("exact", "paper"), CASES,
-            [(None, False, "exact"), (3, False, "float"), (None, True, "float"), (4, True, "exact")],
+            [(None, False, "exact"), (3, False, "exact-blocks"), (None, True, "exact-blocks"), (4, True, "exact")],
         ),
     ),
 )  # fmt: skip

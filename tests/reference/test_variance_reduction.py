@@ -101,9 +101,9 @@ def test_with_a_constraint(split_digits: Path, tmp_path: Path, limit: float, c: 
     assert result.columns["subproblem_multiplier_1"] == pytest.approx(nu[-1], rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("numbers", ["exact", "float"])
+@pytest.mark.parametrize("numbers", ["exact", "exact-blocks"])
 def test_some_clients_a_round(skewed: Path, tmp_path: Path, numbers: str) -> None:
-    """Those present take both gradients, weighted over them; float sums come from one product."""
+    """Those present take both gradients, weighted over them; sums of blocks come from one product."""
     data = read(skewed)
     task = job(
         skewed, rule(data), {**NETWORK, "l2": 2e-3}, ROUNDS, participation={"clients_per_round": 4},

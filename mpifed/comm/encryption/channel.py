@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.accumulate import ExactSum
 from mpifed.comm.channel import Channel, ChannelSetting, answering, hearing
 from mpifed.comm.encryption.bfv import Bfv, Ciphertext
 from mpifed.comm.encryption.bundles import bundle, unbundle
@@ -24,7 +23,7 @@ from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.keys import Keyring
 from mpifed.comm.minimum_group import refuse_small
 from mpifed.comm.transport import Bytes
-from mpifed.core.errors import BrokenProtocol, UsageError
+from mpifed.core.errors import BrokenProtocol
 from mpifed.core.exchange import ToClients
 from mpifed.core.record import Record
 from mpifed.core.round import Round
@@ -59,8 +58,6 @@ class Encrypted(Channel):
 
         Raises BrokenProtocol when the sum of all clients' largest integers is not decrypted correctly.
         """
-        if not all(isinstance(plan.sum, ExactSum) for plan in plans):
-            raise UsageError('[aggregation] security = "encrypted" adds integers; set arithmetic = "exact"')
         gathered = self.transport.gather(self.setting.hosted)
         for rank, clients in enumerate(gathered or []):
             self._homes[clients] = rank

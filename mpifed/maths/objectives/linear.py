@@ -46,9 +46,19 @@ def cross_entropy_derivative(logits: Array, y: Array, weights: Array) -> Array:
 
 
 def _residuals(logits: Array, y: Array, weights: Array) -> tuple[Array, Array, Array]:
-    """As `softmax_residuals`, of all samples of all clients, m in all."""
+    """The derivative of the weighted cross-entropy by the logits, and what its value needs, of all m samples.
+
+    Returns
+    -------
+    slopes : [m, L] weights times (probabilities minus one-hot labels)
+    largest, total : [m] the largest logit, and the sum of exponentials of all less that
+    """
+    rows = logits.reshape(-1, logits.shape[-1])
+    largest = np.maximum.reduce(np.array(rows.T, order="C"))  # NumPy is slow along a short last axis
+    slopes = np.subtract(rows, largest[:, None], order="C")
+    np.exp(slopes, out=slopes)
     each = weights if weights.shape == y.shape else np.broadcast_to(weights, y.shape)
-    return softmax_residuals(logits.reshape(-1, logits.shape[-1]), y.reshape(-1), each.reshape(-1))
+    return slopes, largest, softmax_residuals(slopes, y.reshape(-1), each.reshape(-1))
 
 
 def _losses(logits: Array, y: Array, largest: Array, total: Array) -> Array:

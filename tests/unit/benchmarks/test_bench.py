@@ -35,7 +35,7 @@ def beside(variant: str, *speeds: float) -> list[dict[str, Any]]:
 def test_slower_is_what_two_of_three_repetitions_call_slower_than_base() -> None:
     from report import grouped, slower
 
-    groups = grouped(runs("hand", 1.0, 9.0, 9.0) + beside("float", 1.2, 0.89, 0.91) + beside("exact", 0.89, 1.1, 0.8))
+    groups = grouped(runs("hand", 1.0, 9.0, 9.0) + beside("blocks", 1.2, 0.89, 0.91) + beside("exact", 0.89, 1.1, 0.8))
     assert slower(groups) == [
         "slower: case 2, 1 ranks, exact: 0.89, 1.10, 0.80 of base's speed; at least 0.9 in two of three",
         "to measure them again: make bench CASES='2'",

@@ -56,7 +56,7 @@ class Case(NamedTuple):
         more = {} if self.hearer is None else {"hearer": self.hearer}
         exchange = self.kind("up", self.fields, None, None, None, **more)
         columns = self.columns or Cells.all(self.clients)
-        return ExchangePlan(exchange, lambda: make_sum(exchange, self.clients, exact=True, dtype=self.dtype), columns)
+        return ExchangePlan(exchange, lambda: make_sum(exchange, self.clients, dtype=self.dtype), columns)
 
     def channel(self, transport: Any) -> Channel:
         mine = np.array(self.hosted[transport.rank], dtype=np.int64)

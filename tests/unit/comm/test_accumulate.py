@@ -11,14 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm import accumulate
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.message_layout import Place
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import leaves, map_leaves
-from mpifed.testing import Alone
 
 
 class Inner(NamedTuple):
@@ -35,11 +33,7 @@ FIELDS = Answer(Field((3,)), Field((), 1.0, 2.0**20), Inner(Field((2, 2), 2.0**-
 
 
 def exact_sum(of: Any, clients: int, dtype: str, bounds: Any = None) -> Any:
-    return make_sum(of, clients, exact=True, dtype=dtype, bounds=bounds or {})
-
-
-def float_sum(of: Any, clients: int, dtype: str) -> Any:
-    return make_sum(of, clients, exact=False, dtype=dtype)
+    return make_sum(of, clients, dtype=dtype, bounds=bounds or {})
 
 
 def exchange(fields: Any = FIELDS) -> ToServer:
@@ -97,55 +91,11 @@ def test_exact_sums(groups: list[int], seed: int, dtype: str) -> None:
 
 def test_measures_are_summed_in_float64() -> None:
     measure = ToServer("m", Answer(Field((3,)), Field(), ()), None, None, None, off_clock=True)
-    for kind in (exact_sum, float_sum):
-        adder = kind(measure, 1, "float32")
-        adder.begin(True)
-        value = np.array([[1 / 3, 0, 0]])
-        adder.add(Answer(value, np.array([2.0]), ()), np.array([0]))
-        assert adder.total(adder.message).v[0] == pytest.approx(1 / 3, abs=2.0**-40)
-
-
-def test_float_sums() -> None:
-    adder, found = float_sum(exchange(), 5, "float64"), answers(4, 3)
-    for _ in range(2):
-        adder.begin(True)
-        adder.add(found, np.arange(4))
-        total = adder.total(adder.message)
-        np.testing.assert_allclose(total.v, found.v.sum(axis=0), rtol=1e-14)
-        np.testing.assert_allclose(total.inner.m, found.inner.m.sum(axis=0), rtol=1e-14)
-        assert total.count == found.count.sum()
-
-
-class Long(NamedTuple):
-    scores: Any  # [2, 70]: longer than what travels in one message
-    own: Any  # [3, 70], placed
-    head: Any  # [70], of client 1
-
-
-@pytest.mark.parametrize("entries", [1, 3])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_float_sums_of_blocks_take_an_entry_for_all_clients(
-    entries: int, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of arrays that may become the sum; what nobody of this rank sends is zero, whatever was there before."""
-    monkeypatch.setattr(accumulate, "LONG", 256)
-    fields = Long(Field((2, 70)), Field((3, 70), columns=0), Field((70,), sender=1))
-    of = ToServer("up", fields, None, None, None, summed=lambda clients, question, block, now: (clients, None))
-    adder, rng = float_sum(of, 6, "float32"), np.random.default_rng(0)
-    for first in (0, 3, 0):
-        parts = rng.integers(-9, 9, (2, entries, 2, 70)).astype(dtype)
-        expected, head = parts.sum(axis=(0, 1)), rng.integers(-9, 9, (3, 70)).astype(dtype)
-        own = rng.integers(-9, 9, (2, 1, 70)).astype(dtype)
-        adder.begin(True)
-        for part, values, at in zip(parts, own, (slice(0, 1), slice(2, 3)), strict=True):
-            adder.add(Long(part, Placed([values], [at], 3), head * (at.start == 0)), np.arange(first, first + 3))
-        message = adder.reduce(Alone(), True)
-        total = adder.total(message)
-        np.testing.assert_array_equal(total.scores, expected)
-        np.testing.assert_array_equal(total.own, [own[0, 0], np.zeros(70), own[1, 0]])
-        np.testing.assert_array_equal(total.head, head[1] if first == 0 else np.zeros(70))
-        assert {leaf.dtype for _, leaf in leaves(total)} == {np.dtype("f4")}
-        assert np.shares_memory(total.scores, parts) == (dtype == "f4")
+    adder = exact_sum(measure, 1, "float32")
+    adder.begin(True)
+    value = np.array([[1 / 3, 0, 0]])
+    adder.add(Answer(value, np.array([2.0]), ()), np.array([0]))
+    assert adder.total(adder.message).v[0] == pytest.approx(1 / 3, abs=2.0**-40)
 
 
 @pytest.mark.parametrize(
@@ -183,25 +133,6 @@ def test_what_is_public_counts_for_every_client() -> None:
         adder.add(found, np.array([3, 7, 9]), ((common, 0.5), None, None))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_float_sums_that_are_not_finite(bad: float) -> None:
-    adder, found = float_sum(exchange(), 5, "float32"), answers(3, 0)
-    found.v[1, 2] = bad
-    adder.begin(True)
-    adder.add(found, np.array([3, 7, 9]))
-    with pytest.raises(NumericalError, match=r"^up\.v: the sum over clients 3, 7, 9 is not finite"):
-        adder.check(np.array([3, 7, 9]))
-
-
-def test_large_but_finite_float_sums_are_no_error() -> None:
-    adder, found = float_sum(exchange(), 5, "float32"), answers(1, 0)
-    found.v[0] = 1e30  # whose square is not finite in float32
-    adder.begin(True)
-    adder.add(found, np.array([3]))
-    adder.check(np.array([3]))
-    assert adder.total(adder.message).v[0] == np.float32(1e30)
-
-
 def test_bounds_of_the_job() -> None:
     fields = Answer(Field((3,), 0.25), Field(), ())
     adder = exact_sum(exchange(fields), 5, "float64", {"up.v": 8.0})
@@ -213,18 +144,17 @@ def test_bounds_of_the_job() -> None:
         adder.add(Answer(np.array([[8.25, 0, 0]]), np.array([1.0]), ()), np.array([0]))
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_whole_numbers_lose_no_digit(exact: bool) -> None:
+def test_whole_numbers_lose_no_digit() -> None:
     """Beside others, in a job in float32; and no setting makes them coarser, or refuses a client's."""
     up = exchange(Answer(Field((3,), 1.0, 2.0**40, whole=True), Field(), Field((2,))))
-    adder = make_sum(up, 5, exact=exact, dtype="float32")
+    adder = make_sum(up, 5, dtype="float32")
     numbers = np.array([2.0**24 + 1, 3.0, 2.0**39 - 1])
     adder.begin(True)
     adder.add(Answer(np.tile(numbers, (5, 1)), np.ones(5), np.ones((5, 2), "f4")), np.arange(5))
     np.testing.assert_array_equal(adder.total(adder.message).v, 5 * numbers)
     for name in ("up.v", "up"):
         with pytest.raises(UsageError, match="whole numbers, whose bound follows from the noise"):
-            make_sum(up, 5, exact=exact, dtype="float32", bounds={name: 2.0**50})
+            make_sum(up, 5, dtype="float32", bounds={name: 2.0**50})
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 4), min_size=1, max_size=5))
@@ -351,20 +281,6 @@ def test_values_of_single_clients_sum_to_the_bits_of_dense_answers(form: str) ->
             assert mine.dtype == np.float32
 
 
-def test_float_sums_of_values_of_single_clients() -> None:
-    each = singles(1, 2.0**10)
-    for groups in ([[0, 1, 2, 3, 4]], [[0], [1], [2], [3], [4]]):
-        adder = float_sum(exchange(single({})), 5, "float32")
-        for _ in range(2):
-            adder.begin(True)
-            for who in groups:
-                adder.add(together([each[i] for i in who]), np.array(who))
-        total, whole = adder.total(adder.message), dense(each)
-        np.testing.assert_array_equal(total.placed, whole.placed.sum(axis=0))  # added to zeros
-        np.testing.assert_array_equal(total.of_one, each[SENDER].of_one[0])
-        np.testing.assert_allclose(total.of_all, whole.of_all.sum(axis=0), rtol=1e-6, atol=1e-4)
-
-
 @forms
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 2.0**60])
 @pytest.mark.parametrize(("leaf", "client"), [("placed", 1), ("placed", 3), ("of_one", SENDER)])
@@ -380,16 +296,6 @@ def test_a_bad_value_of_a_single_client_names_it(form: str, bad: float, leaf: st
     adder.add(together(singles(0, 1.0)), np.arange(5))  # as good as new
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_float_sums_of_single_values_that_are_not_finite(bad: float) -> None:
-    adder, each = float_sum(exchange(single({})), 5, "float32"), singles(0, 1.0)
-    each[1].placed.values[0][0, 0, 0] = bad
-    adder.begin(True)
-    adder.add(together(each), np.arange(5))
-    with pytest.raises(NumericalError, match=r"^up\.placed: the sum over clients 0, 1, 2, 3, 4 is not finite"):
-        adder.check(np.arange(5))
-
-
 @forms
 def test_bytes_of_each_client(form: str) -> None:
     """Of a field by columns its own, of a sender's field all or nothing."""
@@ -401,8 +307,6 @@ def test_bytes_of_each_client(form: str) -> None:
     groups = tuple(slice(stop - width, stop) for stop, width in zip(stops, widths, strict=True))
     sizes = partial(Place.sizes, cells=Cells.of_columns(Holdings(9, np.arange(5), groups)))
     assert exact_sum(exchange(single(grid)), 5, "float32").nbytes_of(sizes).tolist() == expected.tolist()
-    floats = float_sum(exchange(single(grid)), 5, "float32").nbytes_of(sizes)
-    assert floats.tolist() == (4 * expected // each).tolist()
 
 
 @pytest.mark.parametrize("grid", [{}, {"scale": 2.0**-20, "bound": WIDE}])
@@ -419,10 +323,6 @@ def test_places_that_several_clients_fill(grid: Any) -> None:
     for one, where in zip(values, at, strict=True):
         expected[where] += np.rint(one.astype("f8") / grid.get("scale", 2.0**-40)) * grid.get("scale", 2.0**-40)
     np.testing.assert_array_equal(adder.total(adder.message).v, expected.astype("f4"))
-    floats = float_sum(exchange(Answer(Field((size,), rows=0), (), ())), 6, "float32")
-    floats.begin(True)
-    floats.add(Answer(Placed(values, at, size), (), ()), np.arange(6))
-    np.testing.assert_allclose(floats.total(floats.message).v, expected, rtol=0, atol=1e-5)
 
 
 def test_a_grid_that_cannot_be_names_its_field() -> None:

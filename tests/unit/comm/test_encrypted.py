@@ -12,7 +12,7 @@ from mpifed.comm.encryption.bfv import Bfv
 from mpifed.comm.encryption.bundles import bundle
 from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.core.errors import BrokenProtocol, NumericalError, UsageError
+from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Leaving, Round
@@ -76,7 +76,7 @@ class Party:
         setting = ChannelSetting(transport, self.hosted, clients, columns, Protection(**protection))
         self.channel = channel(setting) if scheme is None else channel(setting, scheme())
         self.columns = columns
-        self.plan = ExchangePlan(of, lambda: make_sum(of, clients, exact=True, dtype=dtype), columns)
+        self.plan = ExchangePlan(of, lambda: make_sum(of, clients, dtype=dtype), columns)
         self.channel.prepare([self.plan])
 
     def play(self, now: Round, add_one_by_one: bool = False) -> tuple[bool, np.ndarray]:
@@ -222,14 +222,6 @@ def test_a_single_client_and_a_field_of_nothing() -> None:
         party.channel.add(party.plan, np.ones((1, size)), np.array([0]), now)
         assert party.channel.collect(party.plan, now)
         assert party.plan.sum.total(party.plan.reduced).sum() == size * expected
-
-
-def test_float_sums_cannot_be_encrypted() -> None:
-    of = exchange(fields=Field((3,)))
-    setting = ChannelSetting(Alone(), np.arange(2), 2, Cells.all(2), Protection("encrypted"))
-    plan = ExchangePlan(of, lambda: make_sum(of, 2, exact=False, dtype="float32"), Cells.all(2))
-    with pytest.raises(UsageError, match='set arithmetic = "exact"'):
-        Encrypted(setting).prepare([plan])
 
 
 def test_missing_and_unknown_ciphertexts() -> None:

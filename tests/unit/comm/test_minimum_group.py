@@ -52,7 +52,7 @@ def exchange(name: str = "up") -> Any:
 
 def plan(columns: Cells, name: str = "up") -> ExchangePlan:
     one = exchange(name)
-    return ExchangePlan(one, partial(make_sum, one, CLIENTS, exact=True, dtype="float64"), columns)
+    return ExchangePlan(one, partial(make_sum, one, CLIENTS, dtype="float64"), columns)
 
 
 def holdings(seed: int) -> tuple[Cells, list[set[int]]]:

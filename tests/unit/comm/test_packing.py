@@ -20,7 +20,7 @@ BFV, WIDE, FEW = (8192, 2**57), (16384, 2**47), (31, 2**62 + 2**32)  # that of t
 def line_of(fields: object, clients: int, columns: Cells | None = None, dtype: str = "float64") -> ExchangePlan:
     exchange = ToServer("e", fields, ask=None, answer=None, absorb=None)  # type: ignore[arg-type]
     columns = columns or Cells.all(clients)
-    return ExchangePlan(exchange, lambda: make_sum(exchange, clients, exact=True, dtype=dtype), columns)
+    return ExchangePlan(exchange, lambda: make_sum(exchange, clients, dtype=dtype), columns)
 
 
 def one_vector(field: Field, packing: Packing, dtype: str = "float64") -> tuple:

@@ -106,14 +106,14 @@ def now_of(index: int) -> Round:
     return Round(index, 1, PRESENT[index], returning=PRESENT[index] & ~before)
 
 
-def run(transport: Any, protection: Protection, exact: bool = True, stop: int = ROUNDS, private: bool = True) -> Ends:
+def run(transport: Any, protection: Protection, stop: int = ROUNDS, private: bool = True) -> Ends:
     """All rounds; where `stop` is before the end, in two parts, the second on what is kept of the first."""
     hosts = max(1, transport.size - 1)
     mine = [c for c in range(CLIENTS) if c % hosts + (transport.size > 1) == transport.rank]
     blocks = [Block((Shard(client),), "float64") for client in mine]
 
     def anew() -> Aggregator:
-        found = Aggregator(transport, blocks, CLIENTS, exact=exact, dtype="float64", cells=CELLS, protection=protection)
+        found = Aggregator(transport, blocks, CLIENTS, dtype="float64", cells=CELLS, protection=protection)
         found.make_ready(exchanges(private))
         found.agree_on_keys()
         return found
@@ -194,11 +194,6 @@ def test_on_from_what_is_kept(channel: str) -> None:
     reference = run(Alone(), CHANNELS["plain"])
     for stop in (1, 3):
         check(on_ranks(3, lambda transport, at=stop: run(transport, CHANNELS[channel], stop=at)), reference)
-
-
-def test_float_sums() -> None:
-    check([run(Alone(), CHANNELS["plain"], exact=False)])
-    check(on_ranks(3, lambda transport: run(transport, CHANNELS["plain"], exact=False, stop=2)))
 
 
 def test_masked_messages_show_nothing_of_rows() -> None:

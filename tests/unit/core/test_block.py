@@ -57,17 +57,3 @@ def test_rows_that_are_kept_are_not_taken_for_others(columns: list[Any], array_s
 def test_there_are_no_other_rows(columns: list[Any], row: int, array_shard: type[Any]) -> None:
     with pytest.raises(IndexError, match=f"rows {row} to {row} of clients with"):
         block_of(columns, array_shard).take_alike(np.array([row]))
-
-
-@pytest.mark.parametrize("rows", [FEW, MANY], ids=["few", "many"])
-def test_dense_rows_are_taken_together_and_apart(columns: list[Any], rows: np.ndarray, array_shard: type[Any]) -> None:
-    """Whichever was taken before; sparse rows are always apart."""
-    block = block_of(columns, array_shard)
-    apart = [rows_of(X).copy() for X in block.take_alike(rows)]
-    together = [rows_of(X) for X in block.take_alike(rows, together=True)]
-    assert len(together) == (3 if block.sparse else 1)
-    np.testing.assert_array_equal(np.hstack(together), np.hstack(apart))
-    again = block.take_alike(rows)
-    assert [rows_of(X).flags.c_contiguous for X in again] == [True] * 3
-    for X, Y in zip(again, apart, strict=True):
-        np.testing.assert_array_equal(rows_of(X), Y)

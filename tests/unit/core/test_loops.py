@@ -119,37 +119,14 @@ def test_products_of_rows(squares: bool, n: int, p: int) -> None:
 
 
 @dtypes
-@np.errstate(all="ignore")
-def test_the_swish_and_its_derivative(dtype: str) -> None:
-    z, back = numbers(2050, dtype).reshape(2, -1), numbers(2050, dtype, 1).reshape(2, -1)
-    half, one = np.dtype(dtype).type(0.5), np.dtype(dtype).type(1)
-    wanted = np.tanh(z * half) * half + half
-    gate, active = loops.swish(z)
-    same(gate, wanted)
-    same(active, z * wanted)
-    slope = back * ((z - active + one) * gate)
-    moved = back.copy()
-    assert loops.swish_slope(z, gate, active, moved) is moved
-    same(moved, slope)
-    for part, whole in zip(loops.swish(z[:, ::2]), (wanted, z * wanted), strict=True):
-        same(part, whole[:, ::2])
-
-
-@dtypes
-@pytest.mark.parametrize(("m", "classes"), [(1, 9), (1, 40), (2, 1), (2, 257), (5, 2), (30, 10), (300, 3)])
+@pytest.mark.parametrize(("m", "classes"), [(1, 9), (2, 1), (2, 257), (300, 3)])
 @np.errstate(all="ignore")
 def test_residuals_of_the_cross_entropy(dtype: str, m: int, classes: int) -> None:
     rng, number = np.random.default_rng(m), np.dtype(dtype).type
-    logits = (8 * rng.standard_normal((m, classes))).astype(dtype)
-    if m > 2:
-        logits[:3, -1] = np.nan, np.inf, -np.inf
-        logits[0, 0] = np.inf  # the largest is not a number all the same
-    y, weights = rng.integers(0, classes, m), rng.standard_normal(m)
-    given = logits.copy()
-    slopes, largest, total = loops.softmax_residuals(logits, y, weights)
-    same(logits, given)
-    same(largest, logits.max(axis=1))
-    power = np.exp(logits - largest[:, None])
+    power = np.exp(8 * rng.standard_normal((m, classes))).astype(dtype)
+    power[-1, 0] = np.inf
+    y, weights, slopes = rng.integers(0, classes, m), rng.standard_normal(m), power.copy()
+    total = loops.softmax_residuals(slopes, y, weights)
     for i in range(m):
         summed = power[i, 0]
         for k in range(1, classes):
@@ -159,8 +136,7 @@ def test_residuals_of_the_cross_entropy(dtype: str, m: int, classes: int) -> Non
         else:  # a single row is added by NumPy in an order of its own
             np.testing.assert_allclose(total[i], summed, rtol=1e-6)
         for k in range(classes):
-            wanted = power[i, k] / total[i] - number(k == y[i])
-            same(slopes[i, k], wanted * number(weights[i]))
+            same(slopes[i, k], (power[i, k] / total[i] - number(k == y[i])) * number(weights[i]))
 
 
 @dtypes
@@ -224,7 +200,6 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
         lambda: add(some, False, 1, 8, some[:7], 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole, False),
         lambda: add(some, False, 1, 8, None, 1.0, 1.0, (1.0, 1.0), True, (0, 0), whole, False),
         lambda: add(some, False, 1, 8, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole[:4].view("i4"), True),
-        lambda: module.decode(whole, False, 1.0, True, some),
         lambda: module.gather(pairs, "d", None, np.zeros(3), None, False, (np.zeros((4, 2)),)),
         lambda: module.gather(pairs, "d", np.zeros(3, np.int64), None, None, False, (np.zeros((4, 2)),)),
         lambda: module.gather(pairs, "d", None, None, None, False, (np.zeros((4, 2)), np.zeros((4, 1)))),
@@ -234,19 +209,12 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
         lambda: module.gather(pairs[:, ::-1], "d", None, None, None, False, (np.zeros((4, 2)),)),
         lambda: module.gather(some, "d", None, None, None, False, (np.zeros((4, 2)),)),
         lambda: module.gather(pairs, "d", None, None, None, False, ()),
-        lambda: module.swish(some, False, some.copy(), np.zeros(7)),
-        lambda: module.swish(some, False, np.zeros(9), np.zeros(8)),
-        lambda: module.swish_slope(some, False, some, some, np.zeros(7)),
-        lambda: module.swish_slope(some, False, some[:7], some, np.zeros(8)),
         lambda: module.combine((1.0, 2.0), (some,), False, some),
         lambda: module.combine((1.0,), (some[:4],), False, some),
         lambda: module.combine((), (), False, some),
         lambda: module.combine((1.0,) * 9, (some,) * 9, False, some),
         lambda: module.first_distinct(whole.view("u8"), 4, whole[:2], 4, rows[:1], whole[:2].copy()),
         lambda: module.combine((1.0,), (np.zeros((4, 4))[:, 0],), False, np.zeros(4)),
-        lambda: module.swish(some, False, some.copy(), some[:7].copy()),
-        lambda: module.swish_slope(some, False, some, some, some[:7].copy()),
-        lambda: module.below_largest(some, False, some.copy(), np.zeros(3)),
         lambda: module.residuals(some.copy(), False, whole[:2], some[:3], np.zeros(2)),
         lambda: module.residuals(some.copy(), False, whole[:3], some[:2], np.zeros(2)),
     ):

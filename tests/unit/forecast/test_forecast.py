@@ -71,7 +71,7 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     assert forecast_text(found).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
 
 
-@pytest.mark.parametrize("numbers", ["exact", "float"])
+@pytest.mark.parametrize("numbers", ["exact", "exact-blocks"])
 @pytest.mark.parametrize(
     "change", ["rounds=7", "participation.clients_per_round=3", "algorithm.local_epochs=2", "compute.dtype=float64"]
 )

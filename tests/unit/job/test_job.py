@@ -51,7 +51,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             rounds=0,
             seeed=3,
             data={"block": "two"},
-            aggregation={"arithmetic": "exactly"},
+            aggregation={"arithmetic": "float"},
             model={"name": "mlp", "bias": False, "hidden": -1, "hiden": 4},
             algorithm={"name": "fedavg", "batch_size": 2.5, "local_epochs": 0},
         )
@@ -59,7 +59,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     starts = (
         "rounds = 0: ", 'seeed: unknown key; did you mean "seed"?; known are name, rounds, data,',
         "[data] path: missing",
-        '[data] block = "two": ', '[aggregation] arithmetic = "exactly": ', "[model] hidden = -1: ",
+        '[data] block = "two": ', '[aggregation] arithmetic = "float": ', "[model] hidden = -1: ",
         "[model] hiden: unknown key; did you mean", "[algorithm] batch_size = 2.5: ",
         "[algorithm] local_epochs = 0: ",
     )  # fmt: skip

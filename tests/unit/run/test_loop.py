@@ -108,7 +108,7 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
         ({"seed": 2}, "seed: 1 before, 2 now"),
         ({"model": {"name": "softmax", "bias": False, "l2": 0.02}}, "model.l2: 0.01 before, 0.02 now"),
         ({"compute": {"dtype": "float64"}}, ""),
-        ({"aggregation": {"arithmetic": "float"}}, "aggregation.arithmetic: 'exact' before, 'float' now"),
+        ({"aggregation": {"arithmetic": "exact-blocks"}}, "aggregation.arithmetic: 'exact' before, 'exact-blocks' now"),
         ({"participation": {"clients_per_round": 3}}, "participation.clients_per_round: None before, 3 now"),
     ],
 )
