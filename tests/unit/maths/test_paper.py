@@ -25,7 +25,7 @@ def test_sensitivity_where_the_printed_fraction_has_no_value() -> None:
 
 def test_sensitivity_is_that_of_a_public_dual_and_whole_gradients() -> None:
     """x^Q counts twice in an upload whose dual is public; a minibatch clipped as a whole is a batch of 1."""
-    assert paper.sensitivity(0.05, 10.0, 3, 2.0) == pytest.approx(upload(0.05, 2.0, 0.5, 3, 2.0, 1, "replace-one"))
+    assert paper.sensitivity(0.05, 10.0, 3, 2.0) == pytest.approx(upload(0.05, 2.0, 0.5, 3, 2.0, 1))
 
 
 def test_total_as_derived_from_the_epsilon_of_a_round() -> None:
