@@ -145,8 +145,7 @@ def test_a_map_of_nodes_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPat
 def test_nodes_are_those_of_shared_memory() -> None:
     for comm in comms():
         transport = MPITransport(comm)
-        assert transport.nodes == [0] * comm.size  # mpiexec started them all here
-        assert (transport.node_rank, transport.node_size) == (comm.rank, comm.size)
+        assert (transport.node_rank, transport.node_size) == (comm.rank, comm.size)  # mpiexec started them all here
         transport.barrier()
         apart = MPITransport(comm, NodeMap.of([0, 1, 0, 1][: comm.size]))
         assert apart.node_rank == comm.rank // 2
