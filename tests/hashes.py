@@ -264,9 +264,11 @@ def all_differing(table: str, now: Mapping[str, Outcome]) -> Iterator[str]:
 
 
 def wrong(table: str, part: str | None = None, base: str | None = None) -> list[str]:
-    """What is not as it was: models, and values of histories."""
-    now = apart(ROOT, table, part)
-    before, source = expected(table, part, base)
+    """What is not as it was: models, and values of histories. The base, if it must run, runs at the same time."""
+    with ThreadPoolExecutor(1) as beside:
+        found = beside.submit(expected, table, part, base)
+        now = apart(ROOT, table, part)
+    before, source = found.result()
     lines = [*moved(now, before, source, other_rows=base is not None), *all_differing(table, now)]
     if table in VALUES:
         lines += [

@@ -144,13 +144,13 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str]]:
 
 
 def write_costs(path: Path, curves: Mapping[str, Curve]) -> Path:
-    """Seconds of a round over the network by kind, a line for each curve and for the times of encryption taken."""
+    """Seconds of a round over the network by kind, a line for each curve and for either times of encryption."""
     with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        lines = csv.DictWriter(file, ("curve", "encryption", *KINDS), lineterminator="\n")
+        lines = csv.DictWriter(file, ("curve", "times", *KINDS), lineterminator="\n")
         lines.writeheader()
         for name, curve in curves.items():
-            for encryption, kinds in (("here", curve.kinds), ("published", curve.kinds_published)):
-                lines.writerow({"curve": name, "encryption": encryption, **kinds})
+            for times, kinds in (("here", curve.kinds), ("published", curve.kinds_published)):
+                lines.writerow({"curve": name, "times": times, **kinds})
     return path
 
 
