@@ -74,7 +74,7 @@ def hashes(table: Path) -> list[str]:
 def test_every_algorithm_on_any_number_of_ranks(trained: Any) -> None:
     alone = trained(1)
     found = [one for of_job in alone.values() for one in of_job]
-    assert len(set(found)) == len(found) >= 25 and all(len(one) == 64 for one in found)
+    assert len(set(found)) == len(found) >= 23 and all(len(one) == 64 for one in found)
     for ranks in (2, 3, 4):
         assert trained(ranks) == alone
 
