@@ -17,10 +17,15 @@ _KINDS: dict[int, type[MpifedError]] = {kind.exit_code: kind for kind in (UsageE
 
 def forecast(job: Path, changes: Sequence[str], ranks: int) -> dict[str, Any]:
     """What the command says of a job with these changes; its error as one of Python."""
-    options = [word for change in changes for word in ("--set", change)]
-    done = CliRunner().invoke(main, ["check", str(job), *options, "--ranks", str(ranks), "--json"])
+    found: dict[str, Any] = json.loads(forecast_text(job, changes, ranks, "--json"))
+    return found
+
+
+def forecast_text(job: Path, changes: Sequence[str], ranks: int, *options: str) -> str:
+    """The same for a person."""
+    words = [word for change in changes for word in ("--set", change)]
+    done = CliRunner().invoke(main, ["check", str(job), *words, "--ranks", str(ranks), *options])
     if done.exit_code in _KINDS:
         raise _KINDS[done.exit_code](done.stderr)
     assert done.exit_code == 0, (done.stderr, done.exception)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return done.stdout

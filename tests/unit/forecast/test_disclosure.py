@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forecasts import forecast
+from forecasts import forecast, forecast_text
 from jobs_in_python import fedavg, job_table
 
 from mpifed.core.errors import UsageError
-from mpifed.forecast.job import forecast_text
 
 VERTICAL = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
 ALLOW = 'aggregation.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
@@ -31,7 +30,7 @@ def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
 
 def told(job: Path, channel: str, *changes: str, ranks: int = 4) -> str:
     """All that is said, in one line."""
-    text = forecast_text(forecast(job, (f"aggregation.security={channel}", *changes), ranks))
+    text = forecast_text(job, (f"aggregation.security={channel}", *changes), ranks)
     start = text.index("Who learns")
     return " ".join(text[start : text.index("\nPlacement")].split())
 

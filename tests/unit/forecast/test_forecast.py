@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from ended import run
-from forecasts import forecast
+from forecasts import forecast, forecast_text
 from jobs_in_python import fedavg, job_table
 from lengths import long_unless
 from written_files import read_json
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.forecast.job import forecast_text
 from mpifed.shards import store
 from mpifed.testing import Alone, Job
 
@@ -68,7 +67,7 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     check_bytes(found, tmp_path / "run")
     assert [one["times"] for one in found["setup"]] == ([20, 20] if rule == "damped" else [1])
     assert [one["security"] for one in found["exchanges"]] == [channel, channel, "plain"]
-    assert forecast_text(found).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
+    assert forecast_text(path, (), ranks=1).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
 
 
 @pytest.mark.parametrize("numbers", ["exact", "exact-blocks"])
@@ -151,7 +150,7 @@ def test_data_split_by_columns(
         "statistics.gradient.head.second": sender,
         "statistics.level": sender,
     }
-    assert "of `own columns` its own part" in forecast_text(found)
+    assert "of `own columns` its own part" in forecast_text(job, changes, ranks=3)
 
 
 def test_no_shard_is_opened_and_mpi_not_loaded(
