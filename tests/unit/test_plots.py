@@ -14,11 +14,10 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from written_files import SUMMARY, History, write_json
 
+import mpifed as mf
 from mpifed.cli import main
-from mpifed.plots.convergence import figure
 from mpifed.plots.labels import labels_of
 from mpifed.plots.lines import curve, read_lines
-from mpifed.plots.style import save
 
 ROUNDS = (0, 10, 20, 30)
 
@@ -68,7 +67,7 @@ def legend(picture: Any) -> list[str]:
 
 
 def test_one_run_is_one_line_in_every_panel(tmp_path: Path) -> None:
-    picture = figure([write_run(tmp_path / "run")])
+    picture = mf.plot([write_run(tmp_path / "run")], x=())
     rounds = np.array(ROUNDS)
     x, y = [rounds, rounds / 10, rounds * 150], [2.0**-rounds, rounds / 100]
     assert len(picture.axes) == 6
@@ -81,7 +80,7 @@ def test_one_run_is_one_line_in_every_panel(tmp_path: Path) -> None:
 
 def test_runs_that_differ_in_seed_are_a_mean_and_a_range(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(seed), seed=seed, scale=seed) for seed in (1, 2, 6)]
-    picture = figure(runs, x="round")
+    picture = mf.plot(runs)
     assert picture.legends[0].get_title().get_text() == "mean and range of 3 seeds"
     (axes, _) = picture.axes
     halved = 2.0 ** -np.array(ROUNDS)
@@ -96,7 +95,7 @@ def test_runs_that_differ_in_seed_are_a_mean_and_a_range(tmp_path: Path) -> None
 def test_seeds_are_compared_at_the_rounds_that_all_have_measured(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "1", seed=1), write_run(tmp_path / "2", seed=2, rounds=(0, 5, 10))]
     with pytest.warns(UserWarning, match="job: drawn up to round 10, the last that all 2 runs have measured"):
-        (axes, _) = figure(runs, x=["elapsed_s"]).axes
+        (axes, _) = mf.plot(runs, x=["elapsed_s"]).axes
     np.testing.assert_allclose(lines(axes)["job"][0], [0, 1])
 
 
@@ -106,7 +105,7 @@ def test_other_runs_are_lines_labelled_by_what_sets_them_apart(tmp_path: Path) -
         write_run(tmp_path / "b", batch=100),
         write_run(tmp_path / "c", name="other"),
     ]
-    picture = figure(runs)
+    picture = mf.plot(runs, x=())
     labels = ["job, batch_size = 10", "job, batch_size = 100", "other"]
     assert list(lines(picture.axes[0])) == labels == legend(picture)
     assert picture.legends[0].get_title().get_text() == ""
@@ -114,7 +113,7 @@ def test_other_runs_are_lines_labelled_by_what_sets_them_apart(tmp_path: Path) -
 
 
 def test_private_runs_are_drawn_against_epsilon_too(tmp_path: Path) -> None:
-    picture = figure([write_run(tmp_path / "a"), write_run(tmp_path / "b", name="private", private=True)])
+    picture = mf.plot([write_run(tmp_path / "a"), write_run(tmp_path / "b", name="private", private=True)], x=())
     loss = picture.axes[3]
     assert picture.axes[7].get_xlabel().startswith("epsilon")
     assert lines(loss)["job"].shape == (2, 0)
@@ -122,14 +121,15 @@ def test_private_runs_are_drawn_against_epsilon_too(tmp_path: Path) -> None:
 
 
 def test_the_objective_relative_to_the_optimum(tmp_path: Path) -> None:
-    relative, _ = figure([write_run(tmp_path / "run")], x=["round"], relative_to=1.0).axes
+    relative, _ = mf.plot([write_run(tmp_path / "run")], relative_to=1.0).axes
     np.testing.assert_allclose(lines(relative)["job"], [ROUNDS, 2.0 ** -np.array(ROUNDS)])
     assert relative.get_yscale() == "log" and relative.get_ylabel().startswith("objective above the optimum")
 
 
 @pytest.mark.parametrize(("name", "start"), [("f.png", b"\x89PNG"), ("f.pdf", b"%PDF"), ("f.SVG", b"<?xml")])
 def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: bytes) -> None:
-    save(figure([write_run(tmp_path / "run")], x="round", y="train_loss"), tmp_path / name)
+    run, figure = str(write_run(tmp_path / "run")), str(tmp_path / name)
+    assert CliRunner().invoke(main, ["plot", run, "--x", "round", "--y", "train_loss", "--out", figure]).exit_code == 0
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
@@ -149,7 +149,7 @@ def write_constrained(run: Path, limit: float, certified: Sequence[int]) -> Path
 
 def test_constraints_are_drawn_against_their_limits(tmp_path: Path) -> None:
     runs = [write_constrained(tmp_path / "one", 0.1, ROUNDS), write_constrained(tmp_path / "two", 0.2, [30])]
-    picture = figure(runs, x=["round"])
+    picture = mf.plot(runs)
     assert [axes.get_ylabel() for axes in picture.axes] == [
         "training loss", "largest excess over a limit", "KKT residual",
     ]  # fmt: skip
@@ -159,9 +159,6 @@ def test_constraints_are_drawn_against_their_limits(tmp_path: Path) -> None:
         np.testing.assert_allclose(excess[label][1], 2.0 ** -np.array(ROUNDS))
     np.testing.assert_allclose(residual["limit = 0.1"][1], 1 / (1 + np.array(ROUNDS)))
     assert residual["limit = 0.2"].shape == (2, 1)
-
-
-# --- simulated time, and the distance from the optimum -----------------------------------------------------------
 
 
 # --- sweeps, joined runs, and bands -------------------------------------------------------------------------------
@@ -191,7 +188,7 @@ def sweep(tmp_path: Path) -> Path:
 
 def test_a_sweep_is_a_line_for_each_setting_with_its_label(sweep: Path) -> None:
     with pytest.warns(UserWarning, match="left out, since nothing was measured yet: point-0006"):
-        picture = figure([sweep], x="round", y="train_loss")
+        picture = mf.plot([sweep], "train_loss")
     assert legend(picture) == ["FedAvg", r"\$SSCA_"]
     assert picture.legends[0].get_title().get_text() == "mean and range of 3 seeds"
     (axes,) = picture.axes
