@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ended import CERTIFICATE
 from jobs_in_python import checked
 from methods import SIZES
 from registry import table
 from whole_runs import run
 from written_files import read_json
 
-from mpifed.algorithms.certificate import CERTIFICATE
 from mpifed.core.errors import NotCertified
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.job import goals
-from mpifed.results.show import run_text
 from mpifed.testing import Alone
 
 
@@ -123,7 +122,7 @@ def test_not_reached(certified: dict[str, Any], tmp_path: Path) -> None:
     assert summary(out)["rounds"] == summary(whole)["rounds"]
 
 
-def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path: Path) -> None:
+def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path: Path, launch: Any) -> None:
     """Whatever [stop] says, and however little is measured: exactly at the limit is met, and a hair above is not."""
     for record in ({"evaluate_every": 5}, {"evaluate_every": 0}, {"evaluate_every": 5, "evaluate_rows": 30}):
         for stop in ({}, {"kkt_residual": 0.9}, {"seconds": 1e9}):
@@ -131,7 +130,7 @@ def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path
             out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
             assert ended_with(job, out) == 5
             (value,) = summary(out)["constraint_values"]
-            text = run_text(out)
+            text = launch(None, "show", out).out
             assert "NOT met" in text and "a limit is not met" in text
             limits = [{**job["constraint"][0], "limit": limit} for limit in (value, np.nextafter(value, 0))]
             met, above = (checked(job | {"constraint": [one], "stop": {}}) for one in limits)
@@ -139,13 +138,13 @@ def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path
             assert len(list(goals.unreached(above, {"constraint_1": value}))) == 1
 
 
-def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Path) -> None:
+def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Path, launch: Any) -> None:
     hyper = {"name": "ssca", "batch_size": 60, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
     limits = [{"name": "loss", "limit": 0.3}, {"name": "norm", "limit": 1e-3}]
     tables = {"model": {"name": "softmax", "bias": False}, "minimize": {"name": "loss"}, "constraint": limits}
     with pytest.raises(NotCertified, match="the limits contradict each other"):
         run(checked(table(classes, hyper, rounds=60, **tables)), Alone(), tmp_path / "run")
-    assert "the limits contradict each other" in run_text(tmp_path / "run")
+    assert "the limits contradict each other" in launch(None, "show", tmp_path / "run").out
     too_far = [{"name": "loss", "limit": 0.9}]  # a limit that takes time, and no contradiction
     with pytest.raises(NotCertified) as caught:
         run(checked(table(classes, hyper, rounds=1, **tables | {"constraint": too_far})), Alone(), tmp_path / "time")

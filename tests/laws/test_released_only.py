@@ -20,7 +20,6 @@ from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.job.loading import dotted
 from mpifed.privacy.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
-from mpifed.results.show import run_text
 from mpifed.run.setup import prepare
 from mpifed.testing import Alone
 
@@ -106,20 +105,22 @@ def check(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path) -> None:
+def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path, launch: Any) -> None:
     job = checked(private(digits, **JOBS[name]))
     run(job.model_copy(update={"rounds": 3}), Alone(), tmp_path / "run")
     check(tmp_path / "run")
     run(job, Alone(), tmp_path / "run", resume=True)
     check(tmp_path / "run")
     assert read_json(tmp_path / "run" / "run.json")["private"] is True
-    (line,) = (line for line in run_text(tmp_path / "run").splitlines() if line.startswith("epsilon does not cover"))
+    text = launch(None, "show", tmp_path / "run").out
+    (line,) = (line for line in text.splitlines() if line.startswith("epsilon does not cover"))
     assert "raw data in checkpoint/" in line and line.endswith("times") and "measured" not in line
 
 
-def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path) -> None:
+def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path, launch: Any) -> None:
     run(checked(private(digits, record={"released_only": False})), Alone(), tmp_path / "run")
-    (line,) = (line for line in run_text(tmp_path / "run").splitlines() if line.startswith("epsilon does not cover"))
+    text = launch(None, "show", tmp_path / "run").out
+    (line,) = (line for line in text.splitlines() if line.startswith("epsilon does not cover"))
     assert "measured without noise: train_loss" in line and "test_accuracy" not in line
 
 

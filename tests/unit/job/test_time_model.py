@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from itertools import count
@@ -19,7 +20,6 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.job.time_model import KINDS, simulate
-from mpifed.results.show import run_summary, run_text
 from mpifed.testing import Alone, Job
 
 LINK = {"latency_s": 0.1, "up_bytes_per_s": 1000.0, "down_bytes_per_s": 4000.0}
@@ -106,7 +106,7 @@ def sha256(out: Path) -> str:
 
 
 @pytest.mark.usefixtures("microseconds")
-def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path) -> None:
+def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path, launch: Any) -> None:
     out = tmp_path / "run"
     run(job(digits, simulated_network=LINK | {"client_slowdown": 1e-9}), Alone(), out)
     history, found = read_history(out), read_json(out / "run.json")
@@ -122,20 +122,20 @@ def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path) -> None:
     assert found["simulated"]["network"] == {
         "name": None, **LINK, "client_slowdown": 1e-9, "encryption": "as-run",
     }  # fmt: skip
-    assert run_summary(out)["simulated"] == found["simulated"]
-    text = run_text(out)
+    assert json.loads(launch(None, "show", out, "--json").out)["simulated"] == found["simulated"]
+    text = launch(None, "show", out).out
     assert "simulated seconds" in text and "over a network with 100 ms there and back" in text
 
     plain = tmp_path / "plain"
     run(checked({k: v for k, v in job(digits).table().items() if k != "simulated_network"}), Alone(), plain)
     assert sha256(plain) == sha256(out)
     assert "simulated_s" not in read_history(plain) and summary(plain)["simulated_s"] is None
-    assert "simulated seconds" not in run_text(plain)
+    assert "simulated seconds" not in launch(None, "show", plain).out
 
 
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 @pytest.mark.parametrize("primal", ["clear", "sealed"])
-def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, primal: str) -> None:
+def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, launch: Any, channel: str, primal: str) -> None:
     """2 x 3 clients with 719 rows and up to 22 of 64 columns, and a loss beside X'alpha; the same in every channel."""
     network = LINK | {"encryption": "published", "ciphertext_bytes": 100.0}
     table = {
@@ -157,7 +157,7 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, channel: str, p
         "primal": pytest.approx(opened if primal == "sealed" else 23 * 8 / 1000),
     }
     assert simulated["network"]["ciphertext_bytes"] == 100
-    assert "encryption published, 100 bytes a value" in run_text(out)
+    assert "encryption published, 100 bytes a value" in launch(None, "show", out).out
 
 
 def test_it_is_that_of_any_number_of_ranks(digits: Path, tmp_path: Path, launch: Any, write_job: Any) -> None:

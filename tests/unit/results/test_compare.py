@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from test_show import mpifed, write_run, write_sweep
+from test_show import best_of, mpifed, write_run, write_sweep
 from written_files import write_json
 
 from mpifed.files.model_file import model_sha256, write_arrays
-from mpifed.results.best import select
-from mpifed.results.points import read_settings
 
 FEDAVG = {"name": "fedavg", "batch_size": 20}
 SCAFFOLD = {"name": "scaffold", "batch_size": 20, "local_steps": 3}
@@ -82,10 +80,10 @@ def test_one_folder_of_data_by_two_paths(tmp_path: Path, digests: tuple[str, str
 
 
 def test_the_best_of_runs(runs: list[Path]) -> None:
-    found = select(runs)
+    found = best_of(*runs)
     assert found["settings"]["algorithm.name"] == "scaffold" and found["points"] == [str(runs[2])]
     assert found["mean"]["objective"] == 0.2
-    assert select(runs, by="objective", maximize=True)["points"] == [str(run) for run in runs[:2]]
+    assert best_of(*runs, "--by", "objective", "--max")["points"] == [str(run) for run in runs[:2]]
     text = mpifed("compare", *runs, "--select", "best", "--max", "--by", "objective").output
     (line,) = (line for line in text.splitlines() if line.startswith("--set"))
     assert shlex.split(line)[1::2] == [
@@ -102,8 +100,9 @@ def test_methods_are_told_apart_and_can_be_pasted(tmp_path: Path) -> None:
         (method | {"seed": seed}, {"objective": 1.0 - k}) for k, method in enumerate(methods) for seed in (1, 2)
     ]
     folder = write_sweep(tmp_path / "sweep", points)
-    assert [setting.settings for setting in read_settings(folder)] == methods
-    assert select(folder)["settings"] == methods[1]
+    compared = json.loads(mpifed("compare", folder, "--json").output)
+    assert [setting["settings"] for setting in compared["settings"]] == methods
+    assert best_of(folder)["settings"] == methods[1]
     text = mpifed("compare", folder, "--select", "best").output
     (line,) = (line for line in text.splitlines() if line.startswith("--set"))
     assert shlex.split(line)[1::2] == [

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_show import grid, mpifed, write_sweep
+from test_show import best_of, grid, mpifed, write_sweep
 from written_runs import JOB, at_end, write_made_run
 
 from mpifed.core.errors import UsageError
-from mpifed.results.best import choose, select
 from mpifed.results.criteria import Criterion, criteria_of, grouped
-from mpifed.results.pareto import select as select_pareto
 
 KEY = "algorithm.batch_size"
 
 
-def sizes(settings: Any) -> list[int]:
-    return [setting.settings[KEY] for setting in settings]
+def pareto_of(*arguments: Any) -> dict[str, Any]:
+    """The choice of `mpifed compare --select pareto`."""
+    found: dict[str, Any] = json.loads(mpifed("compare", "--select", "pareto", "--json", *arguments).output)
+    return found
 
 
 # --- groups -------------------------------------------------------------------------------------------------------
@@ -75,15 +76,12 @@ def steps(tmp_path: Path) -> Path:
 
 
 def test_the_next_column_decides_ties(steps: Path) -> None:
-    assert select(steps, "test_accuracy")["settings"] == {KEY: 1}
-    choice = choose(steps, criteria_of("test_accuracy~1%,simulated_s~1%"))
-    assert choice.best.settings == {KEY: 2} and sizes(choice.ties) == [3]  # 4.02 and 4.00: by the settings
-    assert select(steps, "test_accuracy~1%,simulated_s~0")["settings"] == {KEY: 3}
-    assert select(steps, "test_accuracy~0.003,simulated_s")["settings"] == {KEY: 2}
-    assert select(steps, "test_accuracy~10%,simulated_s")["settings"] == {KEY: 4}
-    told = json.loads(
-        mpifed("compare", steps, "--select", "best", "--by", "test_accuracy~1%", "--by", "simulated_s", "--json").output
-    )
+    assert best_of(steps, "--by", "test_accuracy")["settings"] == {KEY: 1}
+    assert best_of(steps, "--by", "test_accuracy~1%,simulated_s~0")["settings"] == {KEY: 3}
+    assert best_of(steps, "--by", "test_accuracy~0.003,simulated_s")["settings"] == {KEY: 2}
+    assert best_of(steps, "--by", "test_accuracy~10%,simulated_s")["settings"] == {KEY: 4}
+    told = best_of(steps, "--by", "test_accuracy~1%", "--by", "simulated_s")
+    assert told["settings"] == {KEY: 2}  # 4.02 and 4.00: by the settings
     assert told["by"] == {
         "test_accuracy": {"best": "largest", "tolerance": "1%"}, "simulated_s": {"best": "least", "tolerance": "1%"},
     }  # fmt: skip
@@ -107,19 +105,16 @@ def written(folder: Path, order: list[int], noise: float = 0.0, seed: int = 0) -
 
 def test_nothing_depends_on_the_order_of_the_points(tmp_path: Path) -> None:
     runs = written(tmp_path, list(range(8)))
-    by = "test_accuracy~1%,objective~0.011,elapsed_s"
-    best, front = select(runs, by), select_pareto(runs, by)
-    assert best["ties"] and front["equal"]  # there is something to confuse
+    by = ("--by", "test_accuracy~1%,objective~0.011,elapsed_s")
+    first, recommended = best_of(*runs, *by), pareto_of(*runs, *by)
+    assert first["ties"] and recommended["equal"]  # there is something to confuse
     for seed in range(6):
         order = [runs[i] for i in np.random.default_rng(seed).permutation(len(runs))]
-        assert select(order, by) | {"settings": 0, "ties": 0} == best | {"settings": 0, "ties": 0}
-        found = select_pareto(order, by)
+        assert best_of(*order, *by) | {"settings": 0, "ties": 0} == first | {"settings": 0, "ties": 0}
+        found = pareto_of(*order, *by)
         for part in ("front", "equal", "ties"):
-            assert [row["points"] for row in found[part]] == [row["points"] for row in front[part]]
-        assert (found["points"], found["grade"]) == (front["points"], front["grade"])
-
-
-# --- Pareto -------------------------------------------------------------------------------------------------------
+            assert [row["points"] for row in found[part]] == [row["points"] for row in recommended[part]]
+        assert (found["points"], found["grade"]) == (recommended["points"], recommended["grade"])
 
 
 # --- objectives ---------------------------------------------------------------------------------------------------
@@ -141,10 +136,11 @@ def test_different_objectives_are_not_ranked(
 ) -> None:
     rows = at_end(objective=1.0, train_loss=1.0, test_accuracy=0.5)
     runs = [write_made_run(tmp_path / name, rows, job=JOB | of_run) for name, of_run in zip("ab", tables, strict=True)]
-    for choice in (select, select_pareto):
-        with pytest.raises(UsageError, match=f"{said}.*so that {column} ranks nothing; choose by another column"):
-            choice(runs, column)
-        assert choice(runs, "test_accuracy")["ties" if choice is select else "equal"]
+    for choice in ("best", "pareto"):
+        refused = mpifed("compare", *runs, "--select", choice, "--by", column).output
+        assert re.search(f"{said}.*so that {column} ranks nothing; choose by another column", refused)
+    accuracy = ("--by", "test_accuracy")
+    assert best_of(*runs, *accuracy)["ties"] and pareto_of(*runs, *accuracy)["equal"]
 
 
 def test_the_kind_of_network_is_no_objective(tmp_path: Path) -> None:
@@ -157,4 +153,4 @@ def test_the_kind_of_network_is_no_objective(tmp_path: Path) -> None:
         write_made_run(tmp_path / str(k), at_end(objective=1.0 - k), job=JOB | {"model": model})
         for k, model in enumerate(models)
     ]
-    assert select(runs, "objective")["points"] == [str(runs[2])]
+    assert best_of(*runs, "--by", "objective")["points"] == [str(runs[2])]

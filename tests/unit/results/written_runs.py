@@ -9,7 +9,6 @@ from typing import Any
 import tomli_w
 from written_files import History, write_json
 
-from mpifed.core.tables import Table
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.results.points import write_sweep
 
@@ -41,7 +40,7 @@ def write_made_run(
     folder: Path,
     rows: Sequence[Mapping[str, float | None]],
     code: int | None = 0,
-    job: Table | None = None,
+    job: dict[str, Any] | None = None,
     **about: Any,
 ) -> Path:
     """A run of its own."""
