@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,10 +15,8 @@ from jobs_in_python import as_in_a_file, job_table
 from written_files import read_json
 
 import mpifed as mf
-from mpifed.core.errors import UsageError
 from mpifed.run import lock
 from mpifed.run.lock import locked
-from mpifed.run.overwrite import remove
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,6 +38,11 @@ def out(digits: Path, tmp_path: Path, launch: Launch) -> Path:
     ended = launch(None, "run", job(digits, tmp_path / "job.toml"), "--out", tmp_path / "a run", "--progress", "none")
     assert ended.code == 0, ended.text
     return tmp_path / "a run"
+
+
+def overwrite(folder: Path, launch: Launch) -> Any:
+    """How a run ends that is to take the place of what is in a folder; its job lies beside the folder."""
+    return launch(None, "run", folder.parent / "job.toml", "--out", folder, "--overwrite", "--progress", "none")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -119,15 +123,15 @@ def test_a_sweep_takes_the_place_of_another(digits: Path, tmp_path: Path, launch
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", ".git", "figure.png", "point-0000", "job.toml.orig"])
-def test_what_is_not_of_the_run_is_kept(out: Path, name: str) -> None:
+def test_what_is_not_of_the_run_is_kept(out: Path, launch: Launch, name: str) -> None:
     if name in (".git", "point-0000"):
         (out / name).mkdir()
         (out / name / "mine").write_text("mine")
     else:
         (out / name).write_text("mine")
     before = contents(out)
-    with pytest.raises(UsageError, match=r"something else than a run.*--overwrite removes runs alone"):
-        remove(out)
+    ended = overwrite(out, launch)
+    assert ended.code == 2 and re.search("something else than a run.*--overwrite removes runs alone", ended.err)
     assert contents(out) == before
 
 
@@ -142,46 +146,49 @@ def test_what_is_not_of_the_run_is_kept(out: Path, name: str) -> None:
     ],
     ids=lambda files: next(iter(files)),
 )
-def test_files_of_other_programs_with_such_names_are_kept(tmp_path: Path, files: dict[str, str]) -> None:
+def test_files_of_other_programs_with_such_names_are_kept(
+    digits: Path, tmp_path: Path, launch: Launch, files: dict[str, str]
+) -> None:
+    job(digits, tmp_path / "job.toml")
     for name, text in files.items():
         (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "a" / name).write_text(text)
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match="something else than a run"):
-        remove(tmp_path / "a")
+    ended = overwrite(tmp_path / "a", launch)
+    assert ended.code == 2 and "something else than a run" in ended.err
     assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("to", ["a run", "nowhere"])
-def test_a_link_is_no_folder_of_a_run(out: Path, to: str) -> None:
+def test_a_link_is_no_folder_of_a_run(out: Path, launch: Launch, to: str) -> None:
     (out.parent / "link").symlink_to(to)
-    with pytest.raises(UsageError, match="is no folder of a run"):
-        remove(out.parent / "link")
+    ended = overwrite(out.parent / "link", launch)
+    assert ended.code == 2 and "is no folder of a run" in ended.err
 
 
-def test_a_run_that_is_going_on_is_kept(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_going_on_is_kept(out: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "ENDING_S", 0.0)
     with locked(out):
         before = contents(out)
-        with pytest.raises(UsageError, match="in use by process"):
-            remove(out)
+        ended = overwrite(out, launch)
+        assert ended.code == 2 and "in use by process" in ended.err
         assert contents(out) == before
 
 
-def test_nobody_removes_the_folder_that_they_are_in(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_removes_the_folder_that_they_are_in(out: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(out)
     for folder in (Path(), Path("../a run")):
-        with pytest.raises(UsageError, match="in which you are"):
-            remove(folder)
+        ended = overwrite(folder, launch)
+        assert ended.code == 2 and "in which you are" in ended.err
 
 
-def test_what_a_killed_process_has_left_goes_too(out: Path) -> None:
+def test_what_a_killed_process_has_left_goes_too(out: Path, launch: Launch) -> None:
     left, mine = (out.parent / f".a run.overwritten-{name}" for name in ("left", "mine"))
     shutil.copytree(out, left)
     mine.mkdir()
     (mine / "mine").write_text("mine")
-    remove(out)
-    assert not out.exists() and not left.exists() and contents(mine) == {"mine": b"mine"}
+    assert overwrite(out, launch).code == 0
+    assert not left.exists() and contents(mine) == {"mine": b"mine"}
 
 
 def test_all_ranks_agree(digits: Path, tmp_path: Path, launch: Launch) -> None:
