@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs_in_python import checked
 from written_files import read_json
 
-from mpifed.job.job import read_table
+from mpifed.testing import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +39,7 @@ def test_every_setting_is_a_change_of_a_job() -> None:
                 *plan.setting_changes(setting, method),
                 *assigned(tuned.get(label(tuned_in(setting, method), method), {})),
             ]
-            job = checked(read_table(JOBS / f"{job_of(setting.data, method)}.toml", changes))
+            job = Job.read(JOBS / f"{job_of(setting.data, method)}.toml", changes)
             assert (job.seed, job.rounds, job.aggregation.security, job.simulated_network.name) == (
                 1,
                 300,
@@ -108,7 +107,7 @@ def test_a_small_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [one, kind] for one in names for kind in ("here", "published")
     ]
     assert [one for one in names if f"\n{one},0,6," not in table] == []
-    tuned = read_table(plan.out / names[1] / "point-0000" / "job.toml", ())["algorithm"]
+    tuned = Job.read(plan.out / names[1] / "point-0000" / "job.toml").algorithm
     assert tuned["local_steps"] == found["digits-2x2-0.5-fedavg"]["algorithm.local_steps"]
     assert sorted({path.stem.partition("-")[0] for path in pictures}) == ["fig3", "fig4"]
     before = {path: path.stat().st_mtime_ns for path in plan.out.rglob("history.csv")}

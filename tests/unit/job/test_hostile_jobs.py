@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs_in_python import as_in_a_file, fedavg
+from forecasts import forecast
+from jobs_in_python import fedavg
 from test_job import complaints, table
 
 from mpifed.core.errors import UsageError
-from mpifed.job.job import read_table, set_value
-from mpifed.job.sweep import points
+from mpifed.job.job import set_value
+from mpifed.testing import Job
 
 NESTED: Any = []
 for _ in range(40):
     NESTED = [NESTED]
 
 
-def as_table(**changes: Any) -> dict[str, Any]:
-    return as_in_a_file(table(**changes))
+@pytest.fixture
+def check_sweep(tmp_path: Path, write_job: Callable[..., Path]) -> Callable[[dict[str, Any]], Any]:
+    """check_sweep(sweep): what `mpifed check` says of a job with it."""
+    return lambda sweep: forecast(write_job(tmp_path / "my.toml", table(sweep=sweep)), (), 1)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_a_module_that_ends_the_process_is_an_error(tmp_path: Path, monkeypatch:
 def test_files_that_no_reader_takes(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "job.toml").write_bytes(content)
     with pytest.raises(UsageError, match=r"job\.toml: (not a TOML file|1 error)"):
-        read_table(tmp_path / "job.toml")
+        Job.read(tmp_path / "job.toml")
 
 
 @pytest.mark.parametrize(
@@ -107,9 +111,9 @@ def test_changes_that_are_none(change: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["a={b=1,c=2}#", "a=1#", "a\nb", "a..b", "", "\u2028"])
-def test_keys_of_a_sweep_that_are_none(key: str) -> None:
-    with pytest.raises(UsageError, match="no key of TOML"):
-        points(as_table(sweep={key: [1]}), "my.toml")
+def test_keys_of_a_sweep_that_are_none(check_sweep: Any, key: str) -> None:
+    with pytest.raises(UsageError, match=r"no key of TOML|the key has the control character"):
+        check_sweep({key: [1]})
 
 
 @pytest.mark.parametrize(
@@ -121,14 +125,17 @@ def test_keys_of_a_sweep_that_are_none(key: str) -> None:
         ({f"algorithm.k{i}": list(range(10)) for i in range(12)}, "has 1000000000000 points, and may have 10000"),
         ({"seeds": 3, "seed": [1, 2]}, "each sets the seeds; give one of them"),
         ({"rounds": 5}, "must be a list"),
+        ({"name": ["a", "../b"]}, "must be the name of one folder"),
+        ({"algorithm.batch_size": []}, "must be a list"),
+        ({"seeds": 0}, "seeds = 0: "),
+        ({"seeds": "two"}, "seeds = 'two': "),
+        ({"algorithm.batch_size": [1, "x"]}, '[algorithm] batch_size = "x"'),
+        ({"algorithm.bath": [1, 2]}, "[algorithm] bath: unknown key"),
+        ({"rounds.more": [1]}, "rounds is a value and no table"),
+        ([1], "[sweep] must be a table"),
     ],
 )
-def test_grids_are_counted_before_they_are_made(grid: dict[str, Any], said: str) -> None:
+def test_sweeps_that_are_none(check_sweep: Any, grid: Any, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        points(as_table(sweep=grid), "my.toml")
+        check_sweep(grid)
     assert said in str(caught.value)
-
-
-def test_the_points_of_a_sweep_have_names_of_folders() -> None:
-    with pytest.raises(UsageError, match="must be the name of one folder"):
-        points(as_table(sweep={"name": ["a", "../b"]}), "my.toml")

@@ -17,7 +17,7 @@ from mpifed.algorithms.functions import Constraint
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.job.job import read_table, set_value
+from mpifed.job.job import set_value
 from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.testing import ALGORITHMS, Job
@@ -351,12 +351,12 @@ def test_reading(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(checked(table()).text())
     assert Job.read(tmp_path / "job.toml", ["seed=9", "algorithm.batch_size=5"]).seed == 9
     with pytest.raises(UsageError, match="cannot be read"):
-        read_table(tmp_path / "nothing.toml")
+        Job.read(tmp_path / "nothing.toml")
     with pytest.raises(UsageError, match="cannot be read"):
-        read_table(tmp_path)
+        Job.read(tmp_path)
     (tmp_path / "bad.toml").write_bytes(b"name = \xff")
     with pytest.raises(UsageError, match="not a TOML file"):
-        read_table(tmp_path / "bad.toml")
+        Job.read(tmp_path / "bad.toml")
 
 
 # --- the user's own classes --------------------------------------------------------------------------------------

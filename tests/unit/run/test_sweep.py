@@ -102,24 +102,6 @@ def test_methods_are_run(digits: Path, write_job: Any, tmp_path: Path) -> None:
     assert summary(tmp_path / "alone" / "point-0000")["model_sha256"] == second["model_sha256"] != first["model_sha256"]
 
 
-@pytest.mark.parametrize(
-    ("sweep", "said"),
-    [
-        ({"algorithm.batch_size": 3}, "algorithm.batch_size = 3: .* a list"),
-        ({"algorithm.batch_size": []}, "algorithm.batch_size = .*: .* a list"),
-        ({"seeds": 0}, "seeds = 0: "),
-        ({"seeds": "two"}, "seeds = 'two': "),
-        ({"algorithm.batch_size": [1, "x"]}, r'\[algorithm\] batch_size = "x"'),
-        ({"algorithm.bath": [1, 2]}, r"\[algorithm\] bath: unknown key"),
-        ({"seed.more": [1]}, "seed is a value and no table"),
-        ([1], r"\[sweep\] must be a table"),
-    ],
-)
-def test_a_sweep_that_is_none(sweep: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        points(table() | {"sweep": sweep}, "job")
-
-
 def mpifed(*arguments: Any) -> Any:
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
@@ -265,9 +247,6 @@ def test_a_dedicated_server_between_points(
     assert mpifed("run", job, "--out", tmp_path / "alone", "--point", 0).exit_code == 0
     (expected, *_) = (row["model_sha256"] for row in rows(tmp_path / "alone"))
     assert [row["model_sha256"] for row in rows(tmp_path / "out")] == 4 * [expected]
-
-
-# --- the table ---------------------------------------------------------------------------------------------------
 
 
 # --- a folder of another kind --------------------------------------------------------------------------------------
