@@ -25,7 +25,8 @@ from prepared import ENVIRONMENT, HERE, ROOT, base, run
 from report import LEAST_SPEED, slower_in_two
 
 MOST_INSTRUCTIONS = 1.03  # of those of base; the same code in two folders has up to 1.004
-TURNS = 35  # of each state in a repetition, after one that warms up; with 7 and neighbours, medians were 14 % apart
+TURNS = 12  # of each state in a pair of runs, after one that warms up
+PAIRS = 3  # in a repetition: where a run's arrays happen to lie makes up to 15 % of short rounds, whatever the turns
 SPLITS = {  # of the digits
     "rows": "--split rows --clients 8 --seed 1",
     "columns": "--split columns --clients 8 --seed 1",
@@ -125,7 +126,7 @@ def elapsed(process: subprocess.Popen[str]) -> float:
 
 
 def speeds(name: str, states: Sequence[tuple[Path, Path]]) -> list[float]:
-    """Time of base / time of this state, of each turn of one repetition."""
+    """Time of base / time of this state, of each turn of a pair of runs."""
     rounds = CASES[name].turn
     with ExitStack() as stack:
         runs = []
@@ -152,11 +153,16 @@ def speeds(name: str, states: Sequence[tuple[Path, Path]]) -> list[float]:
         return turns[1:]
 
 
+def repetition(name: str, states: Sequence[tuple[Path, Path]]) -> float:
+    """The median speed of several pairs of runs."""
+    return median(median(speeds(name, states)) for _ in range(PAIRS))
+
+
 def repeated(name: str, states: Sequence[tuple[Path, Path]]) -> list[float]:
     """The median speed of each repetition, until two agree whether the case is slower."""
-    medians = [median(speeds(name, states)) for _ in range(2)]
+    medians = [repetition(name, states) for _ in range(2)]
     if (medians[0] < LEAST_SPEED) != (medians[1] < LEAST_SPEED):
-        medians.append(median(speeds(name, states)))
+        medians.append(repetition(name, states))
     return medians
 
 

@@ -49,6 +49,7 @@ def test_the_gate_takes_a_third_repetition_where_two_disagree(monkeypatch: pytes
     def medians(*speeds: float) -> list[float]:
         left = iter(speeds)
         monkeypatch.setattr(gate, "speeds", lambda name, states: [9.0, next(left), 0.1])
+        monkeypatch.setattr(gate, "PAIRS", 1)
         return gate.repeated("rows", ())
 
     assert medians(1.0, 0.95, 0.5) == [1.0, 0.95]
