@@ -6,7 +6,6 @@ also tuned, on a grid and with a seed that is not reported. Without `--full` the
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,7 @@ from jobs.fedpdm.names import COMPARED, JOBS, TUNED, changes, jobs, label
 from jobs.fedpdm.results import Curve, read_curve
 from jobs.fedpdm.truth import CLIENTS, ROUNDS, Truth, truth
 from jobs.reproduction import runs
-from jobs.reproduction.results import write_curves
-from mpifed.files.atomic import aside
+from jobs.reproduction.results import write_curves, write_table
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.results.best import select
@@ -92,9 +90,7 @@ def truths(plan: Plan) -> list[Truth]:
 
 def write_truths(path: Path, found: Sequence[Truth]) -> Path:
     """What is proved of the noise that the paper asks for, a line for each claimed epsilon."""
-    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([Truth._fields, *found])
-    return path
+    return write_table(path, Truth._fields, found)
 
 
 def finish(plan: Plan) -> list[Path]:

@@ -7,7 +7,6 @@ paper, and written into `tuned.json`.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from jobs.hyfdca import data, figures
 from jobs.hyfdca.names import JOBS, METHODS, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
 from jobs.hyfdca.results import Curve, best_of, read_curve
 from jobs.reproduction import runs
-from jobs.reproduction.results import write_curves
+from jobs.reproduction.results import write_curves, write_table
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
@@ -145,13 +144,12 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str]]:
 
 def write_costs(path: Path, curves: Mapping[str, Curve]) -> Path:
     """Seconds of a round over the network by kind, a line for each curve and for either times of encryption."""
-    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        lines = csv.DictWriter(file, ("curve", "times", *KINDS), lineterminator="\n")
-        lines.writeheader()
-        for name, curve in curves.items():
-            for times, kinds in (("here", curve.kinds), ("published", curve.kinds_published)):
-                lines.writerow({"curve": name, "times": times, **kinds})
-    return path
+    lines = (
+        (name, times, *map(kinds.__getitem__, KINDS))
+        for name, curve in curves.items()
+        for times, kinds in (("here", curve.kinds), ("published", curve.kinds_published))
+    )
+    return write_table(path, ("curve", "times", *KINDS), lines)
 
 
 def finish(plan: Plan) -> list[Path]:

@@ -7,7 +7,6 @@ that is not reported; the rates of the jobs stay.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from jobs.mcmahan import figures
 from jobs.mcmahan.names import JOBS, RATE, ROWS, SPLITS, Row
 from jobs.mcmahan.results import Curve, read_curve
 from jobs.reproduction import runs
-from mpifed.files.atomic import aside
+from jobs.reproduction.results import write_table
 
 SEEDS = (1, 3)  # of a row, without --full and with
 RATES = (0.046, 0.1, 0.22, 0.46)  # multiples of the cubic root of ten
@@ -65,37 +64,32 @@ def play(plan: Plan) -> dict[str, Curve]:
     return curves
 
 
-def write_curves(path: Path, curves: Mapping[str, Curve]) -> None:
+def write_curves(path: Path, curves: Mapping[str, Curve]) -> Path:
     """The accuracy at every measured round, one line each, beside the rounds that the paper needs."""
-    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(("job", "paper", "seed", "round", "accuracy"))
-        for name, curve in curves.items():
-            for seed, run in enumerate(curve.runs):
-                for at, accuracy in zip(run.rounds.tolist(), run.accuracy.tolist(), strict=True):
-                    lines.writerow((name, curve.row.says, seed, at, f"{accuracy:.4f}"))
+    lines = (
+        (name, curve.row.says, seed, at, f"{accuracy:.4f}")
+        for name, curve in curves.items()
+        for seed, run in enumerate(curve.runs)
+        for at, accuracy in zip(run.rounds.tolist(), run.accuracy.tolist(), strict=True)
+    )
+    return write_table(path, ("job", "paper", "seed", "round", "accuracy"), lines)
 
 
-def write_rounds(path: Path, curves: Mapping[str, Curve]) -> None:
+def write_rounds(path: Path, curves: Mapping[str, Curve]) -> Path:
     """The rounds to the target, a line for each row and seed; empty where a run does not come to it."""
-    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(("job", "target", "paper", "seed", "rounds"))
-        for name, curve in curves.items():
-            for seed, run in enumerate(curve.runs):
-                reached = run.reached(curve.row.target)
-                rounds = "" if reached is None else f"{reached:.1f}"
-                lines.writerow((name, curve.row.target, curve.row.says, seed, rounds))
+    lines = (
+        (name, curve.row.target, curve.row.says, seed, "" if reached is None else f"{reached:.1f}")
+        for name, curve in curves.items()
+        for seed, reached in enumerate(run.reached(curve.row.target) for run in curve.runs)
+    )
+    return write_table(path, ("job", "target", "paper", "seed", "rounds"), lines)
 
 
 def finish(plan: Plan) -> list[Path]:
     """Runs what is left to run, and writes the curves, the rounds to the targets and the figure; the files."""
     curves = play(plan)
-    plan.out.mkdir(parents=True, exist_ok=True)
-    paths = [plan.out / "accuracy.csv", plan.out / "rounds.csv"]
-    for path, write in zip(paths, (write_curves, write_rounds), strict=True):
-        write(path, curves)
-    return [*paths, *figures.draw(plan.out, curves)]
+    written = [write_curves(plan.out / "accuracy.csv", curves), write_rounds(plan.out / "rounds.csv", curves)]
+    return [*written, *figures.draw(plan.out, curves)]
 
 
 def plan_of(arguments: Sequence[str] | None = None) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,13 +63,20 @@ def write_curves(path: Path, curves: Mapping[str, tuple[Rounds, Mapping[str, Flo
     ----------
     curves : by name the rounds [T] and columns [seeds, T], the same ones for all curves; NaN is an empty cell
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     names = next((list(columns) for _, columns in curves.values()), [])
-    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(("curve", "seed", "round", *names))
+
+    def lines() -> Iterator[Sequence[object]]:
         for name, (rounds, columns) in curves.items():
             for seed, values in enumerate(np.stack(list(columns.values()), axis=-1)):  # [T, columns]
                 for at, numbers in zip(rounds.tolist(), values.tolist(), strict=True):
-                    lines.writerow((name, seed, at, *("" if np.isnan(one) else f"{one:.6g}" for one in numbers)))
+                    yield name, seed, at, *("" if np.isnan(number) else f"{number:.6g}" for number in numbers)
+
+    return write_table(path, ("curve", "seed", "round", *names), lines())
+
+
+def write_table(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> Path:
+    """Write a CSV file in the place of an earlier one; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows((header, *lines))
     return path
