@@ -142,11 +142,10 @@ def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:
     """
     losses, whole, bound = function.loss(at), function.gradient(at), 0.0
     for i in range(_CLIENTS):
-        summed, clipped, size = np.zeros(()), np.zeros(()), 0.0
+        summed, clipped, size, client = np.zeros(()), np.zeros(()), 0.0, _of_client(at, i)
         for j in range(_SAMPLES):
-            one = _of_client(at, i)
-            one = Trial(one.model, one.X[:, j : j + 1], one.y[:, j : j + 1], np.ones((1, 1)))
-            loss, alone, weight = function.loss(one).item(), flat(function.gradient(one)), at.weights[i, j]
+            sample = Trial(client.model, client.X[:, j : j + 1], client.y[:, j : j + 1], np.ones((1, 1)))
+            loss, alone, weight = function.loss(sample).item(), flat(function.gradient(sample)), at.weights[i, j]
             _must_agree("loss() of a sample among others", losses[i, j], loss, abs(loss))
             norm = float(np.linalg.norm(alone))
             bound = bound or norm / 2 or 1.0  # most are longer

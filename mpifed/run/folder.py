@@ -169,7 +169,7 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
     if ledger is None:
         return None
     written = job_of(out)
-    if written and (shown := changed(ledger.header.job, written)):
+    if written and (shown := changes_of(ledger.header.job, written)):
         raise DataError(f"{out / 'job.toml'}: is not the job in line 1 of {ledger.path} ({shown}); {REMEDY}")
     same_job(out, ledger.header.job, job.table())
     return ledger.header
@@ -177,13 +177,13 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
 
 def same_job(run_dir: Path, before: Table, after: Table) -> None:
     """UsageError when a run would be resumed with a job that gives other results."""
-    if shown := changed(before, after):
+    if shown := changes_of(before, after):
         raise UsageError(
             f"{run_dir}: --resume with another job ({shown}); resume with {command_line(run_dir / 'job.toml')}"
         )
 
 
-def changed(before: Table, after: Table, free: Collection[str] = FREE) -> str:
+def changes_of(before: Table, after: Table, free: Collection[str] = FREE) -> str:
     """The changes of a job, but for those of `free` keys, which affect no results; as text."""
     old, new = dict(dotted(before)), dict(dotted(after))
     keys = [

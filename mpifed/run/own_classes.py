@@ -78,7 +78,7 @@ def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
 
 def refuse_own_by_laws(job: Job, problem: Problem) -> None:
     """UsageError with all that is wrong with the user's classes."""
-    _refuse_own(job, problem, lambda part: check_by_laws(part, job, problem))
+    _refuse(_own_parts(job, problem), lambda part: check_by_laws(part, job, problem))
 
 
 def refuse_own_by_shapes(job: Job, problem: Problem, transport: Transport, device: Device) -> None:
@@ -91,20 +91,20 @@ def refuse_own_by_shapes(job: Job, problem: Problem, transport: Transport, devic
         if part.table == "model" and _is_clipped(job, problem):
             laws.check_alone(_function(part, problem), laws.trial(problem, rng, "float64"), True)
 
-    if _own_parts(job, problem):
+    if parts := _own_parts(job, problem):
         with agreed(transport):
-            _refuse_own(job, problem, check)
+            _refuse(parts, check)
 
 
 def _own_parts(job: Job, problem: Problem) -> list[JobPart]:
     return [one for one in parts_of(job, problem) if type(one.part).__module__.partition(".")[0] != "mpifed"]
 
 
-def _refuse_own(job: Job, problem: Problem, check: Callable[[JobPart], None]) -> None:
+def _refuse(parts: list[JobPart], check: Callable[[JobPart], None]) -> None:
     wrong = list[str]()
     with restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for part in _own_parts(job, problem):
+        for part in parts:
             try:
                 check(part)
             except NotImplementedError:  # a method that this job does not need, as a gradient where duals suffice
