@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.core.errors import NotCertified
+from mpifed.shards.rows import shard_of
 from mpifed.shards.store import open_federation
 
 HERE = Path(__file__).resolve().parent
@@ -92,7 +93,7 @@ def prepared_clients(clients: int, root: Path = ROOT) -> Path:
     folder = cache(root) / f"clients-{clients}"
     if not (folder / "federation.h5").exists():
         what = f"synthetic --samples {10 * clients} --features 20 --task classification --seed 1"
-        how = f"--split rows --clients {clients} --pack 1000 --force --out {folder}"
+        how = f"--split rows --clients {clients} --force --out {folder}"
         run([sys.executable, "-m", "mpifed", "data", *what.split(), *how.split()], root)
     return folder
 
@@ -117,7 +118,7 @@ def convert(data: Path, out: Path) -> None:
     out.mkdir()
     federation = open_federation(data)
     for client in range(federation.clients):
-        shard = federation.shard(client, in_memory=True)
+        shard = shard_of(federation, client)
         x = np.empty((shard.samples, shard.features), np.float32)
         shard.take(np.arange(shard.samples), x)
         np.savez(out / f"shard-{client:05d}.npz", x=x, y=shard.y)

@@ -17,11 +17,12 @@ import numpy as np
 from mpi4py import MPI
 
 from mpifed.comm.placement import place
-from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.rows import shard_of
+from mpifed.shards.store import Federation, open_federation
 
 
-def block(federation: ShardFolder, client: int) -> object:
-    shard = federation.shard(client, in_memory=True)
+def block(federation: Federation, client: int) -> object:
+    shard = shard_of(federation, client)
     at = np.arange(shard.samples)
     if shard.sparse:
         return shard.take_sparse(at, "float32")

@@ -261,7 +261,7 @@ def skewed(shared_path: Path) -> Path:
     """11 clients of very different sizes and classes, several in a file."""
     return _make_data(
         shared_path / "skewed", "digits", "--split", "rows", "--clients", "11", "--skew", "2", "--partition",
-        "dirichlet:1", "--pack", "3", "--seed", "3",
+        "dirichlet:1", "--seed", "3",
     )  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def tested(shared_path: Path) -> Path:
     """7 clients of very different sizes, several in a file, with real targets, and test rows of their own."""
     return _make_data(
         shared_path / "tested", "synthetic", "--split", "rows", "--clients", "7", "--samples", "120", "--features", "5",
-        "--skew", "0.7", "--pack", "2", "--client-test-fraction", "0.3",
+        "--skew", "0.7", "--client-test-fraction", "0.3",
     )  # fmt: skip
 
 
@@ -289,7 +289,7 @@ def scattered(shared_path: Path) -> Path:
     path = shared_path / "scattered.csv"
     if _guard is None or _guard.comm.rank == 0:
         path.write_text("client,rows,columns\n" + "".join(lines), encoding="utf-8")
-    return _make_data(shared_path / "scattered", "digits", "--split", "grid", "--map", str(path), "--pack", "2")
+    return _make_data(shared_path / "scattered", "digits", "--split", "grid", "--map", str(path))
 
 
 @pytest.fixture(scope="session")
@@ -321,7 +321,7 @@ def patchwork(shared_path: Path) -> Path:
     if _guard is None or _guard.comm.rank == 0:
         path.write_text("\n".join(["client,rows,columns", *lines, ""]), encoding="utf-8")
     return _make_data(
-        shared_path / "patchwork", "digits", "--split", "grid", "--map", str(path), "--pack", "2", "--labels",
+        shared_path / "patchwork", "digits", "--split", "grid", "--map", str(path), "--labels",
         "even-odd", "--scale", "unit-rows",
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from records import record_of
 
+from mpifed.shards.rows import shard_of
 from mpifed.shards.store import open_federation
 from mpifed.testing import Job, Named, rounds
 
@@ -26,7 +27,7 @@ def rounds_of(job: Job, measured: int = 1) -> list[Seen]:
     """All rounds of a job on one rank; the last ones of every so many are measured, with 0 none."""
     _, *played = rounds(job, measured=measured)
     data = open_federation(job.data.path)
-    held = [data.shard(i, in_memory=True).rows for i in range(data.clients)]
+    held = [shard_of(data, i).rows for i in range(data.clients)]
     found = []
     for after in played:
         w = after.server["w" if "w" in after.server else "best"]

@@ -1,10 +1,11 @@
 """All training rows, read from the files alone: nothing of mpifed is imported here.
 
-`mpifed.shards.store` describes the files. Files of schema 1, which earlier versions wrote, are not read.
+`mpifed.shards.store` describes the files.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,37 +54,34 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def read_rows(folder: Path) -> Rows:
     """All training rows of a data folder; every cell has one holder, or is zero."""
+    about = json.loads((folder / "federation.json").read_text(encoding="utf-8"))
     with h5py.File(folder / "federation.h5", "r", locking=False) as file:
-        about, holds = dict(file.attrs), file["holds"][()]
-        groups = {
-            axis: np.split(file[f"{axis}/members"][()], file[f"{axis}/bounds"][1:-1]) for axis in ("rows", "columns")
-        }
-        scale, shift = file["scaling/scale"][()], file["scaling/shift"][()]
-    samples, features, pack = (int(about[name]) for name in ("samples", "features", "pack"))
-    held = [(groups["rows"][i], groups["columns"][j]) for i, j in holds.tolist()]
+        holds = file["holds"][()]
+        scale, shift = (np.squeeze(file[f"scaling/{name}"][()]) for name in ("scale", "shift"))
+        ends = {axis: file[f"{axis}/bounds"][()] for axis in ("rows", "columns")}
+        groups = {axis: np.split(file[f"{axis}/members"][()], ends[axis][1:-1]) for axis in ends}
+        stored = {name: file[name][()] for name in ("y", "X", "data", "indices", "indptr") if name in file}
+    samples, features = about["samples"], about["features"]
     y: Any = np.full(samples, np.nan)
-    parts, dense = [], None
-    for first in range(0, len(held), pack):
-        with h5py.File(folder / f"shard-{first // pack:05d}.h5", "r", locking=False) as file:
-            values = {name: file[name][()] for name in file}
-        row = value = 0  # of the file, where the next client's begin
-        for rows, columns in held[first : first + pack]:
-            y[rows] = values["y"][row : row + len(rows)]
-            if about["sparse"]:
-                starts = values["indptr"][row : row + len(rows) + 1]
-                within = slice(int(starts[0]), int(starts[-1]))
-                of_rows = np.repeat(rows, np.diff(starts))
-                parts.append((values["data"][within], of_rows, columns[values["indices"][within]]))
-            else:
-                if dense is None:
-                    dense = np.zeros((samples, features), values["X"].dtype)
-                size = len(rows) * len(columns)
-                dense[np.ix_(rows, columns)] = values["X"].reshape(-1)[value : value + size].reshape(len(rows), -1)
-                value += size
-            row += len(rows)
+    parts, dense = [], None if about["sparse"] else np.zeros((samples, features), stored["X"].dtype)
+    row = value = 0  # where the next client's begin, unless these hold all columns, in the order of the groups of rows
+    for of_rows, of_columns in holds.tolist():
+        rows, columns, labels = groups["rows"][of_rows], groups["columns"][of_columns], int(ends["rows"][of_rows])
+        y[rows] = stored["y"][labels : labels + len(rows)]
+        if about["split"] == "rows":
+            row, value = labels, labels * len(columns)
+        if dense is None:
+            starts = stored["indptr"][row : row + len(rows) + 1]
+            within = slice(int(starts[0]), int(starts[-1]))
+            parts.append((stored["data"][within], np.repeat(rows, np.diff(starts)), columns[stored["indices"][within]]))
+        else:
+            size = len(rows) * len(columns)
+            dense[np.ix_(rows, columns)] = stored["X"].reshape(-1)[value : value + size].reshape(len(rows), -1)
+            value += size
+        row += len(rows)
     assert np.isfinite(y).all(), f"{folder}: a row has no label"
-    if about["sparse"]:
+    raw: Any = dense
+    if dense is None:
         data, at, columns = (np.concatenate(part) for part in zip(*parts, strict=True))
-        dense = csr_matrix((data, (at, columns)), shape=(samples, features))
-    classes = int(about["classes"])
-    return Rows(dense, y.astype(np.int64) if classes else y, scale, shift, classes or 1)
+        raw = csr_matrix((data, (at, columns)), shape=(samples, features))
+    return Rows(raw, y.astype(np.int64) if about["classes"] else y, scale, shift, about["classes"] or 1)

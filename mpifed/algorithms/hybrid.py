@@ -16,10 +16,10 @@ from mpifed.algorithms.functions import constrains, squares_alone
 from mpifed.algorithms.horizontal import power_of_two
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Field, Placed, Problem
+from mpifed.core.holdings import span
 from mpifed.core.record import Array, Record, index, namespace
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
-from mpifed.shards.layout import span
 
 # --- what a client does with its rows -------------------------------------------------------------------------------
 

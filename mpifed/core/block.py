@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -218,14 +217,14 @@ class Block:
             pairs = zip(self.shards, at, strict=True)
             return Batch(tuple(shard.take_sparse(rows, self.dtype) for shard, rows in pairs), y)
         X = xp.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
-        for joint, who, starts in self._runs:
-            if joint is not None:
-                rows = (at[who] + starts).reshape(-1)
-                joint.take(rows, X[who].reshape(len(rows), X.shape[-1]), y[who].reshape(-1))
-                continue
-            shard, positions = self.shards[who.start], at[who.start]
-            y[who.start] = shard.y[index(shard.y, positions)]
-            shard.take(positions, X[who.start])
+        if self._joint_rows is not None:
+            joint, starts = self._joint_rows
+            rows = (at + starts).reshape(-1)
+            joint.take(rows, X.reshape(len(rows), X.shape[-1]), y.reshape(-1))
+            return Batch(X, y)
+        for i, (shard, rows) in enumerate(zip(self.shards, at, strict=True)):
+            y[i] = shard.y[index(shard.y, rows)]
+            shard.take(rows, X[i])
         return Batch(X, y)
 
     def take_alike(self, rows: NDArray[np.int64]) -> Sequence[Features]:
@@ -279,12 +278,12 @@ class Block:
         return [span(shard.columns) for shard in self.shards]
 
     @cached_property
-    def _runs(self) -> list[tuple[JointRows | None, slice, NDArray[np.int64]]]:
-        """(joint, positions, first rows [n, 1]) of neighbours whose rows a call reads at once; None: one client."""
-        joints = [shard.joint or (None, 0) for shard in self.shards]
-        others = (i for i in range(1, len(joints)) if joints[i][0] is None or joints[i][0] is not joints[i - 1][0])
-        starts = np.array([start for _, start in joints], dtype=np.int64)[:, None]
-        return [(joints[i][0], slice(i, j), starts[i:j]) for i, j in pairwise([0, *others, len(joints)])]
+    def _joint_rows(self) -> tuple[JointRows, NDArray[np.int64]] | None:
+        """What holds the rows of all clients, and where each client's begin there [n, 1]."""
+        joints = [shard.joint for shard in self.shards if shard.joint is not None]
+        if len(joints) < len(self.shards) or any(joint is not joints[0][0] for joint, _ in joints):
+            return None
+        return joints[0][0], np.array([start for _, start in joints], dtype=np.int64)[:, None]
 
     def everything(self, size: int) -> Iterator[tuple[int, Batch]]:
         """All rows, client by client, at most `size` at a time: (position, batch of that one client)."""

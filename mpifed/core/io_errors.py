@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import sys
@@ -41,6 +42,15 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         return file
     file.close()
     raise OSError(errno.EINVAL, "a pipe, a device or a folder, and no file", str(path))
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def say(*lines: object, file: TextIO | None = None) -> None:

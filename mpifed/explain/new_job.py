@@ -20,7 +20,7 @@ from mpifed.explain.entries import Explanation, Key, entries, entry_of, own_entr
 from mpifed.explain.step_sizes import curvature, learning_rate, tau
 from mpifed.job.components import ALGORITHM, MODEL, Kind, optimizers
 from mpifed.job.job import Job
-from mpifed.shards import layout, store
+from mpifed.shards import store
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -75,7 +75,7 @@ def new_job(name: str, algorithm: str, data: str, model: str | None = None) -> s
 
 
 def _facts(path: str) -> _Data:
-    if not (Path(path) / layout.FEDERATION).exists():
+    if not (Path(path) / store.ABOUT).exists():
         return _Data(path, _BATCH, None)
     data = store.open_federation(path)
     smallest, classes = int(data.counts.min()), int(data.classes or 0)

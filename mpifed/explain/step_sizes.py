@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.shards.store import ShardFolder
+from mpifed.shards.rows import shard_of
+from mpifed.shards.store import Federation
 
 _LARGEST_RATE, _LEAST_TAU = 0.1, 0.1
 _SATURATED = 20.0  # up to which curvature SSCA's default does well on classes, whose losses have bounded slopes
@@ -12,7 +13,7 @@ _CLIENTS, _VALUES = 64, 2**22  # read: clients at most, and values of each
 _WHAT = "the curvature on a minibatch"
 
 
-def curvature(data: ShardFolder, batch_size: int) -> float:
+def curvature(data: Federation, batch_size: int) -> float:
     """The largest eigenvalue of X'X / b over minibatches X [b, p + 1] of scaled rows and an intercept's ones.
 
     No loss of a linear model whose second derivative by its scores is at most 1 is more curved on them. A minibatch of
@@ -22,7 +23,7 @@ def curvature(data: ShardFolder, batch_size: int) -> float:
     sums: dict[int, list[float]] = {}  # by group of rows: eigenvalues, and columns of those clients
     clients = np.flatnonzero(data.counts * data.widths)  # who have any values
     for client in clients[np.linspace(0, len(clients) - 1, min(_CLIENTS, len(clients))).astype(int)].tolist():
-        shard = data.shard(client, in_memory=False)
+        shard = shard_of(data, client)
         size = max(1, min(batch_size, shard.samples, _VALUES // max(1, shard.features)))
         X = np.empty((size, shard.features))
         shard.take(np.unique(np.linspace(0, shard.samples - 1, size).astype(int)), X)

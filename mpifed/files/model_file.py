@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.core.record import Array, Record, bare_leaves, leaves
 from mpifed.core.tables import Table
 from mpifed.files.atomic import aside
-from mpifed.shards.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
+from mpifed.files.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
 
 _NO_MODEL = "no readable model", "let the run reach its end, or resume it"
 

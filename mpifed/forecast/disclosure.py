@@ -17,7 +17,7 @@ from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.tables import Table
 from mpifed.job.settings import Settings
 from mpifed.observers import Observer, observer_name
-from mpifed.shards.store import ShardFolder
+from mpifed.shards.store import Federation
 
 
 class View(NamedTuple):
@@ -138,7 +138,7 @@ def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list
     return lines + list(_ranks(algorithm, view))
 
 
-def test_statements(job: Settings, data: ShardFolder, evaluated: bool) -> Iterator[str]:
+def test_statements(job: Settings, data: Federation, evaluated: bool) -> Iterator[str]:
     """What is measured on test rows, and who sends it.
 
     Parameters

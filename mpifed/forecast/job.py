@@ -37,7 +37,7 @@ from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import refuse_own_by_laws
 from mpifed.run.setup import cells_of, measures_of, problem_of, tests_clients
 from mpifed.shards import store
-from mpifed.shards.hosted import SHARD_NBYTES, STREAMED_NBYTES
+from mpifed.shards.rows import SHARD_NBYTES
 
 _BYTES = ("up_bytes", "down_bytes")
 
@@ -50,7 +50,8 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     all_points = points(read_table(job_path, changes), str(job_path))
     job = all_points[0].job
     observers = checked_observers(job.make_observers())
-    check_data(job_path, Path(job.data.path))
+    if not job.data.path.startswith(store.MEMORY):
+        check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     host = place(data.counts, job.data.block, ranks, job.dedicated).hosts  # [N] each client's rank
     algorithm = algorithm_of(job, data)
@@ -107,25 +108,23 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     }
 
 
-def algorithm_of(job: Job, data: store.ShardFolder) -> Algorithm:
+def algorithm_of(job: Job, data: store.Federation) -> Algorithm:
     """The job's algorithm, with calibrated noise if the job is private."""
     algorithm = job.make_algorithm(problem_of(job, data))
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
 
 
-def _data_bytes(job: Job, data: store.ShardFolder, host: NDArray[np.int64]) -> int:
+def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
     """Bytes of data on the rank with the most, if all its clients participate: values, labels and test data."""
-    beside = SHARD_NBYTES + 8 * data.counts  # also for clients whose values stay in their files
-    held = data.nbytes + beside + (data.tests.nbytes if tests_clients(job, data) else 0)
-    whole, labels = np.bincount(host, held), np.bincount(host, beside)
-    room = job.data.memory_gib * 2**30
-    values = np.where(whole <= room, whole, room + np.minimum(labels, STREAMED_NBYTES))
+    stored = np.bincount(host, data.nbytes + (data.tests.nbytes if tests_clients(job, data) else 0))
+    beside = np.bincount(host, SHARD_NBYTES + 8 * data.counts)
+    values = np.where(stored <= job.data.memory_gib * 2**30, stored, 0) + beside  # others are mapped
     if goals.measured(job):
         values[0] += data.test_samples * (data.nbytes.sum() / data.counts.sum() + 16)
     return int(values.max())
 
 
-def _view(job: Job, data: store.ShardFolder, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
+def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
     leave, of_server = job.participation.max_dropouts if job.participation.dropout_rate else 0, int((host == 0).sum())
     return View(job.protection(), cells_of(data), now.present, ranks, of_server, partners, leave)
 

@@ -20,7 +20,7 @@ from mpifed.job.time_model import wrong_network
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.release import Release
 from mpifed.shards.statistics import intercept_warnings
-from mpifed.shards.store import ShardFolder
+from mpifed.shards.store import Federation
 
 
 def wrong_together(job: Settings) -> list[str]:
@@ -250,7 +250,7 @@ def _wrong_delta(privacy: Privacy, samples: int, clients: int) -> Iterator[str]:
         )
 
 
-def data_warnings(job: Settings, data: ShardFolder) -> list[str]:
+def data_warnings(job: Settings, data: Federation) -> list[str]:
     """Warnings on the data for this model; none with [privacy], since they are computed from all rows."""
     bias = with_intercepts(job.model, job.algorithm).get("bias")
     if job.privacy is not None or bias is None:

@@ -15,7 +15,8 @@ from mpifed.core.record import of_vectors
 from mpifed.core.text import shown
 from mpifed.plots.style import COLOURS, Floats, Size, plain, size_of
 from mpifed.shards.progress import progress
-from mpifed.shards.store import ShardFolder
+from mpifed.shards.rows import shard_of
+from mpifed.shards.store import Federation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ class Binned(NamedTuple):
     targets: Floats | None  # [5, bins] quantiles of the first target of a row; None for classes
 
 
-def partition(data: ShardFolder, size: SizeName = "screen") -> Figure:
+def partition(data: Federation, size: SizeName = "screen") -> Figure:
     """How many rows each client has, and of which classes or with which targets; or who has which rows and columns.
 
     Labels are read client by client. In memory are those of one client, or of one bin of neighbours where there are
@@ -85,7 +86,7 @@ def partition(data: ShardFolder, size: SizeName = "screen") -> Figure:
     return picture
 
 
-def _binned(data: ShardFolder) -> Binned:
+def _binned(data: Federation) -> Binned:
     each = -(-data.clients // _BINS)
     starts = range(0, data.clients, each)
     sizes = np.add.reduceat(data.counts, starts) / np.diff([*starts, data.clients])
@@ -95,7 +96,7 @@ def _binned(data: ShardFolder) -> Binned:
     with progress("clients read", data.clients) as advance:
         for i, start in enumerate(starts):
             clients = range(start, min(start + each, data.clients))
-            labels = [data.shard(client, in_memory=False).y for client in clients]
+            labels = [shard_of(data, client).y for client in clients]
             if of_classes is not None:
                 for y in labels:
                     of_classes[:, i] += np.bincount(y // merged, minlength=len(of_classes))
@@ -112,7 +113,7 @@ def _edges(binned: Binned, clients: int) -> Floats:
     return np.minimum(np.arange(len(binned.sizes) + 1) * binned.each, clients) - 0.5
 
 
-def _draw_sizes(axes: Axes, data: ShardFolder, binned: Binned) -> None:
+def _draw_sizes(axes: Axes, data: Federation, binned: Binned) -> None:
     edges = _edges(binned, data.clients)
     if data.clients <= _FEW:
         axes.bar(range(data.clients), binned.sizes, width=0.8, color=COLOURS[0])
@@ -124,7 +125,7 @@ def _draw_sizes(axes: Axes, data: ShardFolder, binned: Binned) -> None:
     axes.set_title(f"{data.samples:,} rows of {data.clients:,} clients, {each} each", fontsize="medium", loc="left")
 
 
-def _draw_classes(axes: Axes, data: ShardFolder, binned: Binned, width: float) -> None:
+def _draw_classes(axes: Axes, data: Federation, binned: Binned, width: float) -> None:
     """Dots whose area is the number of rows, where there are few; else an image."""
     from matplotlib.colors import PowerNorm
     from matplotlib.ticker import MaxNLocator
@@ -156,7 +157,7 @@ def _draw_classes(axes: Axes, data: ShardFolder, binned: Binned, width: float) -
     axes.xaxis.set_major_locator(MaxNLocator(min(10, max(1, data.clients)), integer=True))
 
 
-def _draw_targets(axes: Axes, data: ShardFolder, binned: Binned, width: float) -> None:
+def _draw_targets(axes: Axes, data: Federation, binned: Binned, width: float) -> None:
     """From the least to the largest target, with quartiles and median."""
     from matplotlib.ticker import MaxNLocator
 
@@ -177,7 +178,7 @@ def _draw_targets(axes: Axes, data: ShardFolder, binned: Binned, width: float) -
 # --- rows and columns --------------------------------------------------------------------------------------------
 
 
-def _draw_map(axes: Axes, data: ShardFolder, size: Size, width: float) -> None:
+def _draw_map(axes: Axes, data: Federation, size: Size, width: float) -> None:
     """A rectangle, or several, for each client: its rows down, its columns across."""
     from matplotlib.collections import PolyCollection
     from matplotlib.ticker import MaxNLocator
@@ -232,7 +233,7 @@ def _largest(pieces: Sequence[Rectangle]) -> Iterator[Rectangle]:
     yield from largest.values()
 
 
-def _spans(data: ShardFolder, axis: str, count: int) -> tuple[list[list[Interval]], bool]:
+def _spans(data: Federation, axis: str, count: int) -> tuple[list[list[Interval]], bool]:
     """The intervals [start, stop) that each group covers, in the order of the numbers where that needs no more pieces.
 
     Returns

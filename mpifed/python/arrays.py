@@ -14,7 +14,7 @@ from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.python.frames import in_client_order, items, of_frame, of_partition, owners_of
-from mpifed.python.ranks import alike, spoken, temporary, together
+from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.values import (
     Pair,
     Values,
@@ -31,7 +31,7 @@ from mpifed.shards.command import SCALES
 from mpifed.shards.partition import by_owners
 from mpifed.shards.prepare import Options, prepare
 from mpifed.shards.sources.dataset import Dataset, Source
-from mpifed.shards.store import open_federation
+from mpifed.shards.store import Federation, in_memory, open_federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,13 +58,14 @@ def _source(data: Dataset) -> Source:
 
 
 class FederatedDataset:
-    """Data divided among clients: a folder of shards, as `mpifed data` writes them.
+    """Data divided among clients, in memory or in a folder, as `mpifed data` writes them.
 
-    Made by the functions below; under MPI every rank calls them. Rank 0 writes, without `out` to a temporary folder.
+    Made by the functions below; under MPI every rank calls them. With `out` rank 0 writes a folder; without, each rank
+    keeps the data until the process ends.
 
     Attributes
     ----------
-    path : the folder
+    path : the folder; of data in memory the name by which jobs refer to them, such as memory:1
     clients, samples, features : how many
     classes : the labels of the classes, in the order of the model's outputs; () for real targets
     shape : of a sample, such as (channels, height, width); None for vectors
@@ -73,7 +74,7 @@ class FederatedDataset:
     @spoken()
     def __init__(self, path: str | Path) -> None:
         self._folder = open_federation(path)
-        self.path = Path(path)
+        self.path: Path | str = str(path) if self._folder.path is None else Path(path)
         self.clients, self.samples = self._folder.clients, self._folder.samples
         self.features, self.shape = self._folder.features, self._folder.shape
         self.classes: tuple[str, ...] = tuple(self._folder.provenance.get("classes", ()))
@@ -155,7 +156,7 @@ class FederatedDataset:
         seed
             Of the partition and of held-out rows.
         out
-            The folder; by default a temporary one.
+            A folder to write to; by default the data stay in memory.
         overwrite
             Replace the data in `out`.
         """
@@ -307,8 +308,8 @@ def _by_owner(data: Dataset, owner: Array, clients: int) -> Dataset:
     return replace(data, partition=by_owners(np.arange(clients), owner, data.features))
 
 
-def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Dataset, Table]]) -> Path:
-    """The folder with the data, on every rank; written by rank 0, with the options of `described`. Collective."""
+def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Dataset, Table]]) -> Path | str:
+    """The folder with the data, written by rank 0, or their name in memory; on every rank. Collective."""
 
     def options() -> Options:
         data, chosen = described()
@@ -322,18 +323,22 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
             )
         if split not in ("rows", "columns"):
             raise UsageError(f"split = {split!r}: expected 'rows' or 'columns'; for cells of both, `mpifed data`")
-        force = overwrite or out is None
-        place = Path(out) if out is not None else Path()
+        place = None if out is None else Path(out)
         own = fraction_of(chosen.get("client_test_fraction"))
         chosen = {**chosen, **whole_numbers, "client_test_fraction": own}
-        return Options("arrays", _source(data), place, force=force, **chosen)
+        return Options("arrays", _source(data), place, force=overwrite, **chosen)
 
+    def made() -> Federation:
+        return prepare(options())
+
+    if out is None:
+        _, data = begin_call("FederatedDataset", made, lambda data: {"out": None, "data": data.sha256}, together)
+        return in_memory(data)
     transport, chosen = begin_call(
         "FederatedDataset",
         options,
         lambda chosen: {**vars(chosen), "out": str(out), "source": None, "data": chosen.source.read(0)},
         together,
     )
-    folder = Path(out) if out is not None else temporary(transport, "mpifed-data-")
-    alike(transport, lambda: transport.rank == 0 and bool(prepare(replace(chosen, out=folder))))
-    return folder
+    alike(transport, lambda: transport.rank == 0 and bool(prepare(chosen)))
+    return Path(out)

@@ -26,7 +26,7 @@ from mpifed.python.ranks import spoken
 from mpifed.python.values import Values, rows_of
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
-from mpifed.shards.store import open_federation
+from mpifed.shards.store import MEMORY, open_federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,6 +153,8 @@ class WrittenJob:
                 f"to_toml: {', '.join(map(describe.as_written, unknown))}: cannot be imported by another process; "
                 'define it at the top of a module, say mine.py, and import it from there: a job names it "mine:NAME"'
             )
+        if table["data"]["path"].startswith(MEMORY):
+            raise UsageError("to_toml: the data are in the memory of this process; write them to a folder, by `out`")
         Path(path).write_text(self.job.text(), encoding="utf-8")
         return Path(path)
 

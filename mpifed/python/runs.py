@@ -85,8 +85,9 @@ def job(
             "FederatedDataset.from_arrays(X, y, clients=10), or its folder; the order is algorithm, data, model"
         )
     path = data.path if isinstance(data, FederatedDataset) else Path(data)
+    place = path if isinstance(path, str) else str(path.absolute())
     table: Table = {"name": name, "rounds": describe.plain(rounds), "seed": describe.plain(seed)}
-    table |= {"data": {"path": str(path.absolute())}}
+    table |= {"data": {"path": place}}
     table |= {"model": describe.part(MODEL, model)}
     table |= describe.method(algorithm)
     if minimize is not None:

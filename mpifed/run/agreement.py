@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -18,12 +17,12 @@ from mpifed.comm.gate import enter
 from mpifed.comm.mpi import launched_ranks
 from mpifed.comm.transport import Transport, connect
 from mpifed.core.contract import SESSION, remembered
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
 from mpifed.job.own_sources import source_of, sources_of
-from mpifed.shards.layout import BYTES
+from mpifed.shards.store import open_federation
 
 T = TypeVar("T")
 
@@ -81,8 +80,8 @@ def settings(job: Job) -> Table:
     """What decides the bits of a run: its tables, data, own sources and objects. Observers may be those of rank 0."""
     table = job.table()
     table.pop("observe", None)
-    with contextlib.suppress(OSError):  # no data, as the run says, or those of an earlier version
-        table["data"]["path"] = (Path(table["data"]["path"]) / BYTES).read_text(errors="replace")
+    with contextlib.suppress(DataError):  # no data, as the run says, or those of an earlier version
+        table["data"]["path"] = open_federation(table["data"]["path"]).sha256
     known, text = {f"{SESSION}:{name}": value for name, value in remembered().items()}, str(table)
     files = sources_of(job).files
     table["sources"] = {

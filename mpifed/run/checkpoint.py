@@ -25,18 +25,18 @@ from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import host_record
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import sha256
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.states import ClientStates
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import sync_folder
+from mpifed.files.hdf5 import reading_hdf5, write_hdf5
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import Manifest, conforming, shown_value
 from mpifed.run import checkpoint_files
 from mpifed.run.agreement import agreed
 from mpifed.run.checkpoint_files import Arrays, SegmentPart, Segments
-from mpifed.shards.hdf5 import reading_hdf5, write_hdf5
-from mpifed.shards.layout import sha256
 
 SCHEMA = 5
 KEPT = 2  # checkpoints

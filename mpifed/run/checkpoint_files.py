@@ -21,8 +21,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array, Record, leaves, map_leaves
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.shards.extent import Extent, Files
-from mpifed.shards.hdf5 import Group, array_of, dataset_of, reading_hdf5, write_hdf5
+from mpifed.files.hdf5 import Group, array_of, dataset_of, read_at, reading_hdf5, write_hdf5
 
 Arrays: TypeAlias = dict[str, Array]  # of one block, by name
 _BATCH_NBYTES = 2**26  # gathered before they are written
@@ -154,7 +153,6 @@ class Segments:
 
     def __init__(self, folder: Path, first: NDArray[np.int64]) -> None:
         self.folder, self._first = folder, first
-        self._files = Files()
         self.parts: list[SegmentPart] = []
         self._part = np.full(len(first), -1, dtype=np.int32)  # [blocks] number of the part it is in; -1: in none
         self._row = np.zeros(len(first), dtype=np.int64)  # [blocks] its row in that part
@@ -170,7 +168,7 @@ class Segments:
 
     def moved(self, folder: Path) -> None:
         """The files are in `folder` now; those that are no longer needed are not there."""
-        self.folder, self._files = folder, Files()
+        self.folder = folder
 
     def of(self, i: int) -> Arrays | None:
         """The arrays of block `i` as last written; None where it never was."""
@@ -179,9 +177,9 @@ class Segments:
             return None
         part, row = self.parts[number], int(self._row[i])
         return {
-            name: Extent(self.folder / part.segment, offset, (len(part.first), *shape), dtype, self._files).part(
-                row, row + 1
-            )[0]
+            name: read_at(
+                self.folder / part.segment, offset + row * math.prod(shape) * dtype.itemsize, shape, dtype, REMEDY
+            )
             for name, (offset, shape, dtype) in part.arrays.items()
         }
 

@@ -20,7 +20,7 @@ from mpifed.job.job import Job
 from mpifed.job.loading import dotted
 from mpifed.job.own_sources import sources_of
 from mpifed.run import environment
-from mpifed.shards.store import ShardFolder
+from mpifed.shards.store import Federation
 
 _DIGITS = 12  # of a SHA-256, where a person reads it
 _LIBRARIES = ("numpy", "scipy", "h5py")
@@ -37,7 +37,7 @@ class Identity(NamedTuple):
     accepted: list[str]  # changes that the user has accepted
 
     @classmethod
-    def of(cls, job: Job, data: ShardFolder, device: Device) -> Identity:
+    def of(cls, job: Job, data: Federation, device: Device) -> Identity:
         """The identity of a run that starts now."""
         versions = {name: version for name, version in environment.versions().items() if name in _LIBRARIES}
         libraries = {"mpifed": _package(), **versions, "device": device.name, **device.versions}
@@ -87,7 +87,7 @@ class Identity(NamedTuple):
         return about if private else {"data_sha256": self.data["sha256"], **about}
 
 
-def check_same_data(run_dir: Path, data: ShardFolder) -> None:
+def check_same_data(run_dir: Path, data: Federation) -> None:
     """UsageError where a run was trained on other data; of a private one, where they were made after it began."""
     about = read_run(run_dir)
     trained, started = about.get("data_sha256"), about.get("started") or ""

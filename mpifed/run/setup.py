@@ -36,7 +36,8 @@ from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import refuse_own_by_shapes
 from mpifed.shards import store
-from mpifed.shards.hosted import SHARD_NBYTES, hosted_blocks
+from mpifed.shards.memory import room
+from mpifed.shards.rows import common_shard, hosted_blocks
 
 _KIND = {True: "classes", False: "real-valued targets"}
 
@@ -45,7 +46,7 @@ class Ready(NamedTuple):
     """What a run needs for its first round; of this rank."""
 
     algorithm: Algorithm
-    data: store.ShardFolder
+    data: store.Federation
     aggregator: Aggregator
     server: ServerRecord
     clients: ClientStates
@@ -56,7 +57,7 @@ class Ready(NamedTuple):
     client_tests: Roster | None = None  # the test rows of this rank's clients, where these are evaluated
 
 
-def problem_of(job: Job, data: store.ShardFolder) -> Problem:
+def problem_of(job: Job, data: store.Federation) -> Problem:
     """The public description of the job's task."""
     objective = job.make_objective().of_shape(data.shape)
     if objective.classifies != bool(data.classes):
@@ -79,7 +80,7 @@ def problem_of(job: Job, data: store.ShardFolder) -> Problem:
     )  # fmt: skip
 
 
-def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None, data: store.ShardFolder) -> list[str]:
+def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None, data: store.Federation) -> list[str]:
     """Errors where data, algorithm or regularizer need scores that are linear in the features, and these are not."""
     place = f'[model] name = "{job.model["name"]}"'
     if isinstance(objective, LinearScores):
@@ -103,7 +104,7 @@ def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None,
     return wrong
 
 
-def _wrong_tests(job: Job, data: store.ShardFolder) -> Iterator[str]:
+def _wrong_tests(job: Job, data: store.Federation) -> Iterator[str]:
     """Errors where test rows that the job asks for are not there, or a metric is not for them."""
     if job.record.client_tests and not data.tests.counts.any():
         yield (
@@ -145,14 +146,15 @@ def prepare(
     with agreed(transport):
         data = cache.get("data", lambda: store.open_federation(job.data.path))
         if job.data.verify and transport.rank == 0:
-            cache.get("verified", data.verify_federation)
+            cache.get("verified", data.verify_common)
         algorithm = job.make_algorithm(problem_of(job, data))
     secret = False
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, transport, header)
+    space = min(job.data.memory_gib * 2**30, room() / transport.node_size)
     placement = place(data.counts, job.data.block, transport.size, job.dedicated)
     with agreed(transport):
-        blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank)))
+        blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank), space))
         device = cache.get("device", lambda: Device() if data.targets > 1 else device_of(job, transport))
     refuse_own_by_shapes(job, algorithm.problem, transport, device)
     with agreed(transport):
@@ -175,7 +177,9 @@ def prepare(
         test = cache.get("test", lambda: _test_block(job, data)) if tests else None
         own_tests = None
         if tests_clients(job, data):
-            own_tests = cache.get("client tests", lambda: _client_tests(job, data, placement.hosted(transport.rank)))
+            own_tests = cache.get(
+                "client tests", lambda: _client_tests(job, data, placement.hosted(transport.rank), space)
+            )
     key = transport.share(new_key() if aggregator.serves else None) if secret else None
     return Ready(algorithm, data, aggregator, server, clients, specs, test, everybody, key, own_tests)
 
@@ -213,7 +217,7 @@ def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Heade
     return settled, secret and is_secure(job)
 
 
-def cells_of(data: store.ShardFolder) -> Cells:
+def cells_of(data: store.Federation) -> Cells:
     """Which clients hold which rows and columns."""
 
     def along(axis: str, length: int, holding: Array) -> Holdings:
@@ -247,17 +251,14 @@ def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
         yield dataclasses.replace(measure, exchanges=renamed)
 
 
-def _open_blocks(job: Job, data: store.ShardFolder, hosted: Hosted) -> Roster:
-    """The hosted shards: opened now if all clients are in every round, else when their clients first participate."""
-    clients = hosted.clients
-    if clients and job.data.verify:
-        for number in range(clients[0] // data.pack, clients[-1] // data.pack + 1):
-            data.verify(number)
-    ahead = job.participation.clients_per_round is None
-    return hosted_blocks(data, *hosted, job.compute.dtype, job.data.memory_gib * 2**30, ahead)
+def _open_blocks(job: Job, data: store.Federation, hosted: Hosted, space: float) -> Roster:
+    """The hosted clients; DataError where their data are damaged."""
+    if job.data.verify:
+        data.verify(hosted.clients)
+    return hosted_blocks(data, *hosted, job.compute.dtype, space)
 
 
-def tests_clients(job: Job, data: store.ShardFolder) -> bool:
+def tests_clients(job: Job, data: store.Federation) -> bool:
     """Whether the model is evaluated on the clients' own test rows: the server then learns a number of each client."""
     asked = job.record.client_tests
     if asked is None:
@@ -265,14 +266,13 @@ def tests_clients(job: Job, data: store.ShardFolder) -> bool:
     return bool(asked and job.record.evaluate_every and data.tests.counts.any())
 
 
-def _client_tests(job: Job, data: store.ShardFolder, hosted: Hosted) -> Roster:
-    """The test rows of the hosted clients, opened when they are first evaluated; in the memory that shards leave."""
+def _client_tests(job: Job, data: store.Federation, hosted: Hosted, space: float) -> Roster:
+    """The test rows of the hosted clients; in the memory that their training rows leave."""
     of_rank = slice(hosted.clients.start, hosted.clients.stop)
-    training = data.nbytes[of_rank].sum() + (SHARD_NBYTES + 8 * data.counts[of_rank]).sum()
-    room = max(0.0, job.data.memory_gib * 2**30 - float(training))
-    return hosted_blocks(data, *hosted, job.compute.dtype, room, ahead=False, tests=True)
+    left = space - float(data.nbytes[of_rank].sum())
+    return hosted_blocks(data, *hosted, job.compute.dtype, left, tests=True)
 
 
-def _test_block(job: Job, data: store.ShardFolder) -> Block | None:
-    test = data.test_shard()
+def _test_block(job: Job, data: store.Federation) -> Block | None:
+    test = common_shard(data)
     return None if test is None else Block((test,), job.compute.dtype)

@@ -114,10 +114,6 @@ def _of_all_sources() -> list[click.Parameter]:
             help="Hold out this fraction of each client's rows, with which that client tests; where rows are divided.",
         ),
         click.Option(
-            ["--pack"], type=int, metavar="K",
-            help="Clients per file.  [default: 1, of very many clients so many that there are at most 100 files]",
-        ),
-        click.Option(
             ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
         ),
         click.Option(["--origin"], metavar="TEXT", help="Where the data come from; stored and shown."),

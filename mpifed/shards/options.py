@@ -16,7 +16,7 @@ class Options:
 
     name: str  # of the source
     source: Source
-    out: Path
+    out: Path | None  # the folder; None: the data stay in memory
     split: str | None = "rows"
     clients: int | None = None  # implied by `grid` and `map`
     grid: tuple[int, int] | None = None
@@ -31,7 +31,6 @@ class Options:
     scale: str = "none"  # or several scalings in sequence, separated by commas
     test_fraction: float | None = None
     client_test_fraction: float | None = None
-    pack: int | None = None  # None: 1, of very many clients so many that there are at most `MOST_FILES` files
     seed: int = 0
     force: bool = False
     origin: str | None = None
@@ -65,8 +64,6 @@ class Options:
                 f"--feature-noise {self.feature_noise:g}: expected a variance above 0, and --split rows or natural "
                 "clients, where each row has one client"
             )
-        if self.pack is not None and not 1 <= self.pack < 2**31:
-            raise UsageError(f"--pack {self.pack}: expected 1 or more clients per file, and fewer than 2^31")
         if not 0 <= self.seed < 2**64:
             raise UsageError(f"--seed {self.seed}: expected 0 or more, and less than 2^64")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,13 @@ from mpifed.shards.partitioners import by_kind, deal, stream
 
 CLIENT_BYTES = 256  # approximate memory of the metadata of a client
 
+Split: TypeAlias = Literal["rows", "columns", "grid"]
+
 
 class Partition(NamedTuple):
     """Groups of rows, groups of columns, and each client's group of either."""
 
-    split: str  # "rows", "columns" or "grid"
+    split: Split
     rows: list[NDArray[np.int64]]  # R groups [s_r] of global row indices, ascending
     columns: list[NDArray[np.int64]]  # C groups [p_c] of global column indices, ascending
     holds: NDArray[np.int64]  # [N, 2] group of rows and group of columns of each client
@@ -66,7 +68,7 @@ class Groups:
 def by_rectangles(rows: Groups, columns: Groups, holds: list[tuple[int, int]]) -> Partition:
     """A general partition: client n holds the rows of group holds[n][0] and the columns of group holds[n][1]."""
     row_groups, column_groups = rows.members(), columns.members()
-    split = "rows" if len(column_groups) == 1 else "columns" if len(row_groups) == 1 else "grid"
+    split: Split = "rows" if len(column_groups) == 1 else "columns" if len(row_groups) == 1 else "grid"
     return Partition(split, row_groups, column_groups, np.array(holds, dtype=np.int64))
 
 

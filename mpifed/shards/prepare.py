@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import mpifed
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import sha256
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
@@ -25,7 +26,6 @@ from mpifed.shards.encoding import encoded_names, fit_columns, transform, width
 from mpifed.shards.feature_noise import with_noise
 from mpifed.shards.holding_out import hold_out, rows_where
 from mpifed.shards.labels import encode
-from mpifed.shards.layout import sha256
 from mpifed.shards.maps import read_map
 from mpifed.shards.natural import join_small
 from mpifed.shards.options import Options as Options
@@ -35,12 +35,10 @@ from mpifed.shards.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.shards.sources import Dataset, Synthetic
 from mpifed.shards.sources.dataset import CHUNK_VALUES, checked, listed
 from mpifed.shards.statistics import label_counts, statistics, target_scale
-from mpifed.shards.store import About, ShardFolder, open_federation, write_federation
-
-MOST_FILES = 100  # unless `--pack` says otherwise
+from mpifed.shards.store import Federation, make_federation
 
 
-def prepare(options: Options) -> ShardFolder:
+def prepare(options: Options) -> Federation:
     """Make a data folder.
 
     Dense rows are in memory chunk by chunk, as the source gives them; labels and test rows are in memory as a whole.
@@ -51,7 +49,7 @@ def prepare(options: Options) -> ShardFolder:
 
     Returns
     -------
-    The federation that was written.
+    The federation, written or in memory.
 
     Raises
     ------
@@ -85,9 +83,8 @@ def prepare(options: Options) -> ShardFolder:
     if options.feature_noise is not None:
         data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
     summary = statistics(rows_where(trained, data), y[trained], scaling, regression=not meaning)
-    about = About(
+    facts: Table = dict(
         classes=len(meaning),
-        scaling=scaling,
         seed=options.seed,
         provenance={
             **_provenance(options, data, meaning),
@@ -96,23 +93,23 @@ def prepare(options: Options) -> ShardFolder:
             "statistics": summary,
         },
         target_scale=target_scale(summary),
-        test=(data.test[0], test_y) if data.test and test_y is not None else None,
-        names=data.names,
-        shape=data.shape,
-        ids=ids,
+        names=data.names and list(data.names),
+        shape=data.shape and list(data.shape),
     )
-    pack = options.pack or -(-partition.clients // MOST_FILES)
+    test = (data.test[0], test_y) if data.test and test_y is not None else None
     rows = _with_progress(data.chunks(), len(y))
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        write_federation(options.out, partition, y, rows, data.dtype, pack, about, tests)
+        if options.out is not None:
+            options.out.mkdir(parents=True, exist_ok=True)
+        return make_federation(partition, y, rows, data.dtype, scaling, options.out, test, ids, tests, **facts)
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
-    return open_federation(options.out)
 
 
 def _check_out(options: Options) -> None:
     """Raise UsageError for a folder that is in use, DataError if data of known size exceed the free space."""
+    if options.out is None:
+        return
     try:
         if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())) and not options.force:
             raise UsageError(f"--out {options.out}: not an empty folder; give another, or --force to replace the data")

@@ -8,13 +8,13 @@ import numpy as np
 
 from mpifed.core.text import shown
 from mpifed.shards.sources.dataset import listed
-from mpifed.shards.store import ShardFolder
+from mpifed.shards.store import Federation
 
 MOST_SHOWN = 20  # clients whose counts of labels are printed, and classes
 _NAME = 24  # characters of an identifier or the name of a class
 
 
-def summary(federation: ShardFolder) -> str:
+def summary(federation: Federation) -> str:
     """A few lines on the data of a folder."""
     counts, widths = federation.counts, federation.widths
     tests = federation.tests.counts
@@ -43,7 +43,7 @@ def summary(federation: ShardFolder) -> str:
     return "\n".join(text)
 
 
-def _of_classes(federation: ShardFolder) -> str:
+def _of_classes(federation: Federation) -> str:
     """How many classes there are, and what they are called where they have names."""
     if not federation.classes:
         return "none (real targets)"
@@ -52,11 +52,11 @@ def _of_classes(federation: ShardFolder) -> str:
     return f"{federation.classes}: {listed((_cut(name) for name in _classes(federation)), MOST_SHOWN // 2)}"
 
 
-def _classes(federation: ShardFolder) -> list[str]:
+def _classes(federation: Federation) -> list[str]:
     return [str(name) for name in federation.provenance["classes"]]
 
 
-def _of_whom(federation: ShardFolder) -> str:
+def _of_whom(federation: Federation) -> str:
     """The first and last identifiers of natural clients."""
     natural = federation.natural()
     if natural is None:
@@ -66,7 +66,7 @@ def _of_whom(federation: ShardFolder) -> str:
     return f", natural{joined}: {', '.join(map(_cut, ids if len(ids) < 4 else [ids[0], ids[1], '...', ids[-1]]))}"
 
 
-def _clients(federation: ShardFolder) -> list[str]:
+def _clients(federation: Federation) -> list[str]:
     """What each client is called: the first identifier of natural clients and how many more it has, else its number."""
     natural = federation.natural()
     if natural is None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from sklearn import datasets, feature_extraction, preprocessing  # noqa: F401 -- here, and not anew in every child
 
+from mpifed.shards.rows import shard_of
 from mpifed.shards.store import open_federation
 
 ROWS = np.round(np.random.default_rng(0).normal(0, 3, (12, 4)), 3).tolist()
@@ -55,7 +56,7 @@ def make(folder: Path, *words: object) -> Ended:
         assert (federation.counts > 0).all()
         assert (federation.widths > 0).all()
         for client in range(min(federation.clients, 5)):
-            shard = federation.shard(client, in_memory=True)
+            shard = shard_of(federation, client)
             rows = np.arange(min(shard.samples, 20))
             if federation.sparse:
                 values = shard.take_sparse(rows, np.float64).data

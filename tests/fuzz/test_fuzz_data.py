@@ -114,7 +114,7 @@ OPTIONS = {  # and what each may be, beside that
     "--split": ["rows", "columns", "grid"], "--map": ["map.csv"], "--missing": ["zero", "error"], "--skew": ["0.1"],
     "--labels": ["below:2", "below:" + "9" * 5000, "class:1", "class:x", "even-odd", "all", "below:", "class:\u0663"],
     "--scale": ["unit", "none", "standard,unit,unit-rows", "minmax," * 50, "minmax", "standard", "unit-rows"],
-    "--test-fraction": ["0.5", "0.999999", "1e-9", "0.2"], "--pack": ["5"], "--seed": ["17"],
+    "--test-fraction": ["0.5", "0.999999", "1e-9", "0.2"], "--seed": ["17"],
 }  # fmt: skip
 TASKS = {"--task": ["classification", "regression", "auto"]}
 TESTS = {"--test": ["a.csv", "a.svm"], **TASKS}

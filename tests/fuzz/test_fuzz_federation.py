@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from damaging import replace, spoil_hdf5
+from damaging import other_table, replace
 from fuzzing import check, ended, examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
+
+from mpifed.files.json_file import read_json
+from mpifed.shards.store import About, _identity
 
 pytestmark = pytest.mark.long
 
@@ -45,10 +50,9 @@ class Made:
         lines = (f"{k % 3} " + " ".join(f"{j + 1}:{rng.random():.3f}" for j in range(20) if rng.random() < 0.3)
                  for k in range(60))  # fmt: skip
         (folder / "sparse.svm").write_text("\n".join(lines) + "\n")
-        (folder / "beside.h5").write_bytes(b"secret " * 10000)
         split, held = ["--split", "rows", "--clients", 4], ["--test-fraction", 0.2]
         drawn = ["synthetic", "--samples", 60, "--features", 12]
-        self.of(["digits", *split, *held, "--pack", 3, "--out", "dense"])
+        self.of(["digits", *split, *held, "--out", "dense"])
         self.of(["svmlight", "sparse.svm", "--sparse", "--task", "classification", *split, *held, "--out", "sparse"])
         self.of([*drawn, "--task", "regression", *split, *held, "--out", "regression"])
         classes = ["--task", "classification", "--classes", 2]
@@ -64,8 +68,7 @@ class Made:
         shutil.rmtree(to, ignore_errors=True)
         to.mkdir()
         shutil.copytree(self.folder / name, to / name)
-        files = sorted(path for path in (to / name).iterdir() if path.suffix == ".h5")
-        return files[0] if number % 3 else files[number // 3 % len(files)]
+        return to / name / ("federation.json" if number % 3 else "federation.h5")
 
     def run(self, name: str, to: Path, verify: bool, room: float) -> int:
         """The exit code of a run of them."""
@@ -109,18 +112,22 @@ def test_bytes(made: Made, to: Path, name: str, number: int, seed: int, verify: 
 
 @examples(8)
 @given(name=names, number=numbers, seed=seeds, verify=st.booleans(), room=st.sampled_from([0.0, 1.0]))
-def test_hdf5(made: Made, to: Path, name: str, number: int, seed: int, verify: bool, room: float) -> None:
-    spoil_hdf5(made.damaged(name, to, number), seed, made.folder / "beside.h5")
-    (to / name / "federation.sha256").unlink()  # else HDF5 would not be asked
+def test_another_index(made: Made, to: Path, name: str, number: int, seed: int, verify: bool, room: float) -> None:
+    """Other keys, types and numbers, and digests that fit."""
+    path = made.damaged(name, to, 1)
+    table = other_table(read_json(path), seed)
+    with contextlib.suppress(Exception):
+        table["data_sha256"] = _identity(About.model_validate(table))
+    path.write_text(json.dumps(table))
     made.run(name, to, verify, room)
 
 
 @examples(8)
 @given(name=names, number=numbers, seed=seeds, room=st.sampled_from([0.0, 1.0]))
-def test_numbers_in_shards(made: Made, to: Path, name: str, number: int, seed: int, room: float) -> None:
+def test_numbers(made: Made, to: Path, name: str, number: int, seed: int, room: float) -> None:
     """The sizes stay, and checksums are not compared: labels, columns and values are whatever the bytes are."""
     made.damaged(name, to, number)
-    path = sorted((to / name).glob("shard-*.h5"))[number % 2]
+    path = to / name / "federation.h5"
     rng, stored = np.random.default_rng(seed), bytearray(path.read_bytes())
     for at in rng.integers(0, len(stored), 8).tolist():
         stored[at : at + 8] = rng.choice([b"\xff" * 8, b"\0" * 8, rng.bytes(8)])

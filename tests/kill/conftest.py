@@ -20,6 +20,4 @@ def real_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def packed(shared_path: Path, make_data: Callable[..., Path]) -> Path:
     """8 clients of the digits, three a file."""
-    return make_data(
-        shared_path / "packed", "digits", "--split", "rows", "--clients", "8", "--pack", "3", "--test-fraction", "0.2"
-    )
+    return make_data(shared_path / "packed", "digits", "--split", "rows", "--clients", "8", "--test-fraction", "0.2")

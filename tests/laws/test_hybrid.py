@@ -15,6 +15,7 @@ from rounds import Seen, rounds_of
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
 from mpifed.run.setup import prepare
+from mpifed.shards.rows import shard_of
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone
 
@@ -75,7 +76,7 @@ def all_data(folder: Path) -> tuple[Any, Any]:
     data = open_federation(folder)
     X, t = np.zeros((data.samples, data.features)), np.zeros(data.samples)
     for client in range(data.clients):
-        shard = data.shard(client, in_memory=True)
+        shard = shard_of(data, client)
         for at, part in shard.pieces("float64"):
             X[np.ix_(shard.rows[at], shard.columns)] = part.toarray() if shard.sparse else part
         t[shard.rows] = 2 * shard.y - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -100,9 +101,9 @@ REFUSED = {
     ),
     "no file": Ends("missing", (), ("FOLDER/missing.toml",)),
     "no job": Ends("no", (), ("FOLDER/no.toml",)),
-    "a bit": Ends("job", ("data.path='FOLDER/bit'",), ("FOLDER/bit/shard-00006.h5",), 3),
-    "a short file": Ends("job", ("data.path='FOLDER/short'",), ("FOLDER/short/shard-00006.h5",), 3),
-    "a missing file": Ends("job", ("data.path='FOLDER/missing'",), ("FOLDER/missing/shard-00006.h5",), 3),
+    "a bit": Ends("job", ("data.path='FOLDER/bit'",), ("FOLDER/bit/federation.h5",), 3),
+    "a short file": Ends("job", ("data.path='FOLDER/short'",), ("FOLDER/short/federation.h5",), 3),
+    "a missing file": Ends("job", ("data.path='FOLDER/missing'",), ("FOLDER/missing/federation.h5",), 3),
     "nothing there": Ends("job", ("data.path='FOLDER/nothing there'",), ("FOLDER/nothing there: no such folder",), 3),
     "no such module": Ends("job", ("algorithm.name=no_such_module:Mine",), ("No module named 'no_such_module'",)),
     "a point of a sweep that failed": Ends(
@@ -122,12 +123,13 @@ def command(
     (folder / "no.toml").write_text("rounds = = 3")
     for damage in ("bit", "short", "missing"):
         shutil.copytree(digits, folder / damage)
-        shard = folder / damage / "shard-00006.h5"
-        stored = bytearray(shard.read_bytes())
-        stored[-100] ^= 1
-        shard.write_bytes(stored if damage == "bit" else stored[:-100])
+        arrays = folder / damage / "federation.h5"
+        stored, places = bytearray(arrays.read_bytes()), json.loads((folder / damage / "federation.json").read_text())
+        end = places["arrays"]["X"]["offset"] + places["arrays"]["X"]["shape"][0] * places["arrays"]["X"]["shape"][1]
+        stored[end - 100] ^= 1  # of the last client
+        arrays.write_bytes(stored if damage == "bit" else stored[: end - 100])
         if damage == "missing":
-            shard.unlink()
+            arrays.unlink()
 
     def command(name: str, out: Path) -> list[str]:
         changes = [one.replace("FOLDER", str(folder)).replace("SIDES", str(sides)) for one in REFUSED[name].changes]

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 import mpifed as mf
 from mpifed.cli import data as data_command
 from mpifed.core.record import Array
-from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.rows import common_rows, shard_of
+from mpifed.shards.store import Federation, open_federation
 
 datasets = pytest.importorskip("datasets", reason="needs the extra `flwr-datasets`")
 from flwr_datasets import partitioner as partitioners  # noqa: E402  # beside datasets
@@ -35,9 +36,9 @@ def images() -> datasets.Dataset:
     )
 
 
-def client(folder: ShardFolder, number: int) -> list[tuple[float, ...]]:
+def client(folder: Federation, number: int) -> list[tuple[float, ...]]:
     """The rows of a client, and its labels last, in the order of their values."""
-    shard = folder.shard(number, True)
+    shard = shard_of(folder, number)
     X = np.empty((shard.samples, shard.features), np.float32)
     shard.take(np.arange(shard.samples), X)
     return ordered(X, shard.y)
@@ -68,7 +69,7 @@ def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
     folder = open_federation(tmp_path / "out", verify=True)
     train, test = (parts[name].with_format("numpy")[:] for name in ("train", "test"))
     assert client(folder, 0) == ordered(np.column_stack([train["a"], train["b"]]), train["label"])
-    rows = folder.test("float32")
+    rows = common_rows(folder, "float32")
     assert rows is not None and ordered(*rows) == ordered(np.column_stack([test["a"], test["b"]]), test["label"])
 
 

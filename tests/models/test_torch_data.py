@@ -7,6 +7,7 @@ import pytest
 
 import mpifed as mf
 from mpifed.core.record import Array
+from mpifed.shards.rows import common_rows, shard_of
 from mpifed.shards.store import open_federation
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -39,7 +40,7 @@ def shards(data: mf.FederatedDataset) -> list[list[tuple[float, ...]]]:
     folder = open_federation(data.path, verify=True)
     rows = []
     for client in range(folder.clients):
-        shard = folder.shard(client, True)
+        shard = shard_of(folder, client)
         X = np.empty((shard.samples, shard.features), np.float32)
         shard.take(np.arange(shard.samples), X)
         rows.append(sorted(map(tuple, np.column_stack([X, shard.y]).tolist())))
@@ -64,7 +65,7 @@ def test_subsets_are_for_training_and_for_testing() -> None:
     train, test = Subset(whole, range(0, SAMPLES, 2)), Subset(whole, range(1, SAMPLES, 2))
     data = mf.FederatedDataset.from_torch(train, clients=1, test=test)
     assert shards(data) == expected(PIXELS[::2].numpy(), LABELS[::2].numpy(), [np.arange(SAMPLES // 2)])
-    rows = open_federation(data.path).test("float32")
+    rows = common_rows(open_federation(data.path), "float32")
     assert rows is not None
     np.testing.assert_array_equal(rows[0], PIXELS[1::2].reshape(SAMPLES // 2, -1).numpy())
     np.testing.assert_array_equal(rows[1], LABELS[1::2].numpy())

@@ -31,6 +31,7 @@ from mpifed.files.run_folder import summary
 from mpifed.maths import laws
 from mpifed.maths.objectives import TorchNetwork
 from mpifed.maths.objectives.torch_dropout import DropoutMasks
+from mpifed.shards.rows import shard_of
 from mpifed.shards.store import open_federation
 
 HERE = Path(__file__).parent
@@ -288,7 +289,7 @@ def test_it_trains_and_is_exported_for_the_plain_module(
     net = nets.dropped_twice(10)
     net.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     data = open_federation(digits)
-    shards = [data.shard(client, in_memory=True) for client in range(data.clients)]
+    shards = [shard_of(data, client) for client in range(data.clients)]
     losses = []
     for shard in shards:
         X = np.empty((shard.samples, 64), np.float32)

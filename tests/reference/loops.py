@@ -15,7 +15,8 @@ from jobs_in_python import checked
 from records import record_of, together
 
 from mpifed.core.record import leaves
-from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.rows import shard_of
+from mpifed.shards.store import Federation, open_federation
 from mpifed.testing import Job, participants, rounds
 from mpifed.testing import minibatches as drawn
 
@@ -85,7 +86,7 @@ def played(task: Job) -> Played:
     """All rounds of a job, by the product."""
     (*_, last) = rounds(task)
     data = open_federation(task.data.path)
-    shards = [data.shard(i, in_memory=True) for i in range(data.clients)]
+    shards = [shard_of(data, i) for i in range(data.clients)]
     hosted = Hosted(np.arange(data.clients), shards)
     model = np.concatenate([leaf.ravel() for leaf in last.model.values()])
     return Played(Ready(Sums(data.clients, [hosted])), record_of(last.server), [together(last.clients)], model)
@@ -99,11 +100,11 @@ def start_of(task: Job) -> Any:
 # --- data and draws ------------------------------------------------------------------------------------------------
 
 
-def rows_of(data: str | Path | ShardFolder) -> list[tuple[Any, Any]]:
+def rows_of(data: str | Path | Federation) -> list[tuple[Any, Any]]:
     """X [s, p] and y [s] of each client."""
-    federation, found = data if isinstance(data, ShardFolder) else open_federation(data), []
+    federation, found = data if isinstance(data, Federation) else open_federation(data), []
     for i in range(federation.clients):
-        shard = federation.shard(i, in_memory=True)
+        shard = shard_of(federation, i)
         X = np.empty((shard.samples, shard.features))
         shard.take(np.arange(shard.samples), X)
         found.append((X, shard.y))

@@ -11,6 +11,7 @@ from loops import present
 from paper import make_data, step_size
 
 from mpifed.core.round import Round
+from mpifed.shards.rows import shard_of
 from mpifed.shards.store import open_federation
 from mpifed.testing import Job
 
@@ -53,7 +54,7 @@ def overlapping(folder: Path) -> Path:
     (folder / "map.csv").write_text(OVERLAPPING, encoding="utf-8")
     return make_data(
         folder / "overlapping", "digits", "--split", "grid", "--map", folder / "map.csv", "--labels", "even-odd",
-        "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4, "--pack", 3,
+        "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4,
     )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def cells(folder: Path) -> list[Cell]:
     """Of every client."""
     federation, found = open_federation(folder), []
     for client in range(federation.clients):
-        shard = federation.shard(client, in_memory=True)
+        shard = shard_of(federation, client)
         X = np.empty((shard.samples, shard.features))
         shard.take(np.arange(shard.samples), X)
         found.append(Cell(X, 2 * shard.y - 1, shard.rows, shard.columns))

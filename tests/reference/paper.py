@@ -19,6 +19,7 @@ from records import record_of
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.run.outcome import Result
+from mpifed.shards.rows import shard_of
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job, rounds
 
@@ -83,7 +84,7 @@ def read(folder: str | Path) -> Data:
     """What the shards hold, put together."""
     federation = open_federation(folder)
     X = np.full((federation.samples, federation.features), np.nan)
-    shards = [federation.shard(i, in_memory=True) for i in range(federation.clients)]
+    shards = [shard_of(federation, i) for i in range(federation.clients)]
     y = np.zeros(federation.samples, dtype=shards[0].y.dtype)
     for shard in shards:
         part = np.empty((shard.samples, shard.features))

@@ -35,7 +35,7 @@ def shards(folder: Path, clients: int, *more: object) -> Path:
 @pytest.fixture(scope="module")
 def unequal(shared_path: Path) -> Path:
     """5 clients with shards of different sizes."""
-    return shards(shared_path, 5, "--partition", "dirichlet:1", "--pack", 5)
+    return shards(shared_path, 5, "--partition", "dirichlet:1")
 
 
 def exact(loss: str, a: float, m: float, y: float, c: float) -> float:

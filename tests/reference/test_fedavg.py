@@ -17,6 +17,7 @@ from whole_runs import run
 from mpifed.core.exchange import play
 from mpifed.core.round import Round
 from mpifed.run.setup import prepare
+from mpifed.shards.rows import common_rows
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
@@ -214,7 +215,7 @@ def test_measured_columns(digits: Path, tmp_path: Path) -> None:
     federation = open_federation(digits)
     data = rows_of(federation)
     X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
-    test_X, test_y = federation.test("float64")
+    test_X, test_y = common_rows(federation, "float64")
     found, labels = result.columns, np.arange(10)
     squares = (first**2).sum() + (second**2).sum()
     assert found["train_loss"] == pytest.approx(log_loss(y, probabilities(X), labels=labels), rel=1e-8)

@@ -17,6 +17,7 @@ from whole_runs import run
 
 from mpifed.core.round import Round
 from mpifed.run.setup import prepare
+from mpifed.shards.rows import common_rows, shard_of
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
@@ -81,7 +82,7 @@ def paper(task: Job, start: str, per_round: int | None) -> tuple[Any, Any]:
     data = load_digits()
     pixels, labels = data.data / 16, data.target
     federation = open_federation(task.data.path)
-    held = [federation.shard(i, in_memory=False).rows for i in range(federation.clients)]
+    held = [shard_of(federation, i).rows for i in range(federation.clients)]
     train = pixels, labels
     first = prepare(task, Alone()).server.model  # "choose any w^1"
     w1, w2 = first.first.T.copy(), first.head.second.T.copy()
@@ -139,7 +140,7 @@ def test_it_is_heavy_ball_sgd(digits: Path, tmp_path: Path, start: str) -> None:
     model = run(task, Alone(), tmp_path / "run").model
     data = load_digits()
     federation = open_federation(digits)
-    held = [federation.shard(i, in_memory=False).rows for i in range(8)]
+    held = [shard_of(federation, i).rows for i in range(8)]
     train = _training_rows(data.data / 16, data.target, federation)
     first = prepare(task, Alone()).server.model
     w = w1, w2 = first.first.T.copy(), first.head.second.T.copy()
@@ -166,7 +167,7 @@ def test_it_is_heavy_ball_sgd(digits: Path, tmp_path: Path, start: str) -> None:
 
 def _training_rows(pixels: Any, labels: Any, federation: Any) -> tuple[Any, Any]:
     """The rows left for training, in order: those that are not test rows."""
-    test, _ = federation.test("float64")
+    test, _ = common_rows(federation, "float64")
     tested = {row.tobytes() for row in test}
     keep = np.array([row.tobytes() not in tested for row in pixels])
     assert keep.sum() == federation.samples
@@ -182,7 +183,7 @@ def test_full_batches_find_the_optimum_of_a_convex_problem(classes: Path, tmp_pa
     X = np.zeros((federation.samples, federation.features))
     y = np.zeros(federation.samples, dtype=int)
     for i in range(federation.clients):
-        shard = federation.shard(i, in_memory=True)
+        shard = shard_of(federation, i)
         part = np.empty((shard.samples, shard.features))
         shard.take(np.arange(shard.samples), part)
         X[shard.rows], y[shard.rows] = part, shard.y

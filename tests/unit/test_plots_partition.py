@@ -23,9 +23,9 @@ LABELS = ([0, 0, 0, 1, 1, 1, 1], [2], [0, 2, 2])
 COUNTS = np.array([[3, 0, 1], [4, 0, 0], [0, 1, 2]])  # of each class, by client
 
 
-def of_clients(labels: Any) -> mf.FederatedDataset:
+def of_clients(labels: Any, out: Path | None = None) -> mf.FederatedDataset:
     rng = np.random.default_rng(0)
-    return mf.FederatedDataset.from_clients([(rng.normal(size=(len(y), 2)), np.array(y)) for y in labels])
+    return mf.FederatedDataset.from_clients([(rng.normal(size=(len(y), 2)), np.array(y)) for y in labels], out=out)
 
 
 def test_dots_have_the_area_of_the_counts() -> None:
@@ -116,6 +116,6 @@ def test_columns_have_their_names_and_too_many_pieces_are_refused(monkeypatch: p
 
 
 def test_the_command_draws_data(tmp_path: Path) -> None:
-    data = of_clients(LABELS)
+    data = of_clients(LABELS, out=tmp_path / "data")
     ended = CliRunner().invoke(main, ["plot", str(data.path), "--out", str(tmp_path / "f.png"), "--size", "column"])
     assert ended.exit_code == 0 and (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG"), ended.output

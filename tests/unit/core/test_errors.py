@@ -12,8 +12,8 @@ from mpifed.core import io_errors
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
+from mpifed.files.hdf5 import write_hdf5
 from mpifed.files.json_file import write_json
-from mpifed.shards.hdf5 import write_hdf5
 
 
 def test_nothing_steers_a_terminal() -> None:

@@ -156,8 +156,7 @@ def test_data_split_by_columns(
 def test_no_shard_is_opened_and_mpi_not_loaded(
     job: Path, launch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.ShardFolder, "shard", lambda *_: pytest.fail("opens a shard"))
-    monkeypatch.setattr(store.ShardFolder, "test_shard", lambda *_: pytest.fail("opens the test data"))
+    monkeypatch.setattr(store.Federation, "raw", lambda *_: pytest.fail("reads rows"))
     forecast(job, (), ranks=2)
     program = f"import sys; from mpifed.cli import main; main(['check', {str(job)!r}], standalone_mode=False)"
     ended = launch(0, program=("-c", f"{program}; print('mpi4py' in sys.modules)"))

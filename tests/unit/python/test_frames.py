@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import mpifed as mf
 from mpifed.cli import main
+from mpifed.shards.rows import shard_of
 from mpifed.shards.store import open_federation
 
 RNG = np.random.default_rng(0)
@@ -55,7 +56,7 @@ def facts(data: mf.FederatedDataset) -> Facts:
 
 
 def values(data: mf.FederatedDataset, client: int, tests: bool = False) -> NDArray[np.float32]:
-    shard = open_federation(data.path).shard(client, True, tests)
+    shard = shard_of(open_federation(data.path), client, tests)
     rows = np.empty((shard.samples, shard.features), "f4")
     shard.take(np.arange(shard.samples), rows)
     return rows

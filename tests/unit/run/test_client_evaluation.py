@@ -22,6 +22,7 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.privacy.disclosure import uncovered
 from mpifed.results.show import run_text
+from mpifed.shards.rows import common_rows, shard_of
 from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
@@ -64,7 +65,7 @@ def scored(folder: Path, model: dict[str, Any]) -> tuple[list[float], list[float
     """([clients] accuracy or RMSE, [clients] mean loss) of a linear model, by scikit-learn and a loop."""
     data, quality, losses = open_federation(folder), [], []
     for client in TESTED:
-        shard = data.shard(client, True, tests=True)
+        shard = shard_of(data, client, True)
         rows = np.empty((shard.samples, 4))
         shard.take(np.arange(shard.samples), rows)
         z = rows @ model["first"] + model["head.bias"]
@@ -108,7 +109,7 @@ def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.F
 def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path: Path) -> None:
     run(job(classes, record={"metrics": ["auc", "macro_f1"]}), Alone(), tmp_path / "a")
     run(job(targets, "least-squares"), Alone(), tmp_path / "b")
-    rows, y = open_federation(classes).test("f8")
+    rows, y = common_rows(open_federation(classes), "f8")
     model = read_model(tmp_path / "a" / "model.h5")
     z = rows @ model["first"] + model["head.bias"]
     p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
@@ -116,7 +117,7 @@ def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path
     assert last["test_accuracy"] == sklearn.accuracy_score(y, z.argmax(axis=1))
     assert last["test_macro_f1"] == pytest.approx(sklearn.f1_score(y, z.argmax(axis=1), average="macro"))
     assert last["test_auc"] == pytest.approx(sklearn.roc_auc_score(y, p, multi_class="ovr"))
-    rows, y = open_federation(targets).test("f8")
+    rows, y = common_rows(open_federation(targets), "f8")
     model = read_model(tmp_path / "b" / "model.h5")
     z = (rows @ model["first"] + model["head.bias"])[:, 0]
     last = {column: values[-1] for column, values in read_history(tmp_path / "b").items()}
@@ -132,7 +133,7 @@ def sha256(result: Any) -> str:
 def test_no_bit_of_the_model_depends_on_them(tmp_path: Path) -> None:
     """The same as without their evaluation, and as with data that have the training rows alone."""
     path = mf.FederatedDataset.from_clients(pairs(CLASSES), client_test=0.2, out=tmp_path / "data").path
-    shards = [open_federation(path).shard(client, True) for client in range(len(SIZES))]
+    shards = [shard_of(open_federation(path), client) for client in range(len(SIZES))]
     training = [(np.empty((shard.samples, 4), "f4"), shard.y) for shard in shards]
     for shard, (rows, _) in zip(shards, training, strict=True):
         shard.take(np.arange(shard.samples), rows)

@@ -71,8 +71,8 @@ def broken(digits: Path, path: Path, how: str, **changes: Any) -> Path:
         return job(path.parent / "none", path, **changes)
     if how == "damaged data":
         shutil.copytree(digits, path.parent / "damaged")
-        for shard in (path.parent / "damaged").glob("shard-*.h5"):
-            shard.write_bytes(shard.read_bytes()[:500])
+        arrays = path.parent / "damaged" / "federation.h5"
+        arrays.write_bytes(arrays.read_bytes()[:500])
         return job(path.parent / "damaged", path, **changes)
     return job(digits, path, model={"name": "least-squares"}, **changes)  # of classes
 

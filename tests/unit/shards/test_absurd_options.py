@@ -27,7 +27,6 @@ def run(*words: object) -> None:
         ("digits --split rows --clients 1000000000", "1000000000 clients for 1797 rows"),
         ("digits --split grid --grid 100000x100000", "100000 clients for 1797 rows"),
         (f"digits --split grid --grid {'9' * 5000}x2", "expected R groups of rows"),
-        ("digits --split rows --clients 2 --pack 9223372036854775808", "--pack .* fewer than 2\\^31"),
         ("digits --split rows --clients 2 --partition classes:1000000000", "of 10 classes each"),
         (f"digits --split rows --clients 2 --partition classes:{'9' * 5000}", "classes:K or shards:K with K"),
         ("digits --split rows --clients 2 --partition dirichlet:inf", "dirichlet:A with A > 0"),

@@ -6,20 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
-from lengths import covering
 from scipy.sparse import csr_matrix
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards import layout
 from mpifed.shards.client_tests import drawn
 from mpifed.shards.natural import natural_clients
 from mpifed.shards.partition import by_rows
 from mpifed.shards.prepare import Options, prepare
+from mpifed.shards.rows import common_rows, shard_of
 from mpifed.shards.sources.dataset import Dataset, Source
-from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.store import Federation
 
 ROWS = 120
 X = np.stack([np.arange(1, ROWS + 1), np.arange(ROWS) % 7, np.ones(ROWS)], axis=1).astype("f4")  # the first is the row
@@ -41,23 +39,23 @@ class Numbered(Source):
         return Dataset(3, None if self.sparse else np.float32, labels, lambda: iter(pieces), client_tests=tests)
 
 
-def made(out: Path, source: Source | None = None, **options: Any) -> ShardFolder:
+def made(out: Path, source: Source | None = None, **options: Any) -> Federation:
     given = {"clients": 7, "skew": 0.3, "client_test_fraction": 0.3} | options
     return prepare(Options("numbered", source or Numbered(), out, **given))
 
 
-def numbers(folder: ShardFolder, client: int, tests: bool, in_memory: bool = True) -> list[int]:
-    shard = folder.shard(client, in_memory, tests)
+def numbers(folder: Federation, client: int, tests: bool) -> list[int]:
+    shard = shard_of(folder, client, tests)
     rows = np.empty((shard.samples, 3))
     shard.take(np.arange(shard.samples), rows)
     return (np.rint(rows[:, 0]).astype(int) - 1).tolist()
 
 
-@covering({"pack": [1, 3, 100], "sparse": [False, True], "in_memory": [True, False]})
-def test_every_row_is_in_exactly_one_place(pack: int, sparse: bool, in_memory: bool, tmp_path: Path) -> None:
-    folder = made(tmp_path / "data", Numbered(sparse=sparse), pack=pack, test_fraction=0.1)
-    held = [numbers(folder, client, tests, in_memory) for client in range(7) for tests in (False, True)]
-    X_test, _ = folder.test("f8")
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_row_is_in_exactly_one_place(sparse: bool, tmp_path: Path) -> None:
+    folder = made(tmp_path / "data", Numbered(sparse=sparse), test_fraction=0.1)
+    held = [numbers(folder, client, tests) for client in range(7) for tests in (False, True)]
+    X_test, _ = common_rows(folder, "f8")
     common = np.asarray(X_test[:, 0] if not sparse else X_test.toarray()[:, 0]).astype(int) - 1
     assert sorted(sum(held, common.tolist())) == list(range(ROWS))
     assert [len(rows) for rows in held[::2]] == folder.counts.tolist()
@@ -65,9 +63,9 @@ def test_every_row_is_in_exactly_one_place(pack: int, sparse: bool, in_memory: b
     assert folder.samples == folder.counts.sum() == ROWS - len(common) - folder.tests.counts.sum()
     for client in range(7):
         for tests, rows in ((False, held[2 * client]), (True, held[2 * client + 1])):
-            assert folder.shard(client, in_memory, tests).y.tolist() == CLASSES[rows].tolist()
+            assert shard_of(folder, client, tests).y.tolist() == CLASSES[rows].tolist()
     training = np.sort(np.concatenate(held[::2]))  # indices of training rows go on without a gap
-    assert [training[folder.shard(client, True).rows].tolist() for client in range(7)] == held[::2]
+    assert [training[shard_of(folder, client).rows].tolist() for client in range(7)] == held[::2]
 
 
 def test_a_fraction_of_each_client_and_class() -> None:
@@ -112,7 +110,7 @@ def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
     folder = made(tmp_path / "data", Owned(sparse), **options)
     held = [[numbers(folder, client, tests) for client in range(2)] for tests in (False, True)]
     assert held == [[[0, 1], [2, 3, 4]], [[7], [6, 8]]] and folder.test_samples == 4
-    assert [folder.shard(client, True, tests=True).y.tolist() for client in range(2)] == [[0], [1, 0]]
+    assert [shard_of(folder, client, True).y.tolist() for client in range(2)] == [[0], [1, 0]]
     given = made(tmp_path / "given", Owned(sparse, tests=True), **options)  # whose own say counts
     assert [numbers(given, client, True) for client in range(2)] == [[1], []]
 
@@ -120,27 +118,12 @@ def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", ["unit", "minmax", "standard", "unit-rows,standard"])
 def test_scaled_and_described_by_training_rows_alone(scale: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "data", scale=scale, labels="all")
-    training = np.concatenate([numbers_raw(folder, client) for client in range(7)]).astype("f8")
+    training = np.concatenate([shard_of(folder, client).values for client in range(7)]).astype("f8")
     expected = {
         "unit": 1 / np.abs(training).max(),
         "minmax": 1 / np.where(np.ptp(training, axis=0), np.ptp(training, axis=0), 1),
     }.get(scale, 1 / np.where(training.std(axis=0) > 0, training.std(axis=0), 1))
     np.testing.assert_allclose(folder.scaling.scale, expected, rtol=1e-6)
-
-
-def numbers_raw(folder: ShardFolder, client: int) -> Any:
-    with h5py.File(folder.file_of(client)) as file:
-        return file["X"][()]
-
-
-def test_counts_that_exceed_the_file_are_refused(tmp_path: Path) -> None:
-    """A file that claims more test rows than it has is refused before anything is read."""
-    folder = made(tmp_path / "data")
-    (folder.path / layout.BYTES).unlink()
-    with h5py.File(folder.path / layout.FEDERATION, "r+") as file:
-        file["client_tests/counts"][3] += 10**9
-    with pytest.raises(DataError, match="exceeds the size"):
-        open_federation(folder.path)
 
 
 def test_rows_that_the_source_determines(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from click.testing import CliRunner
 
 from mpifed.cli import data
 from mpifed.core.errors import DataError, MpifedError
-from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.rows import common_rows, shard_of
+from mpifed.shards.store import Federation, open_federation
 
 TABLE = "size,colour,shape,y\n1,red,a,0\n,blue,b,1\n4,,a,0\n7,red,?,1\n6,red,b,1\n"
 ONE_CLIENT = ("--split", "rows", "--clients", "1")
 
 
-def make(out: Path, *words: object) -> ShardFolder:
+def make(out: Path, *words: object) -> Federation:
     arguments = [*map(str, words), *ONE_CLIENT, "--out", str(out), "--force"]
     CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
     return open_federation(out, verify=True)
@@ -28,8 +29,8 @@ def csv(path: Path, text: str) -> Path:
     return path
 
 
-def rows(folder: ShardFolder) -> list[list[float]]:
-    shard = folder.shard(0, True)
+def rows(folder: Federation) -> list[list[float]]:
+    shard = shard_of(folder, 0)
     X = np.empty((shard.samples, shard.features))
     shard.take(np.arange(shard.samples), X)
     return X.tolist()
@@ -77,7 +78,7 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
     )
     words = ("csv", train, "--test", test, "--missing", "mean", "--categorical")
     folder = make(tmp_path / "a", *words, "one-hot")
-    tested = folder.test("f8")
+    tested = common_rows(folder, "f8")
     assert tested is not None
     assert folder.names() == ("a", "b=u", "b=w")
     assert rows(folder) == [[1, 1, 0], [3, 0, 1], [2, 1, 0]]
@@ -88,7 +89,7 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
         make(tmp_path / "a", *words, "ordinal")
     test.write_text("a,b,y\n5,w,0\n")
     folder = make(tmp_path / "a", *words, "ordinal")
-    tested = folder.test("f8")
+    tested = common_rows(folder, "f8")
     assert tested is not None
     assert (folder.names(), rows(folder), tested[0].tolist()) == (("a", "b"), [[1, 0], [3, 1], [2, 0]], [[5, 1]])
 
@@ -96,9 +97,9 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
 def test_classes_of_texts(tmp_path: Path) -> None:
     train, test = csv(tmp_path / "a.csv", "a,y\n1,no\n2,yes\n3,no\n"), csv(tmp_path / "t.csv", "a,y\n5,yes\n")
     folder = make(tmp_path / "a", "csv", train, "--test", test)
-    tested = folder.test("f8")
+    tested = common_rows(folder, "f8")
     assert folder.provenance["classes"] == ["no", "yes"] and tested is not None and tested[1].tolist() == [1]
-    assert folder.shard(0, True).y.tolist() == [0, 1, 0]
+    assert shard_of(folder, 0).y.tolist() == [0, 1, 0]
     assert make(tmp_path / "a", "csv", train, "--labels", "class:no").provenance["classes"] == ["not no", "no"]
     test.write_text("a,y\n5,perhaps\n")
     for words, said in (

@@ -17,17 +17,17 @@ from sklearn.datasets import load_digits
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.shards import prepare as prepare_module
-from mpifed.shards.shard import Shard
-from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.rows import Shard, common_rows, shard_of
+from mpifed.shards.store import Federation, open_federation
 
-Run = Callable[..., ShardFolder]
+Run = Callable[..., Federation]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Runs the command with --out and opens what it made."""
 
-    def run(*words: object) -> ShardFolder:
+    def run(*words: object) -> Federation:
         out = tmp_path / "out"
         arguments = [str(word) for word in (*words, "--out", out)]
         result = CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
@@ -37,11 +37,11 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def everything(federation: ShardFolder) -> tuple[np.ndarray, np.ndarray]:
+def everything(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
     """All training rows [s, p] and labels [s], put together from the shards."""
     X, y = np.full((federation.samples, federation.features), np.nan), np.full(federation.samples, np.nan)
     for client in range(federation.clients):
-        shard = federation.shard(client, in_memory=False)
+        shard = shard_of(federation, client)
         X[np.ix_(shard.rows, shard.columns)] = read(shard)
         y[shard.rows] = shard.y
     return X, y
@@ -57,7 +57,7 @@ def read(shard: Shard) -> np.ndarray:
 @pytest.mark.parametrize(
     "split",
     [("rows", "--clients", 7, "--partition", "dirichlet:0.5", "--skew", 1), ("columns", "--clients", 10),
-     ("grid", "--grid", "3x4", "--partition", "classes:5", "--pack", 5)],
+     ("grid", "--grid", "3x4", "--partition", "classes:5")],
     ids=lambda split: split[0],
 )  # fmt: skip
 def test_digits(run: Run, split: tuple[object, ...]) -> None:
@@ -74,7 +74,7 @@ def test_digits(run: Run, split: tuple[object, ...]) -> None:
 
 def test_test_fraction(run: Run) -> None:
     federation = run("digits", "--split", "rows", "--clients", 3, "--test-fraction", 0.2, "--seed", 3)
-    test = federation.test(np.float64)
+    test = common_rows(federation, np.float64)
     assert test is not None
     X, _ = everything(federation)
     together = np.concatenate([X, test[0]])
@@ -118,7 +118,7 @@ def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, mon
     words = ("csv", tmp_path / "train", "--test", tmp_path / "test", "--split", "grid", "--grid", "2x2")
     federation = run(*words, "--scale", kinds)
     expected = by_hand(kinds, *(rows.astype(np.float64) for rows in files.values()))
-    test = federation.test(np.float64)
+    test = common_rows(federation, np.float64)
     assert test is not None
     for found, rows in zip((everything(federation)[0], test[0]), expected, strict=True):
         np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6 * np.abs(rows).max())
@@ -138,7 +138,7 @@ def test_sparse_grid(run: Run, tmp_path: Path) -> None:
     assert federation.sparse
     expected = X / np.linalg.norm(X, axis=1, keepdims=True)
     np.testing.assert_allclose(everything(federation)[0], expected[:30], rtol=1e-6)
-    loaded = federation.test(np.float64)
+    loaded = common_rows(federation, np.float64)
     assert loaded is not None
     np.testing.assert_allclose(loaded[0].toarray(), expected[30:], rtol=1e-6)
     words = ("svmlight", path, "--test", test, "--split", "grid", "--grid", "3x2", "--force", "--scale")
@@ -155,7 +155,7 @@ def test_csv_by_map(run: Run, tmp_path: Path) -> None:
     who.write_text("client,rows,columns\n0,0 2,all\n1,1,0\n2,1,1\n")
     federation = run("csv", table, "--split", "grid", "--map", who)
     assert federation.counts.tolist() == [2, 1, 1]
-    assert read(federation.shard(0, True)).tolist() == [[1, 2], [5, 6]]
+    assert read(shard_of(federation, 0)).tolist() == [[1, 2], [5, 6]]
     assert federation.names() == ("a", "b")
 
 
@@ -229,8 +229,8 @@ def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str)
         run(*words)
     federation = run(*words, "--missing", "zero", "--scale", "unit-rows")
     assert federation.provenance["missing_cells"] == 2
-    np.testing.assert_allclose(read(federation.shard(0, True)), [[0.6, 0.8], [1, 0]], rtol=1e-6)
-    np.testing.assert_allclose(read(federation.shard(1, True)), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
+    np.testing.assert_allclose(read(shard_of(federation, 0)), [[0.6, 0.8], [1, 0]], rtol=1e-6)
+    np.testing.assert_allclose(read(shard_of(federation, 1)), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
     reason = {
         "csv": "minmax would shift columns, .* the 2 cells that no client",
         "svmlight": "fills the zeros of sparse",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mpifed.python.arrays import FederatedDataset
+from mpifed.shards.rows import common_shard, shard_of
 from mpifed.shards.store import open_federation
 
 S, P, N = 3000, 20, 4
@@ -16,7 +17,7 @@ S, P, N = 3000, 20, 4
 def rows_of(folder: Path) -> list[np.ndarray]:
     """X [s, p] of each client."""
     federation = open_federation(folder)
-    shards = [federation.shard(client, in_memory=True) for client in range(federation.clients)]
+    shards = [shard_of(federation, client) for client in range(federation.clients)]
     taken = [np.empty((shard.samples, shard.features), np.float32) for shard in shards]
     for shard, X in zip(shards, taken, strict=True):
         shard.take(np.arange(shard.samples), X)
@@ -34,7 +35,7 @@ def test_variance_grows_with_the_client(tmp_path: Path) -> None:
         assert abs(of_client.mean()) < 4 * np.sqrt(expected / of_client.size)
     apart = np.corrcoef(noise[0][:500].ravel(), noise[1][:500].ravel())[0, 1]
     assert abs(apart) < 4 / np.sqrt(500 * P)
-    test = open_federation(tmp_path / "noisy").test_shard()
+    test = common_shard(open_federation(tmp_path / "noisy"))
     assert test is not None
     held_out = np.empty((5, P), np.float32)
     test.take(np.arange(5), held_out)

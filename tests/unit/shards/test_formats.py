@@ -17,28 +17,29 @@ from click.testing import CliRunner
 
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards.store import ShardFolder, open_federation
+from mpifed.shards.rows import common_rows, shard_of
+from mpifed.shards.store import Federation, open_federation
 from mpifed.shards.summary import summary
 
 RNG = np.random.default_rng(5)
 ONE = ("--split", "rows", "--clients", "1")
 
 
-def make(out: Path, *words: object) -> ShardFolder:
+def make(out: Path, *words: object) -> Federation:
     arguments = [*map(str, words), "--out", str(out), "--force"]
     CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
     return open_federation(out, verify=True)
 
 
-def read(folder: ShardFolder, client: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    shard = folder.shard(client, True)
+def read(folder: Federation, client: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    shard = shard_of(folder, client)
     X = np.empty((shard.samples, shard.features), "f4")
     shard.take(np.arange(shard.samples), X)
     return X, np.asarray(shard.y)
 
 
-def rows_to_test(folder: ShardFolder) -> tuple[np.ndarray, np.ndarray]:
-    test = folder.test("f4")
+def rows_to_test(folder: Federation) -> tuple[np.ndarray, np.ndarray]:
+    test = common_rows(folder, "f4")
     assert test is not None
     return np.asarray(test[0]), test[1]
 
@@ -72,9 +73,9 @@ def test_a_federation_of_leaf(tmp_path: Path) -> None:
     assert alone.clients == 2 and not alone.tests.counts.any() and "tests" not in alone.provenance
 
 
-def own_tests(folder: ShardFolder) -> list[list[list[float]]]:
+def own_tests(folder: Federation) -> list[list[list[float]]]:
     """The rows [x..., label] with which each client tests, sorted."""
-    shards = [folder.shard(number, True, tests=True) for number in range(folder.clients)]
+    shards = [shard_of(folder, number, True) for number in range(folder.clients)]
     rows = [np.empty((shard.samples, shard.features), "f4") for shard in shards]
     for shard, X in zip(shards, rows, strict=True):
         shard.take(np.arange(shard.samples), X)
@@ -92,7 +93,6 @@ TEST = {"u9": ([[9, 9], [9, 8]], [1, 0]), "v": ([[8, 8]], [0]), "u10": ([[6, 6]]
     ("more", "expected"),
     [
         ((), [[], [[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),
-        (("--pack", 2), [[], [[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),
         (("--min-rows", 2), [[[6, 6, 1]], [[9, 8, 0], [9, 9, 1]]]),  # test rows do not count: u1 and u10 have one each
     ],
     ids=str,
@@ -116,7 +116,7 @@ def test_users_test_with_their_rows_of_the_test_folder(
     assert folder.samples == bare.samples == 4 and folder.counts.tolist() == bare.counts.tolist()
     for number in range(bare.clients):
         assert all(np.array_equal(a, b) for a, b in zip(read(folder, number), read(bare, number), strict=True))
-        assert folder.shard(number, True).rows.tolist() == bare.shard(number, True).rows.tolist()
+        assert shard_of(folder, number).rows.tolist() == shard_of(bare, number).rows.tolist()
 
 
 def test_own_test_rows_fit_nothing(tmp_path: Path) -> None:

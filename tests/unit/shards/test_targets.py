@@ -13,6 +13,7 @@ from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
 from mpifed.shards.prepare import Options, prepare
+from mpifed.shards.rows import common_shard, shard_of
 from mpifed.shards.sources.dataset import Dataset, Source, whole
 from mpifed.shards.store import open_federation
 
@@ -42,21 +43,19 @@ def options(source: Source, out: Path, **more: Any) -> Options:
     return Options(**{"name": "three", "source": source, "split": "rows", "clients": 4, "out": out} | more)
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-@pytest.mark.parametrize("pack", [1, 3])
-def test_from_a_source_to_batches(tmp_path: Path, in_memory: bool, pack: int) -> None:
-    data = prepare(options(Three(), tmp_path / "data", pack=pack))
+def test_from_a_source_to_batches(tmp_path: Path) -> None:
+    data = prepare(options(Three(), tmp_path / "data"))
     assert (data.targets, data.classes, data.shape) == (TARGETS, 0, (2, 3))
     again = open_federation(tmp_path / "data", verify=True)
     assert again.targets == TARGETS and again.target_scale == 1.0
-    shards = tuple(again.shard(client, in_memory) for client in range(4))
+    shards = tuple(shard_of(again, client) for client in range(4))
     for shard in shards:
         batch = Block((shard,), "float64").take(np.arange(shard.samples)[None, ::-1])
         assert batch.y.shape == (1, shard.samples)
         np.testing.assert_array_equal(of_vectors(batch.y)[0], Y[shard.rows[::-1]])
         np.testing.assert_allclose(batch.X[0], X[shard.rows[::-1]])
         assert batch.rows(1, 3).y.shape == (1, 2)
-    test = again.test_shard()
+    test = common_shard(again)
     assert test is not None
     np.testing.assert_array_equal(of_vectors(test.y), Y[:5])
 

@@ -20,7 +20,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import h5py
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import DTypeLike
 from typing_extensions import Buffer
 
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import named_in_errors
+from mpifed.core.io_errors import named_in_errors, open_regular
 from mpifed.core.record import Array
 
 Group: TypeAlias = h5py.Group  # also of a file
@@ -41,7 +41,6 @@ _TEXT_BYTES = 16  # per text in a dataset: its length and address
 _FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE}
 # exceptions of h5py for damaged files
 _DAMAGED = (OSError, LookupError, ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
-_MODES: dict[str, Literal["w+b", "r+b"]] = {"w": "w+b", "r+": "r+b"}
 
 
 def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
@@ -53,12 +52,12 @@ def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
 
 
 @contextmanager
-def write_hdf5(path: Path, mode: Literal["w", "r+"] = "w") -> Iterator[h5py.File]:
-    """A new HDF5 file, or with mode "r+" an existing one, opened for writing; OSError at the end, if a write failed."""
-    with named_in_errors(path), open(path, _MODES[mode], buffering=0) as opened:
+def write_hdf5(path: Path, **settings: int) -> Iterator[h5py.File]:
+    """A new HDF5 file, opened for writing; OSError at the end, if a write failed. `settings` are those of h5py."""
+    with named_in_errors(path), open(path, "w+b", buffering=0) as opened:
         file = _Unfailing(opened)
         try:
-            with h5py.File(file, mode) as hdf5:
+            with h5py.File(file, "w", **settings) as hdf5:
                 yield hdf5
         finally:
             if file.error is not None:
@@ -209,6 +208,21 @@ def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: DTypeLike
     settled.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     settled.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     return int(file.create_dataset(name, shape, dtype, dcpl=settled).id.get_offset() or 0)
+
+
+def read_at(path: Path, offset: int, shape: tuple[int, ...], dtype: DTypeLike, remedy: str) -> Array:
+    """A contiguous array at its offset, read without HDF5; DataError, with the remedy, where the file ends before."""
+    count = math.prod(shape)
+    if not count:
+        return np.empty(shape, dtype)
+    try:
+        with open_regular(path) as file:
+            values = np.fromfile(file, dtype, count, offset=offset)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+    if len(values) != count:
+        raise DataError(f"{path}: ends {count - len(values)} values too early; {remedy}")
+    return values.reshape(shape)
 
 
 def content_sha256(file: h5py.File, without: Collection[str] = ()) -> str:

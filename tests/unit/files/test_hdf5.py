@@ -8,7 +8,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import mpifed
-from mpifed.shards import hdf5
-from mpifed.shards.hdf5 import _Unfailing, open_hdf5, write_hdf5
+from mpifed.files import hdf5
+from mpifed.files.hdf5 import _Unfailing, array_of, open_hdf5, write_hdf5
 
 ROOT = Path(mpifed.__file__).parents[1]
 
@@ -45,10 +45,8 @@ def test_files_are_opened_without_locks(tmp_path: Path) -> None:
             h5py.File(path, "w")
         with write_hdf5(path) as file:
             file["x"] = np.arange(3)
-        with write_hdf5(path, "r+") as file:
-            file["y"] = np.arange(2)
         with open_hdf5(path) as file:
-            assert sorted(file) == ["x", "y"]
+            assert sorted(file) == ["x"]
 
 
 class Disk(io.FileIO):
@@ -96,7 +94,7 @@ def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: 
     path = tmp_path / "file.h5"
     with write_hdf5(path) as file:
         file["x"] = np.arange(3)
-    program = f"from mpifed.shards.hdf5 import open_hdf5; open_hdf5({str(path)!r})"
+    program = f"from mpifed.files.hdf5 import open_hdf5; open_hdf5({str(path)!r})"
     with no_locks_for_others(path):
         ended = subprocess.run(
             [sys.executable, "-c", program], env=os.environ | {"HDF5_USE_FILE_LOCKING": setting}, cwd=ROOT,
@@ -104,3 +102,52 @@ def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: 
         )  # fmt: skip
     assert (ended.returncode == 0) == opens, ended.stderr
     assert opens or "unable to lock file" in ended.stderr
+
+
+def virtual(file: Any, name: str, beside: Path) -> None:
+    layout = h5py.VirtualLayout((4,), "f8")
+    layout[...] = h5py.VirtualSource(str(beside), "x", (4,))
+    file.create_virtual_dataset(name, layout)
+
+
+def link(file: Any, name: str, beside: Path) -> None:
+    file[name] = h5py.ExternalLink(str(beside), "x")
+
+
+def soft(file: Any, name: str, beside: Path) -> None:
+    file["there"], file[name] = np.zeros(4), h5py.SoftLink("/there")
+
+
+def external(file: Any, name: str, beside: Path) -> None:
+    file.create_dataset(name, (4,), "f8", external=[(str(beside), 0, 32)])
+
+
+def bomb(file: Any, name: str, beside: Path) -> None:
+    file.create_dataset(name, data=np.zeros(2**22), chunks=(2**22,), compression="gzip")
+
+
+def empty_chunks(file: Any, name: str, beside: Path) -> None:
+    file.create_dataset(name, (2**40,), "f8", chunks=(1024,), compression="gzip")
+
+
+def unwritten(file: Any, name: str, beside: Path) -> None:
+    file.create_dataset(name, (2**60,), "u1")
+
+
+def compound(file: Any, name: str, beside: Path) -> None:
+    file[name] = np.zeros(3, "i4,f8")
+
+
+@pytest.mark.parametrize("make_it", [virtual, link, soft, external, bomb, empty_chunks, unwritten, compound])
+def test_only_what_is_in_the_file_is_read(tmp_path: Path, make_it: Callable[[Any, str, Path], None]) -> None:
+    with h5py.File(tmp_path / "beside.h5", "w") as file:
+        file["x"] = np.arange(4.0)
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        make_it(file, "group/x", tmp_path / "beside.h5")
+        file["group/y"] = np.arange(3)
+        file.create_dataset("group/z", data=np.arange(10**5), compression="gzip", shuffle=True)
+    with open_hdf5(tmp_path / "made.h5") as file:
+        with pytest.raises(ValueError, match="group/x"):
+            array_of(file, "group/x")
+        assert array_of(file, "group/y").tolist() == [0, 1, 2]
+        assert array_of(file, "group/z").sum() == np.arange(10**5).sum()
