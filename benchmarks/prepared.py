@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.core.errors import NotCertified
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -17,8 +17,8 @@ import numpy as np
 from mpi4py import MPI
 
 from mpifed.comm.placement import place
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import Federation, open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import Federation, open_federation
 
 
 def block(federation: Federation, client: int) -> object:

@@ -18,10 +18,10 @@ from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import on_screen, prose, screen_width, shown_lines
+from mpifed.data.command import data
 from mpifed.explain.cli import new
 from mpifed.plots.cli import plot
 from mpifed.results.cli import compare, export
-from mpifed.shards.command import data
 
 _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 
@@ -128,8 +128,8 @@ def show(run: Path, as_json: bool) -> None:
     if of_data and as_json:
         raise click.UsageError(f"{run} is a data folder: --json is for runs; leave it out")
     if of_data:
-        from mpifed.shards.store import open_federation
-        from mpifed.shards.summary import summary
+        from mpifed.data.store import open_federation
+        from mpifed.data.summary import summary
 
         click.echo(on_screen(summary(open_federation(run))))
         return

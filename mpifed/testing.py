@@ -28,13 +28,13 @@ from mpifed.core.exchange import Exchange, ServerRecord, States, fields_of, play
 from mpifed.core.record import Array, Record, leaves, on_host, take
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable
+from mpifed.data.store import open_federation
 from mpifed.job.job import Job as Job
 from mpifed.job.participation import is_secure, next_attempt, next_round, round_of
 from mpifed.maths.laws import ROUNDING, pure
 from mpifed.run.evaluation import measure
 from mpifed.run.own_classes import JobPart, check_by_laws, parts_of
 from mpifed.run.setup import Ready, prepare
-from mpifed.shards.store import open_federation
 
 Named: TypeAlias = dict[str, Array]  # arrays by the dotted names of fields, as "head.bias"
 AnyJob: TypeAlias = "Job | ReadOnlyTable | str | Path"  # a checked job, its table, or its file

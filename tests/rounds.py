@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from records import record_of
 
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 from mpifed.testing import Job, Named, rounds
 
 

@@ -17,10 +17,10 @@ from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Field, Placed, Problem, ToClients, ToServer
 from mpifed.core.round import Round
+from mpifed.data.sources.dataset import Dataset, Source
 from mpifed.maths.objectives import Objective, Parameters, Slope
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
-from mpifed.shards.sources.dataset import Dataset, Source
 
 CLASSES: tuple[type, ...] = (
     Algorithm, Rows, Columns, Grid, ToServer, ToClients, Field, Placed, Weighted, Round, Problem, Block, Batch,

@@ -1,6 +1,6 @@
 """All training rows, read from the files alone: nothing of mpifed is imported here.
 
-`mpifed.shards.store` describes the files.
+`mpifed.data.store` describes the files.
 """
 
 from __future__ import annotations

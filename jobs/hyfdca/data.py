@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from mpifed.core.errors import DataError
-from mpifed.shards.store import open_federation
+from mpifed.data.store import open_federation
 
 FOLDER = Path("data")
 

@@ -18,11 +18,11 @@ from mpifed.audit.reader import Reader
 from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job
 from mpifed.audit.report import Audit
 from mpifed.core.errors import DataError, UsageError
+from mpifed.data.store import open_federation
 from mpifed.files.run_folder import RUN
 from mpifed.job.job import Job, read_table
 from mpifed.job.sweep import points
 from mpifed.run.identity import check_same_data
-from mpifed.shards.store import open_federation
 
 PARTIES = ("server", "client:0")
 ROUNDS = 12  # recorded for an audit, unless messages are large

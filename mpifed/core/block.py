@@ -40,7 +40,7 @@ class JointColumns(Protocol):
 
 
 class ClientData(Protocol):
-    """The data of one client, as `mpifed.shards.store` reads it: in memory or from its file."""
+    """The data of one client, as `mpifed.data.store` reads it: in memory or from its file."""
 
     client: int
     samples: int

@@ -16,6 +16,7 @@ from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import fields_of, own_class
 from mpifed.core.errors import ENDS
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.data.sources.dataset import Source
 from mpifed.files.columns import shown as shown_columns
 from mpifed.job.components import ALGORITHM, MODEL, REGULARIZER, key_of
 from mpifed.job.job import Job
@@ -27,7 +28,6 @@ from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.schedules import SCHEDULES, LearningRate, StepSize
 from mpifed.maths.terms import TERMS, Term
 from mpifed.observers import OBSERVERS, Observer
-from mpifed.shards.sources.dataset import Source
 
 _MANY = 10**6  # larger upper bounds are left out of the help
 

@@ -15,12 +15,12 @@ from mpifed.core.contract import own_class, own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.text import shown, wrong_name
+from mpifed.data import store
 from mpifed.explain.answers import plain_text
 from mpifed.explain.entries import Explanation, Key, entries, entry_of, own_entry
 from mpifed.explain.step_sizes import curvature, learning_rate, tau
 from mpifed.job.components import ALGORITHM, MODEL, Kind, optimizers
 from mpifed.job.job import Job
-from mpifed.shards import store
 
 if sys.version_info >= (3, 11):
     import tomllib

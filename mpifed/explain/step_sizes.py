@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import Federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import Federation
 
 _LARGEST_RATE, _LEAST_TAU = 0.1, 0.1
 _SATURATED = 20.0  # up to which curvature SSCA's default does well on classes, whose losses have bounded slopes

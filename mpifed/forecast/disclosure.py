@@ -15,9 +15,9 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, ToClients, fields_of
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.tables import Table
+from mpifed.data.store import Federation
 from mpifed.job.settings import Settings
 from mpifed.observers import Observer, observer_name
-from mpifed.shards.store import Federation
 
 
 class View(NamedTuple):

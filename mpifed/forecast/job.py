@@ -20,6 +20,8 @@ from mpifed.core.exchange import Exchange, Field, ToClients
 from mpifed.core.record import leaves, nbytes
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
+from mpifed.data import store
+from mpifed.data.shards import SHARD_NBYTES
 from mpifed.forecast.counting import Counting
 from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, test_statements
 from mpifed.forecast.outlook import outlook
@@ -36,8 +38,6 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import refuse_own_by_laws
 from mpifed.run.setup import cells_of, measures_of, problem_of, tests_clients
-from mpifed.shards import store
-from mpifed.shards.rows import SHARD_NBYTES
 
 _BYTES = ("up_bytes", "down_bytes")
 

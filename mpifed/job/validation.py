@@ -12,6 +12,8 @@ from mpifed.algorithms.functions import constrains, squares_alone, wrong_functio
 from mpifed.algorithms.horizontal import model_template
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.privacy import Privacy
+from mpifed.data.statistics import intercept_warnings
+from mpifed.data.store import Federation
 from mpifed.job.components import with_intercepts
 from mpifed.job.methods import unconstrained
 from mpifed.job.participation import is_secret
@@ -19,8 +21,6 @@ from mpifed.job.settings import Settings
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.privacy.accounting import wrong_combination
 from mpifed.maths.privacy.release import Release
-from mpifed.shards.statistics import intercept_warnings
-from mpifed.shards.store import Federation
 
 
 def wrong_together(job: Settings) -> list[str]:

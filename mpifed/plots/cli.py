@@ -104,9 +104,9 @@ def plot(
 
 
 def _draw_data(folder: Path, out: Path, size: SizeName) -> None:
+    from mpifed.data.store import open_federation
     from mpifed.plots.partition import partition
     from mpifed.plots.style import save
-    from mpifed.shards.store import open_federation
 
     save(partition(open_federation(folder), size), out)
     click.echo(f"figure: {out}")

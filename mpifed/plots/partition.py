@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
 from mpifed.core.text import shown
+from mpifed.data.progress import progress
+from mpifed.data.shards import shard_of
+from mpifed.data.store import Federation
 from mpifed.plots.style import COLOURS, Floats, Size, plain, size_of
-from mpifed.shards.progress import progress
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import Federation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,6 +13,11 @@ from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
+from mpifed.data.command import SCALES
+from mpifed.data.partition import by_owners
+from mpifed.data.prepare import Options, prepare
+from mpifed.data.sources.dataset import Dataset, Source
+from mpifed.data.store import Federation, in_memory, open_federation
 from mpifed.python.frames import in_client_order, items, of_frame, of_partition, owners_of
 from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.values import (
@@ -27,11 +32,6 @@ from mpifed.python.values import (
     tests_of,
 )
 from mpifed.run.agreement import begin_call
-from mpifed.shards.command import SCALES
-from mpifed.shards.partition import by_owners
-from mpifed.shards.prepare import Options, prepare
-from mpifed.shards.sources.dataset import Dataset, Source
-from mpifed.shards.store import Federation, in_memory, open_federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

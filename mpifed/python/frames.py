@@ -12,11 +12,11 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
+from mpifed.data.encoding import CATEGORICAL, FILLS, RawColumns
+from mpifed.data.natural import canonical_order, identifiers, in_order, natural_clients, text_of
+from mpifed.data.sources.dataset import CHUNK_VALUES, Dataset
+from mpifed.data.sources.texts import numbered
 from mpifed.python.values import Pair, Values, array, dataset, held_apart, without_numbers
-from mpifed.shards.encoding import CATEGORICAL, FILLS, RawColumns
-from mpifed.shards.natural import canonical_order, identifiers, in_order, natural_clients, text_of
-from mpifed.shards.sources.dataset import CHUNK_VALUES, Dataset
-from mpifed.shards.sources.texts import numbered
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

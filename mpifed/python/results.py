@@ -15,6 +15,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
+from mpifed.data.store import MEMORY, open_federation
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
@@ -26,7 +27,6 @@ from mpifed.python.ranks import spoken
 from mpifed.python.values import Values, rows_of
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
-from mpifed.shards.store import MEMORY, open_federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

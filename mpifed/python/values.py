@@ -16,8 +16,8 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
+from mpifed.data.sources.dataset import Dataset, listed, numbers_rows, whole
 from mpifed.maths.sparse import summed
-from mpifed.shards.sources.dataset import Dataset, listed, numbers_rows, whole
 
 Values: TypeAlias = Any  # whatever NumPy takes: lists, frames, tensors
 Pair = tuple[Values, Values]  # samples and labels
@@ -240,7 +240,7 @@ def integer(value: object, name: str) -> int:
 def dataset(
     X: Values, y: Values, test: Pair | None, shape: Sequence[int] | None, names: Sequence[str] | None
 ) -> Dataset:
-    """Samples and labels, checked, for `mpifed.shards.prepare`."""
+    """Samples and labels, checked, for `mpifed.data.prepare`."""
     rows, own_shape, names = rows_of(X, "X", names, shape)
     shape = tuple(shape) if shape is not None else own_shape
     given = labels_of(y, "y")

@@ -19,10 +19,10 @@ from mpifed.comm.transport import Transport, connect
 from mpifed.core.contract import SESSION, remembered
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
+from mpifed.data.store import open_federation
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
 from mpifed.job.own_sources import source_of, sources_of
-from mpifed.shards.store import open_federation
 
 T = TypeVar("T")
 

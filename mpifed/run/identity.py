@@ -15,12 +15,12 @@ import mpifed
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.data.store import Federation
 from mpifed.files.run_folder import read_run
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
 from mpifed.job.own_sources import sources_of
 from mpifed.run import environment
-from mpifed.shards.store import Federation
 
 _DIGITS = 12  # of a SHA-256, where a person reads it
 _LIBRARIES = ("numpy", "scipy", "h5py")

@@ -25,6 +25,9 @@ from mpifed.core.round import SETUP, Round, new_key
 from mpifed.core.state_check import Specs, check_started
 from mpifed.core.states import ClientStates
 from mpifed.core.tables import Table
+from mpifed.data import store
+from mpifed.data.memory import room
+from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.job import Job
 from mpifed.job.participation import first_rounds, is_secret, is_secure, most_summed
 from mpifed.job.validation import with_noise
@@ -35,9 +38,6 @@ from mpifed.privacy.ledger_file import Header
 from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import refuse_own_by_shapes
-from mpifed.shards import store
-from mpifed.shards.memory import room
-from mpifed.shards.rows import common_shard, hosted_blocks
 
 _KIND = {True: "classes", False: "real-valued targets"}
 

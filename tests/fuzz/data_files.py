@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from sklearn import datasets, feature_extraction, preprocessing  # noqa: F401 -- here, and not anew in every child
 
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 
 ROWS = np.round(np.random.default_rng(0).normal(0, 3, (12, 4)), 3).tolist()
 CSV = ("a,b,c,d,y\n" + "".join(",".join(map(str, row)) + f",{i % 3}\n" for i, row in enumerate(ROWS))).encode()

@@ -18,10 +18,6 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-import mpifed.forecast.job
-import mpifed.results.show
-import mpifed.run.command
-import mpifed.shards.prepare  # noqa: F401 -- imported here, and not anew in every child
 from mpifed.cli import main
 
 CODES = {0, 1, 2, 3, 4, 5, 6, 7, 75}  # of docs/reference/exit-codes.md

@@ -16,7 +16,7 @@ from fuzzing import examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.shards import sources
+from mpifed.data import sources
 
 pytestmark = pytest.mark.long
 

@@ -15,8 +15,8 @@ from fuzzing import check, ended, examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpifed.data.store import About, _identity
 from mpifed.files.json_file import read_json
-from mpifed.shards.store import About, _identity
 
 pytestmark = pytest.mark.long
 

@@ -13,7 +13,7 @@ from damaging import other_table, replace, spoil_hdf5
 from fuzzing import check, ended, examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
-from mpifed.shards.layout import sha256
+from mpifed.data.layout import sha256
 from written_files import read_json, write_json
 
 import mpifed.batch.status

@@ -14,8 +14,8 @@ from test_certified_runs import DOUBLE, HORIZONTAL, PROBLEMS, check, result
 
 from jobs.constraints.optimum import solve
 from jobs.constraints.rows import read_rows
+from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
-from mpifed.shards.store import open_federation
 
 CONVEX: dict[str, dict[str, Any]] = {
     "ball": PROBLEMS["softmax, only the ball is curved"],

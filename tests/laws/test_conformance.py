@@ -19,12 +19,12 @@ from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, States, ToClients, fields_like, play
 from mpifed.core.record import Record, leaves, map_leaves, take
 from mpifed.core.round import Round
+from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.job.participation import returning, round_of
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import Ready, prepare
-from mpifed.shards.store import open_federation
 from mpifed.testing import ALGORITHMS, Alone, Job
 
 every_algorithm = pytest.mark.parametrize("case", CASES, ids=NAMES)

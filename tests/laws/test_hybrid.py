@@ -14,9 +14,9 @@ from rounds import Seen, rounds_of
 
 from mpifed.cli import main
 from mpifed.core.errors import UsageError
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone
 
 PENALTY = 1e-2

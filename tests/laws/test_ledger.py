@@ -14,9 +14,9 @@ from methods import SIZES
 from registry import table
 
 from mpifed.core.errors import Interrupted
+from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
 ROUNDS, B, J, L = 3, 7, 4, 10  # minibatch, hidden cells, classes

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 import mpifed as mf
 from mpifed.cli import data as data_command
 from mpifed.core.record import Array
-from mpifed.shards.rows import common_rows, shard_of
-from mpifed.shards.store import Federation, open_federation
+from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.store import Federation, open_federation
 
 datasets = pytest.importorskip("datasets", reason="needs the extra `flwr-datasets`")
 from flwr_datasets import partitioner as partitioners  # noqa: E402  # beside datasets

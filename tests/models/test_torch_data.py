@@ -7,8 +7,8 @@ import pytest
 
 import mpifed as mf
 from mpifed.core.record import Array
-from mpifed.shards.rows import common_rows, shard_of
-from mpifed.shards.store import open_federation
+from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.store import open_federation
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 from PIL import Image  # noqa: E402  # beside torch, whose test is first

@@ -26,13 +26,13 @@ from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.row_seeds import row_seeds, with_seeds
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.maths import laws
 from mpifed.maths.objectives import TorchNetwork
 from mpifed.maths.objectives.torch_dropout import DropoutMasks
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import open_federation
 
 HERE = Path(__file__).parent
 N, S = 3, 7

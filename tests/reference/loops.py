@@ -15,8 +15,8 @@ from jobs_in_python import checked
 from records import record_of, together
 
 from mpifed.core.record import leaves
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import Federation, open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import Federation, open_federation
 from mpifed.testing import Job, participants, rounds
 from mpifed.testing import minibatches as drawn
 

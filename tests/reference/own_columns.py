@@ -11,8 +11,8 @@ from loops import present
 from paper import make_data, step_size
 
 from mpifed.core.round import Round
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 from mpifed.testing import Job
 
 PENALTY = 1e-2

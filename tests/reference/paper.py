@@ -18,9 +18,9 @@ from records import record_of
 
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 from mpifed.run.outcome import Result
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job, rounds
 
 # --- jobs and data -----------------------------------------------------------------------------------------------

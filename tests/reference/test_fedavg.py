@@ -16,9 +16,9 @@ from whole_runs import run
 
 from mpifed.core.exchange import play
 from mpifed.core.round import Round
+from mpifed.data.shards import common_rows
+from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
-from mpifed.shards.rows import common_rows
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
 ROUNDS, SEED = 4, 5

@@ -16,9 +16,9 @@ from sklearn.datasets import load_digits
 from whole_runs import run
 
 from mpifed.core.round import Round
+from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
-from mpifed.shards.rows import common_rows, shard_of
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
 ROUNDS, B, TAU, LAMBDA, HIDDEN = 6, 3, 0.15, 2e-3, 4

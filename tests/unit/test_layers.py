@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from package_sources import FILES, PACKAGE, nodes
 
-# what each package may import of the others: core <- maths, shards <- algorithms; core, maths.fixedpoint <- comm
-_JOB = ["core", "maths", "shards", "algorithms", "comm", "files", "observers", "job"]
+# what each package may import of the others: core <- maths, data <- algorithms; core, maths.fixedpoint <- comm
+_JOB = ["core", "maths", "data", "algorithms", "comm", "files", "observers", "job"]
 MAY = {
     "core": ["core"],
     "maths": ["core", "maths"],
-    "shards": ["core", "files", "shards"],
-    "algorithms": ["core", "maths", "shards", "algorithms"],
+    "data": ["core", "files", "data"],
+    "algorithms": ["core", "maths", "data", "algorithms"],
     "comm": ["core", "comm", "maths.fixedpoint", "maths.kernels_sums"],
     "files": ["core", "files"],
     "observers": ["core", "files", "observers"],
-    "job": ["core", "maths", "shards", "algorithms", "comm", "observers", "job"],
+    "job": ["core", "maths", "data", "algorithms", "comm", "observers", "job"],
     "privacy": [
         "core",
         "maths",
@@ -36,13 +36,13 @@ MAY = {
         "privacy",
     ],
     "results": ["arguments", "core", "maths", "algorithms", "files", "job", "privacy", "results"],
-    "explain": ["arguments", "core", "maths", "shards", "algorithms", "files", "observers", "job", "explain"],
+    "explain": ["arguments", "core", "maths", "data", "algorithms", "files", "observers", "job", "explain"],
     "run": [*_JOB, "privacy", "results", "run"],
     "forecast": [*_JOB, "privacy", "results", "run", "forecast"],
-    "batch": ["arguments", "core", "shards", "comm", "files", "job", "results", "run", "batch"],
+    "batch": ["arguments", "core", "data", "comm", "files", "job", "results", "run", "batch"],
     "audit": ["arguments", *_JOB, "privacy", "results.text", "run", "audit"],
     "python": [*_JOB, "privacy", "results", "run", "forecast", "plots", "python"],
-    "plots": ["core", "shards", "files", "job.loading", "results", "arguments", "plots"],
+    "plots": ["core", "data", "files", "job.loading", "results", "arguments", "plots"],
 }
 
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 import mpifed as mf
 from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
+from mpifed.data.prepare import Options, prepare
+from mpifed.data.sources import Synthetic
+from mpifed.data.store import open_federation
 from mpifed.plots import partition as module
 from mpifed.plots.partition import partition
-from mpifed.shards.prepare import Options, prepare
-from mpifed.shards.sources import Synthetic
-from mpifed.shards.store import open_federation
 
 # classes of the rows of each client
 LABELS = ([0, 0, 0, 1, 1, 1, 1], [2], [0, 2, 2])

@@ -15,7 +15,7 @@ from lengths import long_unless
 from written_files import read_json
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.shards import store
+from mpifed.data import store
 from mpifed.testing import Alone, Job
 
 SEALED = ["masked", "encrypted"]

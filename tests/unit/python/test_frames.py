@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import mpifed as mf
 from mpifed.cli import main
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 
 RNG = np.random.default_rng(0)
 X = (RNG.standard_normal((80, 2)) * [1, 0.1]).astype("f4")

@@ -11,8 +11,8 @@ import pytest
 from scipy import sparse
 
 import mpifed as mf
-from mpifed.shards.rows import shard_of
-from mpifed.shards.store import Federation, open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import Federation, open_federation
 
 RNG = np.random.default_rng(2)
 X, Y = RNG.random((40, 2, 3)).astype("f4"), RNG.integers(0, 3, 40)

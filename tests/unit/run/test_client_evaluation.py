@@ -16,14 +16,14 @@ from written_files import read_json
 import mpifed as mf
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
+from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.store import open_federation
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.privacy.disclosure import uncovered
 from mpifed.results.show import run_text
-from mpifed.shards.rows import common_rows, shard_of
-from mpifed.shards.store import open_federation
 from mpifed.testing import Alone, Job
 
 RNG = np.random.default_rng(8)

@@ -1,0 +1,185 @@
+"""Partitions of rows and columns among clients: pure functions of labels, options and a seed."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import UsageError
+from mpifed.core.record import Array
+from mpifed.data.memory import check_memory
+from mpifed.data.partitioners import by_kind, deal, stream
+
+CLIENT_BYTES = 256  # approximate memory of the metadata of a client
+
+Split: TypeAlias = Literal["rows", "columns", "grid"]
+
+
+class Partition(NamedTuple):
+    """Groups of rows, groups of columns, and each client's group of either."""
+
+    split: Split
+    rows: list[NDArray[np.int64]]  # R groups [s_r] of global row indices, ascending
+    columns: list[NDArray[np.int64]]  # C groups [p_c] of global column indices, ascending
+    holds: NDArray[np.int64]  # [N, 2] group of rows and group of columns of each client
+    missing: int = 0  # cells that no client holds, which count as zero
+
+    @property
+    def clients(self) -> int:
+        """N, the number of clients."""
+        return len(self.holds)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """[N] rows held by each client."""
+        return np.array([len(group) for group in self.rows], dtype=np.int64)[self.holds[:, 0]]
+
+    @property
+    def widths(self) -> NDArray[np.int64]:
+        """[N] columns held by each client."""
+        return np.array([len(group) for group in self.columns], dtype=np.int64)[self.holds[:, 1]]
+
+    def of(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows [s], columns [p]) of a client."""
+        row_group, column_group = self.holds[client]
+        return self.rows[row_group], self.columns[column_group]
+
+
+class Groups:
+    """Distinct groups of indices, to which clients refer by number."""
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}
+        self.nbytes = 0  # of all groups
+
+    def place(self, members: NDArray[np.int64]) -> int:
+        """The number of a group [m] of ascending indices, which is added if new."""
+        place = self._places.setdefault(members.tobytes(), new := len(self._places))
+        self.nbytes += members.nbytes if place == new else 0
+        return place
+
+    def members(self) -> list[NDArray[np.int64]]:
+        """The groups in the order of their numbers."""
+        return [np.frombuffer(key, np.int64) for key in self._places]
+
+
+def by_rectangles(rows: Groups, columns: Groups, holds: list[tuple[int, int]]) -> Partition:
+    """A general partition: client n holds the rows of group holds[n][0] and the columns of group holds[n][1]."""
+    row_groups, column_groups = rows.members(), columns.members()
+    split: Split = "rows" if len(column_groups) == 1 else "columns" if len(row_groups) == 1 else "grid"
+    return Partition(split, row_groups, column_groups, np.array(holds, dtype=np.int64))
+
+
+def training_rows(partition: Partition, keep: NDArray[np.bool_], features: int) -> Partition:
+    """The partition of the rows where `keep` [s] is True, numbered anew; UsageError when a client has none of them."""
+    number = np.cumsum(keep) - 1
+    groups = [number[group[keep[group]]] for group in partition.rows]
+    empty = [len(groups[group]) == 0 for group in partition.holds[:, 0]]
+    if any(empty):
+        raise UsageError(f"--test-fraction: all rows of client {empty.index(True)} would be test rows; lower it")
+    training = partition._replace(rows=groups)
+    return training._replace(missing=int(keep.sum()) * features - int(training.counts @ training.widths))
+
+
+def by_rows(
+    y: Array,
+    features: int,
+    clients: int,
+    how: str = "iid",
+    skew: str | float | None = None,
+    seed: int = 0,
+    min_samples: int = 1,
+) -> Partition:
+    """A horizontal split: each client holds all columns of its rows.
+
+    Parameters
+    ----------
+    y : [s] classes from 0, or real targets (then only `how` = "iid" is possible)
+    features : total number of columns
+    clients : N, at most s
+    how : "iid"; "dirichlet:A", where each class is divided in proportions drawn from a symmetric Dirichlet
+        distribution with parameter A; "classes:K", where each client holds rows of (at most) K classes, and classes
+        have equally many clients; "random-classes:K", where each client draws its classes; "shards:K", where the rows
+        in the order of their classes are cut into K N equal runs, and each client has K at random (McMahan et al.,
+        AISTATS 2017, with K = 2); or a name of NIID-Bench, see `partitioners.ALIASES`
+    skew : how the clients' sizes are drawn, up to a factor: "dirichlet:A", or A alone, from a symmetric Dirichlet
+        distribution; "lognormal:S", exp of normal numbers with standard deviation S; "power:A", the numbers k^-A for
+        k = 1, ..., N at random; None for equal sizes
+    seed : of all random numbers
+    min_samples : the partition is drawn again, with other numbers, until each client has so many rows
+
+    Raises
+    ------
+    UsageError : when there are too few rows or classes for the partition, or `DRAWS` partitions had a smaller client.
+    """
+    groups = deal(y, clients, how, skew, seed, min_samples)
+    holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
+    return Partition("rows", groups, [np.arange(features)], holds)
+
+
+def by_owners(client_of: NDArray[np.int64], owner: NDArray[np.int64], features: int) -> Partition:
+    """A horizontal split by owners: client_of [I] is the client of each owner, and owner [s] that of each row."""
+    of_rows = client_of[owner]
+    clients = int(of_rows.max()) + 1
+    holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
+    return Partition("rows", list(by_kind(of_rows, clients)), [np.arange(features)], holds)
+
+
+def by_columns(samples: int, features: int, clients: int) -> Partition:
+    """A vertical split: each client holds a contiguous block of the columns of all rows.
+
+    The first blocks are larger by a column: 784 columns among 10 clients are 4 blocks of 79 columns and 6 of 78. Raises
+    UsageError when there are more clients than columns.
+    """
+    columns = cut(features, clients)
+    holds = np.stack([np.zeros(clients, dtype=np.int64), np.arange(clients)], axis=1)
+    return Partition("columns", [np.arange(samples)], columns, holds)
+
+
+def by_grid(
+    y: Array,
+    features: int,
+    shape: tuple[int, int],
+    how: str = "iid",
+    skew: str | float | None = None,
+    seed: int = 0,
+    min_samples: int = 1,
+) -> Partition:
+    """A hybrid split: R groups of rows times C groups of columns; client r * C + c holds group r of rows, c of columns.
+
+    Parameters are those of `by_rows`, with `shape` = (R, C) in place of the number of clients.
+    """
+    rows, columns = deal(y, shape[0], how, skew, seed, min_samples), cut(features, shape[1])
+    check_memory(
+        CLIENT_BYTES * shape[0] * shape[1], f"--grid {shape[0]}x{shape[1]}: {shape[0] * shape[1]} clients", "give fewer"
+    )
+    holds = np.stack(np.divmod(np.arange(shape[0] * shape[1]), shape[1]), axis=1)
+    return Partition("grid", rows, columns, holds)
+
+
+def cut(features: int, parts: int) -> list[NDArray[np.int64]]:
+    """`parts` contiguous blocks [p_c] of the columns, whose sizes differ by at most 1."""
+    if not 1 <= parts <= features:
+        raise UsageError(f"{parts} clients for {features} columns: every client needs one; give 1 to {features}")
+    return np.array_split(np.arange(features), parts)
+
+
+def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """[s] True for the rows of a test set: a fraction of each class, or of all rows for real targets y [s].
+
+    Raises UsageError when the fraction is outside (0, 1), or one of the two sets would be empty.
+    """
+    if not 0 < fraction < 1:
+        raise UsageError(f"--test-fraction {fraction:g}: expected a number above 0 and below 1, for example 0.2")
+    rng = stream(seed, "test")
+    classes, kind = np.unique(y if np.issubdtype(y.dtype, np.integer) else np.zeros(len(y)), return_inverse=True)
+    out = np.zeros(len(y), dtype=np.bool_)
+    for members in by_kind(kind, len(classes)):
+        out[rng.choice(members, round(fraction * len(members)), replace=False)] = True
+    if out.all() or not out.any():
+        raise UsageError(
+            f"--test-fraction {fraction:g}: of {len(y)} rows, {out.sum()} would be for testing; both sets need one"
+        )
+    return out

@@ -1,0 +1,293 @@
+"""The rows of a rank's clients: one array, loaded where it fits into memory and mapped where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from mpifed.core.block import Block, JointColumns, JointRows
+from mpifed.core.errors import DataError
+from mpifed.core.loops import scale_columns, scale_dense
+from mpifed.core.protocols import Piece
+from mpifed.core.record import Array
+from mpifed.core.roster import Roster
+from mpifed.data.scaling import Scaling, joined, scale_sparse
+from mpifed.data.store import REMEDY, TESTS, Federation
+
+PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, for sparse rows with int32 columns
+SHARD_NBYTES = 2048  # of an open shard beside its arrays
+
+
+class Shard:
+    """The data of a client, on its rank; not to be used by two threads at once."""
+
+    def __init__(
+        self,
+        client: int,
+        held: Callable[[], tuple[NDArray[np.int64], NDArray[np.int64]]],
+        y: Array,
+        values: Piece,
+        scaling: Scaling,
+        mapped: bool = False,
+    ) -> None:
+        """`held` gives the global indices of the rows [s] and columns [p] of the raw `values` [s, p], dense or CSR."""
+        self.client, self._held = client, held
+        self.y = y  # [s] int64 classes or float64 targets
+        self.samples, self.features = values.shape
+        self.joint: tuple[JointRows, int] | None = None  # see `mpifed.core.block.ClientData`
+        self.joint_columns: JointColumns | None = None  # the same
+        self.sparse, self.scaling = not isinstance(values, np.ndarray), scaling
+        self.values, self._mapped = values, mapped
+        self._factors: dict[object, tuple[Array | None, Array | None]] = {}
+        self._cached: dict[object, list[tuple[slice, Piece]]] = {}  # pieces of sparse rows in memory
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """[s] global indices of the samples."""
+        return self._held()[0]
+
+    @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """[p] global indices of the features."""
+        return self._held()[1]
+
+    def take(self, at: Array, out: Array) -> None:
+        """Write the scaled rows `at` to `out`.
+
+        Parameters
+        ----------
+        at : [b] positions in this shard, from 0 to samples - 1, in any order; others raise IndexError
+        out : [b, p] float32 or float64
+        """
+        if self.sparse:
+            self.take_sparse(at, out.dtype).toarray(out=out)
+        else:
+            scale_dense(self.values, *self.factors(out.dtype), out, at)
+
+    def take_sparse(self, at: Array, dtype: DTypeLike) -> Piece:
+        """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
+        if not self.sparse:
+            raise TypeError(f"the shard of client {self.client} is dense: read it with `take`")
+        return scale_sparse(self.values[at], self.factors(np.dtype(dtype))[0], dtype)
+
+    def pieces(self, dtype: DTypeLike) -> Iterable[tuple[slice, Piece]]:
+        """All scaled rows in order, piece by piece, to be read only.
+
+        The bounds of the pieces depend on the shape of the shard, for sparse rows on the number of values of each row,
+        and not on `dtype` or on whether the values are mapped. Values that need no scaling and have the requested dtype
+        are not copied. Others are computed piece by piece; pieces of sparse rows in memory are kept, which doubles the
+        memory of the values.
+
+        Parameters
+        ----------
+        dtype : float32 or float64
+
+        Returns
+        -------
+        Pairs of positions in this shard, as a slice, and the rows there [b, p], dense or CSR
+        """
+        dtype = np.dtype(dtype)
+        if dtype in self._cached:
+            return self._cached[dtype]
+        pieces = ((rows, self._part(rows, dtype)) for rows in self._cuts())
+        if self.sparse and not self._mapped:
+            return self._cached.setdefault(dtype, list(pieces))
+        return pieces
+
+    def _cuts(self) -> list[slice]:
+        """All rows as slices of about `PIECE_NBYTES`."""
+        if not self.sparse:
+            size = max(1, PIECE_NBYTES // (4 * self.features))
+            return [slice(start, min(start + size, self.samples)) for start in range(0, self.samples, size)]
+        indptr = self.values.indptr
+        starts = np.arange(0, max(1, indptr[-1]), PIECE_NBYTES // 8)
+        bounds = np.unique([*np.searchsorted(indptr, starts), self.samples])
+        return list(map(slice, bounds[:-1].tolist(), bounds[1:].tolist()))
+
+    def _part(self, rows: slice, dtype: DTypeLike) -> Piece:
+        """The scaled rows [b, p] of a slice in `dtype`, dense or CSR."""
+        scale, shift = self.factors(dtype)
+        raw = self.values[rows]
+        if self.sparse:
+            raw = _csr((self.values.data, self.values.indices, self.values.indptr), rows, self.features)
+        if raw.dtype == dtype and scale is None and shift is None:
+            if not self.sparse:
+                raw.flags.writeable = False
+            return raw
+        if self.sparse:
+            return scale_sparse(raw, scale, dtype)
+        out = np.empty(raw.shape, dtype)
+        scale_dense(raw, scale, shift, out)
+        return out
+
+    def factors(self, dtype: DTypeLike) -> tuple[Array | None, Array | None]:
+        """(scale, shift) in `dtype`; see `Scaling.to`."""
+        if dtype not in self._factors:
+            self._factors[dtype] = self.scaling.to(dtype)
+        return self._factors[dtype]
+
+
+class RankRows:
+    """Dense rows of clients that hold all columns, one client after the other: a call takes rows of several."""
+
+    def __init__(self, values: Array, y: Array, scaling: Scaling) -> None:
+        self._values, self._y = values, y
+        self._factors = {np.dtype(kind): scaling.to(kind) for kind in (np.float32, np.float64)}
+
+    def take(self, at: Array, out: Array, y: Array) -> None:
+        """Write the scaled rows `at` [b] to `out` [b, p], and their labels to `y` [b]."""
+        y[:] = self._y.take(at)
+        scale_dense(self._values, *self._factors[out.dtype], out, at)
+
+
+class RankColumns:
+    """Dense columns of clients with the same rows, side by side: by client, the time would go to lines of few bytes."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        """The values of the shards, which have one dtype, are moved."""
+        self.clients = len(shards)
+        self._parts = [(shard.scaling, shard.features) for shard in shards]
+        self._factors: dict[object, tuple[Array | None, Array | None]] = {}
+        self._values = np.empty((shards[0].samples, sum(shard.features for shard in shards)), shards[0].values.dtype)
+        start = 0
+        for shard in shards:
+            self._values[:, start : start + shard.features] = shard.values
+            shard.values = self._values[:, start : start + shard.features]
+            shard.joint_columns = self
+            start += shard.features
+
+    def take(self, at: Array, outs: Sequence[Array]) -> None:
+        """Write the scaled rows `at` [b] to `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
+        dtype = outs[0].dtype
+        if dtype not in self._factors:
+            self._factors[dtype] = joined(self._parts).to(dtype)
+        scale_columns(self._values, *self._factors[dtype], outs, at)
+
+
+def hosted_blocks(
+    data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, tests: bool = False
+) -> Roster:
+    """The blocks of consecutive clients: their rows are one array, of which each client has a part.
+
+    Parameters
+    ----------
+    clients, bounds : block i has clients[bounds[i]:bounds[i + 1]]
+    dtype : of their rows
+    room : bytes of values to keep in memory; if they need more, all are mapped, and read when they are used
+    tests : of the rows with which the clients test, in place of those with which they train
+
+    Raises
+    ------
+    DataError : when values are damaged.
+    """
+    if not clients:
+        return Roster.of([])
+    hosted = _Hosted(data, clients, bounds, dtype, room, tests)
+    return Roster(np.arange(clients.start, clients.stop), bounds, hosted.block)
+
+
+class _Hosted:
+    """The rows of a rank's clients."""
+
+    def __init__(
+        self, data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, tests: bool
+    ) -> None:
+        self._data, self._clients, self._bounds, self._dtype = data, clients, bounds, dtype
+        numbers, nbytes = np.arange(clients.start, clients.stop), data.tests.nbytes if tests else data.nbytes
+        self._mapped = float(nbytes[numbers].sum()) > room
+        groups, starts = data.holds[numbers, 0], data.starts(tests)
+        prefix, first, last = TESTS if tests else "", int(groups.min()), int(groups.max()) + 1
+        self._labels = starts - starts[first]  # [R + 1] where the labels of each group of rows begin
+        self._y = data.labels(int(starts[first]), int(starts[last]), prefix)
+        begin, end = data.rows_of(numbers, tests)
+        self._begin, self._end = begin - begin.min(), end - begin.min()  # [n] rows of each client within those of all
+        self._values = data.raw(int(begin.min()), int(end.max()), clients, prefix, load=not self._mapped)
+        self._rows = None
+        if data.whole and not data.sparse:
+            self._rows = RankRows(self._values[0], self._y, data.scaling)
+        self._scalings: dict[int, Scaling] = {}  # of groups of columns
+        self._blocks: dict[int, Block] = {}
+
+    def block(self, i: int) -> Block:
+        """Block i, made when it is first needed."""
+        block = self._blocks.get(i)
+        if block is None:
+            shards = [self.shard(n) for n in range(*self._bounds[i : i + 2].tolist())]
+            if self._data.split == "columns" and len(shards) > 1 and self._moves(shards):
+                RankColumns(shards)
+            block = self._blocks[i] = Block(tuple(shards), self._dtype)
+        return block
+
+    def _moves(self, shards: list[Shard]) -> bool:
+        """Whether columns are copied side by side; pieces are views of values that are read as they are."""
+        scaled = shards[0].values.dtype.kind != "f" or any(
+            factor is not None for shard in shards for factor in shard.factors(shard.values.dtype)
+        )
+        return not self._mapped and not shards[0].sparse and scaled
+
+    def shard(self, n: int) -> Shard:
+        """The data of the rank's client number n."""
+        data, client = self._data, self._clients[n]
+        row_group, column_group = data.holds[client].tolist()
+        scaling = self._scalings.get(column_group)
+        if scaling is None:
+            scaling = data.scaling.part(data.held(client)[1]) if data.scaling.by_column else data.scaling
+            self._scalings[column_group] = scaling
+        width, begin, end = int(data.widths[client]), int(self._begin[n]), int(self._end[n])
+        y = self._y[slice(*self._labels[row_group : row_group + 2].tolist())]
+        values: Piece
+        if data.sparse:
+            values = _csr(self._values, slice(begin, end), width)
+            if values.indices.size and not (values.indices.min() >= 0 and values.indices.max() < width):
+                raise DataError(f"{data.where}: client {client} has values in columns beyond its {width}; {REMEDY}")
+        elif data.whole:
+            values = self._values[0][begin:end]
+        else:
+            start = int(data.values_before[client] - data.values_before[self._clients[0]])
+            values = self._values[0][start : start + (end - begin) * width].reshape(end - begin, width)
+        shard = Shard(client, partial(data.held, client), y, values, scaling, self._mapped)
+        shard.joint = None if self._rows is None else (self._rows, begin)
+        return shard
+
+
+def shard_of(data: Federation, client: int, tests: bool = False) -> Shard:
+    """The data of a client, mapped; or the rows with which it tests."""
+    return _Hosted(data, range(client, client + 1), np.array([0, 1]), "float32", 0, tests).shard(0)
+
+
+def common_shard(data: Federation) -> Shard | None:
+    """The common test rows in memory, of client -1; None where there are none."""
+    if not data.test_samples:
+        return None
+    raw = data.raw(0, data.test_samples, None, "test/")
+    values = _csr(raw, slice(0, data.test_samples), data.features) if data.sparse else raw[0]
+    held = np.arange(data.test_samples), np.arange(data.features)
+    return Shard(-1, lambda: held, data.labels(0, data.test_samples, "test/"), values, data.scaling)
+
+
+def common_rows(data: Federation, dtype: DTypeLike) -> tuple[Piece, Array] | None:
+    """The scaled test rows X [s, p] of `dtype`, dense or CSR, and y [s]; None where there are none."""
+    shard = common_shard(data)
+    if shard is None:
+        return None
+    at = np.arange(shard.samples)
+    if shard.sparse:
+        return shard.take_sparse(at, dtype), shard.y
+    X = np.empty((shard.samples, shard.features), dtype)
+    shard.take(at, X)
+    return X, shard.y
+
+
+def _csr(parts: tuple[Array, ...], rows: slice, width: int) -> Piece:
+    """Rows of the arrays (data, indices, indptr), as views."""
+    from scipy.sparse import csr_matrix  # slow to import, and needed for sparse data only
+
+    data, indices, indptr = parts
+    start, stop = indptr[[rows.start, rows.stop]].tolist()
+    return csr_matrix(
+        (data[start:stop], indices[start:stop], indptr[rows.start : rows.stop + 1] - start),
+        shape=(rows.stop - rows.start, width),
+    )

@@ -1,0 +1,33 @@
+"""Sources of data: each source is a frozen dataclass of its options, whose `read` gives a `Dataset`."""
+
+from __future__ import annotations
+
+from mpifed.data.sources.csv_table import CsvTable as CsvTable
+from mpifed.data.sources.dataset import Dataset as Dataset
+from mpifed.data.sources.dataset import Source as Source
+from mpifed.data.sources.digits import Digits as Digits
+from mpifed.data.sources.idx import Idx as Idx
+from mpifed.data.sources.images import Cifar as Cifar
+from mpifed.data.sources.leaf import Leaf as Leaf
+from mpifed.data.sources.mnist import Mnist as Mnist
+from mpifed.data.sources.npz import Npz as Npz
+from mpifed.data.sources.parquet import ArrowFolder as ArrowFolder
+from mpifed.data.sources.parquet import ParquetTable as ParquetTable
+from mpifed.data.sources.svmlight import Svmlight as Svmlight
+from mpifed.data.sources.synthetic import Synthetic as Synthetic
+from mpifed.data.sources.tables import Tables as Tables
+
+SOURCES: dict[str, type[Source]] = {
+    "digits": Digits,
+    "mnist": Mnist,
+    "svmlight": Svmlight,
+    "csv": CsvTable,
+    "parquet": ParquetTable,
+    "arrow": ArrowFolder,
+    "npz": Npz,
+    "leaf": Leaf,
+    "idx": Idx,
+    "cifar": Cifar,
+    "tables": Tables,
+    "synthetic": Synthetic,
+}

@@ -1,0 +1,106 @@
+"""Synthetic data of any size, whose rows are a function of the seed and are generated in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mpifed.core.errors import UsageError
+from mpifed.core.record import Array
+from mpifed.data.memory import check_memory
+from mpifed.data.partitioners import stream
+from mpifed.data.sources.dataset import CHUNK_VALUES, Dataset, Source
+
+MOST_NOISE = 1e30  # so that labels do not overflow float32
+
+
+@dataclass(frozen=True)
+class Synthetic(Source):
+    """Rows for linear regression, or for classification by a linear softmax model.
+
+    Values are standard normal (float32), or integers from 0 to 255 (uint8), of which x is the 255th part. Planted
+    weights W [p, h] give scores x W of variance 1. A target is its score plus noise times a standard normal number;
+    a class is drawn from the softmax of scores / noise, which without noise is the largest score.
+    """
+
+    samples: int = 1000
+    """Rows."""
+    features: int = 20
+    """Columns."""
+    noise: float = 0.1
+    """Standard deviation of the noise; scores have variance 1."""
+    task: Literal["auto", "classification", "regression"] = "regression"
+    """Real targets, or classes."""
+    classes: int | None = None
+    """Number of classes, 10 by default, of classification."""
+    dtype: Literal["float32", "uint8"] = "float32"
+    """Type of the values."""
+
+    def __post_init__(self) -> None:
+        if self.task == "auto":
+            raise UsageError(
+                "--task auto: synthetic data have no labels to infer it from; give regression or classification"
+            )
+        if self.task == "regression" and self.classes is not None:
+            raise UsageError(f"--classes {self.classes}: regression has none; add --task classification")
+        lowest = {"samples": 1, "features": 1, "noise": 0, "classes": 2}
+        for name, low in lowest.items():
+            value = getattr(self, name)
+            if value is not None and not value >= low:
+                raise UsageError(f"--{name} {value}: expected a number of at least {low}")
+        if self.noise > MOST_NOISE:
+            raise UsageError(f"--noise {self.noise:g}: expected a number of at most {MOST_NOISE:g}")
+        remedy = "lower --samples, --features or --classes"
+        check_memory(32 * self.samples, f"--samples {self.samples}: their labels", remedy)
+        rows = min(self.samples, max(1, CHUNK_VALUES // self.features))
+        size = 8 * self._outputs * (self.features + 2 * rows)
+        check_memory(size, f"--features {self.features}: {self._outputs} scores per row, and their weights", remedy)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values as stored."""
+        return self.samples * self.features * np.dtype(self.dtype).itemsize
+
+    @property
+    def _outputs(self) -> int:
+        """h, the number of scores."""
+        return 1 if self.task == "regression" else self.classes or 10
+
+    def read(self, seed: int) -> Dataset:
+        """The data; a first pass over the rows generates the labels."""
+        labels = np.concatenate([y for _, y in self._drawn(seed)])
+        top = 255.0 if self.dtype == "uint8" else None
+        return Dataset(self.features, np.dtype(self.dtype), labels, lambda: (X for X, _ in self._drawn(seed)), top=top)
+
+    def _drawn(self, seed: int) -> Iterator[tuple[Array, Array]]:
+        """Rows X [b, p] and labels [b]; each chunk is a function of (seed, index of the chunk)."""
+        size = max(1, CHUNK_VALUES // self.features)
+        weights = self._weights(seed)
+        for number, start in enumerate(range(0, self.samples, size)):
+            rng = stream(seed, "rows of synthetic data", number)
+            shape = (min(size, self.samples - start), self.features)
+            if self.dtype == "uint8":
+                X = rng.integers(0, 256, shape, np.uint8)
+            else:
+                X = rng.standard_normal(shape, np.float32)
+            yield X, self._labels(X @ weights, rng)
+
+    def _weights(self, seed: int) -> Array:
+        """[p, h] float32 by which raw values are multiplied."""
+        weights = stream(seed, "weights of synthetic data").standard_normal((self.features, self._outputs))
+        if self.dtype == "uint8":
+            weights -= weights.mean(axis=0)  # the positive mean of the values would favour classes
+            weights *= np.sqrt(12) / 255
+        result: Array = (weights / np.sqrt(self.features)).astype(np.float32)
+        return result
+
+    def _labels(self, scores: Array, rng: np.random.Generator) -> Array:
+        """[b] targets or classes from scores [b, h]."""
+        if self.task == "regression":
+            y = scores[:, 0] + self.noise * rng.standard_normal(len(scores))
+            return y.astype(np.float32).astype(np.float64)
+        result: Array = np.argmax(scores + self.noise * rng.gumbel(size=scores.shape), axis=1)
+        return result

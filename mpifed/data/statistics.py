@@ -1,0 +1,119 @@
+"""Statistics of columns and targets that decide whether a model needs an intercept, or has two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mpifed.core.protocols import Piece
+from mpifed.core.record import Array, of_vectors
+from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.data.partition import Partition
+from mpifed.data.scaling import Scaling
+
+_MOST = 100  # columns that are stored
+_MOST_COUNTS = 10_000  # of labels that are stored
+
+
+def statistics(chunks: Iterable[Piece], y: Array, scaling: Scaling, regression: bool) -> Table:
+    """Statistics of the training rows, as stored in `federation.h5`.
+
+    Parameters
+    ----------
+    chunks : raw rows [b, p], dense or CSR; read until no column is constant
+    y : [s] targets or labels
+    scaling : of the columns
+    regression : whether `y` are real targets
+
+    Returns
+    -------
+    `constant_columns`: columns with the same value in all rows, not zero after scaling; for regression also
+    `target_mean` and `target_deviation`, the standard deviation.
+    """
+    constant = constant_columns(chunks, scaling)
+    measured: Table = {"constant_columns": constant[:_MOST].tolist()}
+    if regression and len(y):
+        values = of_vectors(y)
+        measured |= {"target_mean": float(values.mean(dtype="f8")), "target_deviation": float(values.std(dtype="f8"))}
+    return measured
+
+
+def constant_columns(chunks: Iterable[Piece], scaling: Scaling) -> Array:
+    """[k] columns with the same value in all rows, not zero after scaling."""
+    columns, first = np.array([], np.int64), np.array([])
+    for number, X in enumerate(chunks):
+        if not number:
+            columns, first = _candidates(X, scaling)
+        part = X[:, columns] if isinstance(X, np.ndarray) else X[:, columns].toarray()
+        same = (part == first).all(axis=0)
+        columns, first = columns[same], first[same]
+        if not len(columns):
+            break
+    return columns
+
+
+def _candidates(X: Piece, scaling: Scaling) -> tuple[Array, Array]:
+    """(columns that are constant and not zero in these rows, their values)."""
+    if isinstance(X, np.ndarray):
+        columns = np.flatnonzero((X[:1] == X).all(axis=0))
+    else:
+        columns = np.flatnonzero(X.getnnz(axis=0) == X.shape[0])
+    rows = X[:1] if isinstance(X, np.ndarray) else X[:1].toarray()
+    first = rows[0]
+    scaled = scaling.apply(rows, np.float64)[0]
+    columns = columns[scaled[columns] != 0]
+    return columns, first[columns]
+
+
+def intercept_warnings(measured: ReadOnlyTable, bias: bool, names: Sequence[str] | None = None) -> list[str]:
+    """Warnings for a model with or without intercept on data with these statistics.
+
+    Parameters
+    ----------
+    measured : from `statistics`
+    bias : whether the model has an intercept
+    names : [p] of the columns
+    """
+    columns, deviation = measured.get("constant_columns", ()), measured.get("target_deviation", 0.0)
+    if bias and columns:
+        shown = ", ".join(repr(names[at]) if names else str(at) for at in columns[:5])
+        return [
+            f"column{'s'[: len(columns) > 1]} {shown}{', ...' if len(columns) > 5 else ''}: the same value in all "
+            "rows, beside an intercept; the penalty decides how they share the constant: leave it out of the data, or "
+            "set [model] bias = false"
+        ]
+    if not bias and not columns and abs(measured.get("target_mean", 0.0)) > deviation:
+        return [
+            f"targets have mean {measured['target_mean']:.6g} and standard deviation {deviation:.6g}, and the model "
+            "has no intercept: the targets are mostly a constant; set [model] bias = true where the algorithm has "
+            "intercepts, or subtract the mean, or add a column of ones"
+        ]
+    return []
+
+
+def check_statistics(measured: object, features: int) -> Table:
+    """Statistics that a file claims; ValueError unless they are of the types and within the ranges of `statistics`."""
+    table: Table = measured if isinstance(measured, dict) else {"constant_columns": None}
+    columns = table.get("constant_columns", [])
+    if not isinstance(columns, list) or not all(type(at) is int and 0 <= at < features for at in columns):
+        raise ValueError(f"statistics: {measured!r:.80}, expected a table with columns below {features}")
+    numbers = {name: table.get(name, 0.0) for name in ("target_mean", "target_deviation")}
+    for name, value in numbers.items():
+        if type(value) not in (int, float) or not abs(value) < np.inf:
+            raise ValueError(f"statistics: {name} = {value!r:.80}, expected a finite number")
+    return dict(table)
+
+
+def target_scale(measured: ReadOnlyTable) -> float:
+    """The power of two between half of the root mean square of the targets and all of it; at least 1."""
+    size = float(np.hypot(measured.get("target_mean", 0.0), measured.get("target_deviation", 0.0)))
+    return float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size > 0 else 1.0
+
+
+def label_counts(partition: Partition, y: Array, classes: int, trained: Array) -> Table:
+    """`label_counts` [N, C]: rows of each class on which a client trains; nothing where they are too many."""
+    if not 0 < classes * partition.clients <= _MOST_COUNTS:
+        return {}
+    rows = (partition.of(client)[0] for client in range(partition.clients))
+    return {"label_counts": [np.bincount(y[held[trained[held]]], minlength=classes).tolist() for held in rows]}

@@ -1,0 +1,689 @@
+"""A federation: what its clients hold, as arrays in their order, in memory or in a folder of two files.
+
+`federation.h5` has the arrays, each in one piece, which any reader of HDF5 shows; mpifed itself reads them at their
+offsets, without HDF5, so that a received file is not parsed. With R groups of rows, C groups of columns and N clients:
+
+- `holds` [N, 2]: each client's group of rows and of columns; `rows/members`, `columns/members`: the indices of all
+  groups, one group after the other, with their `bounds` [R + 1], [C + 1]
+- `y` [bounds[R], ...]: the labels of the groups of rows; `X` [bounds[R], p]: their values, where each client holds all
+  columns, else [...] the rows and columns of one client after the other; or sparse, as `data`, `indices`, `indptr`
+- `client_tests/...`: the same of the rows with which the clients test; `test/...`: of common test rows
+- `scaling/scale`, `scaling/shift` [1] or [p]: the values are raw, and scaled when they are read
+- `clients/ids` [I], `clients/of` [I]: identifiers of natural clients, and whose they are
+- `digests` [N, 32]: the SHA-256 of each client's values and labels
+
+`federation.json` says what there is once: where each array lies, its SHA-256, where the data are from. It is
+written last and removed first, so that two files are one: what was not written to its end is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from pydantic import Field
+
+from mpifed.core.errors import DataError
+from mpifed.core.holdings import span
+from mpifed.core.io_errors import named_in_errors
+from mpifed.core.protocols import Piece
+from mpifed.core.record import Array, of_vectors, vectors
+from mpifed.core.text import command_line, leads_to
+from mpifed.data.partition import Partition, training_rows
+from mpifed.data.scaling import Scaling
+from mpifed.data.statistics import check_statistics
+from mpifed.files.atomic import aside, sync_folder
+from mpifed.files.hdf5 import read_at, reserve, write_hdf5
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.schemas import Count, Digest, NotNegative, Schema, Text, checked
+
+SCHEMA = 3
+ARRAYS, ABOUT = "federation.h5", "federation.json"
+REMEDY = "make the data again with `mpifed data ... --force`"
+TESTS = "client_tests/"
+MEMORY = "memory:"  # begins the path of data in memory
+_IN_MEMORY: list[Federation] = []
+_ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
+_PIECE_BYTES = 2**22  # that are looked at at a time
+# what each array may consist of, by the last part of its name
+_KINDS = {"X": "uf", "y": "uif", "data": "f", "ids": "S", "scale": "f", "shift": "f", "digests": "u"}
+
+
+class Extent(Schema):
+    """Where an array lies in `federation.h5`, and its digest where it is no client's."""
+
+    offset: Count
+    shape: list[Count]
+    dtype: Annotated[str, Field(pattern=r"^(\|u1|<[iu][248]|<f[48]|\|S[1-9][0-9]{0,5})$")]
+    sha256: Digest | None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class About(Schema):
+    """The content of `federation.json`."""
+
+    schema_version: Literal[3] = 3
+    split: Literal["rows", "columns", "grid"]
+    clients: Annotated[int, Field(ge=1, le=2**62)]
+    samples: Annotated[int, Field(ge=1, le=2**62)]  # distinct training rows
+    features: Annotated[int, Field(ge=1, le=2**62)]
+    test_samples: Count
+    classes: Count  # 0 for real targets
+    sparse: bool
+    seed: int  # of the data, not of a run
+    targets: Annotated[int, Field(ge=1, le=2**16)] = 1  # of a row, 1 for classes
+    target_scale: NotNegative = 1.0  # power of two near the size of real targets; 1 for classes
+    shape: list[Count] | None = None  # of a sample, such as [channels, height, width]; None: vectors
+    names: list[str] | None = None  # [p] of the features
+    provenance: dict[Text, Any]
+    arrays: dict[Text, Extent]
+    data_sha256: Digest  # of all this but provenance and places: it identifies the data
+
+
+class TestRows(NamedTuple):
+    """How much the clients hold to test with; zeros where a federation has no such rows."""
+
+    counts: NDArray[np.int64]  # [N] test rows of each client
+    nbytes: NDArray[np.int64]  # [N] of these as stored
+
+
+class Federation:
+    """Data that are divided among clients; the same on every rank.
+
+    Attributes
+    ----------
+    path : the folder; None: in memory
+    about : what there is once
+    holds : [N, 2] group of rows and group of columns of each client
+    bounds : of the groups of "rows" and "columns" within `members`
+    counts, widths : [N] rows and columns of each client
+    scaling : of all columns
+    """
+
+    def __init__(self, about: About, arrays: Mapping[str, Array] | None = None, path: Path | None = None) -> None:
+        """Of arrays in memory, or of those in the folder `path`; DataError where they cannot be what `about` says."""
+        self.about, self.path, self._memory = about, path, arrays
+        self.split, self.clients, self.samples, self.features = (
+            about.split,
+            about.clients,
+            about.samples,
+            about.features,
+        )
+        self.classes, self.targets, self.sparse = about.classes, about.targets, about.sparse
+        self.test_samples, self.target_scale, self.seed = about.test_samples, about.target_scale, about.seed
+        self.shape = None if about.shape is None else tuple(about.shape)
+        self.provenance, self.sha256 = about.provenance, about.data_sha256
+        try:
+            self._check_places()
+            self.statistics = check_statistics(about.provenance.get("statistics", {}), about.features)
+            self.holds = self._whole("holds", (about.clients, 2))
+            self.bounds = {axis: self._bounds(axis, i) for i, axis in enumerate(("rows", "columns"))}
+            sizes = [np.diff(self.bounds[axis])[groups] for axis, groups in zip(self.bounds, self.holds.T, strict=True)]
+            self.counts, self.widths = sizes
+            self.scaling = Scaling(*(self._factor(f"scaling/{name}") for name in Scaling._fields))
+            self._check_shapes()
+        except (ValueError, KeyError) as error:
+            raise DataError(f"{self.where}: {error}; {REMEDY}") from error
+
+    @property
+    def where(self) -> str:
+        """What an error is about."""
+        return "the data" if self.path is None else str(self.path / ARRAYS)
+
+    # --- arrays ------------------------------------------------------------------------------------------------------
+
+    def array(self, name: str) -> Array:
+        """A whole array, compared with its digest; DataError where they differ."""
+        extent = self.about.arrays[name]
+        values = self.part(name, 0, extent.shape[0])
+        if self._memory is None and extent.sha256 not in (None, _sha256(values)):
+            raise DataError(f"{self.where}: {name} was changed or damaged; {REMEDY}")
+        return values
+
+    def part(self, name: str, start: int, stop: int, load: bool = True) -> Array:
+        """The entries from `start` to `stop` of an array: read, or mapped, so that they are read when they are used."""
+        length, *others = self.about.arrays[name].shape
+        if not 0 <= start <= stop <= length:
+            raise DataError(f"{self.where}: {name}: entries {start} to {stop} of {length}; {REMEDY}")
+        if self._memory is not None:
+            return self._memory[name][start:stop]
+        extent = self.about.arrays[name]
+        dtype, shape = np.dtype(extent.dtype), (stop - start, *others)
+        nbytes, begin = math.prod(shape) * dtype.itemsize, extent.offset + start * math.prod(others) * dtype.itemsize
+        if load or not nbytes:
+            return read_at(self.path_of_arrays, begin, shape, dtype, REMEDY)
+        mapped: Array = self._mapped[begin : begin + nbytes].view(dtype).reshape(shape)
+        return mapped
+
+    @property
+    def path_of_arrays(self) -> Path:
+        assert self.path is not None
+        return self.path / ARRAYS
+
+    @cached_property
+    def _mapped(self) -> Array:
+        return np.memmap(self.path_of_arrays, np.uint8, "r")
+
+    # --- what the clients hold ---------------------------------------------------------------------------------------
+
+    def members(self, axis: str) -> NDArray[np.int64]:
+        """The members of all groups of "rows" or "columns", one group after the other; `bounds` separates them."""
+        members = self.array(f"{axis}/members").astype(np.int64, copy=False)
+        number = self.samples if axis == "rows" else self.features
+        if members.size and not (members.min() >= 0 and members.max() < number):
+            raise DataError(
+                f"{self.where}: {axis}/members from {members.min()} to {members.max()} of {number}; {REMEDY}"
+            )
+        if not np.isin(np.flatnonzero(np.diff(members) <= 0) + 1, self.bounds[axis]).all():
+            raise DataError(f"{self.where}: {axis}/members: a group does not ascend; {REMEDY}")
+        return members
+
+    @cached_property
+    def _members(self) -> dict[str, NDArray[np.int64]]:
+        return {axis: self.members(axis) for axis in self.bounds}
+
+    def held(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows [s], columns [p]) that a client holds, as indices among all."""
+        parts = zip(self.bounds, self.holds[client].tolist(), strict=True)
+        rows, columns = (self._members[axis][slice(*self.bounds[axis][group : group + 2])] for axis, group in parts)
+        return rows, columns
+
+    def names(self) -> tuple[str, ...] | None:
+        """[p] names of the features; None where the source has none."""
+        return None if self.about.names is None else tuple(self.about.names)
+
+    def natural(self) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+        """(identifiers [I], the client of each) of natural clients, or None."""
+        if "clients/ids" not in self.about.arrays:
+            return None
+        ids, of = self.array("clients/ids"), self.array("clients/of").astype(np.int64)
+        if of.shape != ids.shape or not np.array_equal(np.unique(of), np.arange(self.clients)):
+            raise DataError(f"{self.where}: clients/of does not name each of {self.clients} clients; {REMEDY}")
+        return tuple(text.decode("utf-8", "replace") for text in ids.tolist()), of
+
+    def starts(self, tests: bool = False) -> NDArray[np.int64]:
+        """[R + 1] bounds of the groups of rows within the labels, and within X where clients hold all columns."""
+        if not tests:
+            return self.bounds["rows"]
+        if f"{TESTS}bounds" not in self.about.arrays:
+            return np.zeros_like(self.bounds["rows"])
+        return self._tests_bounds
+
+    @cached_property
+    def _tests_bounds(self) -> NDArray[np.int64]:
+        return self._ascending(f"{TESTS}bounds", len(self.bounds["rows"]) - 1)
+
+    @cached_property
+    def tests(self) -> TestRows:
+        """How many rows each client has to test with."""
+        counts = np.diff(self.starts(tests=True))[self.holds[:, 0]]
+        return TestRows(counts, self._nbytes(TESTS, counts) if counts.any() else np.zeros_like(counts))
+
+    @cached_property
+    def nbytes(self) -> NDArray[np.int64]:
+        """[N] bytes of each client's labels and values, as stored."""
+        return self._nbytes("", self.counts)
+
+    def _nbytes(self, prefix: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        arrays = self.about.arrays
+        size = {name: np.dtype(extent.dtype).itemsize for name, extent in arrays.items()}
+        nbytes: NDArray[np.int64] = counts * size[f"{prefix}y"] * self.targets
+        if not self.sparse:
+            nbytes += counts * self.widths * size[f"{prefix}X"]
+            return nbytes
+        first, last = self.rows_of(np.arange(self.clients), bool(prefix))
+        indptr = self.part(f"{prefix}indptr", 0, arrays[f"{prefix}indptr"].shape[0], load=False)
+        nbytes += (indptr[last] - indptr[first]) * (size[f"{prefix}data"] + size[f"{prefix}indices"]) + 8 * (counts + 1)
+        return nbytes
+
+    def rows_of(self, clients: NDArray[np.int64], tests: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """([n], [n]) where the stored rows of clients begin and end: of X, if all hold all columns, and of `indptr`."""
+        if self.whole:
+            starts, groups = self.starts(tests), self.holds[clients, 0]
+            return starts[groups], starts[groups + 1]
+        return self._rows_before[clients], self._rows_before[clients + 1]
+
+    @property
+    def whole(self) -> bool:
+        """Whether each client holds all columns, so that X has whole rows, in the order of the groups of rows."""
+        return self.split == "rows"
+
+    def labels(self, start: int, stop: int, prefix: str = "") -> Array:
+        """Stored labels as int64 classes or float64 targets [s]; DataError if they are invalid."""
+        y = self.part(f"{prefix}y", start, stop)
+        whose = f"{self.where}: {prefix}y"
+        if self.classes and y.size and not (y.min() >= 0 and y.max() < self.classes):
+            raise DataError(
+                f"{whose} has labels from {y.min()} to {y.max()}, expected 0 to {self.classes - 1}; {REMEDY}"
+            )
+        if not is_finite(y):
+            raise DataError(f"{whose} has a target that is not finite; {REMEDY}")
+        y = y.astype(np.int64 if self.classes else np.float64)
+        return y if self.targets == 1 else vectors(y)
+
+    # --- digests -----------------------------------------------------------------------------------------------------
+
+    def verify(self, clients: Iterable[int]) -> None:
+        """Compare the values and labels of clients with their digests; DataError where they differ."""
+        digests = self.part("digests", 0, self.clients, load=False)
+        for client in clients:
+            if self.digest(client) != bytes(digests[client]):
+                raise DataError(f"{self.where}: the data of client {client} were changed or damaged; {REMEDY}")
+
+    def verify_common(self) -> None:
+        """Compare all arrays but the clients' values with their digests."""
+        for name, extent in self.about.arrays.items():
+            if extent.sha256 is not None:
+                self.array(name)
+
+    def digest(self, client: int) -> bytes:
+        """SHA-256 of what is stored of a client."""
+        digest = hashlib.sha256()
+        for prefix in ("", TESTS):
+            if f"{prefix}y" not in self.about.arrays:
+                continue
+            group = int(self.holds[client, 0])
+            start, stop = self.starts(bool(prefix))[group : group + 2].tolist()
+            for part in (self.part(f"{prefix}y", start, stop, load=False), *self._stored(client, prefix)):
+                for piece in _pieces(part):
+                    digest.update(piece.view(np.uint8).data)
+        return digest.digest()
+
+    def _stored(self, client: int, prefix: str) -> tuple[Array, ...]:
+        """The arrays that hold the values of a client, mapped."""
+        begin, end = (int(at[0]) for at in self.rows_of(np.array([client]), bool(prefix)))
+        return self._raw(begin, end, range(client, client + 1), prefix, load=False)
+
+    def raw(self, begin: int, end: int, clients: range | None, prefix: str, load: bool = True) -> tuple[Array, ...]:
+        """Stored values of neighbours, checked: (X,), or (data, indices, indptr), in one piece; None: of test rows.
+
+        Parameters
+        ----------
+        begin, end : where their rows begin and end, as `rows_of` says
+        load : into memory; else mapped, and read once for the checks
+        """
+        arrays = self._raw(begin, end, clients, prefix, load)
+        for piece in _pieces(arrays[0]):
+            if not is_finite(piece):
+                raise DataError(
+                    f"{self.where}: {prefix}{'data' if self.sparse else 'X'} has values that are not finite; {REMEDY}"
+                )
+        if self.sparse and (arrays[2][0] or (np.diff(arrays[2]) < 0).any()):
+            raise DataError(f"{self.where}: {prefix}indptr decreases; {REMEDY}")
+        return arrays
+
+    def _raw(self, begin: int, end: int, clients: range | None, prefix: str, load: bool) -> tuple[Array, ...]:
+        if self.sparse:
+            indptr = self.part(f"{prefix}indptr", begin, end + 1)
+            ends = int(indptr[0]), int(indptr[-1])
+            return *(self.part(f"{prefix}{name}", *ends, load=load) for name in ("data", "indices")), indptr - ends[0]
+        if not self.whole and clients is not None:
+            before = self.values_before
+            begin, end = int(before[clients.start]), int(before[clients.stop])
+        return (self.part(f"{prefix}X", begin, end, load),)
+
+    @cached_property
+    def _rows_before(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
+    @cached_property
+    def values_before(self) -> NDArray[np.int64]:
+        """[N + 1] where the values of each client begin in X, where it has no whole rows."""
+        return np.concatenate([[0], np.cumsum(self.counts * self.widths)])
+
+    # --- checks: of types, shapes and ranges, whatever the digests say, which only tell damage -----------------------
+
+    def _check_places(self) -> None:
+        """ValueError unless all arrays lie within the file, and are of types that are expected."""
+        size = None if self._memory is not None else self.path_of_arrays.stat().st_size
+        for name, extent in self.about.arrays.items():
+            if np.dtype(extent.dtype).kind not in _KINDS.get(name.rpartition("/")[2], "iu"):
+                raise ValueError(f"{name} is of type {extent.dtype}")
+            if size is not None and (extent.offset % _ALIGNED or extent.offset + extent.nbytes > size):
+                raise ValueError(
+                    f"{name} lies outside of the file, of {size} bytes, or not at a multiple of {_ALIGNED}"
+                )
+
+    def _whole(self, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """An array of nonnegative integers of this shape."""
+        self._expect(name, shape)
+        values = self.array(name)
+        if values.size and not (values.min() >= 0 and values.max() <= 2**62):
+            raise ValueError(f"{name}: from {values.min()} to {values.max()}")
+        return values.astype(np.int64, copy=False)
+
+    def _ascending(self, name: str, groups: int) -> NDArray[np.int64]:
+        bounds = self._whole(name, (groups + 1,))
+        if bounds[0] or (np.diff(bounds) < 0).any():
+            raise ValueError(f"{name} does not ascend from 0")
+        return bounds
+
+    def _bounds(self, axis: str, i: int) -> NDArray[np.int64]:
+        """Bounds of the groups of an axis, each with members and held by a client."""
+        groups = int(self.holds[:, i].max()) + 1
+        bounds = self._ascending(f"{axis}/bounds", groups)
+        if not np.diff(bounds).all() or len(np.unique(self.holds[:, i])) < groups:
+            raise ValueError(f"{axis}/bounds and holds: a group is empty, or belongs to no client")
+        self._expect(f"{axis}/members", (int(bounds[-1]),))
+        if bounds[-1] < (self.samples if axis == "rows" else self.features):
+            raise ValueError(f"{axis}/members: {bounds[-1]} are fewer than there are {axis}")
+        return bounds
+
+    def _factor(self, name: str) -> Array:
+        """A finite scalar, or [p] finite numbers."""
+        values = self.array(name)
+        if values.shape not in ((1,), (self.features,)) or not np.isfinite(values).all():
+            raise ValueError(f"{name} has shape {values.shape}, or is not finite")
+        return values if len(values) > 1 else values.reshape(())
+
+    def _expect(self, name: str, shape: tuple[int, ...]) -> None:
+        if tuple(self.about.arrays[name].shape) != shape:
+            raise ValueError(f"{name} has shape {self.about.arrays[name].shape}, expected {list(shape)}")
+
+    def _check_shapes(self) -> None:
+        """ValueError unless each array has as many entries as the clients hold."""
+        if float(self.counts.astype(float) @ self.widths) > 2**62:
+            raise ValueError("its clients hold more than 2^62 values")
+        if self.shape is not None and (not self.shape or math.prod(self.shape) != self.features):
+            raise ValueError(f"shape = {list(self.shape)}, expected lengths whose product is {self.features}")
+        if self.target_scale not in 2.0 ** np.arange(128) or (self.classes and self.targets > 1):
+            raise ValueError(f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {self.classes}")
+        if self.about.names is not None and len(self.about.names) != self.features:
+            raise ValueError(f"names: {len(self.about.names)} of {self.features} features")
+        self._expect("digests", (self.clients, 32))
+        self._check_rows("", int(self.bounds["rows"][-1]), int(self.counts.sum()), int(self.counts @ self.widths))
+        if f"{TESTS}y" in self.about.arrays:
+            if not self.whole:
+                raise ValueError(f"{TESTS}y, with split = {self.split}")
+            rows = int(self.starts(tests=True)[-1])
+            self._check_rows(TESTS, rows, rows, rows * int(self.widths[0]))
+        if self.test_samples:
+            rows = self.test_samples
+            self._check_rows("test/", rows, rows, rows * self.features, whole=True)
+
+    def _check_rows(self, prefix: str, labels: int, rows: int, values: int, whole: bool | None = None) -> None:
+        whole = self.whole if whole is None else whole
+        self._expect(f"{prefix}y", (labels, self.targets) if self.targets > 1 else (labels,))
+        if not self.sparse:
+            stored = labels if whole else values
+            self._expect(f"{prefix}X", (stored, values // max(stored, 1) or self.features) if whole else (stored,))
+            return
+        self._expect(f"{prefix}indptr", ((labels if whole else rows) + 1,))
+        count = self.about.arrays[f"{prefix}data"].shape
+        if self.about.arrays[f"{prefix}indices"].shape != count or len(count) != 1:
+            raise ValueError(
+                f"{prefix}data and {prefix}indices: {count} and {self.about.arrays[f'{prefix}indices'].shape}"
+            )
+
+
+def in_memory(federation: Federation) -> str:
+    """What a job has as its data.path for data in memory, which stay there until the process ends.
+
+    It says nothing of the data, as a digest would, since jobs of private runs are published. All ranks make the same
+    data in the same order.
+    """
+    _IN_MEMORY.append(federation)
+    return f"{MEMORY}{len(_IN_MEMORY)}"
+
+
+def open_federation(path: Path | str, verify: bool = False) -> Federation:
+    """A data folder, of which small parts are read; with `verify` all of it is compared with its digests.
+
+    Raises
+    ------
+    DataError : when it is missing, damaged, half-written, or of another version.
+    """
+    if str(path).startswith(MEMORY):
+        number = str(path).removeprefix(MEMORY)
+        if not number.isdecimal() or not 0 < int(number) <= len(_IN_MEMORY):
+            raise DataError(f"{path}: data in the memory of another process; write them to a folder, by `out`")
+        return _IN_MEMORY[int(number) - 1]
+    path = Path(path)
+    about, arrays = path / ABOUT, path / ARRAYS
+    if arrays.is_file() and not about.is_file():
+        raise DataError(
+            f"{path}: {ARRAYS} without {ABOUT}: data of mpifed 0.1, or not written to their end; {REMEDY} "
+            f"{command_line('--out', path)}"
+        )
+    for file in (about, arrays):
+        if not file.is_file():
+            out = command_line("--out", path)
+            raise DataError(f"{file}: no such file{leads_to(file)}; make the data with `mpifed data ... {out}`")
+    table = read_json(about)
+    if (version := table.get("schema_version")) != SCHEMA:
+        raise DataError(f"{about}: schema version {version!r:.80}, this mpifed reads version {SCHEMA}; {REMEDY}")
+    content = checked(about, About, table, REMEDY)
+    if _identity(content) != content.data_sha256:
+        raise DataError(f"{about}: its data_sha256 is not that of its content; {REMEDY}")
+    federation = Federation(content, path=path)
+    if verify:
+        federation.verify_common()
+        federation.verify(range(federation.clients))
+    return federation
+
+
+def make_federation(
+    partition: Partition,
+    y: Array,
+    chunks: Iterable[Piece],
+    dtype: DTypeLike | None,
+    scaling: Scaling,
+    folder: Path | None = None,
+    test: tuple[Piece, Array] | None = None,
+    ids: tuple[tuple[str, ...], Array] | None = None,
+    client_tests: NDArray[np.bool_] | None = None,
+    **facts: Any,  # those of `About`
+) -> Federation:
+    """Divide data among clients.
+
+    Parameters
+    ----------
+    partition : of rows and columns
+    y : [s] classes or targets
+    chunks : the raw rows [b, p] in order, read once, one chunk at a time; sparse rows come in a single chunk
+    dtype : of dense rows as stored; None for sparse rows
+    scaling : of the columns, applied when rows are read
+    folder : where the data are written, in place of earlier ones; None: they stay in memory
+    test : raw rows [s, p], dense or CSR, and labels [s] that are no client's
+    ids : identifiers [I] of natural clients, and the client of each
+    client_tests : [s] True for rows with which the client that holds them tests: they do not count as samples; the data
+        are split by rows, and each client has a row to train on
+    """
+    sets = {"": partition.rows}
+    if client_tests is not None:
+        sets[""] = [group[~client_tests[group]] for group in partition.rows]
+        sets[TESTS] = [group[client_tests[group]] for group in partition.rows]
+    features = 1 + max(int(group[-1]) for group in partition.columns)
+    kept = partition if client_tests is None else training_rows(partition, ~client_tests, features)
+    contents: dict[str, Array] = {"holds": kept.holds}
+    contents["scaling/scale"], contents["scaling/shift"] = map(np.atleast_1d, scaling)
+    for axis, groups in (("rows", kept.rows), ("columns", kept.columns)):
+        contents[f"{axis}/bounds"] = np.cumsum([0, *map(len, groups)])
+        contents[f"{axis}/members"] = _narrow(np.concatenate(groups))
+    if client_tests is not None:
+        contents[f"{TESTS}bounds"] = np.cumsum([0, *map(len, sets[TESTS])])
+    if ids is not None:
+        contents["clients/ids"], contents["clients/of"] = np.array([text.encode() for text in ids[0]]), _narrow(ids[1])
+    layouts = {prefix: _Layout(partition._replace(rows=groups)) for prefix, groups in sets.items()}
+    for prefix, groups in sets.items():
+        contents[f"{prefix}y"] = compact_labels(y[np.concatenate(groups)])
+    if dtype is None:
+        (X,) = chunks
+        for prefix, layout in layouts.items():
+            contents |= _csr(prefix, layout.parts(X))
+    if test is not None:
+        contents["test/y"] = compact_labels(test[1])
+        contents |= {"test/X": test[0]} if isinstance(test[0], np.ndarray) else _csr("test/", [test[0]])
+    shapes = {name: (values.shape, values.dtype) for name, values in contents.items()}
+    shapes["digests"] = ((partition.clients, 32), np.dtype(np.uint8))
+    if dtype is not None:
+        shapes |= {f"{prefix}X": (layout.shape, np.dtype(dtype)) for prefix, layout in layouts.items()}
+    with _room(folder, shapes) as (arrays, offsets):
+        for name, values in contents.items():
+            arrays[name][...] = values
+        first = 0
+        for X in chunks if dtype is not None else ():
+            for prefix, layout in layouts.items():
+                layout.put(X, first, arrays[f"{prefix}X"])
+            first += X.shape[0]
+        extents = {
+            name: Extent(offset=offsets[name], shape=list(values.shape), dtype=values.dtype.str, sha256=None)
+            for name, values in arrays.items()
+        }
+        about = About(
+            split=partition.split,
+            clients=partition.clients,
+            samples=len(y) if client_tests is None else int((~client_tests).sum()),
+            features=features,
+            test_samples=0 if test is None else len(test[1]),
+            sparse=dtype is None,
+            targets=of_vectors(y).shape[-1],
+            arrays=extents,
+            data_sha256="0" * 64,
+            **facts,
+        )
+        made = Federation(about, arrays)
+        for client in range(partition.clients):
+            arrays["digests"][client] = np.frombuffer(made.digest(client), np.uint8)
+        for name, extent in extents.items():
+            if name.removeprefix(TESTS) not in _OF_CLIENTS:
+                extent.sha256 = _sha256(arrays[name])
+        about.data_sha256 = _identity(about)
+    if folder is None:
+        return Federation(about, arrays)
+    for old in [*folder.glob("shard-*.h5"), folder / "federation.sha256"]:  # of mpifed 0.1
+        old.unlink(missing_ok=True)
+    write_json(folder / ABOUT, about.model_dump())
+    sync_folder(folder)
+    return Federation(about, path=folder)
+
+
+_OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
+
+
+@contextmanager
+def _room(
+    folder: Path | None, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+) -> Iterator[tuple[dict[str, Array], dict[str, int]]]:
+    """(arrays to be filled, offsets): in memory or in `federation.h5`, which takes its name when they have been."""
+    if folder is None:
+        yield {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}, dict.fromkeys(shapes, 0)
+        return
+    with aside(folder / ARRAYS) as part:
+        with write_hdf5(part, alignment_threshold=1, alignment_interval=_ALIGNED) as file:
+            offsets = {name: reserve(file, name, shape, dtype) for name, (shape, dtype) in shapes.items()}
+        with named_in_errors(folder / ARRAYS), open(part, "r+b") as opened:
+            # a full disk raises OSError here, and would end the process where a mapped array is written
+            os.posix_fallocate(opened.fileno(), 0, os.path.getsize(part))
+        whole = np.memmap(part, np.uint8, "r+")
+
+        def view(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+            count = math.prod(shape) * dtype.itemsize
+            values: Array = whole[offsets[name] : offsets[name] + count].view(dtype).reshape(shape)
+            return values if count else np.empty(shape, dtype)
+
+        yield {name: view(name, shape, dtype) for name, (shape, dtype) in shapes.items()}, offsets
+        whole.flush()
+        (folder / ABOUT).unlink(missing_ok=True)
+
+
+class _Layout:
+    """Where the values of a partition's clients stand in X."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._whole = partition.split == "rows"
+        self._held = [(np.concatenate(partition.rows), partition.columns[0])]
+        if not self._whole:
+            self._held = [partition.of(client) for client in range(partition.clients)]
+        sizes = [(len(rows), len(columns)) for rows, columns in self._held]
+        self.shape = sizes[0] if self._whole else (sum(map(math.prod, sizes)),)
+        if self._whole:
+            order = self._held[0][0]
+            self._places = np.argsort(order, kind="stable")  # positions in X, in the order of the samples
+            self._samples = order[self._places]
+
+    def put(self, X: Array, first: int, out: Array) -> None:
+        """Write the clients' parts of the rows X [b, p], of which the first has the index `first`, into `out`."""
+        if self._whole:
+            start, stop = np.searchsorted(self._samples, [first, first + X.shape[0]])
+            rows = X[span(self._samples[start:stop] - first)]
+            out[self._places[start:stop]] = rows[:, span(self._held[0][1])]
+            return
+        done = 0
+        for rows, columns in self._held:
+            block = out[done : done + len(rows) * len(columns)].reshape(len(rows), len(columns))
+            start, stop = np.searchsorted(rows, [first, first + X.shape[0]])
+            block[start:stop] = X[span(rows[start:stop] - first)][:, span(columns)]
+            done += block.size
+
+    def parts(self, X: Piece) -> list[Piece]:
+        """The clients' parts of all rows, sparse; columns count within each part."""
+        return [X[span(rows)][:, span(columns)] for rows, columns in self._held]
+
+
+def _csr(prefix: str, parts: list[Piece]) -> dict[str, Array]:
+    """The arrays of sparse rows, one part after the other."""
+    for part in parts:
+        part.sort_indices()
+    lengths = np.concatenate([np.diff(part.indptr) for part in parts])
+    return {
+        f"{prefix}data": np.concatenate([part.data for part in parts]).astype("<f4"),
+        f"{prefix}indices": _narrow(np.concatenate([part.indices for part in parts])),
+        f"{prefix}indptr": np.concatenate([[0], np.cumsum(lengths)]).astype("<i8"),
+    }
+
+
+def compact_labels(y: Array) -> Array:
+    """Labels y [s], or [s, t] of vectors, in the smallest dtype that represents them exactly."""
+    y = of_vectors(y)
+    y = y[:, 0] if y.shape[-1] == 1 else y
+    if np.issubdtype(y.dtype, np.integer):
+        return y.astype(np.min_scalar_type(int(y.max(initial=0))).newbyteorder("<"))
+    single = y.astype("<f4")
+    return single if np.array_equal(single, y) else y.astype("<f8")
+
+
+def _narrow(values: Array) -> Array:
+    """Indices as 32-bit integers, if they are that small."""
+    return values.astype("<i4") if values.max(initial=0) < 2**31 else values
+
+
+def is_finite(values: Array) -> bool:
+    """Whether all numbers are finite, without an array of their size."""
+    if values.dtype.kind != "f" or not values.size:
+        return True
+    return bool(np.isfinite(values.max()) and np.isfinite(values.min()))
+
+
+def _identity(about: About) -> str:
+    """SHA-256 of what is said of the data and of the digests of all arrays, wherever they lie and come from."""
+    content = about.model_dump(exclude={"provenance", "data_sha256"})
+    for extent in content["arrays"].values():
+        del extent["offset"]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(values: Array) -> str:
+    digest = hashlib.sha256()
+    for piece in _pieces(values):
+        digest.update(piece.view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _pieces(values: Array) -> Iterator[Array]:
+    """All entries of an array, a few at a time."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    size = max(1, _PIECE_BYTES // flat.itemsize)
+    yield from (flat[start : start + size] for start in range(0, len(flat), size))

@@ -1,0 +1,140 @@
+"""Test rows of the clients' own: every row in one place, never among those that train; as stored, and as refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.data.client_tests import drawn
+from mpifed.data.natural import natural_clients
+from mpifed.data.partition import by_rows
+from mpifed.data.prepare import Options, prepare
+from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.sources.dataset import Dataset, Source
+from mpifed.data.store import Federation
+
+ROWS = 120
+X = np.stack([np.arange(1, ROWS + 1), np.arange(ROWS) % 7, np.ones(ROWS)], axis=1).astype("f4")  # the first is the row
+CLASSES = np.arange(ROWS) % 4
+
+
+@dataclass(frozen=True)
+class Numbered(Source):
+    """Rows that tell their number."""
+
+    labels: Any = None  # a tuple
+    sparse: bool = False
+    tests: tuple[bool, ...] | None = None
+
+    def read(self, seed: int) -> Dataset:
+        pieces = [csr_matrix(X)] if self.sparse else [X[:50], X[50:51], X[51:]]
+        labels = CLASSES if self.labels is None else np.array(self.labels)
+        tests = None if self.tests is None else np.array(self.tests)
+        return Dataset(3, None if self.sparse else np.float32, labels, lambda: iter(pieces), client_tests=tests)
+
+
+def made(out: Path, source: Source | None = None, **options: Any) -> Federation:
+    given = {"clients": 7, "skew": 0.3, "client_test_fraction": 0.3} | options
+    return prepare(Options("numbered", source or Numbered(), out, **given))
+
+
+def numbers(folder: Federation, client: int, tests: bool) -> list[int]:
+    shard = shard_of(folder, client, tests)
+    rows = np.empty((shard.samples, 3))
+    shard.take(np.arange(shard.samples), rows)
+    return (np.rint(rows[:, 0]).astype(int) - 1).tolist()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_row_is_in_exactly_one_place(sparse: bool, tmp_path: Path) -> None:
+    folder = made(tmp_path / "data", Numbered(sparse=sparse), test_fraction=0.1)
+    held = [numbers(folder, client, tests) for client in range(7) for tests in (False, True)]
+    X_test, _ = common_rows(folder, "f8")
+    common = np.asarray(X_test[:, 0] if not sparse else X_test.toarray()[:, 0]).astype(int) - 1
+    assert sorted(sum(held, common.tolist())) == list(range(ROWS))
+    assert [len(rows) for rows in held[::2]] == folder.counts.tolist()
+    assert [len(rows) for rows in held[1::2]] == folder.tests.counts.tolist()
+    assert folder.samples == folder.counts.sum() == ROWS - len(common) - folder.tests.counts.sum()
+    for client in range(7):
+        for tests, rows in ((False, held[2 * client]), (True, held[2 * client + 1])):
+            assert shard_of(folder, client, tests).y.tolist() == CLASSES[rows].tolist()
+    training = np.sort(np.concatenate(held[::2]))  # indices of training rows go on without a gap
+    assert [training[shard_of(folder, client).rows].tolist() for client in range(7)] == held[::2]
+
+
+def test_a_fraction_of_each_client_and_class() -> None:
+    y = np.random.default_rng(1).integers(0, 5, 3000)
+    partition = by_rows(y, 3, 12, "dirichlet:0.5", 1.0, seed=2)
+    mask = drawn(partition, y, 0.2, seed=4)
+    for rows in partition.rows:
+        assert mask[rows].sum() == min(round(0.2 * len(rows)), len(rows) - 1)
+        shares = np.bincount(y[rows[mask[rows]]], minlength=5) - 0.2 * np.bincount(y[rows], minlength=5)
+        assert (np.abs(shares) <= 1 + 0.5 / len(rows) * np.bincount(y[rows], minlength=5)).all()
+    assert (drawn(partition, y, 0.2, seed=4) == mask).all() and (drawn(partition, y, 0.2, seed=5) != mask).any()
+
+
+def test_every_row_is_as_likely() -> None:
+    """3 of 10 rows in 4,000 draws: each 1,200 times, with a standard deviation of 29."""
+    y = np.array([0] * 7 + [1] * 2 + [2])
+    partition = by_rows(y, 3, 1)
+    counts = sum(drawn(partition, y, 0.3, seed).astype(int) for seed in range(4000))
+    assert (np.abs(counts - 1200) < 6 * 29).all(), counts
+
+
+@dataclass(frozen=True)
+class Owned(Source):
+    """Rows of natural clients a and b, and test rows of a, b, and of c, who has no others."""
+
+    sparse: bool = False
+    tests: bool = False
+    names_clients = True
+
+    def read(self, seed: int) -> Dataset:
+        rows, tests, kind = X[:5], X[5:9], None if self.sparse else np.float32
+        natural = natural_clients(["b", "a", "c"], np.array([1, 1, 0, 0, 0]), np.array([2, 0, 1, 0]))
+        given = np.arange(5) == 1 if self.tests else None
+        held, test = (csr_matrix(rows), csr_matrix(tests)) if self.sparse else (rows, tests)
+        return Dataset(3, kind, np.array([0, 1, 0, 1, 1]), lambda: iter([held]), (test, np.array([1, 1, 0, 0])),
+                       natural=natural, client_tests=given)  # fmt: skip
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
+    options: Any = {"clients": None, "skew": None, "client_test_fraction": None, "split": None}
+    folder = made(tmp_path / "data", Owned(sparse), **options)
+    held = [[numbers(folder, client, tests) for client in range(2)] for tests in (False, True)]
+    assert held == [[[0, 1], [2, 3, 4]], [[7], [6, 8]]] and folder.test_samples == 4
+    assert [shard_of(folder, client, True).y.tolist() for client in range(2)] == [[0], [1, 0]]
+    given = made(tmp_path / "given", Owned(sparse, tests=True), **options)  # whose own say counts
+    assert [numbers(given, client, True) for client in range(2)] == [[1], []]
+
+
+@pytest.mark.parametrize("scale", ["unit", "minmax", "standard", "unit-rows,standard"])
+def test_scaled_and_described_by_training_rows_alone(scale: str, tmp_path: Path) -> None:
+    folder = made(tmp_path / "data", scale=scale, labels="all")
+    training = np.concatenate([shard_of(folder, client).values for client in range(7)]).astype("f8")
+    expected = {
+        "unit": 1 / np.abs(training).max(),
+        "minmax": 1 / np.where(np.ptp(training, axis=0), np.ptp(training, axis=0), 1),
+    }.get(scale, 1 / np.where(training.std(axis=0) > 0, training.std(axis=0), 1))
+    np.testing.assert_allclose(folder.scaling.scale, expected, rtol=1e-6)
+
+
+def test_rows_that_the_source_determines(tmp_path: Path) -> None:
+    tests = np.arange(ROWS) % 3 == 0
+    folder = made(tmp_path / "data", Numbered(tests=tuple(tests.tolist())), client_test_fraction=None, skew=None)
+    assert (
+        sorted(row for client in range(7) for row in numbers(folder, client, False)) == np.flatnonzero(~tests).tolist()
+    )
+    with pytest.raises(UsageError, match="own test rows; leave the option out"):
+        made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
+    with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
+        made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)
+    with pytest.raises(DataError, match=r"client_tests is int64 \(3,\); expected bool \(120,\)"):
+        made(tmp_path / "wrong", Numbered(tests=(0, 1, 2)), client_test_fraction=None)

@@ -1,0 +1,141 @@
+"""Columns of texts and gaps in tables: what they become, fitted on the training rows alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from mpifed.cli import data
+from mpifed.core.errors import DataError, MpifedError
+from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.store import Federation, open_federation
+
+TABLE = "size,colour,shape,y\n1,red,a,0\n,blue,b,1\n4,,a,0\n7,red,?,1\n6,red,b,1\n"
+ONE_CLIENT = ("--split", "rows", "--clients", "1")
+
+
+def make(out: Path, *words: object) -> Federation:
+    arguments = [*map(str, words), *ONE_CLIENT, "--out", str(out), "--force"]
+    CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
+    return open_federation(out, verify=True)
+
+
+def csv(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def rows(folder: Federation) -> list[list[float]]:
+    shard = shard_of(folder, 0)
+    X = np.empty((shard.samples, shard.features))
+    shard.take(np.arange(shard.samples), X)
+    return X.tolist()
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        ("drop", [[1, 0, 1, 0], [6, 0, 1, 1]]),
+        ("zero", [[1, 0, 1, 1, 0], [0, 1, 0, 0, 1], [4, 0, 0, 1, 0], [7, 0, 1, 0, 0], [6, 0, 1, 0, 1]]),
+        ("mean", [[1, 0, 1, 1, 0], [4.5, 1, 0, 0, 1], [4, 0, 1, 1, 0], [7, 0, 1, 1, 0], [6, 0, 1, 0, 1]]),
+        ("median", [[1, 0, 1, 1, 0], [5, 1, 0, 0, 1], [4, 0, 1, 1, 0], [7, 0, 1, 1, 0], [6, 0, 1, 0, 1]]),
+    ],
+)
+def test_gaps(tmp_path: Path, missing: str, expected: list[list[float]]) -> None:
+    words = ("csv", csv(tmp_path / "a.csv", TABLE), "--categorical", "one-hot", "--missing", missing)
+    folder = make(tmp_path / "a", *words)
+    names = ("size", "colour=blue", "colour=red", "shape=a", "shape=b")
+    if missing == "drop":  # and with it the only blue
+        names, expected = names[:1] + names[2:], [[1, 1, 1, 0], [6, 1, 0, 1]]
+    assert folder.names() == names and rows(folder) == expected
+
+
+def test_gaps_are_refused_where_they_are(tmp_path: Path) -> None:
+    path = csv(tmp_path / "a.csv", TABLE)
+    with pytest.raises(DataError, match=r"a.csv: line 3, column 1 \(size\): '' is a missing value; fill it in, by --m"):
+        make(tmp_path / "a", "csv", path, "--categorical", "one-hot")
+    with pytest.raises(
+        DataError, match=r"line 2, column 2 \(colour\): 'red' is not a number; .* --categorical one-hot"
+    ):
+        make(tmp_path / "a", "csv", path, "--missing", "mean")
+    path.write_text("a,y\n1,0\n2,\n3,1\n")
+    with pytest.raises(DataError, match=r"line 3, column 2 \(y\): '' is a missing value"):  # a label is never filled in
+        make(tmp_path / "a", "csv", path, "--missing", "mean")
+    assert rows(make(tmp_path / "a", "csv", path, "--missing", "drop")) == [[1], [3]]
+    path.write_text("a,b,y\n1,NA,0\n2,?,1\n")
+    with pytest.raises(DataError, match="--missing mean: column 'b' has no value in the training rows; remove it"):
+        make(tmp_path / "a", "csv", path, "--missing", "mean")
+
+
+def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
+    train, test = (
+        csv(tmp_path / "a.csv", "a,b,y\n1,u,0\n3,w,1\n,u,1\n"),
+        csv(tmp_path / "t.csv", "a,b,y\n,v,0\n9,w,1\n"),
+    )
+    words = ("csv", train, "--test", test, "--missing", "mean", "--categorical")
+    folder = make(tmp_path / "a", *words, "one-hot")
+    tested = common_rows(folder, "f8")
+    assert tested is not None
+    assert folder.names() == ("a", "b=u", "b=w")
+    assert rows(folder) == [[1, 1, 0], [3, 0, 1], [2, 1, 0]]
+    assert tested[0].tolist() == [[2, 0, 0], [9, 0, 1]]  # v, which no training row has
+    with pytest.raises(
+        DataError, match=r"column 'b': 'v' in a test row, and in no training row; use --categorical one"
+    ):
+        make(tmp_path / "a", *words, "ordinal")
+    test.write_text("a,b,y\n5,w,0\n")
+    folder = make(tmp_path / "a", *words, "ordinal")
+    tested = common_rows(folder, "f8")
+    assert tested is not None
+    assert (folder.names(), rows(folder), tested[0].tolist()) == (("a", "b"), [[1, 0], [3, 1], [2, 0]], [[5, 1]])
+
+
+def test_classes_of_texts(tmp_path: Path) -> None:
+    train, test = csv(tmp_path / "a.csv", "a,y\n1,no\n2,yes\n3,no\n"), csv(tmp_path / "t.csv", "a,y\n5,yes\n")
+    folder = make(tmp_path / "a", "csv", train, "--test", test)
+    tested = common_rows(folder, "f8")
+    assert folder.provenance["classes"] == ["no", "yes"] and tested is not None and tested[1].tolist() == [1]
+    assert shard_of(folder, 0).y.tolist() == [0, 1, 0]
+    assert make(tmp_path / "a", "csv", train, "--labels", "class:no").provenance["classes"] == ["not no", "no"]
+    test.write_text("a,y\n5,perhaps\n")
+    for words, said in (
+        (("--test", test), "row 1 has the label perhaps, which no training row has; expected one of no, yes"),
+        (("--labels", "below:3"), "expected all, or class:K with K one of no, yes"),
+        (("--task", "regression"), r"line 2, column 2 \(y\): 'no' is not a number"),
+    ):
+        with pytest.raises(MpifedError, match=said):
+            make(tmp_path / "b", "csv", train, *words)
+    train.write_text("a,y\n1,1\n2,x\n3,0\n")
+    assert make(tmp_path / "a", "csv", train, "--task", "classification").provenance["classes"] == ["0", "1", "x"]
+
+
+def test_the_numbers_are_those_of_pandas(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.standard_normal((300, 3)) * 10.0 ** rng.integers(-20, 20, (300, 3)), columns=list("abc"))
+    frame["y"] = rng.integers(0, 3, 300)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    assert rows(make(tmp_path / "a", "csv", tmp_path / "a.csv")) == frame[["a", "b", "c"]].astype("f4").values.tolist()
+
+
+@pytest.mark.parametrize("ignored", ["patient,day", "0,2", "-5,day"])
+@pytest.mark.parametrize("source", ["csv", "parquet"])
+def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) -> None:
+    frame = pd.DataFrame({
+        "patient": ["p1", "p2", "p3"], "age": [30, 40, 50], "day": [None, "mon", "tue"], "ward": [1, 2, 1],
+        "ill": [0, 1, 0],
+    })  # fmt: skip
+    path = tmp_path / f"a.{source}"
+    frame.to_csv(path, index=False) if source == "csv" else frame.to_parquet(path)
+    folder = make(tmp_path / "a", source, path, "--ignore", ignored)
+    assert folder.names() == ("age", "ward") and rows(folder) == [[30, 1], [40, 2], [50, 1]]
+    for wrong, message in (
+        (("--ignore", "ill"), "--ignore ill: has the column of --label or --by"),
+        (("--ignore", "Day"), "--ignore Day: .* has no such column; expected the names patient, age"),
+        (("--ignore", "0,1,2,3"), "no column besides the label's"),
+    ):
+        with pytest.raises(MpifedError, match=message):
+            make(tmp_path / "b", source, path, *wrong)

@@ -1,0 +1,347 @@
+"""A federation: arrays that plain h5py reads, the same in memory, loaded and mapped; damage has a name."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from scipy import sparse
+
+from mpifed.core.errors import DataError
+from mpifed.core.record import of_vectors
+from mpifed.data.partition import Partition, by_columns, by_grid, by_rows
+from mpifed.data.scaling import IDENTITY, Scaling
+from mpifed.data.shards import common_rows, hosted_blocks, shard_of
+from mpifed.data.store import ABOUT, ARRAYS, Federation, make_federation, open_federation
+from mpifed.files.json_file import read_json, write_json
+
+RNG = np.random.default_rng(3)
+X = RNG.integers(0, 256, (90, 7)).astype("u1")
+Y = RNG.integers(0, 3, 90)
+REAL = RNG.standard_normal((90, 2))
+OVERLAPPING = Partition(
+    "grid",
+    [np.arange(50), np.arange(40, 90)],
+    [np.arange(3), np.array([3, 5]), np.array([4, 6])],
+    np.array([[0, 0], [0, 1], [1, 2], [1, 0]]),
+    1,
+)
+
+
+class Case(NamedTuple):
+    """Rows, and who holds them."""
+
+    X: Any
+    y: Any
+    partition: Partition
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+BY_ROWS = by_rows(Y, 7, 4, "dirichlet:0.5")
+BY_COLUMN = Scaling(np.linspace(1, 2, 7), np.linspace(-1, 1, 7))
+CASES = {
+    "bytes by rows": Case(X, Y, BY_ROWS, {"scaling": Scaling(np.array(1 / 255), np.array(0.0))}),
+    "floats by rows": Case(X.astype("f4") / 7, Y, BY_ROWS, {"scaling": BY_COLUMN, "test": (X[:9].astype("f4"), Y[:9])}),
+    "targets": Case(X.astype("f4"), REAL[:, 0], BY_ROWS, {"target_scale": 4.0}),
+    "their own tests": Case(X, Y, by_rows(Y, 7, 4), {"client_tests": np.arange(90) % 5 == 0, "names": list("abcdefg")}),
+    "columns": Case(X, Y, by_columns(90, 7, 3), {"scaling": BY_COLUMN, "test": (X[:5], Y[:5])}),
+    "grid": Case(X, Y, by_grid(Y, 7, (2, 3)), {"scaling": BY_COLUMN}),
+    "rectangles": Case(X, Y, OVERLAPPING),
+    "sparse by rows": Case(sparse.csr_matrix(X * (X < 60)), Y, BY_ROWS, {"test": (sparse.csr_matrix(X[:9]), Y[:9])}),
+    "sparse grid": Case(sparse.csr_matrix((X * (X < 60)).astype("f4")), Y, by_grid(Y, 7, (2, 3))),
+}
+
+
+def made(case: Case, folder: Path | None = None, chunks: int = 3) -> Federation:
+    is_sparse = sparse.issparse(case.X)
+    given = {"scaling": IDENTITY, "provenance": {"source": "test"}, "seed": 0} | case.settings
+    given["classes"] = int(case.y.max()) + 1 if case.y.dtype.kind == "i" else 0
+    pieces = [case.X] if is_sparse else np.array_split(case.X, chunks)
+    dtype = None if is_sparse else case.X.dtype
+    return make_federation(case.partition, case.y, pieces, dtype, folder=folder, **given)
+
+
+def dense(values: Any) -> Any:
+    return values.toarray() if sparse.issparse(values) else values
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def expected(case: Case, client: int, tests: bool = False) -> tuple[Any, Any, Any, Any]:
+    """(rows, columns, raw values, labels) of a client."""
+    rows, columns = case.partition.of(client)
+    own = case.settings.get("client_tests", np.zeros(len(case.y), bool))
+    rows = rows[own[rows] == tests]
+    return rows, columns, dense(case.X)[np.ix_(rows, columns)], case.y[rows]
+
+
+def test_each_client_has_its_rectangle(case: Case, tmp_path: Path) -> None:
+    """In memory, loaded and mapped: the same bits of minibatches, pieces and labels, and one digest."""
+    written, in_memory = made(case, tmp_path, chunks=4), made(case)
+    read = open_federation(tmp_path, verify=True)
+    assert read.sha256 == written.sha256 == in_memory.sha256
+    for tests in (False, True) if read.tests.counts.any() else (False,):
+        for client in range(read.clients):
+            rows, columns, raw, y = expected(case, client, tests)
+            scaling = read.scaling.part(columns) if read.scaling.by_column else read.scaling
+            shards = [
+                hosted_blocks(data, range(read.clients), np.arange(read.clients + 1), "float64", room, tests)[
+                    client
+                ].shards[0]
+                for data, room in ((read, np.inf), (read, 0), (in_memory, np.inf))
+            ]
+            for shard in (*shards, shard_of(read, client, tests)):
+                out, at = np.empty((len(rows), len(columns))), np.arange(len(rows))[::-1]
+                shard.take(at, out)
+                np.testing.assert_array_equal(out, scaling.apply(raw[::-1], "f8"))
+                np.testing.assert_array_equal(shard.y, y)
+                assert shard.columns.tolist() == columns.tolist() and (tests or len(shard.rows) == len(rows))
+                whole = np.concatenate([dense(piece) for _, piece in shard.pieces("float64")])
+                np.testing.assert_array_equal(whole, out[::-1])
+    if "test" in case.settings:
+        for data in (read, in_memory):
+            test_X, test_y = common_rows(data, "float64") or (None, None)
+            np.testing.assert_array_equal(dense(test_X), data.scaling.apply(dense(case.settings["test"][0]), "f8"))
+            np.testing.assert_array_equal(test_y, case.settings["test"][1])
+
+
+def test_rows_of_several_clients_are_one_gather(tmp_path: Path) -> None:
+    data = made(CASES["bytes by rows"], tmp_path)
+    for room in (np.inf, 0):
+        (block,) = hosted_blocks(data, range(4), np.array([0, 4]), "float32", room)[:]
+        batch = block.take(np.array([[0, 2, 1]] * 4))
+        for client in range(4):
+            _, _, raw, y = expected(CASES["bytes by rows"], client)
+            np.testing.assert_array_equal(batch.X[client], raw[[0, 2, 1]].astype("f4") * np.float32(1 / 255))
+            np.testing.assert_array_equal(batch.y[client], y[[0, 2, 1]])
+
+
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_columns_of_a_block_are_read_as_those_of_each_client(kind: str, tmp_path: Path) -> None:
+    """In one call; of fewer clients, each by itself; loaded and mapped."""
+    data = made(Case(X.astype(kind), Y, by_columns(90, 7, 3), {"scaling": BY_COLUMN}), tmp_path)
+    at = np.array([5, 59, 0, 5])
+    whole = BY_COLUMN.apply(X[at].astype(kind), "f4")
+    for room in (np.inf, 0):
+        (block,) = hosted_blocks(data, range(3), np.array([0, 3]), "float32", room)[:]
+        for part in (block, block.only(np.array([0, 2])), block.only(np.array([1]))):
+            for shard, found in zip(part.shards, part.take_alike(at), strict=True):
+                np.testing.assert_array_equal(found[0], whole[:, shard.columns])
+                (piece,) = shard.pieces("float32")
+                np.testing.assert_array_equal(piece[1][at], whole[:, shard.columns])
+
+
+def test_rows_beyond_a_client_are_refused(tmp_path: Path) -> None:
+    data = made(CASES["bytes by rows"], tmp_path)
+    (block,) = hosted_blocks(data, range(4), np.array([0, 4]), "float32", np.inf)[:]
+    for wrong in (int(data.counts.min()), -1):
+        with pytest.raises(IndexError, match=r"rows .* of clients with"):
+            block.take(np.full((4, 1), wrong))
+
+
+def test_plain_h5py_reads_it(tmp_path: Path) -> None:
+    data = made(CASES["floats by rows"], tmp_path)
+    with h5py.File(tmp_path / ARRAYS) as file:
+        first, last = file["rows/bounds"][2:4]
+        rows, _, raw, y = expected(CASES["floats by rows"], 2)
+        np.testing.assert_array_equal(file["X"][first:last], raw)
+        np.testing.assert_array_equal(file["y"][first:last], y)
+        assert file["rows/members"][first:last].tolist() == rows.tolist()
+        for name, extent in data.about.arrays.items():
+            assert file[name].shape == tuple(extent.shape) and (file[name].id.get_offset() or 0) == extent.offset
+
+
+def test_several_targets(tmp_path: Path) -> None:
+    from mpifed.core.record import vectors
+
+    made(Case(X.astype("f4"), vectors(REAL), BY_ROWS), tmp_path)
+    shard = shard_of(open_federation(tmp_path, verify=True), 1)
+    np.testing.assert_array_equal(of_vectors(shard.y), REAL[expected(CASES["targets"], 1)[0]])
+
+
+def test_a_flipped_byte_names_its_array(case: Case, tmp_path: Path) -> None:
+    data = made(case, tmp_path)
+    content = (tmp_path / ARRAYS).read_bytes()
+    for name, extent in data.about.arrays.items():
+        if not extent.nbytes:
+            continue
+        at = extent.offset + extent.nbytes // 2
+        (tmp_path / ARRAYS).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        who = f"{name} was changed" if extent.sha256 else "the data of client"
+        with pytest.raises(DataError, match=rf"federation\.h5: ({who}|.*{name}.*; make|data: entries)"):
+            open_federation(tmp_path, verify=True)
+
+
+def about(**changes: Any) -> Callable[[Path], None]:
+    """An attacker writes what is valid as a file: another value, by dotted key, and all digests anew."""
+
+    def change(folder: Path) -> None:
+        from mpifed.data.store import About, _identity
+
+        table = read_json(folder / ABOUT)
+        for key, value in changes.items():
+            at, *path, last = table, *key.split(".")
+            for part in path:
+                at = at[part]
+            at[last] = value
+        with suppress(ValidationError):
+            table["data_sha256"] = _identity(About.model_validate(table))
+        write_json(folder / ABOUT, table)
+
+    return change
+
+
+def rewritten(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """An attacker writes other values of an array, with a digest that fits."""
+
+    def write(folder: Path) -> None:
+        from mpifed.data.store import About, _identity, _sha256
+
+        content = About.model_validate(read_json(folder / ABOUT))
+        extent = content.arrays[name]
+        stored = np.memmap(folder / ARRAYS, extent.dtype, "r+", extent.offset, tuple(extent.shape))
+        stored[...] = change(stored.copy())
+        if extent.sha256:
+            extent.sha256 = _sha256(stored)
+        content.data_sha256 = _identity(content)
+        write_json(folder / ABOUT, content.model_dump())
+
+    return write
+
+
+def put(index: Any, value: Any) -> Callable[[Any], Any]:
+    def change(values: Any) -> Any:
+        values[index] = value
+        return values
+
+    return change
+
+
+def edit(path: Path) -> None:
+    path.write_text(path.read_text().replace('"rows"', '"grid"'))
+
+
+BAD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no index": (lambda folder: (folder / ABOUT).unlink(), "not written to their end"),
+    "no folder": (shutil.rmtree, "no such file.*make the data with `mpifed data"),
+    "cut": (lambda folder: (folder / ARRAYS).write_bytes((folder / ARRAYS).read_bytes()[:3000]), "lies outside"),
+    "text": (lambda folder: (folder / ABOUT).write_text("{"), "cannot be read as JSON"),
+    "edited": (lambda folder: edit(folder / ABOUT), "was changed"),
+    "of later": (about(schema_version=4), "schema version 4, this mpifed reads version 3"),
+    "no clients": (about(clients=0), "clients = 0"),
+    "more clients": (about(clients=5), "holds has shape"),
+    "split": (about(split="diagonal"), 'split = "diagonal"'),
+    "offset": (about(**{"arrays.X.offset": 2**60}), "X lies outside"),
+    "askew": (about(**{"arrays.X.offset": 3}), "askew"),
+    "shape": (about(**{"arrays.X.shape": [2**31, 2**31]}), "X lies outside"),
+    "few rows": (about(**{"arrays.X.shape": [1, 7]}), "X has shape"),
+    "type": (about(**{"arrays.holds.dtype": "|O"}), "dtype"),
+    "kind": (about(**{"arrays.holds.dtype": "<f8"}), "holds is of type"),
+    "names": (about(names=["a"]), "names: 1 of 7"),
+    "sample shape": (about(shape=[2, 2]), "shape = "),
+    "target scale": (about(target_scale=3.0), "target_scale = 3"),
+    "statistics": (about(**{"provenance.statistics": {"constant_columns": [99]}}), "statistics"),
+    "a group twice": (rewritten("rows/bounds", put(1, 0)), "a group is empty"),
+    "bounds": (rewritten("rows/bounds", put(1, 80)), "does not ascend|expected"),
+    "holds": (rewritten("holds", put((0, 0), 77)), "rows/bounds has shape"),
+    "labels": (rewritten("y", put(0, 200)), "labels from"),
+    "members": (rewritten("rows/members", put(0, 5000)), "members"),
+    "scaling": (rewritten("scaling/scale", put(0, np.inf)), "is not finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_folders(name: str, tmp_path: Path) -> None:
+    """What a stranger's folder claims is held against what there is, whatever its digests say."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    made(CASES["bytes by rows"], folder)
+    change, words = BAD[name]
+    change(folder)
+    with pytest.raises(DataError, match=words) as caught:
+        data = open_federation(folder)
+        hosted_blocks(data, range(data.clients), np.arange(data.clients + 1), "float32", np.inf)
+        data.members("rows")
+    assert str(folder) in str(caught.value)
+
+
+SPARSE = {
+    "columns beyond": (rewritten("indices", put(0, 99)), "columns beyond"),
+    "negative columns": (rewritten("indices", put(0, -1)), "columns beyond"),
+    "row pointers": (rewritten("indptr", put(3, 0)), "indptr decreases|entries"),
+    "far row pointers": (rewritten("indptr", put(-1, 2**40)), "entries"),
+    "not finite": (rewritten("data", put(0, np.nan)), "not finite"),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_bad_sparse_rows(name: str, tmp_path: Path) -> None:
+    made(CASES["sparse by rows"], tmp_path)
+    change, words = SPARSE[name]
+    change(tmp_path)
+    with pytest.raises(DataError, match=words):
+        data = open_federation(tmp_path)
+        hosted_blocks(data, range(4), np.arange(5), "float32", np.inf)[:]
+
+
+def test_data_of_an_earlier_version_are_named(tmp_path: Path) -> None:
+    (tmp_path / ARRAYS).write_bytes(b"any")
+    (tmp_path / "shard-00000.h5").write_bytes(b"any")
+    with pytest.raises(DataError, match=r"data of mpifed 0\.1.*mpifed data .*--force.*--out"):
+        open_federation(tmp_path)
+    made(CASES["grid"], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ARRAYS, ABOUT]
+
+
+def test_a_full_disk_leaves_the_data_that_were_there(tmp_path: Path) -> None:
+    before = made(CASES["bytes by rows"], tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            made(CASES["floats by rows"], tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert open_federation(tmp_path, verify=True).sha256 == before.sha256
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ARRAYS, ABOUT]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_other_value_in_the_index_is_an_error_or_another_federation(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Never a crash: every number and text of the index in turn, by anything that JSON has."""
+    folder = tmp_path_factory.mktemp("data")
+    made(CASES["sparse by rows"], folder)
+    text = json.loads((folder / ABOUT).read_text())
+    del text["sha256"]
+    at = text
+    key = data.draw(st.sampled_from(sorted(at)))
+    while isinstance(at[key], dict) and at[key]:
+        at = at[key]
+        key = data.draw(st.sampled_from(sorted(at)))
+    at[key] = data.draw(
+        st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(0, 9), max_size=3))
+    )
+    (folder / ABOUT).write_text(json.dumps(text))
+    try:
+        found = open_federation(folder)
+        hosted_blocks(found, range(found.clients), np.arange(found.clients + 1), "float32", np.inf)[:]
+    except DataError as error:
+        assert str(folder) in str(error)

@@ -1,0 +1,74 @@
+"""What is learnt, and how values are scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from mpifed.core.errors import UsageError
+from mpifed.data.labels import encode
+from mpifed.data.scaling import Scaling, fit, unit_rows
+from mpifed.data.sources import Dataset
+
+
+def dataset(labels: Any, test: Any = None) -> Dataset:
+    """A data set of these labels."""
+    X = np.zeros((len(labels), 1), np.float32)
+    tests = None if test is None else (X[: len(test)], np.array(test))
+    return Dataset(1, np.float32, np.array(labels), lambda: iter([X]), tests, files=(Path("a"), Path("t")))
+
+
+@pytest.mark.parametrize(
+    ("rule", "y", "test_y", "meaning"),
+    [
+        ("all", [2, 1, 0, 1], [2], ("-3", "4", "7")),
+        ("even-odd", [1, 0, 1, 0], [1], ("even", "odd")),
+        ("class:4", [0, 1, 0, 1], [0], ("not 4", "4")),
+        ("below:4", [0, 0, 1, 0], [0], ("4 and above", "below 4")),
+        ("below:5", [0, 1, 1, 1], [0], ("5 and above", "below 5")),
+    ],
+)
+def test_rules_of_labels(rule: str, y: list[int], test_y: list[int], meaning: tuple[str, ...]) -> None:
+    labels = encode(dataset([7, 4, -3, 4], [7]), rule)
+    assert (labels.y.tolist(), labels.meaning) == (y, meaning)
+    assert labels.test_y is not None
+    assert labels.test_y.tolist() == test_y
+
+
+def test_scalings_of_sparse_rows() -> None:
+    X = sparse.csr_matrix(np.array([[0, 2, 0], [0, 0, -4], [0, 1, -1]], dtype=np.float32))
+    assert fit("unit", [X], None).scale == 0.25
+    for kind in ("standard", "minmax"):
+        with pytest.raises(UsageError, match="fills the zeros of sparse data; use --scale unit"):
+            fit(kind, [X], None)
+    assert fit("minmax", [abs(X)], None).scale.tolist() == [1, 0.5, 0.25]  # needs no shift
+    balanced = sparse.csr_matrix(np.array([[1.0], [-1.0], [0.0]]))
+    assert fit("standard", [balanced], None) == Scaling(pytest.approx(np.sqrt([1.5])), pytest.approx(0))
+
+
+@pytest.mark.parametrize("pack", [np.asarray, sparse.csr_matrix])
+def test_unit_rows(pack: Callable[[Any], Any]) -> None:
+    X = unit_rows(pack(np.array([[3, 4], [0, 0], [255, 0]], dtype=np.uint8)))
+    assert X.dtype == np.float32
+    dense = X.toarray() if sparse.issparse(X) else X
+    np.testing.assert_allclose(dense, [[0.6, 0.8], [0, 0], [1, 0]], rtol=1e-7)
+
+
+def test_fit_of_scalings() -> None:
+    X = np.random.default_rng(0).standard_normal((60, 12))
+    X[:, 4] = 7  # constant
+    chunks = np.array_split(X, 7)
+    assert fit("unit", iter(chunks), 255.0).scale == 1 / 255
+    assert np.abs(fit("unit", chunks, None).apply(X, np.float64)).max() == pytest.approx(1)
+    standard = fit("standard", chunks, None).apply(X, np.float64)
+    np.testing.assert_allclose(standard.mean(axis=0), 0, atol=1e-14)
+    np.testing.assert_allclose(np.delete(standard.std(axis=0), 4), 1, rtol=1e-12)
+    between = np.delete(fit("minmax", chunks, None).apply(X, np.float64), 4, axis=1)
+    np.testing.assert_allclose([between.min(axis=0), between.max(axis=0)], [[0] * 11, [1] * 11], atol=1e-14)
+    for kind in ("standard", "minmax"):
+        np.testing.assert_allclose(fit(kind, chunks, None).apply(X, np.float64)[:, 4], 0, atol=1e-14)

@@ -1,0 +1,151 @@
+"""Small files and short options that ask for much: refused, in a moment and in little memory."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import datasets  # noqa: F401 -- now, and not while memory is measured
+
+from mpifed.core.errors import DataError
+from mpifed.data.maps import read_map
+from mpifed.data.sources import CsvTable, Svmlight
+from mpifed.data.sources.mnist import read_idx
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+MOST = 200e6  # bytes that a refusal may take; the packer of xz takes 100e6
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> Iterator[None]:
+    """No test may take more."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MOST
+
+
+# packed files
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", CsvTable), (".bz2", Svmlight), (".xz", CsvTable)])
+def test_packed_files_are_read_to_their_end(tmp_path: Path, suffix: str, kind: Any) -> None:
+    path = tmp_path / f"a{suffix}"
+    line = b"1,2\n" if kind is CsvTable else b"1 1:2\n-1 2:1\n"
+    packed = PACKERS[suffix](line * 20_000)
+    path.write_bytes(packed)
+    assert len(kind(path).read(0).labels) == 20_000 * line.count(b"\n")
+    path.write_bytes(packed[:-20])
+    with pytest.raises(DataError, match=rf"a{suffix}: cannot be read to its end"):
+        kind(path).read(0)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_an_idx_file_of_more_than_it_says(tmp_path: Path, suffix: str) -> None:
+    path, header = tmp_path / f"images{suffix}", bytes([0, 0, 8, 2]) + np.array([2**31, 2**31], ">u4").tobytes()
+    path.write_bytes((gzip.compress if suffix else bytes)(header + bytes(10**7)))
+    words = r"more than 18 bytes, and a header for an array \(2147483648, 2147483648\); expected 18 bytes and \(2, 3\)"
+    with pytest.raises(DataError, match=words):
+        read_idx(path, (2, 3), "")
+
+
+@pytest.mark.parametrize("kind", [CsvTable, Svmlight])
+def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
+    for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "not a regular file")):
+        with pytest.raises(DataError, match=words):
+            kind(path).read(0)
+        with pytest.raises(DataError, match=words):
+            read_map(path, 3, 3)
+    with pytest.raises(DataError, match=r"cannot be read .File name too long"):
+        kind(tmp_path / ("x" * 300)).read(0)
+
+
+# column numbers and labels
+
+
+@pytest.mark.parametrize("label", ["1e300", "-1e39", "9" * 400])
+def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> None:
+    path = tmp_path / "a.svm"
+    path.write_text(f"1 1:1\n{label} 1:2\n")
+    with pytest.raises(DataError, match="row 2 has a value that is not finite"):
+        Svmlight(path).read(0)
+
+
+# cells and names
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b\n1," + "9" * 140_000 + "\n", r"line 2: field larger than field limit|'9+\.\.\.9+' is no finite"),
+        ("a,b\n1," + "9" * 5000 + "\n", r"line 2, column 2 \(b\): '9+\.\.\.9+' is not a finite number"),
+        ("a,b\n1,-1e39\n", r"line 2, column 2 \(b\): '-1e39' is not a finite number"),
+        ("a,b\n1,2,3\n4,5,6\n", "line 2: 3 columns, the first line has 2"),
+        ("a,a\n1,2\n", "line 1 names 2 columns 'a'; every column needs a name of its own"),
+        ("a,,b\n1,2,3\n", "line 1, column 2 has no name; every column needs a name of its own"),
+        ("a,b\0\n1,2\n", r"column 2 has the name 'b\\x00', with a control character|line contains NUL"),  # Python 3.10
+        ("y\n1\n2\n", "no column besides the label's"),
+    ],
+)
+def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words) as caught:
+        CsvTable(path).read(0)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path, who = tmp_path / "a.csv", tmp_path / "map.csv"
+    path.write_text("\ufeffa,y\n1,2\n3,4\n", encoding="utf-8")
+    assert CsvTable(path).read(0).names == ("a",)
+    path.write_text("\ufeff1,2\n3,4\n", encoding="utf-8")
+    assert CsvTable(path).read(0).labels.tolist() == [2, 4]
+    who.write_text("\ufeffclient,rows,columns\n0,all,all\n", encoding="utf-8")
+    assert read_map(who, 2, 2).clients == 1
+
+
+# maps
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0,0-4000000000,all\n", "'0-4000000000'; expected numbers or ranges"),
+        ("0," + "9" * 5000 + ",all\n", "expected numbers or ranges"),
+        ("0,all,all\n4000000000,all,all\n", "no entry for client 1; every client from 0 to the last"),
+        ("9" * 19 + ",all,all\n", "client '9+'; expected a number from 0"),
+        ('0,"0\n', "line 2, columns: empty"),
+        # a long line is no fault
+        ("0,0" + " 0" * 2000 + " " * 140_000 + ",all\n", "row 1 and column 0 is held by no client"),
+    ],
+)
+def test_faulty_map(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "map.csv"
+    path.write_text("client,rows,columns\n" + text)
+    with pytest.raises(DataError, match=words) as caught:
+        read_map(path, 3, 2)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_map_in_which_very_many_clients_hold_very_much(tmp_path: Path) -> None:
+    """Each a group of its own: 20,000 of 100,000 rows would be 16 GB."""
+    path = tmp_path / "map.csv"
+    lines = (f"{client},{client}-99999,all\n" for client in range(20_000))
+    path.write_text("client,rows,columns\n" + "".join(lines))
+    with pytest.raises(DataError, match="the cell of row 1 and column 0 is held by clients 0, 1; expected one client"):
+        read_map(path, 10**5, 1)
+    path.write_text(
+        "client,rows,columns\n7,1-99999,all\n3,all,all\n"
+        + "".join(f"{client},0,all\n" for client in (0, 1, 2, 4, 5, 6))
+    )
+    with pytest.raises(DataError, match="row 1 and column 0 is held by clients 3, 7"):  # by their numbers in the file
+        read_map(path, 10**5, 1)

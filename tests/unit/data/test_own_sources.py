@@ -1,0 +1,132 @@
+"""Sources of the user's own, named on the command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from mpifed.cli import data
+from mpifed.core.errors import DataError, UsageError
+from mpifed.data.store import open_federation
+
+SOURCE = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifed.data.sources import Dataset, Source
+from mpifed.data.sources.dataset import whole
+
+
+@dataclass(frozen=True)
+class Waves(Source):
+    rows: int
+    slope: float = 1.0
+
+    def read(self, seed: int) -> Dataset:
+        X = np.linspace(0, 1, 2 * self.rows, dtype="f4").reshape(self.rows, 2)
+        return Dataset(2, np.dtype("f4"), self.slope * X.sum(axis=1).astype("f8"), whole(X))
+
+
+@dataclass(frozen=True)
+class Misspelt(Waves):
+    def reads(self, seed: int) -> Dataset:
+        return self.read(seed)
+
+
+@dataclass(frozen=True)
+class Faulty(Waves):
+    how: str = ""
+
+    def read(self, seed: int) -> Dataset:
+        X, y = np.ones((6, 2), "f4"), np.arange(6.0)
+        results = {
+            "tuple": (X, y),
+            "width": Dataset(5, np.dtype("f4"), y, whole(X)),
+            "rows": Dataset(2, np.dtype("f4"), y[:5], whole(X)),
+            "list": Dataset(2, np.dtype("f4"), [1.0] * 6, whole(X)),
+            "label": Dataset(2, np.dtype("f4"), np.full(6, np.nan), whole(X)),
+            "value": Dataset(2, np.dtype("f4"), y, whole(X * np.inf)),
+            "chunks": Dataset(2, np.dtype("f4"), y, X),
+            "names": Dataset(2, np.dtype("f4"), y, whole(X), names=("a", "b", "c")),
+            "test rows": Dataset(2, np.dtype("f4"), y, whole(X), test=(X[:, :1], y)),
+            "test labels": Dataset(2, np.dtype("f4"), y, whole(X), test=(X, y[1:])),
+            "test value": Dataset(2, np.dtype("f4"), y, whole(X), test=(X * np.nan, y)),
+            "test label": Dataset(2, np.dtype("f4"), y, whole(X), test=(X, y * np.nan)),
+        }
+        return results[self.how]
+
+
+@dataclass(frozen=True)
+class Shadows(Waves):
+    split: str = "rows"
+
+
+class Unrelated:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "waves.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "waves", raising=False)  # of another test of this process
+
+
+def make(folder: Path, *arguments: str) -> None:
+    given = [*arguments, "--split", "rows", "--clients", "3", "--out", str(folder)]
+    CliRunner().invoke(data, given, catch_exceptions=False, standalone_mode=False)
+
+
+def test_a_source_of_ones_own(tmp_path: Path) -> None:
+    make(tmp_path / "out", "waves:Waves", "--rows", "30", "--slope", "2.5", "--test-fraction", "0.2")
+    made = open_federation(tmp_path / "out")
+    assert (made.clients, made.samples, made.test_samples, made.features) == (3, 24, 6, 2)
+    assert made.provenance["source"] == "waves:Waves"
+    assert made.provenance["options"]["source"] == {"rows": 30, "slope": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["waves:Waves"], "Missing option '--rows'"),
+        (["waves:Waves", "--rows", "many"], "waves:Waves: --rows many: expected an integer"),
+        (["waves:Waves", "--row", "3"], "No such option '--row'. (Did you mean "),
+        (["waves:Misspelt", "--rows", "3"], 'waves:Misspelt: has "reads": did you mean "read"?'),
+        (["waves:Unrelated"], "waves:Unrelated: is no Source; derive it from mpifed.data.sources.dataset.Source"),
+        (["waves:Shadows"], "waves:Shadows: split: every source has that option; rename the field"),
+        (["no_such_module:A"], "no_such_module:A: importing no_such_module: ModuleNotFoundError: "),
+        (["parqet"], "'parqet': is not a source; did you mean \"parquet\"?; give one of digits"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises((UsageError, click.UsageError)) as caught:
+        make(tmp_path / "out", *arguments)
+    ours = isinstance(caught.value, UsageError)
+    assert (str(caught.value) if ours else caught.value.format_message()).startswith(said)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("tuple", "read() returned tuple; expected mpifed.data.sources.Dataset"),
+        ("width", "a chunk of rows has shape (6, 2); expected [rows, 5], as features says"),
+        ("rows", "6 rows and 5 labels; expected a label for each row"),
+        ("label", "labels: that of row 0 is nan; expected finite numbers"),
+        ("value", "rows 0 to 5 have values that are not finite"),
+        ("chunks", "chunks is ndarray; expected a function that yields rows"),
+        ("test rows", "test rows (6, 1); expected [6, 2], as the labels"),
+        ("test value", "test rows have values that are not finite"),
+    ],
+)
+def test_what_a_source_returns_is_checked(how: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        make(tmp_path / "out", "waves:Faulty", "--rows", "6", "--how", how)
+    assert str(caught.value) == f"waves:Faulty: {said}"
+    assert not (tmp_path / "out/federation.h5").exists()

@@ -1,0 +1,289 @@
+"""Who holds which rows and columns."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.data.cells import Cover, cover
+from mpifed.data.maps import read_map
+from mpifed.data.partition import (
+    Groups,
+    Partition,
+    by_columns,
+    by_grid,
+    by_rectangles,
+    by_rows,
+    held_out,
+)
+
+Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
+HOWS = st.sampled_from(
+    [
+        "iid",
+        "dirichlet:0.01",
+        "dirichlet:0.5",
+        "dirichlet:100",
+        "classes:1",
+        "classes:2",
+        "classes:10",
+        "shards:1",
+        "shards:7",
+        "random-classes:3",
+    ]
+)
+SKEWS = st.sampled_from([None, 0.05, 1.0, 100.0, "lognormal:3", "power:1.5", "dirichlet:0.1"])
+
+
+def holders(partition: Partition, samples: int, features: int) -> np.ndarray:
+    """[s, p] how many clients hold each cell."""
+    count = np.zeros((samples, features), dtype=int)
+    for client in range(partition.clients):
+        rows, columns = partition.of(client)
+        count[np.ix_(rows, columns)] += 1
+    return count
+
+
+def class_counts(partition: Partition) -> np.ndarray:
+    """[N, 10] rows of each class of Y held by each client."""
+    return np.array([np.bincount(Y[partition.of(n)[0]], minlength=10) for n in range(partition.clients)])
+
+
+@given(how=HOWS, skew=SKEWS, clients=st.integers(10, 60), seed=st.integers(0, 2**32))
+def test_rows_go_to_one_client_each_and_nobody_is_left_out(
+    how: str, skew: float | None, clients: int, seed: int
+) -> None:
+    partition = by_rows(Y, 3, clients, how, None if how.startswith("shards") else skew, seed)
+    assert (holders(partition, len(Y), 3) == 1).all()
+    assert partition.counts.min() >= 1
+    assert partition.widths.tolist() == [3] * clients
+    assert all((np.diff(rows) > 0).all() for rows in partition.rows)
+
+
+@given(features=st.integers(1, 900), data=st.data())
+def test_columns_are_nearly_equal_blocks(features: int, data: st.DataObject) -> None:
+    clients = data.draw(st.integers(1, features))
+    partition = by_columns(2, features, clients)
+    assert (holders(partition, 2, features) == 1).all()
+    assert np.ptp(partition.widths) <= 1
+    assert partition.counts.tolist() == [2] * clients
+
+
+@given(rows=st.integers(1, 20), columns=st.integers(1, 12), how=st.sampled_from(["iid", "dirichlet:0.3"]))
+def test_grid(rows: int, columns: int, how: str) -> None:
+    partition = by_grid(Y, 12, (rows, columns), how)
+    assert partition.clients == rows * columns
+    assert (holders(partition, len(Y), 12) == 1).all()
+
+
+def test_iid_is_equal_in_size_and_mixed() -> None:
+    partition = by_rows(Y, 1, 7)
+    assert np.ptp(partition.counts) <= 1
+    assert (class_counts(partition) > 0).all()
+
+
+def test_classes_gives_each_client_so_many() -> None:
+    counts = class_counts(by_rows(Y, 1, 20, "classes:2", seed=3))
+    assert ((counts > 0).sum(axis=1) == 2).all()
+    assert ((counts > 0).sum(axis=0) == 4).all()  # 20 clients x 2 over 10 classes
+
+
+def test_shards_are_equal_runs_of_the_rows_in_the_order_of_their_classes() -> None:
+    """The two-shard split of McMahan et al. 2017, with rows in any order: 40 runs of 25, of one class each here."""
+    order = np.random.default_rng(0).permutation(len(Y))
+    partition = by_rows(Y[order], 1, 20, "shards:2", seed=3)
+    assert partition.counts.tolist() == [50] * 20
+    counts = np.array([np.bincount(Y[order][rows], minlength=10) for rows in partition.rows])
+    assert set(np.unique(counts)) <= {0, 25, 50} and (counts == 25).sum(axis=1).max() == 2
+    ranks = np.argsort(np.argsort(Y[order], kind="stable"))  # place of each row among the sorted ones
+    pieces = [np.unique(ranks[rows] // 25, return_counts=True) for rows in partition.rows]
+    assert all(sizes.tolist() == [25, 25] for _, sizes in pieces)
+    assert not np.array_equal(np.concatenate([numbers for numbers, _ in pieces]), np.arange(40))  # at random
+
+
+def test_smaller_dirichlet_parameter_skews_more() -> None:
+    # the largest class's share of a client's rows: 0.1 where classes are alike, 1 where each client has one class
+    shares = [
+        float(np.mean([(c.max(axis=1) / c.sum(axis=1)).mean() for c in map(class_counts, parts)]))
+        for parts in ([by_rows(Y, 1, 10, f"dirichlet:{a}", seed=s) for s in range(5)] for a in (0.05, 1, 1000))
+    ]
+    assert shares[0] > 0.6 > shares[1] > 0.2 > shares[2]
+
+
+def test_sizes_follow_a_power_law() -> None:
+    counts = np.sort(by_rows(Y, 1, 10, skew="power:1").counts)[::-1]
+    expected = len(Y) / np.arange(1, 11) / (1 / np.arange(1, 11)).sum()
+    assert abs(counts - expected).max() <= 1
+
+
+def test_sizes_are_lognormal() -> None:
+    """The logarithms of many sizes have the standard deviation that was asked for."""
+    y = np.zeros(400_000, np.int64)
+    deviations = [np.log(by_rows(y, 1, 400, skew="lognormal:0.7", seed=seed).counts).std() for seed in range(3)]
+    assert np.mean(deviations) == pytest.approx(0.7, abs=4 * 0.7 / np.sqrt(2 * 1200))  # four standard errors
+
+
+def test_no_client_is_smaller_than_asked_for() -> None:
+    free, drawn = (by_rows(Y, 1, 10, "dirichlet:0.3", seed=1, min_samples=least) for least in (1, 60))
+    assert free.counts.min() < 60 <= drawn.counts.min()
+    assert (holders(drawn, len(Y), 1) == 1).all()
+    enough = by_rows(Y, 1, 10, "dirichlet:0.3", seed=1, min_samples=int(free.counts.min()))
+    assert all(np.array_equal(a, b) for a, b in zip(free.rows, enough.rows, strict=True))  # the first that will do
+
+
+def test_random_classes_are_those_of_niid_bench() -> None:
+    """Each client has class i modulo 10 and others at random; holders share a class equally."""
+    counts = class_counts(by_rows(Y, 1, 20, "noniid-#label3", seed=5))
+    assert ((counts > 0).sum(axis=1) == 3).all()
+    assert (counts[np.arange(20), np.arange(20) % 10] > 0).all()
+    for of_class in counts.T:
+        held = of_class[of_class > 0]
+        assert held.sum() == 100 and np.ptp(held) <= 1
+    assert len(set((counts > 0).sum(axis=0))) > 1  # not as many clients for every class, as `classes:3` has
+
+
+def test_seed_settles_the_partition() -> None:
+    first, again, other = (by_rows(Y, 1, 10, "dirichlet:0.5", seed=seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first.rows, again.rows, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first.rows, other.rows, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("clients", "how", "skew", "words"),
+    [
+        (1001, "iid", None, "give 1 to 1000"),
+        (5, "iid", 0.0, "--skew 0"),
+        (5, "dirichlet:0", None, "dirichlet:A with A > 0"),
+        (5, "classes:11", None, "give K from 2 to 10"),
+        (5, "sorted", None, "no partition; expected iid"),
+        (5, "shards:2", 1.0, "leave out --skew"),
+        (5, "iid", "gamma:1", "--skew gamma:1: expected A, or one of dirichlet:A, lognormal:A, power:A"),
+        (5, "random-classes:2", None, "give 10 clients or more"),
+        (12, "noniid-#label0", None, "expected iid"),
+    ],
+)
+def test_impossible_wishes(clients: int, how: str, skew: str | float | None, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        by_rows(Y, 1, clients, how, skew)
+
+
+def test_held_out_rows_are_stratified() -> None:
+    out = held_out(Y, 0.2, seed=4)
+    assert np.bincount(Y[out]).tolist() == [20] * 10
+    assert held_out(Y / 2, 0.25, seed=4).sum() == 250  # real targets: of all rows
+
+
+MAP = "client,rows,columns\n1,2-3,1 2\n0,2 3,0\n2,0-1,all\n"
+
+
+def test_map(tmp_path: Path) -> None:
+    path = tmp_path / "map.csv"
+    path.write_text(MAP)
+    partition = read_map(path, 4, 3)
+    assert (holders(partition, 4, 3) == 1).all()
+    assert [part.tolist() for part in partition.of(1)] == [[2, 3], [1, 2]]
+    assert len(partition.rows) == 2  # clients 0 and 1 share their group of rows
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("1,2-3,1 2", "1,2-3,1"), "row 2 and column 2 is held by no client"),
+        (("2,0-1,all", "2,0-2,all"), "row 2 and column 0 is held by clients 0, 2"),
+        (("2,0-1,all", "2,0-9,all"), "line 4, rows: '0-9'; expected .* within 0 to 3"),
+        (("2,0-1,all", "1,0-1,all"), "line 4: client 1 again"),
+        (("2,0-1,all", "5,0-1,all"), "no entry for client 2"),
+        (("2,0-1,all", "2,0-1,all,7"), "line 4: 4 columns"),
+        (("client,", "who,"), "expected client,rows,columns"),
+    ],
+)
+def test_faulty_map(tmp_path: Path, change: tuple[str, str], words: str) -> None:
+    path = tmp_path / "map.csv"
+    path.write_text(MAP.replace(*change))
+    with pytest.raises(DataError, match=words) as caught:
+        read_map(path, 4, 3)
+    assert str(path) in str(caught.value)
+
+
+def test_cells_that_nobody_holds(tmp_path: Path) -> None:
+    path = tmp_path / "map.csv"
+    path.write_text("client,rows,columns\n0,0-1,0-1\n1,2-3,1-2\n")
+    with pytest.raises(DataError, match=r"row 0 and column 2 is held by no client; .* --missing zero .* 4 such cells"):
+        read_map(path, 4, 3)
+    assert read_map(path, 4, 3, "zero").missing == 4
+    for shape, bare in (((5, 3), "row 4"), ((4, 4), "column 3")):
+        with pytest.raises(DataError, match=f"{bare} is held by no client"):
+            read_map(path, *shape, "zero")
+
+
+S, P = 6, 5
+SETS = [st.sets(st.integers(0, size - 1), min_size=1).map(sorted) for size in (S, P)]
+
+
+def of_rectangles(rectangles: list[tuple[list[int], list[int]]]) -> Partition:
+    rows, columns = Groups(), Groups()
+    holds = [(rows.place(np.array(a)), columns.place(np.array(b))) for a, b in rectangles]
+    return by_rectangles(rows, columns, holds)
+
+
+@given(rectangles=st.lists(st.tuples(*SETS), min_size=1, max_size=7))
+def test_cells_are_counted(rectangles: list[tuple[list[int], list[int]]]) -> None:
+    partition = of_rectangles(rectangles)
+    held, found = holders(partition, S, P), cover(partition, S, P)
+    if (held > 1).any():
+        assert found.cell is not None
+        row, column = found.cell
+        whose = [n for n, (rows, columns) in enumerate(rectangles) if row in rows and column in columns]
+        assert len(whose) > 1
+        assert found.holders == tuple(whose)
+        return
+    assert found.holders == ()
+    assert found.missing == (held == 0).sum()
+    assert (found.cell is None) == (held == 1).all()
+    assert found.cell is None or held[found.cell] == 0
+    assert (found.bare is None) == (held.any(axis=0).all() and held.any(axis=1).all())
+    if found.bare:
+        assert not held.take(found.bare[1], axis=("row", "column").index(found.bare[0])).any()
+
+
+def test_many_rectangles_of_a_large_table() -> None:
+    """No array has as many values as the table has cells: 20 million here."""
+    rng = np.random.default_rng(0)
+    blocks = [np.sort(block) for block in np.array_split(rng.permutation(20_000), 20)]
+    rectangles = [
+        (np.sort(rows).tolist(), block.tolist())
+        for block in blocks for rows in np.array_split(rng.permutation(1_000), 20)
+    ]  # fmt: skip
+    partition = of_rectangles(rectangles)
+    tracemalloc.start()
+    found = cover(partition, 1_000, 20_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == Cover(0, None, (), None)
+    assert peak < 10e6
+    rectangles[7] = (rectangles[7][0], sorted({*rectangles[7][1], int(blocks[3][5])}))
+    found = cover(of_rectangles(rectangles), 1_000, 20_000)
+    assert found.cell is not None
+    assert found.cell[1] == blocks[3][5]
+    assert len(found.holders) == 2
+    assert found.holders[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("alias", "how", "skew"),
+    [
+        ("noniid-labeldir", "dirichlet:0.5", None),
+        ("noniid-labeldir:0.1", "dirichlet:0.1", None),
+        ("noniid-#label2", "random-classes:2", None),
+        ("iid-diff-quantity:2", "iid", 2.0),
+    ],
+)
+def test_other_names(alias: str, how: str, skew: float | None) -> None:
+    ours, theirs = by_rows(Y, 1, 12, how, skew, 3), by_rows(Y, 1, 12, alias, None, 3)
+    assert all(np.array_equal(a, b) for a, b in zip(ours.rows, theirs.rows, strict=True))
