@@ -12,12 +12,10 @@ the process ends with a segmentation fault. Here errors are hidden from HDF5, an
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import math
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -32,13 +30,7 @@ from mpifed.core.io_errors import named_in_errors, open_regular
 from mpifed.core.record import Array
 
 Group: TypeAlias = h5py.Group  # also of a file
-Dataset: TypeAlias = h5py.Dataset
-_PIECE_BYTES = 2**22  # of a dataset that are read at a time
-_CHUNK_BYTES = 2**20  # h5py creates no larger ones
-_DEFLATED_BYTES = 2**10  # by which compression may enlarge a chunk: a few bytes, more for large ones
 _ATTRIBUTE_BYTES = 2**20
-_TEXT_BYTES = 16  # per text in a dataset: its length and address
-_FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE}
 # exceptions of h5py for damaged files
 _DAMAGED = (OSError, LookupError, ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
 
@@ -115,16 +107,15 @@ def reading_hdf5(path: str | os.PathLike[str], wrong: str, remedy: str) -> Itera
         raise DataError(f"{path}: {wrong} ({type(error).__name__}: {why}); {remedy}") from error
 
 
-def dataset_of(group: h5py.Group, name: str, kinds: str = "biuf") -> h5py.Dataset:
-    """A dataset whose stated size is really in this file, so that reading it takes no more memory than that.
+def dataset_of(group: h5py.Group, name: str) -> h5py.Dataset:
+    """A dataset of numbers in one piece that is really in this file, so that reading it takes no more memory than that.
 
     Links, virtual and external datasets, which would read other files, are rejected, and so are datasets that are not
-    completely in the file, or compressed in a way that mpifed does not use.
+    completely in the file, or not in one piece, as compressed ones are: mpifed writes none.
 
     Parameters
     ----------
     name : path of the dataset in the group, separated by `/`
-    kinds : allowed kinds of NumPy dtypes; O is text
 
     Raises
     ------
@@ -135,63 +126,24 @@ def dataset_of(group: h5py.Group, name: str, kinds: str = "biuf") -> h5py.Datase
         if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
             raise ValueError(f"{name} is a link")
         node = node[part]
-    return _checked(name, node, kinds)
-
-
-def _checked(name: str, node: h5py.Group | h5py.Dataset, kinds: str) -> h5py.Dataset:
-    """The node, which no link leads to, if it is a dataset as `dataset_of` says."""
     if not isinstance(node, h5py.Dataset) or node.shape is None:
         raise ValueError(f"{name} is not a dataset")
     dtype = node.dtype
-    if dtype.kind not in kinds or dtype.hasobject != (dtype.kind == "O") or dtype.subdtype is not None:
+    if dtype.kind not in "biuf" or dtype.subdtype is not None:
         raise ValueError(f"{name} is of type {dtype}")
-    if dtype.kind == "O" and h5py.check_string_dtype(dtype) is None:
-        raise ValueError(f"{name} is not text")
-    if node.file.mode == "r":  # a file that is being written is not complete yet
-        _check_storage(name, node)
+    made, claimed = node.id.get_create_plist(), math.prod(node.shape) * dtype.itemsize
+    if made.get_external_count() or made.get_layout() != h5py.h5d.CONTIGUOUS:
+        raise ValueError(f"{name} is in other files, or in pieces")
+    begin = node.id.get_offset() if claimed else 0
+    size = os.path.getsize(node.file.filename)
+    if node.id.get_storage_size() != claimed or begin is None or begin + claimed > size:
+        raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
     return node
 
 
-def _check_storage(name: str, dataset: h5py.Dataset) -> None:
-    """Raise ValueError unless the dataset is completely in its file."""
-    made, item = dataset.id.get_create_plist(), _TEXT_BYTES if dataset.dtype.kind == "O" else dataset.dtype.itemsize
-    claimed = math.prod(dataset.shape) * item
-    layout, stored = made.get_layout(), int(dataset.id.get_storage_size())
-    if made.get_external_count() or layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
-        raise ValueError(f"{name} is in other files")
-    if layout != h5py.h5d.CHUNKED:
-        begin = 0 if layout == h5py.h5d.COMPACT or not claimed else dataset.id.get_offset()
-        if stored != claimed or begin is None or begin + claimed > os.path.getsize(dataset.file.filename):
-            raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
-        return
-    chunk = math.prod(dataset.chunks) * item
-    filters = [made.get_filter(n)[0] for n in range(made.get_nfilters())]
-    if chunk > _CHUNK_BYTES or len(set(filters)) < len(filters) or not _FILTERS.issuperset(filters):
-        raise ValueError(f"{name} is compressed in a way that mpifed does not use")
-    sizes: list[int] = []
-    dataset.id.chunk_iter(lambda piece: sizes.append(piece.size))
-    pieces = (-(-length // part) for length, part in zip(dataset.shape, dataset.chunks, strict=True))
-    if len(sizes) != math.prod(pieces) or max(sizes, default=0) > chunk + _DEFLATED_BYTES:
-        raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
-
-
-def array_of(group: h5py.Group, name: str, kinds: str = "biuf") -> Array:
-    """The content of a numeric dataset, checked by `dataset_of`."""
-    return np.asarray(dataset_of(group, name, kinds)[()])
-
-
-def texts_of(group: h5py.Group, name: str) -> list[str]:
-    """The content of a dataset of texts [n], checked by `dataset_of`."""
-    dataset = dataset_of(group, name, "O")
-    if dataset.ndim != 1:
-        raise ValueError(f"{name} has shape {dataset.shape}")
-    texts: list[str] = dataset.asstr()[()].tolist()
-    return texts
-
-
-def put_texts(group: h5py.Group, name: str, texts: Sequence[str]) -> None:
-    """Write a dataset of texts [n]; h5py would look at each of a list several times."""
-    group.create_dataset(name, data=np.array(texts, object), dtype=h5py.string_dtype())
+def array_of(group: h5py.Group, name: str) -> Array:
+    """The content of a dataset, checked by `dataset_of`."""
+    return np.asarray(dataset_of(group, name)[()])
 
 
 def attribute_of(held: h5py.Group | h5py.Dataset, key: str) -> object:
@@ -223,43 +175,3 @@ def read_at(path: Path, offset: int, shape: tuple[int, ...], dtype: DTypeLike, r
     if len(values) != count:
         raise DataError(f"{path}: ends {count - len(values)} values too early; {remedy}")
     return values.reshape(shape)
-
-
-def content_sha256(file: h5py.File, without: Collection[str] = ()) -> str:
-    """The SHA-256 of a file's content: names, dtypes, shapes, values and attributes, independent of the file's layout.
-
-    `without` names root attributes and datasets to leave out.
-    """
-    digest, names = hashlib.sha256(), list[str]()
-    file.visit(names.append)
-    for name in ("/", *sorted(set(names) - set(without))):
-        held = file[name]
-        for key in sorted(set(held.attrs) - set(without)):
-            digest.update(b"".join(_encoded(f"{name}@{key}", attribute_of(held, key))))
-        if isinstance(held, h5py.Dataset):  # `visit` follows no links
-            for piece in _pieces(name, _checked(name, held, "biufO")):
-                digest.update(piece)
-    return digest.hexdigest()
-
-
-def _pieces(name: str, dataset: h5py.Dataset) -> Iterator[bytes]:
-    """The bytes to hash of a dataset, a few rows at a time."""
-    if dataset.ndim == 0 or dataset.dtype.kind == "O":
-        yield from _encoded(name, dataset.asstr()[()] if dataset.dtype.kind == "O" else dataset[()])
-        return
-    yield _head(name, dataset)
-    rows = max(1, _PIECE_BYTES // max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:]))))
-    for start in range(0, len(dataset), rows):
-        yield np.ascontiguousarray(dataset[start : start + rows]).tobytes()
-
-
-def _encoded(name: str, value: object) -> tuple[bytes, bytes]:
-    """Header and content of a value in memory; texts as JSON."""
-    values = np.asarray(value)
-    content = json.dumps(values.tolist()).encode() if values.dtype.kind in "OU" else values.tobytes()
-    return (f"{name}\0{len(content)}\0".encode() if values.dtype.kind in "OU" else _head(name, values)), content
-
-
-def _head(name: str, values: Array | h5py.Dataset) -> bytes:
-    """Name, dtype and shape, by which arrays of equal bytes differ."""
-    return f"{name}\0{values.dtype.str}\0{','.join(map(str, values.shape))}\0".encode()

@@ -128,16 +128,15 @@ def parts_of(path: Path) -> list[SegmentPart]:
 def _part(segment: str, group: Group) -> SegmentPart:
     names: list[str] = []
     group.visit(names.append)
-    # of any kind of number
-    first, places = array_of(group, "first", "i"), dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]()
+    first, places = array_of(group, "first"), dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]()
     for name in names:
         if name == "first" or not hasattr(group[name], "shape"):
             continue
         dataset = dataset_of(group, name)
-        if dataset.chunks or dataset.shape[:1] != first.shape or (dataset.size and dataset.id.get_offset() is None):
+        if dataset.shape[:1] != first.shape:
             raise ValueError(f"{name} of shape {dataset.shape}, of {len(first)} blocks")
         places[name] = dataset.id.get_offset() or 0, dataset.shape[1:], dataset.dtype
-    if first.ndim != 1 or not len(first) or first.min() < 0:
+    if first.ndim != 1 or first.dtype.kind != "i" or not len(first) or first.min() < 0:
         raise ValueError(f"{len(first)} blocks")
     return SegmentPart(segment, first.astype(np.int64), places)
 

@@ -145,9 +145,7 @@ def test_only_what_is_in_the_file_is_read(tmp_path: Path, make_it: Callable[[Any
     with h5py.File(tmp_path / "made.h5", "w") as file:
         make_it(file, "group/x", tmp_path / "beside.h5")
         file["group/y"] = np.arange(3)
-        file.create_dataset("group/z", data=np.arange(10**5), compression="gzip", shuffle=True)
     with open_hdf5(tmp_path / "made.h5") as file:
         with pytest.raises(ValueError, match="group/x"):
             array_of(file, "group/x")
         assert array_of(file, "group/y").tolist() == [0, 1, 2]
-        assert array_of(file, "group/z").sum() == np.arange(10**5).sum()
