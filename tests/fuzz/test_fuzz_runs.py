@@ -13,11 +13,11 @@ from damaging import other_table, replace, spoil_hdf5
 from fuzzing import check, ended, examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
-from mpifed.data.layout import sha256
 from written_files import read_json, write_json
 
 import mpifed.batch.status
 import mpifed.plots.convergence  # noqa: F401
+from mpifed.core.io_errors import sha256
 from mpifed.files.json_file import as_json
 from mpifed.files.model_file import model_sha256, read_model
 
