@@ -196,15 +196,16 @@ class _Hosted:
         self, data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, tests: bool
     ) -> None:
         self._data, self._clients, self._bounds, self._dtype = data, clients, bounds, dtype
-        numbers, nbytes = np.arange(clients.start, clients.stop), data.tests.nbytes if tests else data.nbytes
-        self._mapped = float(nbytes[numbers].sum()) > room
-        groups, starts = data.holds[numbers, 0], data.starts(tests)
-        prefix, first, last = TESTS if tests else "", int(groups.min()), int(groups.max()) + 1
-        self._labels = starts - starts[first]  # [R + 1] where the labels of each group of rows begin
-        self._y = data.labels(int(starts[first]), int(starts[last]), prefix)
-        begin, end = data.rows_of(numbers, tests)
-        self._begin, self._end = begin - begin.min(), end - begin.min()  # [n] rows of each client within those of all
-        self._values = data.raw(int(begin.min()), int(end.max()), clients, prefix, load=not self._mapped)
+        numbers, prefix = np.arange(clients.start, clients.stop), TESTS if tests else ""
+        self._mapped = float(data.nbytes(prefix)[numbers].sum()) > room
+        places = data.places(numbers, prefix)
+        at = {name: (int(starts.min()), int(stops.max())) for name, (starts, stops) in places.items()}
+        self._labels = places["y"][0] - at["y"][0]  # [n] where the labels of each client begin
+        self._y = data.labels(*at["y"], prefix)
+        name = "indptr" if data.sparse else "X"
+        self._begin = places[name][0] - at[name][0]  # [n] where the rows of each client begin, or its values
+        self._values = data.values(prefix, at, not self._mapped)
+        self._counts = (data.test_counts if tests else data.counts)[numbers]
         self._rows = None
         if data.whole and not data.sparse:
             self._rows = RankRows(self._values[0], self._y, data.scaling)
@@ -231,23 +232,22 @@ class _Hosted:
     def shard(self, n: int) -> Shard:
         """The data of the rank's client number n."""
         data, client = self._data, self._clients[n]
-        row_group, column_group = data.holds[client].tolist()
+        column_group = int(data.holds[client, 1])
         scaling = self._scalings.get(column_group)
         if scaling is None:
             scaling = data.scaling.part(data.held(client)[1]) if data.scaling.by_column else data.scaling
             self._scalings[column_group] = scaling
-        width, begin, end = int(data.widths[client]), int(self._begin[n]), int(self._end[n])
-        y = self._y[slice(*self._labels[row_group : row_group + 2].tolist())]
+        count, width, begin = int(self._counts[n]), int(data.widths[client]), int(self._begin[n])
         values: Piece
         if data.sparse:
-            values = _csr(self._values, slice(begin, end), width)
+            values = _csr(self._values, slice(begin, begin + count), width)
             if values.indices.size and not (values.indices.min() >= 0 and values.indices.max() < width):
                 raise DataError(f"{data.where}: client {client} has values in columns beyond its {width}; {REMEDY}")
         elif data.whole:
-            values = self._values[0][begin:end]
+            values = self._values[0][begin : begin + count]
         else:
-            start = int(data.values_before[client] - data.values_before[self._clients[0]])
-            values = self._values[0][start : start + (end - begin) * width].reshape(end - begin, width)
+            values = self._values[0][begin : begin + count * width].reshape(count, width)
+        y = self._y[self._labels[n] : self._labels[n] + count]
         shard = Shard(client, partial(data.held, client), y, values, scaling, self._mapped)
         shard.joint = None if self._rows is None else (self._rows, begin)
         return shard
@@ -262,7 +262,7 @@ def common_shard(data: Federation) -> Shard | None:
     """The common test rows in memory, of client -1; None where there are none."""
     if not data.test_samples:
         return None
-    raw = data.raw(0, data.test_samples, None, "test/")
+    raw = data.values("test/")
     values = _csr(raw, slice(0, data.test_samples), data.features) if data.sparse else raw[0]
     held = np.arange(data.test_samples), np.arange(data.features)
     return Shard(-1, lambda: held, data.labels(0, data.test_samples, "test/"), values, data.scaling)

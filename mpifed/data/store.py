@@ -22,11 +22,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -53,7 +54,6 @@ TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
 _IN_MEMORY: list[Federation] = []
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
-_PIECE_BYTES = 2**22  # that are looked at at a time
 # what each array may consist of, by the last part of its name
 _KINDS = {"X": "uf", "y": "uif", "data": "f", "ids": "S", "scale": "f", "shift": "f", "digests": "u"}
 
@@ -90,13 +90,6 @@ class About(Schema):
     provenance: dict[Text, Any]
     arrays: dict[Text, Extent]
     data_sha256: Digest  # of all this but provenance and places: it identifies the data
-
-
-class TestRows(NamedTuple):
-    """How much the clients hold to test with; zeros where a federation has no such rows."""
-
-    counts: NDArray[np.int64]  # [N] test rows of each client
-    nbytes: NDArray[np.int64]  # [N] of these as stored
 
 
 class Federation:
@@ -147,14 +140,15 @@ class Federation:
     def array(self, name: str) -> Array:
         """A whole array, compared with its digest; DataError where they differ."""
         extent = self.about.arrays[name]
-        values = self.part(name, 0, extent.shape[0])
-        if self._memory is None and extent.sha256 not in (None, _sha256(values)):
+        values = self.part(name)
+        if self._memory is None and extent.sha256 not in (None, hashlib.sha256(values.data).hexdigest()):
             raise DataError(f"{self.where}: {name} was changed or damaged; {REMEDY}")
         return values
 
-    def part(self, name: str, start: int, stop: int, load: bool = True) -> Array:
+    def part(self, name: str, start: int = 0, stop: int | None = None, load: bool = True) -> Array:
         """The entries from `start` to `stop` of an array: read, or mapped, so that they are read when they are used."""
         length, *others = self.about.arrays[name].shape
+        stop = length if stop is None else stop
         if not 0 <= start <= stop <= length:
             raise DataError(f"{self.where}: {name}: entries {start} to {stop} of {length}; {REMEDY}")
         if self._memory is not None:
@@ -174,7 +168,7 @@ class Federation:
 
     @cached_property
     def _mapped(self) -> Array:
-        return np.memmap(self.path_of_arrays, np.uint8, "r")
+        return np.asarray(np.memmap(self.path_of_arrays, np.uint8, "r"))
 
     # --- what the clients hold ---------------------------------------------------------------------------------------
 
@@ -213,11 +207,11 @@ class Federation:
             raise DataError(f"{self.where}: clients/of does not name each of {self.clients} clients; {REMEDY}")
         return tuple(text.decode("utf-8", "replace") for text in ids.tolist()), of
 
-    def starts(self, tests: bool = False) -> NDArray[np.int64]:
+    def starts(self, prefix: str = "") -> NDArray[np.int64]:
         """[R + 1] bounds of the groups of rows within the labels, and within X where clients hold all columns."""
-        if not tests:
+        if not prefix:
             return self.bounds["rows"]
-        if f"{TESTS}bounds" not in self.about.arrays:
+        if f"{prefix}bounds" not in self.about.arrays:
             return np.zeros_like(self.bounds["rows"])
         return self._tests_bounds
 
@@ -226,34 +220,38 @@ class Federation:
         return self._ascending(f"{TESTS}bounds", len(self.bounds["rows"]) - 1)
 
     @cached_property
-    def tests(self) -> TestRows:
-        """How many rows each client has to test with."""
-        counts = np.diff(self.starts(tests=True))[self.holds[:, 0]]
-        return TestRows(counts, self._nbytes(TESTS, counts) if counts.any() else np.zeros_like(counts))
+    def test_counts(self) -> NDArray[np.int64]:
+        """[N] rows with which each client tests; zeros where a federation has no such rows."""
+        return np.diff(self.starts(TESTS))[self.holds[:, 0]]
 
-    @cached_property
-    def nbytes(self) -> NDArray[np.int64]:
+    def nbytes(self, prefix: str = "") -> NDArray[np.int64]:
         """[N] bytes of each client's labels and values, as stored."""
-        return self._nbytes("", self.counts)
-
-    def _nbytes(self, prefix: str, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        arrays = self.about.arrays
-        size = {name: np.dtype(extent.dtype).itemsize for name, extent in arrays.items()}
-        nbytes: NDArray[np.int64] = counts * size[f"{prefix}y"] * self.targets
-        if not self.sparse:
-            nbytes += counts * self.widths * size[f"{prefix}X"]
-            return nbytes
-        first, last = self.rows_of(np.arange(self.clients), bool(prefix))
-        indptr = self.part(f"{prefix}indptr", 0, arrays[f"{prefix}indptr"].shape[0], load=False)
-        nbytes += (indptr[last] - indptr[first]) * (size[f"{prefix}data"] + size[f"{prefix}indices"]) + 8 * (counts + 1)
+        nbytes = np.zeros(self.clients, np.int64)
+        for name, (starts, stops) in self.places(np.arange(self.clients), prefix).items():
+            extent = self.about.arrays[prefix + name]
+            nbytes += (stops - starts) * (extent.nbytes // max(1, extent.shape[0]))
         return nbytes
 
-    def rows_of(self, clients: NDArray[np.int64], tests: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """([n], [n]) where the stored rows of clients begin and end: of X, if all hold all columns, and of `indptr`."""
-        if self.whole:
-            starts, groups = self.starts(tests), self.holds[clients, 0]
-            return starts[groups], starts[groups + 1]
-        return self._rows_before[clients], self._rows_before[clients + 1]
+    def places(self, clients: NDArray[np.int64], prefix: str = "") -> dict[str, tuple[Array, Array]]:
+        """Where the entries of clients begin and end, [n] each, by array; of `TESTS`, if there are such rows."""
+        if f"{prefix}y" not in self.about.arrays:
+            return {}
+        starts, groups = self.starts(prefix), self.holds[clients, 0]
+        labels = rows = starts[groups], starts[groups + 1]
+        values = rows
+        if not self.whole:
+            rows, values = ((before[clients], before[clients + 1]) for before in self._before)
+        if not self.sparse:
+            return {"y": labels, "X": values}
+        indptr = self.part(f"{prefix}indptr", load=False)
+        values = indptr[rows[0]], indptr[rows[1]]
+        return {"y": labels, "data": values, "indices": values, "indptr": (rows[0], rows[1] + 1)}
+
+    @cached_property
+    def _before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[N + 1] rows, and values, of the clients before each one, where X has no whole rows."""
+        rows, values = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (self.counts, self.counts * self.widths))
+        return rows, values
 
     @property
     def whole(self) -> bool:
@@ -275,11 +273,11 @@ class Federation:
 
     # --- digests -----------------------------------------------------------------------------------------------------
 
-    def verify(self, clients: Iterable[int]) -> None:
+    def verify(self, clients: Sequence[int]) -> None:
         """Compare the values and labels of clients with their digests; DataError where they differ."""
-        digests = self.part("digests", 0, self.clients, load=False)
-        for client in clients:
-            if self.digest(client) != bytes(digests[client]):
+        stored = self.part("digests", load=False)
+        for client, digest in zip(clients, self.digests(np.array(clients, int)), strict=True):
+            if digest != bytes(stored[client]):
                 raise DataError(f"{self.where}: the data of client {client} were changed or damaged; {REMEDY}")
 
     def verify_common(self) -> None:
@@ -288,60 +286,39 @@ class Federation:
             if extent.sha256 is not None:
                 self.array(name)
 
-    def digest(self, client: int) -> bytes:
-        """SHA-256 of what is stored of a client."""
-        digest = hashlib.sha256()
-        for prefix in ("", TESTS):
-            if f"{prefix}y" not in self.about.arrays:
-                continue
-            group = int(self.holds[client, 0])
-            start, stop = self.starts(bool(prefix))[group : group + 2].tolist()
-            for part in (self.part(f"{prefix}y", start, stop, load=False), *self._stored(client, prefix)):
-                for piece in _pieces(part):
-                    digest.update(piece.view(np.uint8).data)
-        return digest.digest()
+    def digests(self, clients: NDArray[np.int64]) -> Iterator[bytes]:
+        """SHA-256 of what is stored of each of the clients [n]."""
+        held = [
+            (self.part(prefix + name, load=False), *map(np.ndarray.tolist, at))
+            for prefix in ("", TESTS)
+            for name, at in self.places(clients, prefix).items()
+        ]
+        for n in range(len(clients)):
+            digest = hashlib.sha256()
+            for values, starts, stops in held:
+                digest.update(values[starts[n] : stops[n]].data)
+            yield digest.digest()
 
-    def _stored(self, client: int, prefix: str) -> tuple[Array, ...]:
-        """The arrays that hold the values of a client, mapped."""
-        begin, end = (int(at[0]) for at in self.rows_of(np.array([client]), bool(prefix)))
-        return self._raw(begin, end, range(client, client + 1), prefix, load=False)
-
-    def raw(self, begin: int, end: int, clients: range | None, prefix: str, load: bool = True) -> tuple[Array, ...]:
-        """Stored values of neighbours, checked: (X,), or (data, indices, indptr), in one piece; None: of test rows.
+    def values(
+        self, prefix: str = "", at: Mapping[str, tuple[int, int]] = MappingProxyType({}), load: bool = True
+    ) -> tuple[Array, ...]:
+        """Stored values of neighbours, in one piece and checked: (X,), or (data, indices, indptr).
 
         Parameters
         ----------
-        begin, end : where their rows begin and end, as `rows_of` says
+        at : where they begin and end in these arrays; by default all
         load : into memory; else mapped, and read once for the checks
         """
-        arrays = self._raw(begin, end, clients, prefix, load)
-        for piece in _pieces(arrays[0]):
-            if not is_finite(piece):
-                raise DataError(
-                    f"{self.where}: {prefix}{'data' if self.sparse else 'X'} has values that are not finite; {REMEDY}"
-                )
-        if self.sparse and (arrays[2][0] or (np.diff(arrays[2]) < 0).any()):
-            raise DataError(f"{self.where}: {prefix}indptr decreases; {REMEDY}")
-        return arrays
-
-    def _raw(self, begin: int, end: int, clients: range | None, prefix: str, load: bool) -> tuple[Array, ...]:
+        names = ("data", "indices", "indptr") if self.sparse else ("X",)
+        parts = ((prefix + name, *at.get(name, (0, None))) for name in names)
+        arrays = tuple(self.part(name, start, stop, load) for name, start, stop in parts)
+        if not is_finite(arrays[0]):
+            raise DataError(f"{self.where}: {prefix}{names[0]} has values that are not finite; {REMEDY}")
         if self.sparse:
-            indptr = self.part(f"{prefix}indptr", begin, end + 1)
-            ends = int(indptr[0]), int(indptr[-1])
-            return *(self.part(f"{prefix}{name}", *ends, load=load) for name in ("data", "indices")), indptr - ends[0]
-        if not self.whole and clients is not None:
-            before = self.values_before
-            begin, end = int(before[clients.start]), int(before[clients.stop])
-        return (self.part(f"{prefix}X", begin, end, load),)
-
-    @cached_property
-    def _rows_before(self) -> NDArray[np.int64]:
-        return np.concatenate([[0], np.cumsum(self.counts)])
-
-    @cached_property
-    def values_before(self) -> NDArray[np.int64]:
-        """[N + 1] where the values of each client begin in X, where it has no whole rows."""
-        return np.concatenate([[0], np.cumsum(self.counts * self.widths)])
+            if (np.diff(arrays[2]) < 0).any():
+                raise DataError(f"{self.where}: {prefix}indptr decreases; {REMEDY}")
+            arrays = *arrays[:2], arrays[2] - arrays[2][0]
+        return arrays
 
     # --- checks: of types, shapes and ranges, whatever the digests say, which only tell damage -----------------------
 
@@ -389,8 +366,9 @@ class Federation:
         return values if len(values) > 1 else values.reshape(())
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
-        if tuple(self.about.arrays[name].shape) != shape:
-            raise ValueError(f"{name} has shape {self.about.arrays[name].shape}, expected {list(shape)}")
+        came = self.about.arrays[name].shape if name in self.about.arrays else "none"
+        if came != list(shape):
+            raise ValueError(f"{name} has shape {came}, expected {list(shape)}")
 
     def _check_shapes(self) -> None:
         """ValueError unless each array has as many entries as the clients hold."""
@@ -403,29 +381,25 @@ class Federation:
         if self.about.names is not None and len(self.about.names) != self.features:
             raise ValueError(f"names: {len(self.about.names)} of {self.features} features")
         self._expect("digests", (self.clients, 32))
-        self._check_rows("", int(self.bounds["rows"][-1]), int(self.counts.sum()), int(self.counts @ self.widths))
+        labels, width = int(self.bounds["rows"][-1]), int(self.widths[0])
+        self._check_rows("", labels, (labels, width) if self.whole else (int(self.counts @ self.widths),))
         if f"{TESTS}y" in self.about.arrays:
             if not self.whole:
                 raise ValueError(f"{TESTS}y, with split = {self.split}")
-            rows = int(self.starts(tests=True)[-1])
-            self._check_rows(TESTS, rows, rows, rows * int(self.widths[0]))
+            rows = int(self.starts(TESTS)[-1])
+            self._check_rows(TESTS, rows, (rows, width))
         if self.test_samples:
-            rows = self.test_samples
-            self._check_rows("test/", rows, rows, rows * self.features, whole=True)
+            self._check_rows("test/", self.test_samples, (self.test_samples, self.features))
 
-    def _check_rows(self, prefix: str, labels: int, rows: int, values: int, whole: bool | None = None) -> None:
-        whole = self.whole if whole is None else whole
+    def _check_rows(self, prefix: str, labels: int, values: tuple[int, ...]) -> None:
+        """`values`: the shape of X, if it is dense."""
         self._expect(f"{prefix}y", (labels, self.targets) if self.targets > 1 else (labels,))
         if not self.sparse:
-            stored = labels if whole else values
-            self._expect(f"{prefix}X", (stored, values // max(stored, 1) or self.features) if whole else (stored,))
+            self._expect(f"{prefix}X", values)
             return
-        self._expect(f"{prefix}indptr", ((labels if whole else rows) + 1,))
-        count = self.about.arrays[f"{prefix}data"].shape
-        if self.about.arrays[f"{prefix}indices"].shape != count or len(count) != 1:
-            raise ValueError(
-                f"{prefix}data and {prefix}indices: {count} and {self.about.arrays[f'{prefix}indices'].shape}"
-            )
+        self._expect(f"{prefix}indptr", ((labels if len(values) > 1 else int(self.counts.sum())) + 1,))
+        for name in ("data", "indices"):
+            self._expect(prefix + name, tuple(self.about.arrays[f"{prefix}indices"].shape[:1]))
 
 
 def in_memory(federation: Federation) -> str:
@@ -555,11 +529,11 @@ def make_federation(
             **facts,
         )
         made = Federation(about, arrays)
-        for client in range(partition.clients):
-            arrays["digests"][client] = np.frombuffer(made.digest(client), np.uint8)
+        for client, digest in enumerate(made.digests(np.arange(partition.clients))):
+            arrays["digests"][client] = np.frombuffer(digest, np.uint8)
         for name, extent in extents.items():
             if name.removeprefix(TESTS) not in _OF_CLIENTS:
-                extent.sha256 = _sha256(arrays[name])
+                extent.sha256 = hashlib.sha256(arrays[name].data).hexdigest()
         about.data_sha256 = _identity(about)
     if folder is None:
         return Federation(about, arrays)
@@ -673,17 +647,3 @@ def _identity(about: About) -> str:
     for extent in content["arrays"].values():
         del extent["offset"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(values: Array) -> str:
-    digest = hashlib.sha256()
-    for piece in _pieces(values):
-        digest.update(piece.view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _pieces(values: Array) -> Iterator[Array]:
-    """All entries of an array, a few at a time."""
-    flat = np.ascontiguousarray(values).reshape(-1)
-    size = max(1, _PIECE_BYTES // flat.itemsize)
-    yield from (flat[start : start + size] for start in range(0, len(flat), size))

@@ -17,7 +17,7 @@ _NAME = 24  # characters of an identifier or the name of a class
 def summary(federation: Federation) -> str:
     """A few lines on the data of a folder."""
     counts, widths = federation.counts, federation.widths
-    tests = federation.tests.counts
+    tests = federation.test_counts
     own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
     lines = {
         "rows": f"{federation.samples} to train on, {federation.test_samples} to test with{own}",
@@ -26,7 +26,7 @@ def summary(federation: Federation) -> str:
         "clients": f"{federation.clients}, split by {federation.split}{_of_whom(federation)}",
         "shards": f"{counts.min()} to {counts.max()} rows (median {median(counts.tolist()):g}), {widths.min()} to "
         f"{widths.max()} features",
-        "bytes": f"{federation.nbytes.sum()} in shards, the largest {federation.nbytes.max()}",
+        "bytes": f"{federation.nbytes().sum()} in shards, the largest {federation.nbytes().max()}",
         "folder": f"{federation.path}",
     }
     lines |= {

@@ -149,7 +149,7 @@ def test_statements(job: Settings, data: Federation, evaluated: bool) -> Iterato
     if data.test_samples and job.record.evaluate_every:
         more = [score if data.classes else f"{score} and R2", *job.record.metrics]
         yield f"{data.test_samples} common test rows, which rank 0 reads: loss, {', '.join(more)}"
-    count, rows = int(np.count_nonzero(data.tests.counts)), int(data.tests.counts.sum())
+    count, rows = int(np.count_nonzero(data.test_counts)), int(data.test_counts.sum())
     if not count:
         return
     own = f"{rows} test rows of {count} of {data.clients} clients' own"

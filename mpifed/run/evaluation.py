@@ -98,8 +98,8 @@ class RunEvaluation:
         self._measures = measures_of(job, ready.algorithm)
         self._client_evaluation: ClientEvaluation | None = None
         if ready.client_tests is not None:
-            problem, tests = ready.algorithm.problem, ready.data.tests
-            self._client_evaluation = ClientEvaluation(problem, transport, ready.client_tests, tests.counts)
+            problem, counts = ready.algorithm.problem, ready.data.test_counts
+            self._client_evaluation = ClientEvaluation(problem, transport, ready.client_tests, counts)
         self.clients: ClientScores | None = None
         self.row: Table = {}
         self.late: Columns = {}

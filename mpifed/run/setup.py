@@ -106,7 +106,7 @@ def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None,
 
 def _wrong_tests(job: Job, data: store.Federation) -> Iterator[str]:
     """Errors where test rows that the job asks for are not there, or a metric is not for them."""
-    if job.record.client_tests and not data.tests.counts.any():
+    if job.record.client_tests and not data.test_counts.any():
         yield (
             f"[record] client_tests: {job.data.path} has no test rows of the clients' own; make the data with `mpifed "
             "data ... --client-test-fraction 0.2`, or leave it out"
@@ -263,13 +263,13 @@ def tests_clients(job: Job, data: store.Federation) -> bool:
     asked = job.record.client_tests
     if asked is None:
         asked = job.channel == "plain" and not job.record.released_only
-    return bool(asked and job.record.evaluate_every and data.tests.counts.any())
+    return bool(asked and job.record.evaluate_every and data.test_counts.any())
 
 
 def _client_tests(job: Job, data: store.Federation, hosted: Hosted, space: float) -> Roster:
     """The test rows of the hosted clients; in the memory that their training rows leave."""
     of_rank = slice(hosted.clients.start, hosted.clients.stop)
-    left = space - float(data.nbytes[of_rank].sum())
+    left = space - float(data.nbytes()[of_rank].sum())
     return hosted_blocks(data, *hosted, job.compute.dtype, left, tests=True)
 
 

@@ -59,8 +59,8 @@ def test_every_row_is_in_exactly_one_place(sparse: bool, tmp_path: Path) -> None
     common = np.asarray(X_test[:, 0] if not sparse else X_test.toarray()[:, 0]).astype(int) - 1
     assert sorted(sum(held, common.tolist())) == list(range(ROWS))
     assert [len(rows) for rows in held[::2]] == folder.counts.tolist()
-    assert [len(rows) for rows in held[1::2]] == folder.tests.counts.tolist()
-    assert folder.samples == folder.counts.sum() == ROWS - len(common) - folder.tests.counts.sum()
+    assert [len(rows) for rows in held[1::2]] == folder.test_counts.tolist()
+    assert folder.samples == folder.counts.sum() == ROWS - len(common) - folder.test_counts.sum()
     for client in range(7):
         for tests, rows in ((False, held[2 * client]), (True, held[2 * client + 1])):
             assert shard_of(folder, client, tests).y.tolist() == CLASSES[rows].tolist()

@@ -70,7 +70,7 @@ def test_a_federation_of_leaf(tmp_path: Path) -> None:
     assert sorted(rows_to_test(folder)[0].tolist()) == [[8, 8], [9, 9]]
     assert set(folder.provenance["files"]) == {"a.json.gz", "b.json", "a.json"}
     alone = make(tmp_path / "out", "leaf", tmp_path / "leaf", "--split", "rows", "--clients", 2)
-    assert alone.clients == 2 and not alone.tests.counts.any() and "tests" not in alone.provenance
+    assert alone.clients == 2 and not alone.test_counts.any() and "tests" not in alone.provenance
 
 
 def own_tests(folder: Federation) -> list[list[list[float]]]:
@@ -106,7 +106,7 @@ def test_users_test_with_their_rows_of_the_test_folder(
         (tmp_path / "leaf" / name / "a.json").write_text(json.dumps(leaf(users)))
     folder = make(tmp_path / "out", "leaf", tmp_path / "leaf", *more)
     assert own_tests(folder) == expected
-    assert folder.tests.counts.tolist() == [len(rows) for rows in expected]
+    assert folder.test_counts.tolist() == [len(rows) for rows in expected]
     assert [sum(counts) for counts in folder.provenance["label_counts"]] == folder.counts.tolist()
     X, y = rows_to_test(folder)
     assert sorted([*row, label] for row, label in zip(X.tolist(), y.tolist(), strict=True)) == sorted(
@@ -252,7 +252,7 @@ def test_images_of_npz(tmp_path: Path, save: Callable[..., None]) -> None:
     folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE)
     np.testing.assert_array_equal(read(folder)[0], X[:15].reshape(15, -1).astype("f4"))
     np.testing.assert_array_equal(rows_to_test(folder)[1], y[15:])
-    assert folder.nbytes[0] == 15 * 20 + 15  # bytes as they came
+    assert folder.nbytes()[0] == 15 * 20 + 15  # bytes as they came
 
 
 def member(header: str, content: bytes = b"") -> bytes:

@@ -113,8 +113,8 @@ def test_natural_clients_have_test_rows_of_their_own(tmp_path: Path) -> None:
     """Each a tenth of its rows, beside the common ones; together they are the rows of the file."""
     words = ("--test-fraction", 0.25, "--client-test-fraction", 0.1)
     folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", ROWS), *BY, *words)
-    held = folder.counts + folder.tests.counts
-    assert folder.tests.counts.tolist() == np.rint(0.1 * held).astype(int).tolist()
+    held = folder.counts + folder.test_counts
+    assert folder.test_counts.tolist() == np.rint(0.1 * held).astype(int).tolist()
     test = common_rows(folder, "f8")
     assert test is not None
     ages = list(test[0][:, 0])
@@ -134,7 +134,7 @@ def test_a_published_split_of_rows(tmp_path: Path) -> None:
     assert folder.split == "rows"
     assert [client(folder, number)[0] for number in range(3)] == [[[0], [3], [4]], [[1], [5]], [[2]]]
     folder = make(tmp_path / "a", "csv", path, "--split", "rows", "--map", split, "--client-test-fraction", 0.4)
-    assert folder.counts.tolist() == [2, 1, 1] and folder.tests.counts.tolist() == [1, 1, 0]
+    assert folder.counts.tolist() == [2, 1, 1] and folder.test_counts.tolist() == [1, 1, 0]
     with pytest.raises(UsageError, match="--partition, --skew and --min-samples divide rows"):
         make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split, "--min-samples", 2)
     for text, said in (

@@ -156,7 +156,7 @@ def test_data_split_by_columns(
 def test_no_shard_is_opened_and_mpi_not_loaded(
     job: Path, launch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.Federation, "raw", lambda *_: pytest.fail("reads rows"))
+    monkeypatch.setattr(store.Federation, "values", lambda *_: pytest.fail("reads rows"))
     forecast(job, (), ranks=2)
     program = f"import sys; from mpifed.cli import main; main(['check', {str(job)!r}], standalone_mode=False)"
     ended = launch(0, program=("-c", f"{program}; print('mpi4py' in sys.modules)"))
@@ -167,7 +167,7 @@ def test_memory_holds_the_data_up_to_the_limit(job: Path, digits: Path) -> None:
     data = store.open_federation(digits)
     numbers = 2048 * data.clients + 8 * data.counts.sum()  # objects, labels
     found = forecast(job, ("record.evaluate_every=0",), ranks=1)
-    assert found["data_bytes"] == data.nbytes.sum() + numbers and found["measures"] == []
+    assert found["data_bytes"] == data.nbytes().sum() + numbers and found["measures"] == []
     assert forecast(job, ("record.evaluate_every=0", "data.memory_gib=0"), ranks=1)["data_bytes"] == numbers
 
 

@@ -52,7 +52,7 @@ def facts(data: mf.FederatedDataset) -> Facts:
     """(names of the features, identifiers of the clients, common test rows, each client's own)."""
     folder = open_federation(data.path)
     natural = folder.natural()
-    return folder.names(), natural[0] if natural else (), folder.test_samples, folder.tests.counts.tolist()
+    return folder.names(), natural[0] if natural else (), folder.test_samples, folder.test_counts.tolist()
 
 
 def values(data: mf.FederatedDataset, client: int, tests: bool = False) -> NDArray[np.float32]:

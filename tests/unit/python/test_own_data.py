@@ -71,11 +71,11 @@ def test_a_frame_with_texts_and_gaps() -> None:
 def test_clients_of_identifiers_have_test_rows_of_their_own() -> None:
     data = folder(mf.FederatedDataset.from_arrays(X, Y, clients=WHO, client_test=0.25))
     sizes = np.array([np.sum(who == WHO) for who in "abc"])
-    assert (data.counts + data.tests.counts).tolist() == sizes.tolist()
-    assert data.tests.counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
+    assert (data.counts + data.test_counts).tolist() == sizes.tolist()
+    assert data.test_counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
     frame = pd.DataFrame({"x": np.arange(40), "who": WHO, "y": Y})
     data = folder(mf.FederatedDataset.from_dataframe(frame, label="y", by="who", client_test=0.25))
-    assert data.tests.counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
+    assert data.test_counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
 
 
 class Images:
