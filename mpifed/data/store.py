@@ -155,20 +155,15 @@ class Federation:
             return self._memory[name][start:stop]
         extent = self.about.arrays[name]
         dtype, shape = np.dtype(extent.dtype), (stop - start, *others)
-        nbytes, begin = math.prod(shape) * dtype.itemsize, extent.offset + start * math.prod(others) * dtype.itemsize
-        if load or not nbytes:
+        begin = extent.offset + start * math.prod(others) * dtype.itemsize
+        if load or not math.prod(shape):
             return read_at(self.path_of_arrays, begin, shape, dtype, REMEDY)
-        mapped: Array = self._mapped[begin : begin + nbytes].view(dtype).reshape(shape)
-        return mapped
+        return np.asarray(np.memmap(self.path_of_arrays, dtype, "r", begin, shape))
 
     @property
     def path_of_arrays(self) -> Path:
         assert self.path is not None
         return self.path / ARRAYS
-
-    @cached_property
-    def _mapped(self) -> Array:
-        return np.asarray(np.memmap(self.path_of_arrays, np.uint8, "r"))
 
     # --- what the clients hold ---------------------------------------------------------------------------------------
 
