@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpifed.data.sources import Source
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
-PIXELS = ("digits", "mnist", "idx", "cifar")  # by default scaled by `unit`: raw pixels diverge
+PIXELS = ("digits", "mnist", "idx")  # by default scaled by `unit`: raw pixels diverge
 
 
 def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:

@@ -29,7 +29,7 @@ class NaturalClients(NamedTuple):
     ids: tuple[str, ...]  # [I] sorted, each of at least one training row
     owner: NDArray[np.int64]  # [s] index into `ids` of each training row
     test_owner: NDArray[np.int64] | None = None  # [t] of each test row; -1 for one whose owner has no training rows
-    untrained: tuple[str, ...] = ()  # identifiers of those owners, sorted
+    untrained: tuple[str, ...] = ()  # identifiers without training rows, sorted: they are no clients
 
     def of_rows(self, keep: NDArray[np.bool_], test: NDArray[np.bool_] | None = None) -> NaturalClients:
         """Those of the training rows where `keep` [s] is True; the rows where `test` [s] is True are for testing."""
@@ -40,7 +40,8 @@ class NaturalClients(NamedTuple):
         if self.test_owner is not None and owners is not None:
             owners[self.test_owner < 0] = -1
         ids = tuple(self.ids[at] for at in present.tolist())
-        return NaturalClients(ids, number[self.owner[keep]], owners if test is None else number[self.owner[test]])
+        owners = owners if test is None else number[self.owner[test]]
+        return NaturalClients(ids, number[self.owner[keep]], owners, self.untrained)
 
 
 def identifiers(values: object, what: str) -> Array:
@@ -93,11 +94,8 @@ def natural_clients(
     ids = in_order(names[code] for code in np.flatnonzero(trained).tolist())
     rank = np.full(len(names), -1)
     rank[[number[name] for name in ids]] = np.arange(len(ids))
-    if test_codes is None:
-        return NaturalClients(tuple(ids), rank[codes])
-    tested = np.bincount(test_codes, minlength=len(names)) > 0
-    untrained = in_order(names[code] for code in np.flatnonzero(tested & ~trained).tolist())
-    return NaturalClients(tuple(ids), rank[codes], rank[test_codes], tuple(untrained))
+    untrained = in_order(names[code] for code in np.flatnonzero(~trained).tolist())
+    return NaturalClients(tuple(ids), rank[codes], None if test_codes is None else rank[test_codes], tuple(untrained))
 
 
 def canonical_order(owner: Array, labels: Array, chunks: Iterable[Array]) -> NDArray[np.int64]:

@@ -234,15 +234,13 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
 
 
 def _untrained(options: Options, data: Dataset) -> Table:
-    """What is to be said of identifiers that have test rows alone, where clients are natural."""
+    """What is to be said of identifiers without training rows, where clients are natural."""
     natural = data.natural
-    if not options.natural or natural is None or natural.test_owner is None or not natural.untrained:
+    if not options.natural or natural is None or not natural.untrained:
         return {}
-    count, rows = len(natural.untrained), int((natural.test_owner < 0).sum())
-    whose = f"{count} identifiers without training rows, who are no clients" if count > 1 else (
-        "an identifier without training rows, who is no client"
-    )  # fmt: skip
-    return {"tests": f"{rows} row{'s are' if rows > 1 else ' is'} of {whose}: {listed(natural.untrained, 3)}"}
+    rows = 0 if natural.test_owner is None else int((natural.test_owner < 0).sum())
+    who = listed(natural.untrained, 3)
+    return {"tests": f"{who}: no rows to train on, so no client; rows to test with: {rows}"}
 
 
 def _file_name(path: Path, paths: Sequence[Path]) -> str:

@@ -137,7 +137,7 @@ SOURCES = {  # and what options each has of its own
     "arrow folder --label ill": {"--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **TESTS},
     "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **GROUPS, **TASKS},
     "leaf a.json": {"--test": ["a.json", "."], **GROUPS, **TASKS}, "leaf .": GROUPS,
-    "idx images": {}, "cifar images": {"--labels-of": ["fine", "coarse"]},
+    "idx images": {},
 }  # fmt: skip
 
 
@@ -185,7 +185,6 @@ FORMATS = {  # the file that is damaged, of those of `formats`, and the words th
     "a.npz": "npz a.npz --by who",
     "a.json": "leaf a.json",
     "images/train-images-idx3-ubyte": "idx images --split rows --clients 2",
-    "images/data_batch_1.bin": "cifar images --split rows --clients 2",
 }
 
 

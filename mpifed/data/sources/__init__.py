@@ -7,9 +7,8 @@ from mpifed.data.sources.dataset import Dataset as Dataset
 from mpifed.data.sources.dataset import Source as Source
 from mpifed.data.sources.digits import Digits as Digits
 from mpifed.data.sources.idx import Idx as Idx
-from mpifed.data.sources.images import Cifar as Cifar
+from mpifed.data.sources.idx import Mnist as Mnist
 from mpifed.data.sources.leaf import Leaf as Leaf
-from mpifed.data.sources.mnist import Mnist as Mnist
 from mpifed.data.sources.npz import Npz as Npz
 from mpifed.data.sources.parquet import ArrowFolder as ArrowFolder
 from mpifed.data.sources.parquet import ParquetTable as ParquetTable
@@ -27,7 +26,6 @@ SOURCES: dict[str, type[Source]] = {
     "npz": Npz,
     "leaf": Leaf,
     "idx": Idx,
-    "cifar": Cifar,
     "tables": Tables,
     "synthetic": Synthetic,
 }

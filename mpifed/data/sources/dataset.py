@@ -19,7 +19,6 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from typing_extensions import Buffer
 
 from mpifed.core.contract import own_module
 from mpifed.core.errors import DataError, UsageError
@@ -147,22 +146,6 @@ def whole(X: Piece) -> Callable[[], Iterator[Piece]]:
     return lambda: iter([X])
 
 
-class _Unpacked(io.RawIOBase):
-    """An unpacked stream; DataError where it is damaged."""
-
-    def __init__(self, stream: io.BufferedIOBase, path: Path) -> None:
-        self._stream, self._path = stream, path
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        try:
-            return self._stream.readinto(buffer)
-        except _DAMAGES as error:
-            raise _damaged(self._path, error) from error
-
-
 @contextmanager
 def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:  # of bytes or text
     """The content of a regular file, unpacked if its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
@@ -172,11 +155,9 @@ def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:  # of bytes 
     check_file(path)
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-            if path.suffix in _OPENERS:
-                file = io.BufferedReader(_Unpacked(file, path), 2**16)
             yield io.TextIOWrapper(file, "utf-8-sig", errors="replace") if mode == "rt" else file
     except _DAMAGES as error:
-        raise _damaged(path, error) from error
+        raise DataError(f"{path}: cannot be read to its end ({error}); get the file again") from error
 
 
 def check_file(path: Path) -> None:
@@ -186,10 +167,6 @@ def check_file(path: Path) -> None:
             raise DataError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: cannot be read to its end ({error}); get the file again")
 
 
 def typed_labels(path: Path, labels: Array, task: str) -> Array:
@@ -220,17 +197,6 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
             f"{path}: row {row + 1} has the label {labels[row]:g}, not a class; correct it, or use --task regression"
         )
     return labels.astype(np.int64)
-
-
-def check_finite(path: Path, X: Piece, labels: Array) -> None:
-    """Raise DataError for the first row of X [s, p], CSR, or label [s], that is not finite in float32."""
-    bad = ~(np.abs(labels) <= np.finfo(np.float32).max)
-    row_of = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-    bad[row_of[~np.isfinite(X.data)]] = True
-    if bad.any():
-        raise DataError(
-            f"{path}: row {np.flatnonzero(bad)[0] + 1} has a value that is not finite; correct or remove it"
-        )
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:

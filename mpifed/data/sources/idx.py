@@ -1,7 +1,10 @@
-"""IDX, the format of MNIST, for the data sets that share it: Fashion-MNIST, KMNIST, EMNIST."""
+"""IDX, the format of MNIST (LeCun, Cortes, Burges), Fashion-MNIST, KMNIST and EMNIST."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +12,21 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.data.sources.dataset import Dataset, Source, open_packed, whole
+from mpifed.data.sources.arrays import Rows, of_arrays
+from mpifed.data.sources.dataset import Dataset, Source, open_packed
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
-_MOST_BYTES = 2**40
+# MD5 of MNIST's files, packed and unpacked
+MNIST = {
+    "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+    "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+    "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+    "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+}
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
 
 
 @dataclass(frozen=True)
@@ -24,82 +38,92 @@ class Idx(Source):
 
     def read(self, seed: int) -> Dataset:
         """The data; DataError when a file is missing or damaged, or images and labels do not fit each other."""
-        parts, files = [], []
-        for kind in ("train", "t10k"):
-            images, labels = _find(self.path, f"{kind}-images"), _find(self.path, f"{kind}-labels")
-            if images is None or labels is None:
-                if kind == "train" or images or labels:
-                    raise DataError(
-                        f"{self.path}: no file *{kind}-{'labels' if images else 'images'}*; expected "
-                        f"{', '.join(KINDS)}, with or without .gz"
-                    )
-                continue
-            X, y = (_read(path, rank) for path, rank in ((images, 3), (labels, 1)))
+        found = {kind: path for kind in KINDS if (path := _find(self.path, kind))}
+        missing = [kind for kind in KINDS if kind not in found]
+        if missing not in ([], [*KINDS[2:]]):
+            raise DataError(
+                f"{self.path}: no folder with a file *{missing[0]}*; expected {', '.join(KINDS)}, with or without .gz"
+            )
+        files, parts = [*found.values()], list[Rows]()
+        for images, labels in zip(files[::2], files[1::2], strict=True):
+            X, y = _read(images, 3), _read(labels, 1)
             if len(X) != len(y) or not X.size:
                 raise DataError(f"{images}: {len(X)} images of {X.shape[1:]} pixels, and {len(y)} labels in {labels}")
-            parts.append((X, y.astype(np.int64)))
-            files += [images, labels]
-        (X, y), *rest = parts
-        if rest and rest[0][0].shape[1:] != X.shape[1:]:
-            raise DataError(f"{files[2]}: images of {rest[0][0].shape[1:]} pixels, others have {X.shape[1:]}")
-        test = [(images.reshape(len(images), -1), labels) for images, labels in rest]
-        return Dataset(
-            X[0].size, np.uint8, y, whole(X.reshape(len(X), -1)), test[0] if test else None, top=255.0,
-            files=tuple(files), shape=(1, *X.shape[1:]),
-        )  # fmt: skip
+            parts.append(Rows(X[:, None], y))  # one channel
+        return of_arrays(files, "classification", parts[0], *parts[1:])
+
+
+@dataclass(frozen=True)
+class Mnist(Source):
+    """MNIST: 60,000 images of handwritten digits, and 10,000 to test with, of 784 pixels."""
+
+    path: Path | None = None
+    """The folder of the four files, .gz or plain; where absent $MPIFED_DATA/mnist, if it is there, or downloaded."""
+    mirrors: tuple[str, ...] = MIRRORS  # not an option
+
+    def read(self, seed: int) -> Dataset:
+        """The data; DataError when a file is missing and cannot be downloaded, or is not the original."""
+        own = Path(os.environ.get("MPIFED_DATA") or os.devnull, "mnist")
+        folder = self.path or (own if own.is_dir() else self._downloaded())
+        data = Idx(folder).read(seed)
+        if data.test is None:
+            raise DataError(f"{folder}: no file *{KINDS[2]}*; expected {', '.join(MNIST)}, with or without .gz")
+        for path, (_, md5) in zip(data.files, MNIST.values(), strict=True):
+            with open_packed(path) as file:
+                digest = hashlib.md5(file.read(), usedforsecurity=False).hexdigest()
+            if digest != md5:
+                raise DataError(
+                    f"{path}: MD5 of the unpacked content is {digest}, expected {md5}; get the original file of MNIST "
+                    "again, or read another data set by `mpifed data idx FOLDER`"
+                )
+        return data
+
+    def _downloaded(self) -> Path:
+        """The folder of the files in the user's cache, each from the first mirror that has it."""
+        import pooch
+
+        folder = Path(pooch.os_cache("mpifed"), "mnist")
+        for name, (md5, _) in MNIST.items():
+            reasons = list[str]()
+            for mirror in self.mirrors:
+                try:
+                    pooch.retrieve(f"{mirror}{name}.gz", f"md5:{md5}", f"{name}.gz", folder)
+                    break
+                except (OSError, ValueError) as error:
+                    reasons.append(f"{mirror}: {error}")
+            else:
+                raise DataError(
+                    f"{name}.gz: cannot be downloaded ({'; '.join(reasons)}); put {', '.join(MNIST)}, each with or "
+                    "without .gz, into any folder for `mpifed data mnist FOLDER`"
+                )
+        return folder
 
 
 def _find(folder: Path, kind: str) -> Path | None:
-    """The file of a kind, whatever stands before and after."""
-    try:
-        names = sorted(path.name for path in folder.iterdir())
-    except OSError as error:
-        raise DataError(f"{folder}: {error.strerror}; expected a folder of IDX files") from error
-    words = [kind, kind.replace("t10k", "test")]
-    matching = [name for name in names if any(word in name.replace(".", "-") for word in words)]
-    if len(matching) > 1:
-        raise DataError(f"{folder}: {matching[0]} and {matching[1]}; put the files of one data set into a folder")
-    return folder / matching[0] if matching else None
+    """The file of a kind, whatever stands before and after; the packed one, where both are there."""
+    paths = sorted(path for word in (kind, kind.replace("t10k", "test")) for path in folder.glob(f"*{word}*"))
+    found = list({path.name.removesuffix(".gz"): path for path in paths}.values())
+    if len(found) > 1:
+        raise DataError(f"{found[0]} and {found[1].name}: two files *{kind}*; put those of one data set into a folder")
+    return found[0] if found else None
 
 
-def _read(path: Path, rank: int) -> Array:
-    content, header = idx_content(path, rank, "get the file again")
-    shape = np.frombuffer(content[4:header], ">u4").tolist()
+def _read(path: Path, axes: int) -> Array:
+    """The array of a file of unsigned bytes."""
+    with open_packed(path) as file:
+        content: bytes = file.read()
+    first, header = bytes([0, 0, 8, axes]), 4 + 4 * axes
+    if content[:4] != first:
+        raise DataError(
+            f"{path}: starts with {content[:4].hex()}, an IDX file of unsigned bytes in {axes} dimensions with "
+            f"{first.hex()}; get the file again"
+        )
+    shape = np.frombuffer(content[4:header].ljust(4 * axes, b"\0"), ">u4").tolist()
+    size = header + math.prod(shape)
+    if len(content) != size:
+        raise DataError(
+            f"{path}: {len(content)} bytes, and a header for an array {tuple(shape)}; expected {size} bytes; get the "
+            "file again"
+        )
     values: Array = np.frombuffer(content, np.uint8, offset=header).reshape(shape)
     return values
-
-
-def idx_content(path: Path, rank: int, remedy: str, shape: tuple[int, ...] | None = None) -> tuple[bytes, int]:
-    """The content of a file of unsigned bytes in the IDX format, and the length of its header.
-
-    Parameters
-    ----------
-    path : the file, packed or not
-    rank : dimensions of its array
-    remedy : what to do, for messages
-    shape : expected; None for any
-
-    Raises
-    ------
-    DataError : when the file has another magic number, shape or length.
-    """
-    header = 4 + 4 * rank
-    size = None if shape is None else header + int(np.prod(shape))
-    with open_packed(path) as file:
-        content: bytes = file.read(header)
-        came = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) == header else ()
-        claimed = header + int(np.prod([1, *came], dtype=object))
-        # at most what was expected, or what is there, whatever the header states
-        content += file.read((size if size is not None else min(claimed, _MOST_BYTES)) - header + 1)
-    if content[:4] != bytes([0, 0, 8, rank]):
-        raise DataError(
-            f"{path}: starts with {content[:4].hex()}, an IDX file of unsigned bytes in {rank} dimensions with "
-            f"0000080{rank}; {remedy}"
-        )
-    most = claimed if size is None else size
-    if (shape is not None and came != shape) or len(content) != most:
-        raise DataError(
-            f"{path}: {f'more than {most}' if len(content) > most else len(content)} bytes, and a header for an array "
-            f"{came}; expected {most} bytes{'' if shape is None else f' and {shape}'}; {remedy}"
-        )
-    return content, header

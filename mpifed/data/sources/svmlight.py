@@ -16,7 +16,6 @@ from mpifed.data.memory import check_memory
 from mpifed.data.sources.dataset import (
     Dataset,
     Source,
-    check_finite,
     open_packed,
     shown,
     typed_labels,
@@ -68,19 +67,21 @@ def _load(files: list[Path]) -> list[tuple[Piece, Array]]:
     """(rows CSR [s, p] float32, labels [s]) of each file, with the same p."""
     from sklearn.datasets import load_svmlight_files
 
-    with ExitStack() as stack:
-        opened = [stack.enter_context(open_packed(path)) for path in files]
-        try:
-            parts = load_svmlight_files(opened, dtype=np.float32)
-        except (ValueError, IndexError, OverflowError) as error:
-            for path in files:
-                _explain(path)
-            raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
+    try:
+        with ExitStack() as stack:
+            parts = load_svmlight_files([stack.enter_context(open_packed(path)) for path in files], dtype=np.float32)
+    except (ValueError, IndexError, OverflowError, DataError) as error:
+        for path in files:
+            _explain(path)
+        raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
     pairs = list(zip(parts[::2], parts[1::2], strict=True))
     for path, (X, labels) in zip(files, pairs, strict=True):
         if not X.nnz:
             raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
-        check_finite(path, X, labels)
+        bad = ~(np.abs(labels) <= np.finfo(np.float32).max)
+        bad[np.searchsorted(X.indptr, np.flatnonzero(~np.isfinite(X.data)), side="right") - 1] = True
+        if bad.any():
+            raise DataError(f"{path}: row {np.argmax(bad) + 1} has a value that is not finite; correct or remove it")
         if X.shape[1] <= np.iinfo(np.int32).max:
             X.indices = X.indices.astype(np.int32)
     return pairs

@@ -211,7 +211,7 @@ def test_impossible_options(run: Run, words: str, message: str) -> None:
 
 
 def test_importing_the_command_is_cheap() -> None:
-    heavy = "{'numpy', 'h5py', 'scipy', 'sklearn', 'mpi4py', 'requests'}"
+    heavy = "{'numpy', 'h5py', 'scipy', 'sklearn', 'mpi4py', 'pooch'}"
     code = f"import sys, mpifed.data.command; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"

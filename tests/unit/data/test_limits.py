@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from sklearn import datasets  # noqa: F401 -- now, and not while memory is measured
 
 from mpifed.core.errors import DataError
 from mpifed.data.maps import read_map
 from mpifed.data.sources import CsvTable, Svmlight
-from mpifed.data.sources.mnist import read_idx
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 MOST = 200e6  # bytes that a refusal may take; the packer of xz takes 100e6
@@ -46,15 +44,6 @@ def test_packed_files_are_read_to_their_end(tmp_path: Path, suffix: str, kind: A
     path.write_bytes(packed[:-20])
     with pytest.raises(DataError, match=rf"a{suffix}: cannot be read to its end"):
         kind(path).read(0)
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_an_idx_file_of_more_than_it_says(tmp_path: Path, suffix: str) -> None:
-    path, header = tmp_path / f"images{suffix}", bytes([0, 0, 8, 2]) + np.array([2**31, 2**31], ">u4").tobytes()
-    path.write_bytes((gzip.compress if suffix else bytes)(header + bytes(10**7)))
-    words = r"more than 18 bytes, and a header for an array \(2147483648, 2147483648\); expected 18 bytes and \(2, 3\)"
-    with pytest.raises(DataError, match=words):
-        read_idx(path, (2, 3), "")
 
 
 @pytest.mark.parametrize("kind", [CsvTable, Svmlight])

@@ -1,27 +1,15 @@
-"""Sources: what they give, and what is wrong with faulty files."""
+"""Sources without files: what they give."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import hashlib
-import lzma
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from mpifed.core.errors import DataError
-from mpifed.data.sources import Dataset, Digits, Mnist, Synthetic
+from mpifed.data.sources import Dataset, Digits, Synthetic
 from mpifed.data.sources import synthetic as synthetic_module
-from mpifed.data.sources.mnist import read_idx
-
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
-}  # fmt: skip
 
 
 def rows(data: Dataset) -> Any:
@@ -35,48 +23,6 @@ def test_digits() -> None:
     X = rows(data)
     assert (X.shape, X.dtype, X.max()) == ((1797, 64), np.uint8, data.top)
     assert np.bincount(data.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-
-
-IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
-HEADER = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4])
-IDX = HEADER + IMAGES.tobytes()
-MD5 = hashlib.md5(IDX).hexdigest()
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_idx(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"images{suffix}"
-    path.write_bytes(PACKERS[suffix](IDX))
-    assert np.array_equal(read_idx(path, IMAGES.shape, MD5), IMAGES)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (IDX[:-1], r"39 bytes, and a header for an array \(2, 3, 4\); expected 40 bytes"),
-        (IDX[:9], r"9 bytes, and a header for an array \(\); expected 40 bytes"),
-        (bytes([0, 0, 9, 3]) + IDX[4:], "starts with 00000903, .* with 00000803"),
-        (IDX.replace(b"\0\0\0\2", b"\0\0\0\1"), r"an array \(1, 3, 4\); expected .* \(2, 3, 4\)"),
-        (IDX[:-1] + b"\0", f"MD5 .*, expected {MD5}"),
-        (b"", "starts with , an IDX file"),
-    ],
-)
-def test_faulty_idx(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "images"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=words) as caught:
-        read_idx(path, IMAGES.shape, MD5)
-    assert str(path) in str(caught.value)
-    assert "get the original file" in str(caught.value)
-
-
-def test_mnist(real_data: Path) -> None:
-    data = Mnist(real_data / "mnist").read(0)
-    assert data.test is not None
-    assert rows(data).shape == (60000, 784)
-    assert data.test[0].shape == (10000, 784)
-    assert data.labels[:5].tolist() == [5, 0, 4, 1, 9]
-    assert len(data.files) == 4
 
 
 def test_synthetic_chunks_are_a_function_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:

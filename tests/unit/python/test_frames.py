@@ -217,7 +217,7 @@ def test_a_gap_loses_no_other_row(here: Path, dtype: Any) -> None:
         code, text = command(*words)
         assert code == 3 and "missing value" in text and "t." in text
         code, text = command(*words, "--missing", "drop")
-        assert code == 0 and "no clients" not in text and facts(From.open("d")) == expected
+        assert code == 0 and "no client" not in text and facts(From.open("d")) == expected
 
 
 # --- own test rows are not in the preparation -----------------------------------------------------------------------

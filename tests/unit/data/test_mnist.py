@@ -1,0 +1,75 @@
+"""MNIST: the original files, and downloading them from servers of our own on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpifed.core.errors import DataError
+from mpifed.data.sources import Mnist, idx
+
+CLOSED = "http://127.0.0.1:9/"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ...]]:
+    """A server that is not there, one of other content, one that has the files; these are small ones."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MPIFED_DATA", raising=False)
+    files = dict[str, tuple[str, str]]()
+    for name in idx.MNIST:
+        shape = (6, 2, 3) if "images" in name else (6,)
+        content = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes() + bytes(range(np.prod(shape)))
+        packed = gzip.compress(content)
+        files[name] = hashlib.md5(packed).hexdigest(), hashlib.md5(content).hexdigest()
+        for folder, served in (("good", packed), ("other", packed[:-4])):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / f"{name}.gz").write_bytes(served)
+    monkeypatch.setattr(idx, "MNIST", files)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield CLOSED, f"{url}/other/", f"{url}/good/"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_files_come_from_the_first_mirror_that_has_them(mirrors: tuple[str, ...], tmp_path: Path) -> None:
+    data = Mnist(mirrors=mirrors).read(0)
+    (X,) = data.chunks()
+    assert np.array_equal(X, np.arange(36).reshape(6, 6)) and data.test is not None and data.shape == (1, 2, 3)
+    folder = tmp_path / "cache/mpifed/mnist"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.gz" for name in idx.MNIST)
+    assert Mnist(mirrors=(CLOSED,)).read(0).files == data.files  # they are there
+
+
+def test_without_network_it_is_said_what_to_do(mirrors: tuple[str, ...]) -> None:
+    with pytest.raises(DataError) as caught:
+        Mnist(mirrors=mirrors[:2]).read(0)
+    message = str(caught.value)
+    assert all(url in message for url in mirrors[:2]) and "hash" in message
+    assert all(name in message for name in idx.MNIST) and "into any folder for `mpifed data mnist FOLDER`" in message
+
+
+def test_mnist(real_data: Path) -> None:
+    data = Mnist(real_data / "mnist").read(0)
+    (X,) = data.chunks()
+    assert data.test is not None
+    assert (X.shape, data.test[0].shape, len(data.files)) == ((60000, 784), (10000, 784), 4)
+    assert data.labels[:5].tolist() == [5, 0, 4, 1, 9]
