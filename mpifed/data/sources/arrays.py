@@ -16,7 +16,7 @@ from mpifed.data.sources.dataset import Dataset, typed_labels, whole
 from mpifed.data.sources.texts import numbered
 
 
-class Rows(NamedTuple):
+class Samples(NamedTuple):
     """Rows of one file or several."""
 
     X: Array  # [s, ...] uint8 or float32
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
 
 
 def of_arrays(
-    files: Sequence[Path], task: str, rows: Rows, test: Rows | None = None, *, others: Sequence[str] = ()
+    files: Sequence[Path], task: str, rows: Samples, test: Samples | None = None, *, others: Sequence[str] = ()
 ) -> Dataset:
     """The data of rows to train on and to test with.
 

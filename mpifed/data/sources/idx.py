@@ -12,7 +12,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.data.sources.arrays import Rows, of_arrays
+from mpifed.data.sources.arrays import Samples, of_arrays
 from mpifed.data.sources.dataset import Dataset, Source, open_packed
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
@@ -44,12 +44,12 @@ class Idx(Source):
             raise DataError(
                 f"{self.path}: no folder with a file *{missing[0]}*; expected {', '.join(KINDS)}, with or without .gz"
             )
-        files, parts = [*found.values()], list[Rows]()
+        files, parts = [*found.values()], list[Samples]()
         for images, labels in zip(files[::2], files[1::2], strict=True):
             X, y = _read(images, 3), _read(labels, 1)
             if len(X) != len(y) or not X.size:
                 raise DataError(f"{images}: {len(X)} images of {X.shape[1:]} pixels, and {len(y)} labels in {labels}")
-            parts.append(Rows(X[:, None], y))  # one channel
+            parts.append(Samples(X[:, None], y))  # one channel
         return of_arrays(files, "classification", parts[0], *parts[1:])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.data.sources.arrays import Rows, of_arrays
+from mpifed.data.sources.arrays import Samples, of_arrays
 from mpifed.data.sources.dataset import Dataset, Source, open_packed, shown
 
 SUFFIXES = (".json", ".json.gz", ".json.bz2", ".json.xz")
@@ -116,7 +116,7 @@ def _numbers(place: str, content: object) -> tuple[Array, Array]:
     return X, labels if labels.dtype.kind == "U" else labels.astype(np.float64)
 
 
-def _rows(path: Path, users: list[User]) -> Rows:
+def _rows(path: Path, users: list[User]) -> Samples:
     """The rows of the users who have any; DataError where they differ in kind, or nobody has any."""
     users = [user for user in users if len(user.X)]
     if not users:
@@ -126,4 +126,4 @@ def _rows(path: Path, users: list[User]) -> Rows:
             raise DataError(f"{user.place}: {user.kind}; others have {users[0].kind}; correct them")
     names, counts = [user.name for user in users], [len(user.X) for user in users]
     X, y = np.concatenate([user.X for user in users]), np.concatenate([user.y for user in users])
-    return Rows(X, y, np.repeat(names, counts))
+    return Samples(X, y, np.repeat(names, counts))

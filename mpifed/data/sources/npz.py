@@ -14,7 +14,7 @@ from numpy.lib.npyio import NpzFile
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.natural import identifiers
-from mpifed.data.sources.arrays import Rows, of_arrays
+from mpifed.data.sources.arrays import Samples, of_arrays
 from mpifed.data.sources.dataset import Dataset, Source, check_file, listed, shown
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
@@ -66,7 +66,7 @@ def _of_test(name: str) -> str:
     return name.replace("train", "test") if "train" in name else f"{name}_test"
 
 
-def _rows(path: Path, samples: str, label: str, by: str | None) -> Rows:
+def _rows(path: Path, samples: str, label: str, by: str | None) -> Samples:
     """The samples, their labels, and whose they are."""
     values = _array(path, samples)
     if values.dtype.kind == "U" or values.ndim < 2:
@@ -80,7 +80,7 @@ def _rows(path: Path, samples: str, label: str, by: str | None) -> Rows:
         row = np.argmin(finite)
         raise DataError(f"{path}: {samples}: row {row} has a value that is not finite; correct or remove it")
     ids = None if by is None else identifiers(_column(path, by, len(X), 1), f"{path}: {by}")
-    return Rows(X, _column(path, label, len(X), 2), ids)
+    return Samples(X, _column(path, label, len(X), 2), ids)
 
 
 def _column(path: Path, name: str, rows: int, axes: int) -> Array:
