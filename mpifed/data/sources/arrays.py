@@ -44,7 +44,7 @@ def of_arrays(
     X, shape = rows.X.reshape(len(rows.X), -1), rows.X.shape[1:]
     if test is not None and test.X.shape[1:] != shape:
         raise DataError(f"{files[-1]}: test samples of shape {test.X.shape[1:]}; those to train on have {shape}")
-    labels, test_labels, classes = _typed(files, task, rows.labels, None if test is None else test.labels)
+    labels, test_labels, classes = typed(files, task, rows.labels, None if test is None else test.labels)
     data = Dataset(
         X.shape[1], X.dtype, labels, whole(X),
         None if test is None or test_labels is None else (test.X.reshape(len(test.X), -1), test_labels),
@@ -71,10 +71,22 @@ def _in_client_order(data: Dataset, natural: NaturalClients, X: Array) -> Datase
     )  # fmt: skip
 
 
-def _typed(
+def typed(
     files: Sequence[Path], task: str, labels: Array, test: Array | None
 ) -> tuple[Array, Array | None, tuple[str, ...] | None]:
-    """(labels, test labels, names of the classes where they are texts)."""
+    """(labels, test labels, names of the classes where they are texts): int64 classes, or float64 real targets.
+
+    Parameters
+    ----------
+    files : from which they were read; the last one has the test rows
+    task : "classification", "regression" or "auto"
+    labels, test : [s] or [s, t], numbers or texts
+
+    Raises
+    ------
+    DataError : when the test labels are of another kind, or a label is no class.
+    UsageError : when the task does not fit the labels.
+    """
     texts = labels.dtype.kind == "U"
     if test is not None and (texts != (test.dtype.kind == "U") or test.ndim != labels.ndim):
         raise DataError(f"{files[-1]}: test labels of {test.dtype}, those to train on are {labels.dtype}")

@@ -36,6 +36,7 @@ shown = _SHORT.repr  # shortens content of files in messages
 
 # of files in text or bytes
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_LABELS = [("i", 1), ("u", 1), ("f", 1), ("f", 2)]  # kind and axes
 _DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 
@@ -94,8 +95,7 @@ def checked(name: str, data: object) -> Dataset:
     _check_labels(name, "labels", data.labels)
     tests = data.client_tests
     if tests is not None and (np.shape(tests) != (len(data.labels),) or np.asarray(tests).dtype != np.bool_):
-        came = f"{getattr(tests, 'dtype', type(tests).__name__)} {np.shape(tests)}"
-        raise DataError(f"{name}: client_tests is {came}; expected bool ({len(data.labels)},), as the labels")
+        raise DataError(f"{name}: client_tests is {_kind(tests)}; expected bool ({len(data.labels)},), as the labels")
     if data.test is not None:
         X, labels = data.test
         _check_labels(name, "test labels", labels)
@@ -110,15 +110,19 @@ def checked(name: str, data: object) -> Dataset:
 
 def _check_labels(name: str, what: str, labels: object) -> None:
     """DataError unless they are [s] finite numbers, or [s, t] real ones."""
-    known = isinstance(labels, np.ndarray) and labels.size and labels.dtype.kind in ("iuf" if labels.ndim == 1 else "f")
-    if not isinstance(labels, np.ndarray) or not known or labels.ndim > 2:
-        came = f"an array of {labels.dtype} {labels.shape}" if isinstance(labels, np.ndarray) else type(labels).__name__
+    if not isinstance(labels, np.ndarray) or not labels.size or (labels.dtype.kind, labels.ndim) not in _LABELS:
         raise DataError(
-            f"{name}: {what} are {came}; expected [rows], int64 classes or float64 targets, or [rows, targets] float64"
+            f"{name}: {what} are {_kind(labels)}; expected [rows], int64 classes or float64 targets, or float64 "
+            "[rows, targets]"
         )
     beyond = np.flatnonzero(~(np.abs(labels) <= np.finfo(np.float32).max).reshape(len(labels), -1).all(axis=1))
     if len(beyond):
         raise DataError(f"{name}: {what}: that of row {beyond[0]} is {labels[beyond[0]]}; expected finite numbers")
+
+
+def _kind(value: object) -> str:
+    """What somebody gave in place of an array, or of another one."""
+    return f"{getattr(value, 'dtype', type(value).__name__)} {getattr(value, 'shape', '')}"
 
 
 def _as_declared(name: str, data: Dataset) -> Iterator[Piece]:

@@ -13,12 +13,12 @@ from mpifed.core.errors import DataError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.data.memory import check_memory
+from mpifed.data.sources.arrays import typed
 from mpifed.data.sources.dataset import (
     Dataset,
     Source,
     open_packed,
     shown,
-    typed_labels,
     whole,
 )
 
@@ -46,25 +46,22 @@ class Svmlight(Source):
         columns, or dense rows, need more memory than there is.
         """
         files = [self.path] if self.test is None else [self.path, self.test]
-        (X, labels), *rest = _load(files)
-        features = X.shape[1]
+        parts, labels = _load(files)
+        samples, features = parts[0].shape
         what = f"{' and '.join(map(str, files))}: {features} features"
         check_memory(_FEATURE_BYTES * features, what, "number the columns from 1 on, without gaps")
-        dense = X.nnz > DENSE_ABOVE * X.shape[0] * features if self.dense is None else self.dense
+        dense = parts[0].nnz > DENSE_ABOVE * samples * features if self.dense is None else self.dense
         if dense:
-            rows = X.shape[0] + sum(part.shape[0] for part, _ in rest)
+            rows = sum(map(len, labels))
             check_memory(4 * rows * features, f"{rows} rows of {features} features as dense numbers", "use --sparse")
-        labels = typed_labels(files[0], labels, self.task)
-        task = "classification" if labels.dtype == np.int64 else "regression"
-        test = None
-        for test_X, test_labels in rest:
-            test = (test_X.toarray() if dense else test_X), typed_labels(files[1], test_labels, task)
-        chunks = whole(X.toarray() if dense else X)
-        return Dataset(features, np.float32 if dense else None, labels, chunks, test, files=tuple(files))
+            parts = [part.toarray() for part in parts]
+        y, test_y, _ = typed(files, self.task, labels[0], labels[1] if self.test else None)
+        test = None if test_y is None else (parts[1], test_y)
+        return Dataset(features, np.float32 if dense else None, y, whole(parts[0]), test, files=tuple(files))
 
 
-def _load(files: list[Path]) -> list[tuple[Piece, Array]]:
-    """(rows CSR [s, p] float32, labels [s]) of each file, with the same p."""
+def _load(files: list[Path]) -> tuple[list[Piece], list[Array]]:
+    """(rows CSR [s, p] float32, labels [s]) of all files, with the same p."""
     from sklearn.datasets import load_svmlight_files
 
     try:
@@ -74,8 +71,7 @@ def _load(files: list[Path]) -> list[tuple[Piece, Array]]:
         for path in files:
             _explain(path)
         raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
-    pairs = list(zip(parts[::2], parts[1::2], strict=True))
-    for path, (X, labels) in zip(files, pairs, strict=True):
+    for path, X, labels in zip(files, parts[::2], parts[1::2], strict=True):
         if not X.nnz:
             raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
         bad = ~(np.abs(labels) <= np.finfo(np.float32).max)
@@ -84,7 +80,7 @@ def _load(files: list[Path]) -> list[tuple[Piece, Array]]:
             raise DataError(f"{path}: row {np.argmax(bad) + 1} has a value that is not finite; correct or remove it")
         if X.shape[1] <= np.iinfo(np.int32).max:
             X.indices = X.indices.astype(np.int32)
-    return pairs
+    return parts[::2], parts[1::2]
 
 
 def _explain(path: Path) -> None:

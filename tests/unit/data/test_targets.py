@@ -61,8 +61,8 @@ def test_from_a_source_to_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    ("integers", r"labels are an array of int64 \(50, 2\); expected \[rows\], int64 classes or float64 targets, or"),
-    ("deep", r"labels are an array of float64 \(50, 3, 1\)"),
+    ("integers", r"labels are int64 \(50, 2\); expected \[rows\], int64 classes or float64 targets, or"),
+    ("deep", r"labels are float64 \(50, 3, 1\)"),
     ("nan", "that of row 7 is"),
     ("shape", r"shape \(2, 4\) for 6 features; their product must be that number"),
 ])  # fmt: skip
