@@ -98,6 +98,6 @@ def typed(
     real, test_real = labels.astype(np.float64), None if test is None else test.astype(np.float64)
     if labels.ndim > 1:
         return real, test_real, None
-    typed = typed_labels(files[0], real, task)
-    task = "classification" if typed.dtype == np.int64 else "regression"
-    return typed, None if test_real is None else typed_labels(files[-1], test_real, task), None
+    y = typed_labels(files[0], real, task)
+    task = "classification" if y.dtype == np.int64 else "regression"
+    return y, None if test_real is None else typed_labels(files[-1], test_real, task), None

@@ -117,4 +117,5 @@ def _opened(path: Path) -> Iterator[NpzFile]:
     except MemoryError:
         raise
     except Exception as error:  # what a damaged archive may raise is said nowhere
-        raise DataError(f"{path}: cannot be read ({shown(str(error))[1:-1]}); expected an .npz of np.savez") from error
+        why = shown(str(error))[1:-1]
+        raise DataError(f"{path}: cannot be read ({why}); expected numbers and texts, by np.savez") from error
