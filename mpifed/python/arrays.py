@@ -35,7 +35,6 @@ from mpifed.run.agreement import begin_call
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
     from mpifed.plots.style import SizeName
 
@@ -220,19 +219,19 @@ class FederatedDataset:
     @classmethod
     def from_dataframe(
         cls,
-        frame: DataFrame,
+        frame: Values,
         *,
         label: str | Sequence[str],
         by: str | None = None,
         clients: int | None = None,
-        test: DataFrame | float | None = None,
+        test: Values | float | None = None,
         categorical: str | None = None,
         missing: str = "error",
         out: str | Path | None = None,
         overwrite: bool = False,
         **options: object,
     ) -> FederatedDataset:
-        """Data of a pandas DataFrame.
+        """Data of a frame of pandas or polars, a table of Arrow, or a `datasets.Dataset`; it needs pyarrow.
 
         Parameters
         ----------

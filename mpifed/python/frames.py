@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,14 +11,13 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.data.encoding import CATEGORICAL, FILLS, RawColumns
-from mpifed.data.natural import canonical_order, identifiers, in_order, natural_clients, text_of
+from mpifed.data.encoding import CATEGORICAL, FILLS
+from mpifed.data.natural import canonical_order, identifiers, natural_clients
+from mpifed.data.sources.columns import Roles
 from mpifed.data.sources.dataset import CHUNK_VALUES, Dataset
+from mpifed.data.sources.table import as_table
 from mpifed.data.sources.texts import numbered
-from mpifed.python.values import Pair, Values, array, dataset, held_apart, without_numbers
-
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+from mpifed.python.values import Pair, Values, array, held_apart, without_numbers
 
 
 def owners_of(clients: Values, data: Dataset) -> Array | None:
@@ -48,12 +46,10 @@ def in_client_order(data: Dataset, ids: Array, test_ids: Array | None = None) ->
 
 
 def of_frame(
-    frame: DataFrame, label: str | Sequence[str], by: str | None, clients: int | None, test: Values,
+    frame: Values, label: str | Sequence[str], by: str | None, clients: int | None, test: Values,
     categorical: str | None, missing: str, options: Table,
 ) -> tuple[Dataset, Table]:  # fmt: skip
     """(the data of a frame, options of `prepare`)."""
-    if not hasattr(frame, "columns"):
-        raise UsageError(f"from_dataframe: a {type(frame).__name__}; expected a DataFrame; from_arrays takes arrays")
     if (by is None) == (clients is None):
         raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
     if categorical not in (None, *CATEGORICAL) or missing not in ("error", "drop", *FILLS):
@@ -67,93 +63,34 @@ def of_frame(
         raise UsageError(
             f"from_dataframe: {unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"
         )
-    targets: list[Values] = list(label) if isinstance(label, (list, tuple)) else [label]  # whatever columns are called
-    features = without_numbers([name for name in frame.columns if name not in targets and name != by], "from_dataframe")
-    roles = [*targets, *([] if by is None else [by])]
-    used = [*features, *roles]
-    _check_columns(frame, roles, "frame")
-    tested, fraction = None, None
-    if hasattr(test, "columns"):
-        _check_columns(test, [*targets, *features], "test")
-        tested = test[used] if by in test.columns else test[[*features, *targets]]
+    fraction, tables = None, {"frame": as_table(frame, "from_dataframe: frame")}
+    if hasattr(test, "columns") or hasattr(test, "column_names"):
+        tables["test"] = as_table(test, "from_dataframe: test")
     else:
         pair, fraction = held_apart(test, "from_dataframe")
         if pair is not None:
             raise UsageError("from_dataframe: test: a pair; expected a DataFrame, or the fraction that is held out")
-    frame = frame[used]
-    if missing == "drop":
-        frame, tested = frame.dropna(), None if tested is None else tested.dropna()
-    data = _encodable(frame, tested, features, targets, categorical, missing, options.get("shape"))
+    labels = [str(name) for name in label] if isinstance(label, (list, tuple)) else [str(label)]
+    owner = None if by is None else str(by)
+    columns = [name for name in tables["frame"].column_names if name != owner and name not in labels]
+    features = without_numbers(columns, "from_dataframe")
+    wanted = {"frame": [*labels, *features, *([] if owner is None else [owner])], "test": [*labels, *features]}
+    for what, table in tables.items():
+        if absent := [name for name in wanted[what] if name not in table.column_names]:
+            meant = nearest(absent[0], table.column_names)
+            there = ", ".join(table.column_names)
+            raise DataError(f"from_dataframe: {what}: no column {absent[0]!r}{meant}; there are {there}")
+    kind = tables["frame"].schema.field(labels[0]).type
+    reals = len(labels) > 1 or str(getattr(kind, "value_type", kind)) in ("halffloat", "float", "double")
+    roles = Roles(labels, owner, features, "regression" if reals else "classification", categorical, missing)
+    data = roles.dataset([f"from_dataframe: {what}" for what in tables], list(tables.values()))
     chosen: Table = {name: value for name, value in options.items() if name not in ("shape", "client_test")}
     chosen |= {"test_fraction": fraction, "client_test_fraction": options.get("client_test")}
     chosen["missing"] = missing if missing in FILLS else "error"
     if by is None:
-        return data, {"clients": clients, **chosen}
-    parts = [part for part in (frame, tested) if part is not None and by in part]
-    return in_client_order(data, *(identifiers(part[by], f"from_dataframe: {by}") for part in parts)), chosen
-
-
-def _encodable(
-    frame: DataFrame, test: DataFrame | None, features: list[Values], targets: list[Values], categorical: str | None,
-    missing: str, shape: Sequence[int] | None,
-) -> Dataset:  # fmt: skip
-    """The data, with codes of texts, and NaN for gaps."""
-    frames = [frame] if test is None else [frame, test]
-    texts = [at for at, name in enumerate(features) if frame[name].dtype.kind not in "biuf"]
-    if texts and categorical is None:
-        names = ", ".join(str(features[at]) for at in texts)
-        raise DataError(
-            f"from_dataframe: columns {names} are no numbers; categorical='one-hot' or 'ordinal' encodes, or drop them"
-        )
-    known = [{text for part in frames for text in _texts(part[features[at]]) if text is not None} for at in texts]
-    categories = {at: tuple(in_order(of_column)) for at, of_column in zip(texts, known, strict=True)}
-    code = {at: {text: number for number, text in enumerate(ordered)} for at, ordered in categories.items()}
-
-    def rows(part: DataFrame) -> Array:
-        X = np.empty((len(part), len(features)), np.float32)
-        for at, name in enumerate(features):
-            if at in code:
-                X[:, at] = [np.nan if text is None else code[at][text] for text in _texts(part[name])]
-            else:
-                X[:, at] = part[name].to_numpy(np.float32, na_value=np.nan)
-        return X
-
-    def labels(part: DataFrame) -> Array:
-        y: Array = part[targets].to_numpy()
-        return y[:, 0] if len(targets) == 1 else y.astype(float)
-
-    for part in frames:
-        if part[targets].isna().any(axis=None):
-            raise DataError("from_dataframe: rows without a label; missing='drop' leaves them out")
-    y = [labels(part) for part in frames]
-    if missing == "error" and (gappy := [name for name in features if any(part[name].isna().any() for part in frames)]):
-        raise DataError(
-            f"from_dataframe: column {gappy[0]!r} has gaps; fill them in, by missing='median', 'mean' or 'zero', or "
-            "leave these rows out, by missing='drop'"
-        )
-    X = [rows(part) for part in frames]
-    gaps = [np.isnan(values) if missing in FILLS else np.zeros(1, bool) for values in X]
-    whole = [np.where(absent, 0, values) for absent, values in zip(gaps, X, strict=True)]  # whose rest is checked
-    test_pair = None if test is None else (whole[1], y[1])
-    data = dataset(whole[0], y[0], test_pair, shape, [str(name) for name in features])
-    columns = RawColumns(categories, categorical, missing if missing in FILLS else "error")
-    return replace(
-        data, chunks=lambda: iter([X[0]]),
-        test=None if data.test is None else (X[1], data.test[1]),
-        columns=columns if categories or missing in FILLS else None,
-    )  # fmt: skip
-
-
-def _texts(column: Series) -> list[str | None]:
-    """The texts of a column, None for gaps."""
-    return [None if absent else text_of(text) for text, absent in zip(column, column.isna(), strict=True)]
-
-
-def _check_columns(frame: DataFrame, names: Sequence[str], what: str) -> None:
-    if missing := [name for name in names if name not in frame.columns]:
-        there = [str(name) for name in frame.columns]
-        meant = nearest(str(missing[0]), there)
-        raise DataError(f"from_dataframe: {what}: no column {missing[0]!r}{meant}; there are {', '.join(there)}")
+        chosen["clients"] = clients
+    shape = options.get("shape")
+    return replace(data, shape=None if shape is None else tuple(shape)), chosen
 
 
 def items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, as PyTorch has them

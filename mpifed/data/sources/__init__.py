@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mpifed.data.sources.csv_table import CsvTable as CsvTable
+from mpifed.data.sources.columns import ArrowFolder as ArrowFolder
+from mpifed.data.sources.columns import CsvTable as CsvTable
+from mpifed.data.sources.columns import ParquetTable as ParquetTable
 from mpifed.data.sources.dataset import Dataset as Dataset
 from mpifed.data.sources.dataset import Source as Source
 from mpifed.data.sources.digits import Digits as Digits
@@ -10,8 +12,6 @@ from mpifed.data.sources.idx import Idx as Idx
 from mpifed.data.sources.idx import Mnist as Mnist
 from mpifed.data.sources.leaf import Leaf as Leaf
 from mpifed.data.sources.npz import Npz as Npz
-from mpifed.data.sources.parquet import ArrowFolder as ArrowFolder
-from mpifed.data.sources.parquet import ParquetTable as ParquetTable
 from mpifed.data.sources.svmlight import Svmlight as Svmlight
 from mpifed.data.sources.synthetic import Synthetic as Synthetic
 from mpifed.data.sources.tables import Tables as Tables

@@ -1,67 +1,162 @@
-"""Tables whose columns have names and roles: features, labels, the client. Read in batches, stored on the disk."""
+"""Tables whose columns have names and roles: features, labels, the client."""
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
+from mpifed.core.text import wrong_line
 from mpifed.data.encoding import FILLS, RawColumns
-from mpifed.data.natural import canonical_order, in_order, natural_clients
-from mpifed.data.sources.dataset import Dataset, Source, listed, numbers_rows, shown, typed_labels
-from mpifed.data.sources.spool import Spool
-from mpifed.data.sources.table import position, positions
-from mpifed.data.sources.texts import Owners, Texts, identifiers, in_numpy, ranks_of
+from mpifed.data.natural import WHOLE, canonical_order, in_order, natural_clients
+from mpifed.data.sources import table as arrow
+from mpifed.data.sources.dataset import CHUNK_VALUES, Dataset, Source, listed, numbers_rows, shown, typed_labels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = arrow.LARGEST
+_TEXT_GAPS = tuple(gap for gap in arrow.GAPS if gap != "none")  # which may be a category
+_AS_CLASSES = "correct it; texts are classes, of one column, by --task classification"
+_ID_GAPS = ("", "nan", "<na>", "nat")
 
 
-class TableLayout(NamedTuple):
-    """The columns of a table, by position."""
+@dataclass(frozen=True)
+class Roles:
+    """The columns of a table by their roles, and what becomes of texts and gaps, as `ColumnSource` says."""
 
-    names: list[str] | None  # of all columns
-    width: int  # how many they are
-    labels: list[int]
-    by: int | None
-    features: list[int]
-    left_out: tuple[str, ...] = ()  # that number rows
+    labels: list[str]
+    by: str | None
+    features: list[str]
+    task: str
+    categorical: str | None
+    missing: str
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ..., where the table says them
 
-    def feature_names(self) -> tuple[str, ...] | None:
-        return tuple(self.names[at] for at in self.features) if self.names else None
+    def __post_init__(self) -> None:
+        """UsageError for a column in two roles."""
+        label = ",".join(self.labels)
+        if len(set(self.labels)) < len(self.labels):
+            raise UsageError(f"--label {label}: names a column twice; name each once")
+        if len(self.labels) > 1 and self.task == "classification":
+            raise UsageError(f"--label {label}: several columns are real targets; give one, or --task regression")
+        if self.by in self.labels:
+            raise UsageError(f"--by {self.by}: is the label's column; give another")
 
-    def used(self) -> list[int]:
-        """The columns that have a role."""
+    def names(self) -> list[str]:
+        """All columns that have a role."""
         return [*self.features, *self.labels, *([] if self.by is None else [self.by])]
 
+    def dataset(self, whats: list[str], tables: list[pa.Table]) -> Dataset:
+        """The data of the table of training rows, and of that of test rows where there is one.
 
-class TextsMet(Exception):
-    """A column that was taken for numbers holds texts."""
+        Raises DataError for an unsuitable cell, and UsageError for texts where real targets are expected; both name the
+        table by `whats`.
+        """
+        import pyarrow as pa
+
+        if not self.features:
+            raise DataError(f"{whats[0]}: no column besides the label's; expected at least one feature")
+        types = dict(zip(tables[0].column_names, tables[0].schema.types, strict=True))
+        of_labels = {name: getattr(types[name], "value_type", types[name]) for name in self.labels}  # not of categories
+        texts = {name for name in self.features if arrow.is_text(types[name])}
+        texts |= {name for name in self.labels if arrow.is_text(of_labels[name])}
+        parts = [self._checked(what, table, texts) for what, table in zip(whats, tables, strict=True)]
+        rows, count = pa.concat_tables(parts, promote_options="default"), len(parts[0])
+        X, categories = np.empty((len(rows), len(self.features)), np.float32), {}
+        for at, name in enumerate(self.features):
+            if name in texts:
+                X[:, at], categories[at] = arrow.numbered(rows[name], in_order)
+                continue
+            values = arrow.in_numpy(rows[name])
+            X[:, at] = values
+            if (X[:, at] == X[0, at]).all() and (values != values[0]).any():
+                raise DataError(
+                    f"{whats[0]}: column {name!r}: {values[0]:.17g} and all others are one number in float32; subtract "
+                    "an offset, or leave it out: dates and identifiers are no features"
+                )
+        labels, classes = self._labels(whats, rows, count, texts)
+        natural, order = None, np.arange(len(rows))
+        if self.by is not None:
+            owners, names = arrow.numbered(rows[self.by].fill_null(""), in_order)
+            if wrong := [name for name in names if not name.isprintable() and wrong_line(name)]:
+                raise DataError(f"{whats[0]}: identifier {shown(wrong[0])} has a control character; rename it")
+            owner = owners.astype(np.int64)
+            tested = len(tables) > 1 and self.by in tables[1].column_names
+            natural = natural_clients(list(names), owner[:count], owner[count:] if tested else None)
+            order[:count] = canonical_order(natural.owner, labels[:count], [X[:count]])
+            natural = natural._replace(owner=natural.owner[order[:count]])
+            if natural.test_owner is not None:
+                of_test = canonical_order(natural.test_owner, labels[count:], [X[count:]])
+                natural, order[count:] = natural._replace(test_owner=natural.test_owner[of_test]), count + of_test
+            X, labels = X[order], labels[order]
+        columns = RawColumns(categories, self.categorical, self.missing)
+        return Dataset(
+            len(self.features), np.float32, labels[:count], _pieces(X[:count]),
+            (X[count:], labels[count:]) if len(tables) > 1 else None,
+            names=tuple(self.features), natural=natural, classes=classes or None,
+            columns=columns if categories or self.missing in FILLS else None,
+        )  # fmt: skip
+
+    def _checked(self, what: str, table: pa.Table, known: set[str]) -> pa.Table:
+        """The columns that have a role: numbers, or texts where they are `known`; without gaps that are not filled."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns = {}
+        for name in self.names():
+            if name not in table.column_names:
+                continue  # the client of test rows
+            is_text = name in known or name == self.by
+            columns[name] = (arrow.texts if is_text else arrow.numbers)(what, name, table[name])
+            is_feature = name in self.features
+            if name in known and is_feature and self.categorical is None:
+                raise arrow.not_a_number(what, name, columns[name])
+            if name in known and not is_feature and (len(self.labels) > 1 or self.task == "regression"):
+                raise arrow.not_a_number(what, name, columns[name], _AS_CLASSES)
+            filled = self.missing == "drop" or (is_feature and self.missing in FILLS)
+            if columns[name].null_count and not filled:
+                row = pc.index(columns[name].is_null(), True).as_py() + 1
+                fill = "fill it in, by --missing mean, median or zero, or " * is_feature
+                raise DataError(
+                    f"{what}: row {row}, column {name!r} is a missing value; {fill}leave the row out, by --missing drop"
+                )
+        rows = pa.table(columns)
+        rows = rows.drop_null() if self.missing == "drop" else rows
+        if not len(rows):
+            raise DataError(f"{what}: no rows{' without gaps' if len(table) else ''}; expected a row for each sample")
+        return rows
+
+    def _labels(
+        self, whats: list[str], rows: pa.Table, count: int, texts: set[str]
+    ) -> tuple[Array, tuple[str, ...] | None]:
+        """([s] labels, or [s, t] of several columns; names of the classes where they have any)."""
+        if self.labels[0] in texts:
+            codes, names = arrow.numbered(rows[self.labels[0]], sorted)
+            return codes.astype(np.int64), names
+        if len(self.labels) > 1:
+            return np.stack([arrow.in_numpy(rows[name]) for name in self.labels], axis=1), None
+        labels = arrow.in_numpy(rows[self.labels[0]])
+        if self.classes:
+            if not labels.max() < len(self.classes):
+                raise DataError(f"{whats[0]}: label {labels.max():g}, of {len(self.classes)} classes named from 0")
+            return labels.astype(np.int64), self.classes
+        trained = typed_labels(whats[0], labels[:count], self.task)
+        task = "classification" if trained.dtype == np.int64 else "regression"
+        tested = [typed_labels(what, labels[count:], task) for what in whats[1:]]
+        return np.concatenate([trained, *tested]), None
 
 
-@dataclass
-class RowsRead:
-    """What was read of a file."""
-
-    spool: Spool
-    owners: Owners
-    labels: list[Array] = field(default_factory=list)  # [b] or [b, t] float64, or [b] codes
-
-
-class KnownTexts(NamedTuple):
-    """Texts of the columns that have them."""
-
-    features: dict[int, Texts]  # by position among the features
-    label: Texts | None
-    by: Texts
+def _pieces(X: Array) -> Callable[[], Iterator[Array]]:
+    size = max(1, CHUNK_VALUES // X.shape[1])
+    return lambda: (X[start : start + size] for start in range(0, len(X), size))
 
 
 @dataclass(frozen=True)
@@ -85,202 +180,153 @@ class ColumnSource(Source):
     missing: str = "error"  # what becomes of gaps, see `mpifed.data.encoding`
 
     @abstractmethod
-    def names(self, path: Path) -> tuple[list[str] | None, int]:
-        """(names of the columns, number of columns) of a file."""
+    def table(self, path: Path) -> pa.Table:
+        """The whole table of a file."""
 
     def files(self, path: Path) -> list[Path]:
         """The files that are read of a path."""
         return [path]
 
-    @abstractmethod
-    def texts(self, path: Path, layout: TableLayout) -> set[int] | None:
-        """Positions of the columns that hold texts; None where only a whole reading can say."""
-
-    def all_texts(self, path: Path, layout: TableLayout) -> set[int]:
-        """The same by a whole reading, where `batches` has raised TextsMet."""
-        return self.texts(path, layout) or set()
-
-    def index(self, path: Path) -> list[str]:
-        """Names of the columns that a frame had as its index."""
-        return []
-
-    def class_names(self, path: Path, layout: TableLayout) -> tuple[str, ...]:
-        """Names of the classes 0, 1, ... where the file says them beside labels that are integers; else ()."""
-        return ()
-
-    @abstractmethod
-    def batches(self, path: Path, layout: TableLayout, texts: set[int] | None) -> Iterator[list[pa.Array]]:
-        """The columns of batches of rows: texts in those in `texts` and the client's, else float64; null for gaps.
-
-        Raises DataError for a cell that is no number, TextsMet where `texts` is None and the cell might be a text.
-        """
-
-    @abstractmethod
-    def refuse(self, path: Path, layout: TableLayout, row: int, at: int, why: str) -> DataError:
-        """The error for a cell: column `at` of row `row`, counted from 0."""
+    def typed(self, what: Path, table: pa.Table, roles: Roles, first: pa.Table | None) -> pa.Table:
+        """The table with numbers and texts; `first` is that of the training rows, where this is of the test rows."""
+        return table
 
     def read(self, seed: int) -> Dataset:
         """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
-        names, width = self.names(self.path)
-        layout = self._layout(self.path, names, width)
-        texts, test = self.texts(self.path, layout), None
-        try:
-            known = self._known(layout, texts)
-            rows = self._load(self.path, layout, texts, known)
-        except TextsMet:
-            texts = self.all_texts(self.path, layout)
-            known = self._known(layout, texts)
-            rows = self._load(self.path, layout, texts, known)
+        table = self.table(self.path)
+        roles, left_out = self._roles(table)
+        paths, tables = [self.path], [self.typed(self.path, table.select(roles.names()), roles, None)]
         if self.test is not None:
-            test_names, test_width = self.names(self.test)
-            if test_names != names or test_width != width:
-                differing = listed(sorted(set(names or ()) ^ set(test_names or ()))) or "their order"
-                raise DataError(
-                    f"{self.test}: other columns than {self.path} ({differing}); both need the same, in the same order"
-                )
-            if self.class_names(self.test, layout) != self.class_names(self.path, layout):
+            test = self.table(self.test)
+            if differing := {*test.column_names} ^ {*table.column_names}:
+                raise DataError(f"{self.test}: other columns than {self.path}: {listed(sorted(differing))} differs")
+            if _class_names(self.test, test, roles.labels) != _class_names(self.path, table, roles.labels):
                 raise DataError(f"{self.test}: other names of classes than {self.path}; both need the same numbering")
-            test = self._load(self.test, layout, texts, known)
-        return self._dataset(layout, known, rows, test)
+            tables.append(self.typed(self.test, test.select(roles.names()), roles, tables[0]))
+            paths.append(self.test)
+        files = tuple(file for path in paths for file in self.files(path))
+        return replace(roles.dataset(list(map(str, paths)), tables), files=files, left_out=left_out)
 
-    def _layout(self, path: Path, names: list[str] | None, width: int) -> TableLayout:
-        """The columns by their roles; UsageError for one that is not there, or in two roles."""
-        labels = positions(path, names, width, "label", self.label)
-        if len(set(labels)) < len(labels):
-            raise UsageError(f"--label {self.label}: names a column twice; name each once")
-        if len(labels) > 1 and self.task == "classification":
-            raise UsageError(f"--label {self.label}: several columns are real targets; give one, or --task regression")
-        by = None if self.by is None else position(path, names, width, "by", self.by)
-        if by in labels:
-            raise UsageError(f"--by {self.by}: is the label's column, by --label {self.label}; give another")
-        ignored = [] if self.ignore is None else positions(path, names, width, "ignore", self.ignore)
-        if {by, *labels}.intersection(ignored):
+    def _roles(self, table: pa.Table) -> tuple[Roles, tuple[str, ...]]:
+        """(the columns by their roles, those that number rows); UsageError for one that is not there."""
+        names = table.column_names
+        labels, ignored = self._named(names, "label", self.label), self._named(names, "ignore", self.ignore)
+        by = self._named(names, "by", self.by)
+        if {*by, *labels}.intersection(ignored):
             raise UsageError(f"--ignore {self.ignore}: has the column of --label or --by; leave out others alone")
-        stored = self.index(path)
-        numbers = {
-            name: at
-            for at, name in enumerate(names or ())
-            if (numbers_rows(name) or name in stored) and name not in (*self.label.split(","), self.by)
-        }
-        for option, given, places in (("label", self.label, labels), ("by", self.by, [by])):
-            if there := [shown(name) for name, at in numbers.items() if at in places]:
-                raise UsageError(f"--{option} {given}: {path} has {listed(there)} there, which numbers rows; name it")
-        features = [at for at in range(width) if at not in (by, *labels, *ignored, *numbers.values())]
-        if not features:
-            raise DataError(f"{path}: no column besides the label's; expected at least one feature")
-        return TableLayout(names, width, labels, by, features, tuple(numbers))
+        if len(by) > 1:
+            raise UsageError(f"--by {self.by}: several columns; give one that says whose each row is")
+        chosen, stored = (*self.label.split(","), self.by), _index(table)
+        left_out = [name for name in names if (numbers_rows(name) or name in stored) and name not in chosen]
+        for option, given, places in (("label", self.label, labels), ("by", self.by, by)):
+            if there := [shown(name) for name in left_out if name in places]:
+                raise UsageError(
+                    f"--{option} {given}: {self.path} has {listed(there)} there, which numbers rows; name it"
+                )
+        features = [name for name in names if name not in (*by, *labels, *ignored, *left_out)]
+        classes = () if self.task == "regression" else _class_names(self.path, table, labels)
+        owner = by[0] if by else None
+        return Roles(labels, owner, features, self.task, self.categorical, self.missing, classes), tuple(left_out)
 
-    def _known(self, layout: TableLayout, texts: set[int] | None) -> KnownTexts:
-        """Texts to come; DataError or UsageError where there may be none."""
-        texts = texts or set()
-        strange = sorted(texts & set(layout.features)) if self.categorical is None else []
-        if strange:
-            columns = listed(layout.names[at] if layout.names else at for at in strange)
-            raise DataError(
-                f"{self.path}: texts in column {columns}, not numbers; encode categories as numbers, by --categorical "
-                "one-hot or --categorical ordinal, or leave columns out, by --ignore NAMES"
-            )
-        if texts & set(layout.labels) and (len(layout.labels) > 1 or self.task == "regression"):
-            raise UsageError(f"--label {self.label}: texts are classes, not real targets; --task classification")
-        features = {place: Texts() for place, at in enumerate(layout.features) if at in texts}
-        return KnownTexts(features, Texts() if layout.labels[0] in texts else None, Texts())
+    def _named(self, names: list[str], option: str, text: str | None) -> list[str]:
+        """The columns of an option, by their names or positions, separated by commas."""
+        parts = [] if text is None else [text] if text in names else text.split(",")
+        try:
+            return [part if part in names else names[int(part)] for part in parts]
+        except (ValueError, IndexError) as error:
+            raise UsageError(
+                f"--{option} {text}: {self.path} has no such column; expected the names {listed(names)} or a number "
+                f"from {-len(names)} to {len(names) - 1}"
+            ) from error
 
-    def _load(self, path: Path, layout: TableLayout, texts: set[int] | None, known: KnownTexts) -> RowsRead:
-        """The rows of a file: features as numbers and codes of texts, NaN for gaps."""
+
+@dataclass(frozen=True)
+class CsvTable(ColumnSource):
+    """A CSV file, with names in its first line or without: numbers, and texts as classes, categories or identifiers.
+
+    Packed files, .gz, .bz2 and .xz, are unpacked. Empty cells and NA, N/A, NaN, null and ? are missing values.
+    """
+
+    def table(self, path: Path) -> pa.Table:
+        return arrow.read_csv(path)
+
+    def read(self, seed: int) -> Dataset:
+        data = super().read(seed)
+        return data if arrow.first_line(self.path)[0] else replace(data, names=None)
+
+    def typed(self, what: Path, table: pa.Table, roles: Roles, first: pa.Table | None) -> pa.Table:
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        rows, done = RowsRead(Spool(len(layout.features), np.float32), Owners(known.by)), 0
-        for batch in self.batches(path, layout, texts):
-            used = layout.used()
-            absent = {at: batch[at].is_null().to_numpy(zero_copy_only=False) for at in used if batch[at].null_count}
-            size, keep = len(batch[used[0]]), None
-            if absent and self.missing == "drop":
-                keep = ~np.logical_or.reduce(list(absent.values()))
-                batch = [pc.filter(column, keep) for column in batch]
-            for at in absent if keep is None else []:
-                if at not in layout.features or self.missing not in FILLS:
-                    raise self.refuse(path, layout, done + int(np.argmax(absent[at])), at, "is a missing value")
-            X = np.empty((len(batch[used[0]]), len(layout.features)), np.float32)
-            for place, at in enumerate(layout.features):
-                if place in known.features:
-                    codes = known.features[place].codes(batch[at]).astype(np.float32)
-                    X[:, place] = np.where(codes < 0, np.nan, codes)
-                else:
-                    X[:, place] = self._numbers(path, layout, batch[at], done, at, keep)
-            rows.spool.append(X)
-            if known.label is not None:
-                rows.labels.append(known.label.codes(batch[layout.labels[0]]))
-            else:
-                columns = [self._numbers(path, layout, batch[at], done, at, keep) for at in layout.labels]
-                rows.labels.append(columns[0] if len(columns) == 1 else np.stack(columns, axis=1))
-            if layout.by is not None:
-                rows.owners.append(batch[layout.by])
-            done += size
-        if not rows.spool.rows:
-            raise DataError(f"{path}: no rows{' without gaps' if done else ''}; expected a row for each sample")
-        return rows
+        typed = {}
+        for name in table.column_names:
+            if name == roles.by:
+                ids = arrow.with_gaps(table[name], _ID_GAPS)
+                typed[name] = pc.replace_substring_regex(ids, WHOLE, r"\1")
+                continue
+            are_texts = first is not None and arrow.is_text(first.schema.field(name).type)
+            numbers = None if are_texts else arrow.parsed(table[name])
+            typed[name] = arrow.with_gaps(table[name], _TEXT_GAPS) if numbers is None else numbers
+            if numbers is None and name in roles.labels and self.task == "auto":
+                cells = typed[name].unique().drop_null().to_pylist()
+                if any(arrow.number_in(cell) is not None for cell in cells):
+                    raise arrow.not_a_number(str(what), name, typed[name], _AS_CLASSES)
+        return pa.table(typed)
 
-    def _numbers(
-        self, path: Path, layout: TableLayout, column: pa.Array, done: int, at: int, keep: Array | None
-    ) -> Array:
-        """[b] float64 of a column, NaN for gaps; DataError where a number is not finite in float32."""
-        values = in_numpy(column)
-        wrong = ~(np.abs(values) <= LARGEST) & ~np.isnan(values)
-        if wrong.any():
-            row = int(np.argmax(wrong)) if keep is None else int(np.flatnonzero(keep)[np.argmax(wrong)])
-            raise self.refuse(path, layout, done + row, at, "is not a finite number")
-        return values
 
-    def _dataset(self, layout: TableLayout, known: KnownTexts, rows: RowsRead, test: RowsRead | None) -> Dataset:
-        ranks = {place: ranks_of(texts, in_order) for place, texts in known.features.items()}
+@dataclass(frozen=True)
+class ParquetTable(ColumnSource):
+    """A Parquet file: columns of numbers, booleans and texts. Nulls and NaN are missing values."""
 
-        def chunks(of: Spool, order: Array | None) -> Iterator[Array]:
-            for X in of.chunks(order):
-                for place, (rank, _) in ranks.items():
-                    gaps = np.isnan(X[:, place])
-                    X[:, place] = np.where(gaps, np.nan, rank[np.where(gaps, 0, X[:, place]).astype(np.int64)])
-                yield X
+    def table(self, path: Path) -> pa.Table:
+        return arrow.read_parquet(path)
 
-        labels, test_labels, classes = self._labels(layout, known, rows, test)
-        natural, order, test_order = None, None, None
-        if layout.by is not None:
-            owners, test_owners = rows.owners.all_codes(), None if test is None else test.owners.all_codes()
-            natural = natural_clients(identifiers(self.path, known.by), owners, test_owners)
-            order = canonical_order(natural.owner, labels, chunks(rows.spool, None))
-            natural, labels = natural._replace(owner=natural.owner[order]), labels[order]
-            if test is not None and test_labels is not None and natural.test_owner is not None:
-                test_order = canonical_order(natural.test_owner, test_labels, chunks(test.spool, None))
-                natural = natural._replace(test_owner=natural.test_owner[test_order])
-                test_labels = test_labels[test_order]
-        categories = {place: texts for place, (_, texts) in ranks.items()}
-        gappy = self.missing in FILLS
-        return Dataset(
-            len(layout.features), np.float32, labels, lambda: chunks(rows.spool, order),
-            None if test is None or test_labels is None
-            else (np.concatenate(list(chunks(test.spool, test_order))), test_labels),
-            names=layout.feature_names(), natural=natural, classes=classes,
-            files=tuple(file for path in (self.path, self.test) if path for file in self.files(path)),
-            left_out=layout.left_out,
-            columns=RawColumns(categories, self.categorical, self.missing) if categories or gappy else None,
-        )  # fmt: skip
+    def typed(self, what: Path, table: pa.Table, roles: Roles, first: pa.Table | None) -> pa.Table:
+        import pyarrow.compute as pc
 
-    def _labels(
-        self, layout: TableLayout, known: KnownTexts, rows: RowsRead, test: RowsRead | None
-    ) -> tuple[Array, Array | None, tuple[str, ...] | None]:
-        """(labels, test labels, names of the classes where they have any)."""
-        labels, test_labels = np.concatenate(rows.labels), None if test is None else np.concatenate(test.labels)
-        if known.label is not None:
-            rank, names = ranks_of(known.label, sorted)
-            return rank[labels], None if test_labels is None else rank[test_labels], names
-        if labels.ndim > 1:
-            return labels, test_labels, None
-        if classes := self.class_names(self.path, layout):
-            for path, numbers in ((self.path, labels), (self.test, test_labels)):
-                if numbers is not None and not numbers.max() < len(classes):
-                    raise DataError(f"{path}: label {numbers.max():g}, of {len(classes)} classes that it names from 0")
-            return labels.astype(np.int64), None if test_labels is None else test_labels.astype(np.int64), classes
-        labels = typed_labels(self.path, labels, self.task)
-        task = "classification" if labels.dtype == np.int64 else "regression"
-        if test_labels is not None and self.test is not None:
-            test_labels = typed_labels(self.test, test_labels, task)
-        return labels, test_labels, None
+        if not roles.classes:
+            return table
+        (label,) = roles.labels  # a ClassLabel below 0 is of a row without a label
+        at, numbers = table.column_names.index(label), table[label]
+        return table.set_column(at, label, pc.if_else(pc.less(numbers, 0), None, numbers))
+
+
+@dataclass(frozen=True)
+class ArrowFolder(ParquetTable):
+    """A folder that `datasets.save_to_disk` wrote, of a Dataset, or of a DatasetDict with `train` and `test`."""
+
+    def read(self, seed: int) -> Dataset:
+        if (self.path / "dataset_dict.json").is_file():
+            test = self.test or (self.path / "test" if (self.path / "test").is_dir() else None)
+            return replace(self, path=self.path / "train", test=test).read(seed)
+        return super().read(seed)
+
+    def files(self, path: Path) -> list[Path]:
+        return arrow.arrow_files(path)
+
+    def table(self, path: Path) -> pa.Table:
+        return arrow.read_arrow(path)
+
+
+def _index(table: pa.Table) -> list[str]:
+    """Names of the columns that a frame had as its index."""
+    try:
+        return list(map(str, table.schema.pandas_metadata["index_columns"]))
+    except (KeyError, TypeError, ValueError, RecursionError):  # not written by pandas
+        return []
+
+
+def _class_names(path: Path, table: pa.Table, labels: list[str]) -> tuple[str, ...]:
+    """The names of a ClassLabel, as `datasets` writes them into the metadata of a table; () where there are none."""
+    try:
+        (label,) = labels
+        content = json.loads((table.schema.metadata or {})[b"huggingface"])
+        names = content["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):  # not written by `datasets`, or several
+        return ()
+    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not known or "int" not in str(table.schema.field(label).type) or names == list(map(str, range(len(names)))):
+        return ()
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: its ClassLabel names a class twice, of {listed(map(shown, names))}")
+    return tuple(names)

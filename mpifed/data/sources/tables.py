@@ -38,7 +38,8 @@ from mpifed.data.sources.dataset import (
     shown,
     typed_labels,
 )
-from mpifed.data.sources.table import first_line, read_lines, read_numbers
+from mpifed.data.sources.table import in_numpy, read_csv
+from mpifed.data.sources.table import numbers as column_of_numbers
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
@@ -119,26 +120,23 @@ class Tables(Source):
 
     def _load(self, path: Path) -> tuple[list[str], list[str], Array, Array | None]:
         """(identifiers [s], names of the features [p], X [s, p] float32, labels [s] float64) of a client's file."""
-        names, width = first_line(path)
-        names = names or []
+        table = read_csv(path)
+        names = table.column_names
         if self.id not in names:
             raise DataError(f"{path}: line 1 has no column {self.id!r}, the identifiers of --id")
         if numbers := [name for name in names if numbers_rows(name) and name not in (self.id, self.label)]:
             raise DataError(f"{path}: column {listed(map(shown, numbers))} numbers rows, and is no feature; remove it")
-        at = names.index(self.id)
         features = [name for name in names if name not in (self.id, self.label)]
         if not features:
             raise DataError(f"{path}: no column besides {listed(names)}; every client needs a feature")
-        ids = _identifiers(path, at)
-        cells = read_numbers(path, names, width, [i for i in range(width) if i != at])
-        if len(cells) != len(ids):
-            raise DataError(
-                f"{path}: {len(ids)} lines, of which {len(cells)} are readable; remove line breaks in cells"
-            )
-        if self.label not in names:
-            return ids, features, cells.astype(np.float32), None
-        of_label = names.index(self.label) - (at < names.index(self.label))
-        return ids, features, np.delete(cells, of_label, axis=1).astype(np.float32), cells[:, of_label]
+        ids = _identifiers(path, table[self.id].to_pylist())
+        values = {name: column_of_numbers(str(path), name, table[name]) for name in names if name != self.id}
+        for name, column in values.items():
+            if column.null_count:
+                row = column.to_pylist().index(None) + 1
+                raise DataError(f"{path}: row {row}, column {name!r} is a missing value; every sample needs a number")
+        X = np.stack([in_numpy(values[name]) for name in features], axis=1).astype(np.float32)
+        return ids, features, X, in_numpy(values[self.label]) if self.label in names else None
 
     def _partition(self, parts: list[ClientTable], samples: int, names: list[str]) -> Partition:
         rows, columns = Groups(), Groups()
@@ -163,22 +161,20 @@ def _files(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one per client") from error
 
 
-def _identifiers(path: Path, column: int) -> list[str]:
+def _identifiers(path: Path, cells: list[str]) -> list[str]:
     """The identifiers [s] in a file, stripped of whitespace."""
-    line_of: dict[str, int] = {}
-    with read_lines(path) as lines:
-        next(lines)
-        for cells in filter(None, lines):
-            name = re.sub(WHOLE, r"\1", cells[column].strip()) if column < len(cells) else ""
-            if not name:
-                raise DataError(f"{path}: line {lines.line_num}: no identifier; every sample needs one")
-            if name in line_of:
-                raise DataError(
-                    f"{path}: line {lines.line_num}: identifier {shown(name)}, as in line {line_of[name]}; "
-                    "a client has one line for each sample"
-                )
-            line_of[name] = lines.line_num
-    return list(line_of)
+    row_of: dict[str, int] = {}
+    for row, cell in enumerate(cells, 1):
+        name = re.sub(WHOLE, r"\1", cell.strip())
+        if not name:
+            raise DataError(f"{path}: row {row}: no identifier; every sample needs one")
+        if name in row_of:
+            raise DataError(
+                f"{path}: row {row}: identifier {shown(name)}, as in row {row_of[name]}; "
+                "a client has one line for each sample"
+            )
+        row_of[name] = row
+    return list(row_of)
 
 
 def _in_order(

@@ -56,14 +56,12 @@ def test_gaps(tmp_path: Path, missing: str, expected: list[list[float]]) -> None
 
 def test_gaps_are_refused_where_they_are(tmp_path: Path) -> None:
     path = csv(tmp_path / "a.csv", TABLE)
-    with pytest.raises(DataError, match=r"a.csv: line 3, column 1 \(size\): '' is a missing value; fill it in, by --m"):
+    with pytest.raises(DataError, match=r"a.csv: row 2, column 'size' is a missing value; fill it in, by --missing m"):
         make(tmp_path / "a", "csv", path, "--categorical", "one-hot")
-    with pytest.raises(
-        DataError, match=r"line 2, column 2 \(colour\): 'red' is not a number; .* --categorical one-hot"
-    ):
+    with pytest.raises(DataError, match=r"row 1, column 'colour': 'red' is not a number; .* --categorical one-hot"):
         make(tmp_path / "a", "csv", path, "--missing", "mean")
     path.write_text("a,y\n1,0\n2,\n3,1\n")
-    with pytest.raises(DataError, match=r"line 3, column 2 \(y\): '' is a missing value"):  # a label is never filled in
+    with pytest.raises(DataError, match="row 2, column 'y' is a missing value"):  # a label is never filled in
         make(tmp_path / "a", "csv", path, "--missing", "mean")
     assert rows(make(tmp_path / "a", "csv", path, "--missing", "drop")) == [[1], [3]]
     path.write_text("a,b,y\n1,NA,0\n2,?,1\n")
@@ -105,7 +103,7 @@ def test_classes_of_texts(tmp_path: Path) -> None:
     for words, said in (
         (("--test", test), "row 1 has the label perhaps, which no training row has; expected one of no, yes"),
         (("--labels", "below:3"), "expected all, or class:K with K one of no, yes"),
-        (("--task", "regression"), r"line 2, column 2 \(y\): 'no' is not a number"),
+        (("--task", "regression"), "row 1, column 'y': 'no' is not a number; .* --task classification"),
     ):
         with pytest.raises(MpifedError, match=said):
             make(tmp_path / "b", "csv", train, *words)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+import mpifed as mf
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data.shards import common_rows, shard_of
@@ -233,7 +234,7 @@ def as_folder(table: pd.DataFrame, path: Path, features: object = None) -> None:
 
 
 def test_one_table_in_every_format(tmp_path: Path) -> None:
-    """The same shards, whatever the format and the order of the rows."""
+    """The same shards, whatever the door and the order of the rows."""
     table, words = frame(), ("--label", "ill", "--by", "ward", "--categorical", "one-hot", "--min-rows", 3)
     formats: dict[str, Callable[[pd.DataFrame, Path], None]] = {
         "csv": as_csv, "parquet": as_parquet, "arrow": as_folder
@@ -245,6 +246,12 @@ def test_one_table_in_every_format(tmp_path: Path) -> None:
         checksums.add(folder.sha256)
         assert folder.names() == ("age", "dose", "smokes", "sex=f", "sex=m")
         assert (folder.natural() or ())[0] == tuple(map(str, sorted(table["ward"].unique())))
+    for content in (
+        table[::-1], table.astype({"ill": "category", "ward": float}), table.astype({"age": "Int64", "sex": str}),
+        pa.Table.from_pandas(table.sample(frac=1), preserve_index=False),
+    ):  # fmt: skip
+        made = mf.FederatedDataset.from_dataframe(content, label="ill", by="ward", categorical="one-hot", min_rows=3)
+        checksums.add(open_federation(made.path).sha256)
     assert len(checksums) == 1
 
 
@@ -448,14 +455,14 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
     [
         (
             {"a": pd.to_datetime(["2020-01-01", "2021-01-01"])},
-            "'a' is of type timestamp.*; expected numbers or texts; convert it, or leave it out, by --ignore",
+            "'a' is of type timestamp.*; expected numbers or texts; convert it, or leave the column out, by --ignore",
         ),
         (
             {"a": [[1, 2], [3, 4]]},
             r"'a' is of type list<.*; convert it \(lists and images: FederatedDataset.from_arrays in Python",
         ),
-        ({"a": ["u", "v"]}, "texts in column a, not numbers; encode categories"),
-        ({"a": [1.0, np.inf]}, "row 1, column 'a' is not a finite number"),
+        ({"a": ["u", "v"]}, "row 1, column 'a': 'u' is not a number; encode categories"),
+        ({"a": [1.0, np.inf]}, "row 2, column 'a': inf is not a finite number"),
     ],
 )
 def test_other_columns_of_parquet(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
@@ -474,7 +481,7 @@ def test_images_and_words_of_leaf(tmp_path: Path) -> None:
 def test_gaps_of_parquet(tmp_path: Path) -> None:
     pd.DataFrame({"a": [1, None, 4.0], "y": [0, 1, 1]}).to_parquet(tmp_path / "a.parquet")
     words = ("parquet", tmp_path / "a.parquet", *ONE)
-    with pytest.raises(DataError, match="row 1, column 'a' is a missing value; fill it in, by --missing mean"):
+    with pytest.raises(DataError, match="row 2, column 'a' is a missing value; fill it in, by --missing mean"):
         make(tmp_path / "out", *words)
     assert read(make(tmp_path / "out", *words, "--missing", "mean"))[0].tolist() == [[1], [2.5], [4]]
     assert read(make(tmp_path / "out", *words, "--missing", "drop"))[0].tolist() == [[1], [4]]

@@ -60,9 +60,9 @@ def test_a_frame_with_texts_and_gaps() -> None:
     dropped = make(frame, label="ill", by="ward", categorical="ordinal", missing="drop", min_rows=2)
     assert folder(dropped).clients == 1 and rows(folder(dropped), 0) == [[30, 0], [40, 0]]
     for wrong, message in (
-        ({}, "columns sex are no numbers; categorical='one-hot'"),
+        ({}, "row 2, column 'age' is a missing value"),
         ({"categorical": "hash"}, "categorical = 'hash'"),
-        ({"categorical": "one-hot"}, "column 'age' has gaps; fill them in, by missing='median'"),
+        ({"categorical": "one-hot"}, "column 'age' is a missing value; fill it in, by missing='mean', median"),
     ):
         with pytest.raises(mf.MpifedError, match=message):
             make(frame, label="ill", by="ward", **wrong)  # type: ignore[arg-type]
