@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import MISSING, Field
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
@@ -19,107 +20,8 @@ from mpifed.core.tables import Table
 from mpifed.core.text import on_screen
 
 if TYPE_CHECKING:
+    from mpifed.data.options import Options
     from mpifed.data.sources import Source
-
-SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
-PIXELS = ("digits", "mnist", "idx")  # by default scaled by `unit`: raw pixels diverge
-
-
-def _grid(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Parse RxC to (R, C)."""
-    if value is None:
-        return None
-    rows, _, columns = value.partition("x")
-    if rows.isdecimal() and columns.isdecimal() and len(value) < 20 and int(rows) and int(columns):
-        return int(rows), int(columns)
-    raise UsageError(f"--grid {value[:40]}: expected R groups of rows and C of columns as RxC, for example 5x2")
-
-
-def _scales(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Check a comma-separated list of scalings."""
-    for kind in [] if value is None else value.split(","):
-        if kind not in SCALES:
-            raise UsageError(
-                f"--scale {str(value)[:80]}: {kind[:40]!r} is not a scaling{nearest(kind, SCALES)}; expected one of "
-                f"{', '.join(SCALES)}, "
-                "or several of them, separated by commas"
-            )
-    return value
-
-
-FILE = click.Path(path_type=Path)
-
-
-def _of_all_sources() -> list[click.Parameter]:
-    """The options of all sources: how data are divided, scaled and stored."""
-    split = click.Choice(["rows", "columns", "grid"])
-    missing = click.Choice(["error", "zero", "drop", "mean", "median"])
-    return [
-        click.Option(["--split"], type=split, help="What clients divide; not for natural clients and tables."),
-        click.Option(["--clients"], type=int, help="Number of clients; --by, --grid and --map imply it."),
-        click.Option(
-            ["--min-rows"], type=int, metavar="N",
-            help="Natural clients: join those of fewer than N training rows, counted before --client-test-fraction.",
-        ),
-        click.Option(
-            ["--grid"], callback=_grid, metavar="RxC", help="R groups of rows times C groups of columns."
-        ),
-        click.Option(
-            ["--map"], type=FILE,
-            help="What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`. Row indices start "
-            "from 0 and do not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each "
-            "row.",
-        ),
-        click.Option(
-            ["--missing"], type=missing, default="error", show_default=True,
-            help="--map, tables: how to treat cells that no client holds. csv and the like: gaps are an error, become "
-            "zero (of one-hot categories: all zeros), drop their row, or become the mean or the median of the training "
-            "rows, of categories the most frequent one.",
-        ),
-        click.Option(
-            ["--partition"], default="iid", show_default=True,
-            metavar="iid|dirichlet:A|classes:K|random-classes:K|shards:K",
-            help="Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, "
-            "K classes each (all classes with equally many clients, or drawn by each client), or K runs each of the "
-            "rows sorted by class. NIID-Bench's names are known too: homo, noniid-labeldir:A, noniid-#labelK, "
-            "iid-diff-quantity:A.",
-        ),
-        click.Option(
-            ["--skew"], metavar="A|lognormal:S|power:A",
-            help="Draw the sizes of groups of rows from Dirichlet(A), or as exp of normal numbers with deviation S, or "
-            "make them k^-A for k = 1, 2, ...",
-        ),
-        click.Option(
-            ["--min-samples"], type=int, default=1, show_default=True, metavar="N",
-            help="Draw the partition again until every group of rows has so many.",
-        ),
-        click.Option(
-            ["--feature-noise"], type=float, metavar="V",
-            help="A shift of features: add Gaussian noise of variance V n / N to scaled rows of client n = 1, ..., N.",
-        ),
-        click.Option(
-            ["--labels"], default="all", show_default=True, metavar="all|even-odd|class:K|below:K",
-            help="The classes: every label, odd against even, label K against the rest, or labels below K against "
-            "the rest.",
-        ),
-        click.Option(
-            ["--scale"], callback=_scales, metavar="|".join(SCALES),
-            help="unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and "
-            "variance 1. unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows.  [default: unit for "
-            f"{', '.join(PIXELS)}, else none]",
-        ),
-        click.Option(["--test-fraction"], type=float, metavar="F", help="Hold out this fraction of rows for testing."),
-        click.Option(
-            ["--client-test-fraction"], type=float, metavar="F",
-            help="Hold out this fraction of each client's rows, with which that client tests; where rows are divided.",
-        ),
-        click.Option(
-            ["--seed"], type=int, default=0, show_default=True, help="Seed of partition, test rows and synthetic data."
-        ),
-        click.Option(["--origin"], metavar="TEXT", help="Where the data come from; stored and shown."),
-        click.Option(["--out"], type=FILE, required=True, help="Folder for the files."),
-        click.Option(["--force"], is_flag=True, help="Replace the data in --out."),
-    ]  # fmt: skip
 
 
 class _Sources(click.Group):
@@ -144,6 +46,9 @@ class _Sources(click.Group):
         return _command(cmd_name, own_class(cmd_name, Source, cmd_name))
 
 
+FILE = click.Path(path_type=Path)
+
+
 @click.group(
     cls=_Sources, subcommand_metavar="SOURCE [OPTIONS]", short_help="Divide data among clients.",
     epilog="`mpifed data SOURCE --help` has the options.",
@@ -157,25 +62,29 @@ def data() -> None:
 
 
 def _command(name: str, kind: type[Source]) -> click.Command:
-    def make(**options: Any) -> None:  # as click gives them
-        values = {field.name: options.pop(field.name) for field in of_class}
-        _make(name, _source(name, kind, values, options["missing"]), **options)
+    from mpifed.data.options import Options
 
-    parameters = _of_all_sources()
-    common = {parameter.name for parameter in parameters}
+    of_all = [field for field in _fields(Options) if field.name != "name"]
+    common = {field.name for field in of_all}
     of_class = [field for field in _fields(kind) if field.name not in common]
-    given = {"missing"} if own_module(name) is None else set()  # of mpifed's own sources: a field by that option
-    if taken := (common - given) & {field.name for field in fields_of(kind)}:
+    shared = {"missing"} if own_module(name) is None else set()  # of mpifed's own sources: a field by that option
+    if taken := (common - shared) & {field.name for field in fields_of(kind)}:
         raise UsageError(f"{name}: {min(taken)}: every source has that option; rename the field")
+
+    def make(**options: object) -> None:
+        given = {key: str(value) for key, value in options.items() if value is not None}
+        source: Source = kind(**_typed(name, kind, given))
+        _make(Options(**_typed(name, Options, given), name=name, source=source))
+
     docs = attribute_docs(kind)
     text = inspect.cleandoc(kind.__doc__ or "")
     if "path" in docs:
         text += f"\n\nPATH: {docs['path']}"
-    parameters = [_parameter(kind, field, docs.get(field.name, "")) for field in of_class] + parameters
+    parameters = [_parameter(kind, field) for field in of_class] + [_parameter(Options, field) for field in of_all]
     return click.Command(name, params=parameters, callback=make, help=text, short_help=text.partition("\n\n")[0])
 
 
-def _fields(kind: type[Source]) -> list[Field[object]]:
+def _fields(kind: type) -> list[Field[object]]:
     """The fields that the command line can set: texts, numbers, paths and booleans."""
     hints = get_type_hints(kind, include_extras=True)
     return [field for field in fields_of(kind) if _is_plain(hints[field.name])]
@@ -190,56 +99,54 @@ def _is_plain(hint: object) -> bool:
     return origin is Literal or hint in (str, int, float, bool, Path)
 
 
-def _parameter(kind: type[Source], field: Field[object], text: str) -> click.Parameter:
-    """The argument PATH, or an option, for a field; `_source` validates its value."""
+def _parameter(kind: type, field: Field[object]) -> click.Parameter:
+    """The argument PATH, or an option, for a field; `_typed` validates its value."""
     required = field.default is MISSING and field.default_factory is MISSING
     if field.name == "path":
         return click.Argument(["path"], required=required, type=FILE)
     hint, name = get_type_hints(kind)[field.name], field.name.replace("_", "-")
+    text = attribute_docs(kind).get(field.name, "")
     if not required and field.default not in (None, MISSING, False):
         text = f"{text}  [default: {field.default}]"
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if bool in parts:
-        return click.Option([f"--{name}/--{field.metadata.get('off', 'no-' + name)}"], default=None, help=text)
-    (part,) = (part for part in parts if part is not NoneType)
+        off = field.metadata.get("off", f"/--no-{name}")
+        return click.Option([f"--{name}{off}"], is_flag=True, default=None, help=text)
+    part = next(part for part in parts if part is not NoneType)
     known = click.Choice(get_args(part)) if get_origin(part) is Literal else None
     words = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
-    return click.Option([f"--{name}"], type=known, metavar=None if known else words.get(part, "TEXT"),
-                        required=required, help=text)  # fmt: skip
+    metavar = None if known else field.metadata.get("metavar", words.get(part, "TEXT"))
+    return click.Option([f"--{name}"], type=known, metavar=metavar, required=required, help=text)
 
 
-def _source(name: str, kind: type[Source], options: Table, missing: str) -> Source:
-    """The source, from the options that were given, converted to the types of its fields."""
+def _typed(name: str, kind: type, given: Mapping[str, str]) -> Table:
+    """The texts that are fields of a class, converted to their types; UsageError where one has another type."""
     from pydantic import TypeAdapter, ValidationError
 
-    texts = {key: str(value) for key, value in options.items() if value is not None}
-    if "missing" in (field.name for field in fields_of(kind)):
-        texts["missing"] = missing
-    try:
-        source: Source = TypeAdapter(kind).validate_strings(texts)
-    except ValidationError as error:
-        lines = [f"{_spelled(str(entry['loc'][0]))} {texts.get(str(entry['loc'][0]), '')}: {expected(entry)}"
-                 for entry in error.errors()]  # fmt: skip
-        raise UsageError("\n".join(f"{name}: {line}" for line in lines)) from error
-    return source
+    hints, typed, wrong = get_type_hints(kind, include_extras=True), Table(), []
+    for field in fields_of(kind):
+        if (text := given.get(field.name)) is None:
+            continue
+        try:
+            typed[field.name] = TypeAdapter(hints[field.name]).validate_strings(text)
+        except ValidationError as error:
+            option = "PATH" if field.name == "path" else "--" + field.name.replace("_", "-")
+            wrong += [f"{name}: {option} {text}: {expected(entry)}" for entry in error.errors()[:1]]
+    if wrong:
+        raise UsageError("\n".join(wrong))
+    return typed
 
 
-def _spelled(option: str) -> str:
-    """The option as spelled on the command line."""
-    return "PATH" if option == "path" else "--" + option.replace("_", "-")
-
-
-def _make(name: str, source: Source, scale: str | None, **options: Any) -> None:  # as click gives them
+def _make(options: Options) -> None:
     """Make the data folder, and print a summary."""
-    from mpifed.data.prepare import Options, prepare
+    from mpifed.data.prepare import prepare
     from mpifed.data.summary import summary
 
-    scale = scale or ("unit" if name in PIXELS else "none")
     try:
-        federation = prepare(Options(name=name, source=source, scale=scale, **options))
+        federation = prepare(options)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{name}: {error.name} is not installed; pip install 'mpifed[data]'") from error
+        raise UsageError(f"{options.name}: {error.name} is not installed; pip install 'mpifed[data]'") from error
     except MemoryError as error:
         why = str(error) or "none left"
-        raise DataError(f"{name}: not enough memory ({why}); use less data") from error
+        raise DataError(f"{options.name}: not enough memory ({why}); use less data") from error
     click.echo(on_screen(summary(federation)))

@@ -107,38 +107,24 @@ def transform(columns: RawColumns, fitted: Fitted, X: Array, names: tuple[str, .
     gaps = np.isnan(X)
     if gaps.any():
         X = np.where(gaps, fitted.fills, X)
-    if not columns.categories:
-        return X
-    out, done = np.zeros((len(X), width(columns, fitted, X.shape[1])), np.float32), 0
-    for start, stop in _runs(columns, X.shape[1]):
-        if start not in fitted.present:
-            out[:, done : done + stop - start] = X[:, start:stop]
-            done += stop - start
-            continue
-        known = fitted.present[start]
-        code = np.where(np.isnan(X[:, start]), -1, X[:, start]).astype(np.int64)
-        place = np.minimum(np.searchsorted(known, code), len(known) - 1)
-        met = known[place] == code
-        if columns.categorical == "one-hot":
-            out[np.flatnonzero(met), done + place[met]] = 1
-            done += len(known)
+    one_hot, numbers = columns.categorical == "one-hot", [at for at in range(len(names)) if at not in fitted.present]
+    ends = np.cumsum([len(fitted.present[at]) if one_hot and at in fitted.present else 1 for at in range(len(names))])
+    out = np.zeros((len(X), ends[-1]), np.float32)
+    out[:, ends[numbers] - 1] = X[:, numbers]
+    for at, known in fitted.present.items():
+        code = np.where(np.isnan(X[:, at]), -1, X[:, at]).astype(np.int64)
+        place, met = np.searchsorted(known, code), np.isin(code, known)
+        if one_hot:
+            out[np.flatnonzero(met), ends[at] - len(known) + place[met]] = 1
             continue
         if not met.all():
-            text = columns.categories[start][int(code[np.argmin(met)])]
+            text = columns.categories[at][int(code[np.argmin(met)])]
             raise DataError(
-                f"column {names[start]!r}: {text[:80]!r} in a test row, and in no training row; "
+                f"column {names[at]!r}: {text[:80]!r} in a test row, and in no training row; "
                 "use --categorical one-hot, which has zeros for it"
             )
-        out[:, done] = place
-        done += 1
+        out[:, ends[at] - 1] = place
     return out
-
-
-def width(columns: RawColumns, fitted: Fitted, features: int) -> int:
-    """q, the number of columns that `transform` makes of p."""
-    if columns.categorical == "ordinal":
-        return features
-    return features - len(fitted.present) + sum(len(known) for known in fitted.present.values())
 
 
 def encoded_names(columns: RawColumns, fitted: Fitted, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -157,15 +143,3 @@ def encoded_names(columns: RawColumns, fitted: Fitted, names: tuple[str, ...]) -
 def plain(text: str) -> str:
     """A text as a name that HDF5 can store: without control characters, and not long."""
     return (text if text.isprintable() else text.encode("unicode_escape").decode("ascii"))[:200]
-
-
-def _runs(columns: RawColumns, features: int) -> Iterator[tuple[int, int]]:
-    """RawColumns of categories, each by itself, and the runs of columns of numbers between them."""
-    start = 0
-    for at in sorted(columns.categories):
-        if start < at:
-            yield start, at
-        yield at, at + 1
-        start = at + 1
-    if start < features:
-        yield start, features

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -39,15 +40,26 @@ def encode(data: Dataset, rule: str) -> Labels:
         if rule != "all":
             raise UsageError(f"--labels {rule}: the labels are real targets, not classes; add --task classification")
         return Labels(_targets(labels), None if test is None else _targets(test), ())
-    values = np.unique(labels)
-    texts = data.classes
+    values, texts = np.unique(labels), data.classes
+    names = [texts[value] for value in values.tolist()] if texts else list(map(str, values.tolist()))
     if len(values) < 2:
-        only = texts[values[0]] if texts else values[0]
-        raise DataError(f"{_file(data, 0)}: all rows have the label {only}; expected at least two classes")
-    code, meaning = _code(rule, values, texts)
+        raise DataError(f"{_file(data, 0)}: all rows have the label {names[0]}; expected at least two classes")
+    kind, _, wanted = rule.partition(":")
+    number = int(wanted) if wanted.isdecimal() and len(wanted) < 19 else None
+    code: Callable[[Array], Array]
     if rule == "all":
-        _check_known(data, values)
-    return Labels(code(labels), None if test is None else code(test), meaning)
+        _check_known(data, values, names)
+        code, meaning = lambda y: np.searchsorted(values, y), tuple(names)
+    elif kind == "class" and wanted in names:
+        code, meaning = partial(np.equal, values[names.index(wanted)]), (f"not {wanted}", wanted)
+    elif rule == "even-odd" and not texts:
+        code, meaning = partial(np.bitwise_and, 1), ("even", "odd")
+    elif kind == "below" and number is not None and not texts and values[0] < number <= values[-1]:
+        code, meaning = partial(np.greater, number), (f"{wanted} and above", f"below {wanted}")
+    else:
+        known = "all, " if texts else f"all, even-odd, below:K with K from {values[0] + 1} to {values[-1]}, "
+        raise UsageError(f"--labels {rule[:40]}: expected {known}or class:K with K one of {listed(names)}")
+    return Labels(code(labels).astype(np.int64), None if test is None else code(test).astype(np.int64), meaning)
 
 
 def _targets(labels: Array) -> Array:
@@ -55,43 +67,15 @@ def _targets(labels: Array) -> Array:
     return labels if labels.ndim == 1 else labels[:, 0] if labels.shape[1] == 1 else vectors(labels)
 
 
-def _code(rule: str, values: Array, texts: tuple[str, ...] | None) -> tuple[Callable[[Array], Array], tuple[str, ...]]:
-    """(function from labels [s] to classes [s], meaning of each class), for labels with the distinct `values`.
-
-    Where labels are texts, `values` are indices into `texts`.
-    """
-    names = tuple(texts[value] for value in values.tolist()) if texts else tuple(map(str, values.tolist()))
-    if rule == "all":
-        return lambda y: np.searchsorted(values, y), names
-    if texts:
-        _, _, wanted = rule.partition(":")
-        if not rule.startswith("class:") or wanted not in names:
-            raise UsageError(f"--labels {rule[:40]}: expected all, or class:K with K one of {listed(names)}")
-        return lambda y: (y == values[names.index(wanted)]).astype(np.int64), (f"not {wanted}", wanted)
-    if rule == "even-odd":
-        return lambda y: y % 2, ("even", "odd")
-    name, _, wanted = rule.partition(":")
-    if name == "below" and wanted.isdecimal() and len(wanted) < 19 and values[0] < int(wanted) <= values[-1]:
-        return lambda y: (y < int(wanted)).astype(np.int64), (f"{wanted} and above", f"below {wanted}")
-    if name != "class" or wanted not in names:
-        raise UsageError(
-            f"--labels {rule[:40]}: expected all, even-odd, class:K with K one of {listed(values)}, or below:K "
-            f"with K above {values[0]} and at most {values[-1]}"
-        )
-    return lambda y: (y == int(wanted)).astype(np.int64), (f"not {wanted}", wanted)
-
-
-def _check_known(data: Dataset, values: Array) -> None:
+def _check_known(data: Dataset, values: Array, names: list[str]) -> None:
     """Raise DataError for the first test label that is not among the training labels `values`."""
-    if data.test is None:
-        return
-    strange = np.flatnonzero(~np.isin(data.test[1], values))
-    if len(strange):
-        label, texts = data.test[1][strange[0]], data.classes
-        known = [texts[value] for value in values.tolist()] if texts else values
+    strange = np.flatnonzero(~np.isin(data.test[1], values)) if data.test else np.zeros(0)
+    if data.test and len(strange):
+        label = data.test[1][strange[0]]
         raise DataError(
-            f"{_file(data, -1)}: row {strange[0] + 1} has the label {texts[label] if texts else label}, which no "
-            f"training row has; expected one of {listed(known)}; int64 labels are classes, real targets are float64"
+            f"{_file(data, -1)}: row {strange[0] + 1} has the label {data.classes[label] if data.classes else label}, "
+            f"which no training row has; expected one of {listed(names)}; int64 labels are classes, real targets are "
+            "float64"
         )
 
 

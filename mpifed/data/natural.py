@@ -1,26 +1,24 @@
 """Natural clients: rows that say whose they are, by an identifier.
 
 Clients are numbered in the order of their sorted identifiers, and a client's rows are in an order of their content, so
-that a shuffled file gives the same shards. Rows are compared by 128 bits that are computed from their bytes: rows of
-equal content may stand in any order.
+that a shuffled file gives the same shards: by a digest, since rows are many, wide or sparse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 
 GAPS = ("nan", "None", "<NA>", "NaT")  # as texts
 WHOLE = r"^(-?[0-9]+)\.0$"  # an integer in a file, where another one is missing
 _DIGITS = 18  # of identifiers that are ordered as numbers
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_BLOCK = 2**15  # numbers that are mixed at a time, in the cache
 
 
 class NaturalClients(NamedTuple):
@@ -31,17 +29,18 @@ class NaturalClients(NamedTuple):
     test_owner: NDArray[np.int64] | None = None  # [t] of each test row; -1 for one whose owner has no training rows
     untrained: tuple[str, ...] = ()  # identifiers without training rows, sorted: they are no clients
 
-    def of_rows(self, keep: NDArray[np.bool_], test: NDArray[np.bool_] | None = None) -> NaturalClients:
-        """Those of the training rows where `keep` [s] is True; the rows where `test` [s] is True are for testing."""
+    def of_rows(self, keep: NDArray[np.bool_]) -> NaturalClients:
+        """Those who have one of the training rows where `keep` [s] is True."""
         present = np.unique(self.owner[keep])
-        number = np.full(len(self.ids), -1)
+        number = np.full(len(self.ids) + 1, -1)  # the last one is that of -1
         number[present] = np.arange(len(present))
-        owners = None if self.test_owner is None else number[self.test_owner]
-        if self.test_owner is not None and owners is not None:
-            owners[self.test_owner < 0] = -1
         ids = tuple(self.ids[at] for at in present.tolist())
-        owners = owners if test is None else number[self.owner[test]]
-        return NaturalClients(ids, number[self.owner[keep]], owners, self.untrained)
+        if self.test_owner is None:
+            return NaturalClients(ids, number[self.owner[keep]], None, self.untrained)
+        tested = np.unique(self.test_owner[self.test_owner >= 0])
+        lost = [self.ids[at] for at in tested[number[tested] < 0].tolist()]
+        untrained = tuple(in_order([*self.untrained, *lost]))
+        return NaturalClients(ids, number[self.owner[keep]], number[self.test_owner], untrained)
 
 
 def identifiers(values: object, what: str) -> Array:
@@ -107,70 +106,7 @@ def canonical_order(owner: Array, labels: Array, chunks: Iterable[Array]) -> NDA
     labels : [s] or [s, t]
     chunks : the rows [b, p] of numbers, in order
     """
-    of_rows, of_labels = np.concatenate(list(map(_digests, chunks))), _digests(labels.reshape(len(labels), -1))
-    first, second = _mixed(of_rows + _GOLDEN * of_labels).T
-    bits = np.uint64(64 - int(owner.max(initial=0) + 1).bit_length())
-    # one key of owner and digest sorts faster than three; where it is tied, all of them decide
-    key = (owner + 1).astype(np.uint64) << bits | first >> np.uint64(64 - bits)
-    order = np.argsort(key)
-    key = key[order]
-    tied = np.concatenate([[False], key[1:] == key[:-1], [False]])
-    at = np.flatnonzero(tied[1:] | tied[:-1])
-    rows = order[at]
-    order[at] = rows[np.lexsort((second[rows], first[rows], key[at]))]
-    return order
-
-
-def _digests(values: Array) -> NDArray[np.uint64]:
-    """[b, 2] two numbers of 64 bits for each row of `values` [b, p], of its bytes: a hash, not a cryptographic one."""
-    content = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
-    if absent := -content.shape[1] % 4:
-        content = np.pad(content, ((0, 0), (0, absent)))
-    words = content.view("<u4")
-    width = words.shape[1]
-    salts, weights = _mixed(np.arange(1, 2 * width + 1, dtype=np.uint64) * _GOLDEN).reshape(2, width)
-    weights = np.stack([np.ones(width, np.uint64), weights | np.uint64(1)], axis=1)
-    digests, size = np.empty((len(words), 2), np.uint64), max(1, _BLOCK // width)
-    for start in range(0, len(words), size):
-        digests[start : start + size] = _mixed(words[start : start + size] + salts) @ weights
-    return digests
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The numbers [...] after the last step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), in place."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        numbers ^= numbers >> np.uint64(shift)
-        numbers *= np.uint64(factor)
-    numbers ^= numbers >> np.uint64(31)
-    return numbers
-
-
-def join_small(clients: NaturalClients, min_rows: int | None) -> NDArray[np.int64]:
-    """[I] the client of each identifier.
-
-    Parameters
-    ----------
-    clients : whose each row is
-    min_rows : clients with fewer training rows are joined, in order, until they have so many; what is left over joins
-        the last client made so, or else the smallest one
-
-    Raises
-    ------
-    UsageError : when there are fewer rows than that.
-    """
-    joined = np.arange(len(clients.ids))
-    if min_rows is None:
-        return joined
-    counts = np.bincount(clients.owner, minlength=len(joined))
-    if counts.sum() < min_rows:
-        raise UsageError(f"--min-rows {min_rows}: there are {counts.sum()} training rows; lower it")
-    open_members, rows, last = list[int](), 0, -1
-    for client in np.flatnonzero(counts < min_rows).tolist():
-        open_members.append(client)
-        rows += int(counts[client])
-        if rows >= min_rows:
-            joined[open_members], last, open_members, rows = open_members[0], open_members[0], [], 0
-    if open_members:
-        large = np.flatnonzero(counts >= min_rows)
-        joined[open_members] = last if last >= 0 else large[np.argmin(counts[large])]
-    return np.unique(joined, return_inverse=True)[1].astype(np.int64)
+    rows = (row for X in chunks for row in X)
+    digests = [blake2b(label.tobytes() + row.tobytes(), digest_size=16).digest()
+               for label, row in zip(labels, rows, strict=True)]  # fmt: skip
+    return np.lexsort((np.array(digests), owner))

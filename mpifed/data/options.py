@@ -3,69 +3,121 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 from mpifed.data.sources import Source, Tables
+
+SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
+PIXELS = ("digits", "mnist", "idx")  # scaled by `unit` where nothing is said: raw pixels diverge
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `mpifed data`."""
+    """The options of `mpifed data`; the docstring below a field is its help. Python's functions pass them, too."""
 
-    name: str  # of the source
+    name: str
     source: Source
-    out: Path | None  # the folder; None: the data stay in memory
-    split: str | None = "rows"
-    clients: int | None = None  # implied by `grid` and `map`
-    grid: tuple[int, int] | None = None
+    out: Path | None  # None, from Python: the data stay in memory
+    """Folder for the files."""
+    split: Literal["rows", "columns", "grid"] | None = None
+    """What clients divide; not for natural clients and tables."""
+    clients: int | None = None
+    """Number of clients; --by, --grid and --map imply it."""
+    min_rows: int | None = None
+    """Natural clients: leave out those of fewer training rows, counted before --client-test-fraction."""
+    grid: str | None = field(default=None, metadata={"metavar": "RxC"})
+    """R groups of rows times C groups of columns."""
     map: Path | None = None
-    missing: str = "error"  # "zero" to allow cells of `map` that no client holds; how gaps of tables are filled
-    min_rows: int | None = None  # that a natural client has at least, to train on or of `client_test_fraction`
-    partition: str = "iid"
-    skew: str | float | None = None
-    min_samples: int = 1  # of each client
-    feature_noise: float | None = None  # see `with_noise`
-    labels: str = "all"
-    scale: str = "none"  # or several scalings in sequence, separated by commas
+    """What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`. Row indices start from 0 and do
+    not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each row."""
+    missing: Literal["error", "zero", "drop", "mean", "median"] = "error"
+    """--map, tables: how to treat cells that no client holds. csv and the like: gaps are an error, become zero (of
+    one-hot categories: all zeros), drop their row, or become the mean or the median of the training rows, of categories
+    the most frequent one."""
+    partition: str = field(default="iid", metadata={"metavar": "iid|dirichlet:A|classes:K|random-classes:K|shards:K"})
+    """Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, K classes each
+    (all classes with equally many clients, or drawn by each client), or K runs each of the rows sorted by class.
+    NIID-Bench's names are known too: homo, noniid-labeldir:A, noniid-#labelK, iid-diff-quantity:A."""
+    skew: str | float | None = field(default=None, metadata={"metavar": "A|lognormal:S|power:A"})
+    """Draw the sizes of groups of rows from Dirichlet(A), or as exp of normal numbers with deviation S, or make them
+    k^-A for k = 1, 2, ..."""
+    min_samples: int = 1
+    """Draw the partition again until every group of rows has so many."""
+    feature_noise: float | None = None
+    """A shift of features: V adds Gaussian noise of variance V n / N to scaled rows of client n = 1, ..., N."""
+    labels: str = field(default="all", metadata={"metavar": "all|even-odd|class:K|below:K"})
+    """The classes: every label, odd against even, label K against the rest, or labels below K against the rest."""
+    scale: str | None = field(default=None, metadata={"metavar": "|".join(SCALES)})
+    """unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and variance 1.
+    unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows. By default unit for pixels (digits, mnist,
+    idx), else none."""
     test_fraction: float | None = None
+    """Hold out this fraction of rows for testing."""
     client_test_fraction: float | None = None
+    """Hold out this fraction of each client's rows, with which that client tests; where rows are divided."""
     seed: int = 0
-    force: bool = False
+    """Seed of partition, test rows and synthetic data."""
     origin: str | None = None
+    """Where the data come from; stored and shown."""
+    force: bool = field(default=False, metadata={"off": ""})
+    """Replace the data in --out."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for options that contradict each other."""
-        from_tables = isinstance(self.source, Tables)
-        if from_tables and (self.split not in (None, "grid") or self.clients or self.grid or self.map):
-            raise UsageError(
-                f"--split, --clients, --grid and --map: the files of {self.name} set the partition; leave them out"
-            )
+        """Raise UsageError for options that contradict each other, for the command line and Python."""
+        natural, from_tables, name = self.natural, isinstance(self.source, Tables), self.name
         gaps = hasattr(self.source, "missing") and not from_tables
-        if self.missing == "zero" and not (from_tables or self.map or gaps):
-            raise UsageError("--missing zero is for cells that no client holds, which only --map and tables can have")
-        if self.missing not in ("error", "zero") and not gaps:
-            raise UsageError(f"--missing {self.missing} is for gaps of tables such as csv; leave it out")
-        if self.natural:
-            self._check_natural()
-        elif self.min_rows is not None:
-            raise UsageError("--min-rows joins natural clients: give --by COLUMN, and no --clients or --map")
-        elif not from_tables:
-            self._check_split()
-        if self._drawn and (self.split == "columns" or self.map or from_tables):
-            raise UsageError(
-                "--partition, --skew and --min-samples divide rows; leave them out with --split columns, --map or "
-                "tables"
-            )
-        of_rows = self.split == "rows" or self.natural
-        if self.feature_noise is not None and not (of_rows and 0 < self.feature_noise < math.inf):
-            raise UsageError(
-                f"--feature-noise {self.feature_noise:g}: expected a variance above 0, and --split rows or natural "
-                "clients, where each row has one client"
-            )
-        if not 0 <= self.seed < 2**64:
-            raise UsageError(f"--seed {self.seed}: expected 0 or more, and less than 2^64")
+        drawn = self.partition != "iid" or self.skew is not None or self.min_samples != 1
+        counted, free = self.clients is not None, not natural and not from_tables
+        strange = next((kind for kind in self.scalings if kind not in SCALES), "")
+        cells = math.prod(self.groups or ())
+        by = ", or --by NAME for a client of each identifier" if hasattr(self.source, "by") else ""
+        contradictions = (
+            (bool(strange), f"--scale {str(self.scale)[:80]}: {strange[:40]!r} is not a scaling"
+             f"{nearest(strange, SCALES)}; expected one of {', '.join(SCALES)}, or several, with commas"),
+            (self.grid and not self.groups,
+             f"--grid {str(self.grid)[:40]}: expected R groups of rows and C of columns as RxC, for example 5x2"),
+            (from_tables and (self.split not in (None, "grid") or self.clients or self.grid or self.map),
+             f"--split, --clients, --grid and --map: the files of {name} set the partition; leave them out"),
+            (self.missing == "zero" and not (from_tables or self.map or gaps),
+             "--missing zero is for cells that no client holds, which only --map and tables can have"),
+            (self.missing not in ("error", "zero") and not gaps,
+             f"--missing {self.missing} is for gaps of tables such as csv; leave it out"),
+            (natural and (counted or self.grid or self.map or self.split not in (None, "rows")),
+             "--by says whose each row is; leave out --clients, --grid, --map, and --split or give rows"),
+            (natural and drawn,
+             "--partition, --skew and --min-samples divide rows at random; leave them out with natural clients"),
+            (not natural and self.min_rows is not None,
+             "--min-rows is for natural clients: give --by COLUMN, and no --clients or --map"),
+            (self.min_rows is not None and not 1 <= self.min_rows < 2**62,
+             f"--min-rows {self.min_rows}: expected 1 or more"),
+            (free and self.split is None,
+             f"--split is missing; expected rows, columns or grid, as --split rows --clients 10{by}"),
+            (free and self.map and self.source.names_clients,
+             f"--map counts rows as a file has them, and {name} sorts them; leave it out"),
+            (free and self.split == "grid" and (self.grid is None) == (self.map is None),
+             "--split grid: give either --grid RxC or --map FILE"),
+            (free and self.split == "grid" and cells and self.clients not in (None, cells),
+             f"--clients {self.clients}: --grid {self.grid} is for {cells} clients; leave --clients out"),
+            (free and self.split != "grid" and (self.grid or (self.map and self.split != "rows")),
+             f"--grid and --map are for --split grid, not for --split {self.split}"),
+            (free and self.split != "grid" and not counted and not self.map,
+             f"--split {self.split}: --clients N is missing"),
+            (drawn and (self.split == "columns" or self.map or from_tables),
+             "--partition, --skew and --min-samples divide rows; leave them out with --split columns, --map or tables"),
+            (self.feature_noise is not None
+             and not ((self.split == "rows" or natural) and 0 < self.feature_noise < math.inf),
+             f"--feature-noise {self.feature_noise}: expected a variance above 0, and --split rows or natural clients, "
+             "where each row has one client"),
+            (not 0 <= self.seed < 2**64, f"--seed {self.seed}: expected 0 or more, and less than 2^64"),
+        )  # fmt: skip
+        for contradicts, why in contradictions:
+            if contradicts:
+                raise UsageError(why)
 
     @property
     def natural(self) -> bool:
@@ -74,37 +126,12 @@ class Options:
         return self.source.names_clients and (not artificial or getattr(self.source, "by", None) is not None)
 
     @property
-    def _drawn(self) -> bool:
-        return self.partition != "iid" or self.skew is not None or self.min_samples != 1
+    def groups(self) -> tuple[int, int] | None:
+        """How many groups of rows, and of columns, `grid` says."""
+        numbers = re.fullmatch(r"([1-9]\d{0,8})x([1-9]\d{0,8})", self.grid or "")
+        return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
-    def _check_natural(self) -> None:
-        if self.clients is not None or self.grid or self.map or self.split not in (None, "rows"):
-            raise UsageError(
-                "--by says whose each row is; leave out --clients, --grid, --map, and --split or give rows"
-            )
-        if self._drawn:
-            raise UsageError(
-                "--partition, --skew and --min-samples divide rows at random; leave them out with natural clients, "
-                "which --min-rows joins"
-            )
-        if self.min_rows is not None and not 1 <= self.min_rows < 2**62:
-            raise UsageError(f"--min-rows {self.min_rows}: expected 1 or more")
-
-    def _check_split(self) -> None:
-        if self.split is None:
-            by = ", or --by NAME for a client of each identifier" if hasattr(self.source, "by") else ""
-            raise UsageError(f"--split is missing; expected rows, columns or grid, as --split rows --clients 10{by}")
-        if self.map and self.source.names_clients:
-            raise UsageError(f"--map counts rows as a file has them, and {self.name} sorts them; leave it out")
-        if self.split == "grid":
-            if (self.grid is None) == (self.map is None):
-                raise UsageError("--split grid: give either --grid RxC or --map FILE")
-            if self.grid and self.clients not in (None, self.grid[0] * self.grid[1]):
-                raise UsageError(
-                    f"--clients {self.clients}: --grid {self.grid[0]}x{self.grid[1]} is for "
-                    f"{self.grid[0] * self.grid[1]} clients; leave --clients out"
-                )
-        elif self.grid or (self.map and self.split != "rows"):
-            raise UsageError(f"--grid and --map are for --split grid, not for --split {self.split}")
-        elif self.clients is None and not self.map:
-            raise UsageError(f"--split {self.split}: --clients N is missing")
+    @property
+    def scalings(self) -> list[str]:
+        """Scalings in sequence."""
+        return str(self.scale or ("unit" if self.name in PIXELS else "none")).split(",")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -47,29 +48,16 @@ class Partition(NamedTuple):
         return self.rows[row_group], self.columns[column_group]
 
 
-class Groups:
-    """Distinct groups of indices, to which clients refer by number."""
-
-    def __init__(self) -> None:
-        self._places: dict[bytes, int] = {}
-        self.nbytes = 0  # of all groups
-
-    def place(self, members: NDArray[np.int64]) -> int:
-        """The number of a group [m] of ascending indices, which is added if new."""
-        place = self._places.setdefault(members.tobytes(), new := len(self._places))
-        self.nbytes += members.nbytes if place == new else 0
-        return place
-
-    def members(self) -> list[NDArray[np.int64]]:
-        """The groups in the order of their numbers."""
-        return [np.frombuffer(key, np.int64) for key in self._places]
-
-
-def by_rectangles(rows: Groups, columns: Groups, holds: list[tuple[int, int]]) -> Partition:
-    """A general partition: client n holds the rows of group holds[n][0] and the columns of group holds[n][1]."""
-    row_groups, column_groups = rows.members(), columns.members()
-    split: Split = "rows" if len(column_groups) == 1 else "columns" if len(row_groups) == 1 else "grid"
-    return Partition(split, row_groups, column_groups, np.array(holds, dtype=np.int64))
+def by_rectangles(held: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Partition:
+    """A partition of the ascending rows [s] and columns [p] that each client holds; equal ones are stored once."""
+    places: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
+    holds = [
+        [place.setdefault(members.tobytes(), len(place)) for place, members in zip(places, pair, strict=True)]
+        for pair in held
+    ]
+    rows, columns = ([np.frombuffer(members, np.int64) for members in place] for place in places)
+    split: Split = "rows" if len(columns) == 1 else "columns" if len(rows) == 1 else "grid"
+    return Partition(split, rows, columns, np.array(holds))
 
 
 def training_rows(partition: Partition, keep: NDArray[np.bool_], features: int) -> Partition:
@@ -119,12 +107,11 @@ def by_rows(
     return Partition("rows", groups, [np.arange(features)], holds)
 
 
-def by_owners(client_of: NDArray[np.int64], owner: NDArray[np.int64], features: int) -> Partition:
-    """A horizontal split by owners: client_of [I] is the client of each owner, and owner [s] that of each row."""
-    of_rows = client_of[owner]
-    clients = int(of_rows.max()) + 1
+def by_owners(owner: NDArray[np.int64], features: int) -> Partition:
+    """A horizontal split by owner [s], the client of each row."""
+    clients = int(owner.max()) + 1
     holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
-    return Partition("rows", list(by_kind(of_rows, clients)), [np.arange(features)], holds)
+    return Partition("rows", list(by_kind(owner, clients)), [np.arange(features)], holds)
 
 
 def by_columns(samples: int, features: int, clients: int) -> Partition:

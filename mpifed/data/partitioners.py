@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from zlib import crc32
 
@@ -42,8 +41,7 @@ def deal(
             f"--min-samples {min_samples}: {clients} clients share {len(y)} rows; give 1 to {len(y) // clients}, or "
             "fewer clients"
         )
-    how, skew = _renamed(how, skew)
-    name, parameter = _parse(how)
+    name, parameter, skew = _parse(how, skew)
     if name == "shards":
         return _runs(y, clients, how, int(parameter), skew, stream(seed, "rows"))
     smallest = 0
@@ -68,20 +66,6 @@ def deal(
         owner[rows] = np.searchsorted(end, np.arange(len(rows)), side="right")
     counts = _leave_nobody_out(owner, clients)
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
-
-
-def _renamed(how: str, skew: str | float | None) -> tuple[str, str | float | None]:
-    """The partition and the skew of sizes by their own names."""
-    name, colon, text = how.partition(":")
-    if name == "iid-diff-quantity":
-        if skew is not None:
-            raise UsageError(f"--partition {how[:40]} --skew {skew}: both are about sizes; give one of them")
-        return "iid", text or BETA
-    if name.startswith("noniid-#label") and name[13:].isdecimal():
-        name, colon, text = "noniid-#label", ":", name[13:]
-    if name == "noniid-labeldir" and not colon:
-        colon, text = ":", BETA
-    return ALIASES.get(name, name) + colon + text, skew
 
 
 def _sizes(clients: int, skew: str | float | None, rng: Generator) -> NDArray[np.float64]:
@@ -172,16 +156,23 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
     return y, holders * sizes
 
 
-def _parse(how: str) -> tuple[str, float]:
-    """(name, parameter) of a partition."""
-    name, _, text = how.partition(":")
+def _parse(how: str, skew: str | float | None) -> tuple[str, float, str | float | None]:
+    """(name, parameter, skew of sizes) of a partition, by mpifed's own names."""
+    given, _, text = how.partition(":")
+    if given == "iid-diff-quantity":
+        if skew is not None:
+            raise UsageError(f"--partition {how[:40]} --skew {skew}: both are about sizes; give one of them")
+        return "iid", 0.0, text or BETA
+    if given.startswith("noniid-#label"):
+        given, text = "noniid-#label", given[13:] or text
+    name, text = ALIASES.get(given, given), text or (BETA if given == "noniid-labeldir" else "")
     try:
-        if how == "iid":
-            return name, 0.0
+        if name == "iid" and not text:
+            return name, 0.0, skew
         if name == "dirichlet" and 0 < float(text) < np.inf:
-            return name, float(text)
+            return name, float(text), skew
         if name in ("classes", "random-classes", "shards") and int(text) > 0:
-            return name, int(text)
+            return name, int(text), skew
     except ValueError:
         pass
     known = ("iid", "dirichlet", "classes", "random-classes", "shards", *ALIASES, "iid-diff-quantity")
@@ -200,11 +191,8 @@ def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:
     if not len(empty):
         return counts
     rows, first = np.argsort(owner, kind="stable"), np.cumsum(counts) - counts
-    largest = [(-count, client) for client, count in enumerate(counts.tolist())]
-    heapq.heapify(largest)
     for client in empty:
-        count, giver = largest[0]
-        heapq.heapreplace(largest, (count + 1, giver))
+        giver = counts.argmax()
         owner[rows[first[giver]]] = client
         first[giver] += 1
         counts[giver] -= 1

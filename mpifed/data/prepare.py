@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -22,19 +23,17 @@ from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data.cells import only_held
 from mpifed.data.client_tests import client_tests, with_owners_tests
-from mpifed.data.encoding import encoded_names, fit_columns, transform, width
+from mpifed.data.encoding import encoded_names, fit_columns, transform
 from mpifed.data.feature_noise import with_noise
-from mpifed.data.holding_out import hold_out, rows_where
+from mpifed.data.holding_out import hold_out, rows_where, without_small
 from mpifed.data.labels import encode
 from mpifed.data.maps import read_map
-from mpifed.data.natural import join_small
 from mpifed.data.options import Options as Options
 from mpifed.data.partition import Partition, by_columns, by_grid, by_owners, by_rows
-from mpifed.data.progress import progress
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.sources import Dataset, Synthetic
 from mpifed.data.sources.dataset import CHUNK_VALUES, checked, listed
-from mpifed.data.statistics import label_counts, statistics, target_scale
+from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, make_federation
 
 
@@ -60,16 +59,18 @@ def prepare(options: Options) -> Federation:
     data = checked(options.name, options.source.read(options.seed))
     if options.test_fraction is not None:
         data = hold_out(data, options.test_fraction, options.seed)
+    small = ""
+    if options.min_rows is not None:
+        data, small = without_small(data, options.min_rows)
     if options.split in ("columns", "grid"):
         data = _encoded(data, np.ones(len(data.labels), bool))
     y, test_y, meaning = encode(data, options.labels)
-    ids = None  # of natural clients, and the client of each
-    if options.natural and data.natural is not None:
-        ids = data.natural.ids, join_small(data.natural, options.min_rows)
-        if options.test_fraction is None and options.client_test_fraction is None:
-            data, y = with_owners_tests(data, y, test_y)
-        assert data.natural is not None
-        partition = by_owners(ids[1], data.natural.owner, data.features)
+    if options.natural and options.test_fraction is None and options.client_test_fraction is None:
+        data, y = with_owners_tests(data, y, test_y)
+    natural, ids = data.natural if options.natural else None, None
+    if natural is not None:
+        ids = natural.ids, np.arange(len(natural.ids))
+        partition = by_owners(natural.owner, data.features)
     else:
         partition = data.partition or _partition(options, y, data.features)
     tests = client_tests(partition, y, data.client_tests, options.client_test_fraction, options.seed)
@@ -79,7 +80,7 @@ def prepare(options: Options) -> Federation:
         partition = partition._replace(columns=[np.arange(data.features)])
     if partition.missing and options.map:
         data = _only_held(data, partition)
-    data, scaling = _scaled(data, options.scale, partition.missing, trained)
+    data, scaling = _scaled(data, options.scalings, partition.missing, trained)
     if options.feature_noise is not None:
         data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
     summary = statistics(rows_where(trained, data), y[trained], scaling, regression=not meaning)
@@ -87,9 +88,8 @@ def prepare(options: Options) -> Federation:
         classes=len(meaning),
         seed=options.seed,
         provenance={
-            **_provenance(options, data, meaning),
+            **_provenance(options, data, meaning, small),
             "missing_cells": partition.missing,
-            **label_counts(partition, y, len(meaning), trained),
             "statistics": summary,
         },
         target_scale=target_scale(summary),
@@ -97,11 +97,10 @@ def prepare(options: Options) -> Federation:
         shape=data.shape and list(data.shape),
     )
     test = (data.test[0], test_y) if data.test and test_y is not None else None
-    rows = _with_progress(data.chunks(), len(y))
     try:
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
-        return make_federation(partition, y, rows, data.dtype, scaling, options.out, test, ids, tests, **facts)
+        return make_federation(partition, y, data.chunks(), data.dtype, scaling, options.out, test, ids, tests, **facts)
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
 
@@ -137,8 +136,8 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
             )
         return partition
     drawn = options.partition, options.skew, options.seed, options.min_samples
-    if options.grid:
-        return by_grid(y, features, options.grid, *drawn)
+    if options.groups:
+        return by_grid(y, features, options.groups, *drawn)
     clients = options.clients or 0
     if options.split == "columns":
         return by_columns(len(y), features, clients)
@@ -151,12 +150,13 @@ def _encoded(data: Dataset, trained: NDArray[np.bool_]) -> Dataset:
         return data
     columns, names = data.columns, data.names or tuple(map(str, range(data.features)))
     fitted = fit_columns(columns, partial(rows_where, trained, data), names)
+    encoded = encoded_names(columns, fitted, names)
     return replace(
         data,
-        features=width(columns, fitted, data.features),
+        features=len(encoded),
         chunks=lambda: (transform(columns, fitted, X, names) for X in data.chunks()),
         test=(transform(columns, fitted, data.test[0], names), data.test[1]) if data.test else None,
-        names=encoded_names(columns, fitted, names) if data.names or columns.categories else None,
+        names=encoded if data.names or columns.categories else None,
         columns=None,
     )
 
@@ -173,14 +173,13 @@ def _only_held(data: Dataset, partition: Partition) -> Dataset:
     return replace(data, chunks=chunks)
 
 
-def _scaled(data: Dataset, kinds: str, missing: int, trained: NDArray[np.bool_]) -> tuple[Dataset, Scaling]:
+def _scaled(data: Dataset, kinds: list[str], missing: int, trained: NDArray[np.bool_]) -> tuple[Dataset, Scaling]:
     """(the data to store, the scaling of their columns that readers apply), fitted to the rows `trained` [s].
 
-    `kinds`: names of scalings in sequence, separated by commas. `missing`: number of cells that no client holds. Raises
-    UsageError when a shift would fill a sparse matrix, or cells that no client holds.
+    `missing`: number of cells that no client holds. Raises UsageError when a shift would fill a sparse matrix, or them.
     """
     scaling = IDENTITY
-    for kind in kinds.split(","):
+    for kind in kinds:
         if kind == "unit-rows":
             data, scaling = _with_unit_rows(data, scaling), IDENTITY
         elif kind != "none":
@@ -188,7 +187,7 @@ def _scaled(data: Dataset, kinds: str, missing: int, trained: NDArray[np.bool_])
             fitted = fit(kind, training.chunks() if scaling is IDENTITY else _pieces(training, scaling), data.top)
             if missing and fitted.shift.any():
                 raise UsageError(
-                    f"--scale {kinds}: {kind} would shift columns, and so change the zeros of the "
+                    f"--scale {','.join(kinds)}: {kind} would shift columns, and so change the zeros of the "
                     f"{missing} cells that no client holds; use unit or unit-rows"
                 )
             data, scaling = replace(data, top=None), fitted if scaling is IDENTITY else scaling.then(fitted)
@@ -213,17 +212,21 @@ def _pieces(data: Dataset, scaling: Scaling) -> Iterator[Piece]:
         yield from (scaling.apply(X[start : start + size], np.float64) for start in range(0, X.shape[0], size))
 
 
-def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Table:
-    """Source, options, checksums and versions from which the data were made."""
+def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...], small: str) -> Table:
+    """Source, options, checksums and versions from which the data were made; remarks for the summary."""
+    natural, tests = data.natural if options.natural else None, ""
+    if natural is not None and natural.untrained:
+        rows = 0 if natural.test_owner is None else (natural.test_owner < 0).sum()
+        tests = f"{listed(natural.untrained, 3)}: no rows to train on, so no client; rows to test with: {rows}"
+    index = data.left_out and f"{listed(data.left_out)}: numbers rows, left out"
+    remarks = {"small": small, "tests": tests, "index": index, "origin": options.origin}
     return {
         "source": options.name,
-        "options": {name: _plain(value) for name, value in asdict(options).items()},
+        "options": json.loads(json.dumps(asdict(options), default=str)),
         "files": {_file_name(path, data.files): sha256(path) for path in data.files},
-        **({} if options.origin is None else {"origin": options.origin}),
         "classes": list(meaning),
         "named": data.classes is not None,
-        **_untrained(options, data),
-        **({"index": f"{listed(data.left_out)}: numbers rows, left out"} if data.left_out else {}),
+        **{name: text for name, text in remarks.items() if text},
         "versions": {
             "mpifed": mpifed.__version__,
             "python": platform.python_version(),
@@ -233,32 +236,7 @@ def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...]) -> Ta
     }
 
 
-def _untrained(options: Options, data: Dataset) -> Table:
-    """What is to be said of identifiers without training rows, where clients are natural."""
-    natural = data.natural
-    if not options.natural or natural is None or not natural.untrained:
-        return {}
-    rows = 0 if natural.test_owner is None else int((natural.test_owner < 0).sum())
-    who = listed(natural.untrained, 3)
-    return {"tests": f"{who}: no rows to train on, so no client; rows to test with: {rows}"}
-
-
 def _file_name(path: Path, paths: Sequence[Path]) -> str:
     """The name of a file; with its folder's, where another file has that name too."""
     alike = [other.name for other in paths].count(path.name) > 1
     return f"{path.parent.name}/{path.name}" if alike else path.name
-
-
-def _plain(value: object) -> object:
-    """The value in types that JSON can represent."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return str(value) if isinstance(value, Path) else value
-
-
-def _with_progress(chunks: Iterable[Piece], samples: int) -> Iterator[Piece]:
-    """The chunks, with a progress bar of their rows."""
-    with progress("rows written", samples) as advance:
-        for X in chunks:
-            yield X
-            advance(X.shape[0])

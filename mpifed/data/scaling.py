@@ -85,43 +85,33 @@ def fit(kind: str, chunks: Iterable[Piece], top: float | None) -> Scaling:
         if top is None:
             top = max((float(abs(X).max()) for X in chunks), default=0.0)
         return Scaling(np.array(1 / top if top else 1.0), np.array(0.0))
-    return _minmax(chunks) if kind == "minmax" else _standard(chunks)
-
-
-def _minmax(chunks: Iterable[Piece]) -> Scaling:
-    low, high, is_sparse = np.array(np.inf), np.array(-np.inf), False
-    for X in chunks:
-        is_sparse = not isinstance(X, np.ndarray)
-        low, high = np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
-    return _without_filling(low, high - low, is_sparse, "minmax")
-
-
-def _standard(chunks: Iterable[Piece]) -> Scaling:
-    """Mean and variance are updated chunk by chunk (Chan, Golub and LeVeque 1979)."""
-    count, mean, squares, is_sparse = 0, np.array(0.0), np.array(0.0), False
+    low, high, count, mean, squares, is_sparse = (
+        np.array(np.inf),
+        np.array(-np.inf),
+        0,
+        np.zeros(()),
+        np.zeros(()),
+        False,
+    )
     for X in chunks:
         is_sparse, size = not isinstance(X, np.ndarray), X.shape[0]
+        if kind == "minmax":
+            low, high = np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
+            continue
         if is_sparse:
             its_mean = _row(X.mean(axis=0, dtype=np.float64))
             its_squares = _row(X.multiply(X).sum(axis=0, dtype=np.float64)) - size * its_mean**2
         else:
             its_mean = X.mean(axis=0, dtype=np.float64)
             its_squares = X.var(axis=0, dtype=np.float64) * size
-        total = count + size
+        total = count + size  # updated chunk by chunk (Chan, Golub and LeVeque 1979)
         squares = squares + its_squares + (its_mean - mean) ** 2 * count * size / total
         mean = mean + (its_mean - mean) * size / total
         count = total
-    return _without_filling(mean, np.sqrt(np.maximum(squares, 0) / max(count, 1)), is_sparse, "standard")
-
-
-def _row(values: object) -> Array:
-    """[p] float64 from the result of a reduction of a dense or sparse matrix."""
-    dense = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
-    return dense.ravel().astype(np.float64)
-
-
-def _without_filling(center: Array, spread: Array, is_sparse: bool, kind: str) -> Scaling:
-    """x = (raw - center) / spread; UsageError if that fills a sparse matrix."""
+    if kind == "minmax":
+        center, spread = low, high - low
+    else:
+        center, spread = mean, np.sqrt(np.maximum(squares, 0) / max(count, 1))
     if is_sparse and np.any(center != 0):
         raise UsageError(
             f"--scale {kind}: column {np.flatnonzero(center)[0]} would be shifted, which fills the zeros of sparse "
@@ -129,6 +119,12 @@ def _without_filling(center: Array, spread: Array, is_sparse: bool, kind: str) -
         )
     scale = 1 / np.where(spread > 0, spread, 1.0)
     return Scaling(scale, -center * scale)
+
+
+def _row(values: object) -> Array:
+    """[p] float64 from the result of a reduction of a dense or sparse matrix."""
+    dense = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
+    return dense.ravel().astype(np.float64)
 
 
 def unit_rows(X: Piece) -> Piece:

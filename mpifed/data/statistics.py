@@ -9,11 +9,9 @@ import numpy as np
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.data.partition import Partition
 from mpifed.data.scaling import Scaling
 
 _MOST = 100  # columns that are stored
-_MOST_COUNTS = 10_000  # of labels that are stored
 
 
 def statistics(chunks: Iterable[Piece], y: Array, scaling: Scaling, regression: bool) -> Table:
@@ -41,29 +39,19 @@ def statistics(chunks: Iterable[Piece], y: Array, scaling: Scaling, regression: 
 
 def constant_columns(chunks: Iterable[Piece], scaling: Scaling) -> Array:
     """[k] columns with the same value in all rows, not zero after scaling."""
-    columns, first = np.array([], np.int64), np.array([])
+    columns, first = np.zeros(0, np.int64), np.zeros(0)
     for number, X in enumerate(chunks):
+        dense = isinstance(X, np.ndarray)
         if not number:
-            columns, first = _candidates(X, scaling)
-        part = X[:, columns] if isinstance(X, np.ndarray) else X[:, columns].toarray()
-        same = (part == first).all(axis=0)
-        columns, first = columns[same], first[same]
+            row = X[:1] if dense else X[:1].toarray()
+            filled = scaling.apply(row, np.float64)[0] != 0
+            columns = np.flatnonzero(filled if dense else filled & (X.getnnz(axis=0) == X.shape[0]))
+            first = row[0]
+        part = X[:, columns] if dense else X[:, columns].toarray()
+        columns = columns[(part == first[columns]).all(axis=0)]
         if not len(columns):
             break
     return columns
-
-
-def _candidates(X: Piece, scaling: Scaling) -> tuple[Array, Array]:
-    """(columns that are constant and not zero in these rows, their values)."""
-    if isinstance(X, np.ndarray):
-        columns = np.flatnonzero((X[:1] == X).all(axis=0))
-    else:
-        columns = np.flatnonzero(X.getnnz(axis=0) == X.shape[0])
-    rows = X[:1] if isinstance(X, np.ndarray) else X[:1].toarray()
-    first = rows[0]
-    scaled = scaling.apply(rows, np.float64)[0]
-    columns = columns[scaled[columns] != 0]
-    return columns, first[columns]
 
 
 def intercept_warnings(measured: ReadOnlyTable, bias: bool, names: Sequence[str] | None = None) -> list[str]:
@@ -109,11 +97,3 @@ def target_scale(measured: ReadOnlyTable) -> float:
     """The power of two between half of the root mean square of the targets and all of it; at least 1."""
     size = float(np.hypot(measured.get("target_mean", 0.0), measured.get("target_deviation", 0.0)))
     return float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size > 0 else 1.0
-
-
-def label_counts(partition: Partition, y: Array, classes: int, trained: Array) -> Table:
-    """`label_counts` [N, C]: rows of each class on which a client trains; nothing where they are too many."""
-    if not 0 < classes * partition.clients <= _MOST_COUNTS:
-        return {}
-    rows = (partition.of(client)[0] for client in range(partition.clients))
-    return {"label_counts": [np.bincount(y[held[trained[held]]], minlength=classes).tolist() for held in rows]}

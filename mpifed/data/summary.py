@@ -30,16 +30,20 @@ def summary(federation: Federation) -> str:
         "folder": f"{federation.path}",
     }
     lines |= {
-        name: str(federation.provenance[name]) for name in ("tests", "index", "origin") if name in federation.provenance
+        name: str(federation.provenance[name])
+        for name in ("small", "tests", "index", "origin")
+        if name in federation.provenance
     }
     missing = federation.provenance.get("missing_cells")
     if missing:
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"
     # a folder of strangers may say anything: nothing of it is obeyed by a terminal, or begins a line of its own
     text = [f"{name:9}{shown(value, len(value))}" for name, value in lines.items()]
-    labels = federation.provenance.get("label_counts")
-    if labels and len(labels) <= MOST_SHOWN and len(labels[0]) <= MOST_SHOWN // 2:
-        text += ["", *_label_table(_clients(federation), labels, [shown(name) for name in _classes(federation)])]
+    if federation.clients <= MOST_SHOWN and 0 < federation.classes <= MOST_SHOWN // 2:
+        bounds, groups = federation.starts().tolist(), federation.holds[:, 0].tolist()
+        labels = (federation.labels(*bounds[group : group + 2]) for group in groups)
+        counts = [np.bincount(y, minlength=federation.classes).tolist() for y in labels]
+        text += ["", *_label_table(_clients(federation), counts, [shown(name) for name in _classes(federation)])]
     return "\n".join(text)
 
 
@@ -61,22 +65,14 @@ def _of_whom(federation: Federation) -> str:
     natural = federation.natural()
     if natural is None:
         return ""
-    ids, clients = natural[0], federation.clients
-    joined = "" if len(ids) == clients else f", of {len(ids)} identifiers"
-    return f", natural{joined}: {', '.join(map(_cut, ids if len(ids) < 4 else [ids[0], ids[1], '...', ids[-1]]))}"
+    ids = natural[0]
+    return f", natural: {', '.join(map(_cut, ids if len(ids) < 4 else [ids[0], ids[1], '...', ids[-1]]))}"
 
 
 def _clients(federation: Federation) -> list[str]:
-    """What each client is called: the first identifier of natural clients and how many more it has, else its number."""
+    """What each client is called: the identifier of natural clients, else its number."""
     natural = federation.natural()
-    if natural is None:
-        return [str(client) for client in range(federation.clients)]
-    ids, client_of = natural
-    _, first, counts = np.unique(client_of, return_index=True, return_counts=True)
-    return [
-        _cut(ids[at]) + (f" + {count - 1}" if count > 1 else "")
-        for at, count in zip(first.tolist(), counts.tolist(), strict=True)
-    ]
+    return list(map(_cut, natural[0] if natural else map(str, range(federation.clients))))
 
 
 def _cut(name: str) -> str:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
 from mpifed.core.text import shown
-from mpifed.data.progress import progress
 from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation
 from mpifed.plots.style import COLOURS, Floats, Size, plain, size_of
@@ -93,18 +92,16 @@ def _binned(data: Federation) -> Binned:
     merged = -(-data.classes // _BINS)
     of_classes = np.zeros((-(-data.classes // merged), len(starts))) if data.classes else None
     targets = None if data.classes else np.zeros((len(_QUANTILES), len(starts)))
-    with progress("clients read", data.clients) as advance:
-        for i, start in enumerate(starts):
-            clients = range(start, min(start + each, data.clients))
-            labels = [shard_of(data, client).y for client in clients]
-            if of_classes is not None:
-                for y in labels:
-                    of_classes[:, i] += np.bincount(y // merged, minlength=len(of_classes))
-                of_classes[:, i] /= len(clients)
-            elif targets is not None:
-                first = [of_vectors(y).reshape(len(y), -1)[:, 0] for y in labels]
-                targets[:, i] = np.quantile(np.concatenate(first), _QUANTILES) if any(map(len, first)) else np.nan
-            advance(len(clients))
+    for i, start in enumerate(starts):
+        clients = range(start, min(start + each, data.clients))
+        labels = [shard_of(data, client).y for client in clients]
+        if of_classes is not None:
+            for y in labels:
+                of_classes[:, i] += np.bincount(y // merged, minlength=len(of_classes))
+            of_classes[:, i] /= len(clients)
+        elif targets is not None:
+            first = [of_vectors(y).reshape(len(y), -1)[:, 0] for y in labels]
+            targets[:, i] = np.quantile(np.concatenate(first), _QUANTILES) if any(map(len, first)) else np.nan
     return Binned(each, sizes, of_classes, targets)
 
 

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.data.command import SCALES
 from mpifed.data.partition import by_owners
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.sources.dataset import Dataset, Source
@@ -164,19 +162,13 @@ class FederatedDataset:
             pair, fraction = held_apart(test, "from_arrays")
             data = dataset(X, y, pair, shape, names)
             of_all: Table = {
-                "scale": scale, "seed": seed, "feature_noise": feature_noise, "test_fraction": fraction,
+                "split": split, "partition": partition, "skew": skew, "min_samples": min_samples, "scale": scale,
+                "seed": seed, "feature_noise": feature_noise, "test_fraction": fraction,
                 "client_test_fraction": client_test,
             }  # fmt: skip
             if (ids := owners_of(clients, data)) is not None:
-                if (split, partition, skew, min_samples) != ("rows", "iid", None, 1):
-                    raise UsageError(
-                        "from_arrays: clients says whose each sample is: leave out split, partition, skew, min_samples"
-                    )
                 return in_client_order(data, ids), of_all
-            return data, {
-                "split": split, "clients": clients, "partition": partition, "skew": skew, "min_samples": min_samples,
-                **of_all,
-            }  # fmt: skip
+            return data, {**of_all, "clients": clients}
 
         return cls(_written(out, overwrite, described))
 
@@ -211,7 +203,7 @@ class FederatedDataset:
             X, y, columns, counts = stacked(pairs, own_tests, names)
             data = dataset(X, y, tested, shape, columns)
             number, count = np.repeat(np.arange(len(counts)), counts), len(pairs)
-            data = _by_owner(replace(data, client_tests=number >= count if own_tests else None), number % count, count)
+            data = _by_owner(replace(data, client_tests=number >= count if own_tests else None), number % count)
             return data, {"scale": scale, "clients": count, "client_test_fraction": own_fraction}
 
         return cls(_written(out, overwrite, described))
@@ -239,7 +231,7 @@ class FederatedDataset:
             The column of labels, integers or texts of classes; several of real targets.
         by
             The column that says whose each row is: clients in the order of its sorted values, the rows of each in an
-            order of their content. It is no feature. `min_rows=N` joins small clients.
+            order of their content. It is no feature. `min_rows=N` leaves small clients out.
         clients
             Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test`, `feature_noise`,
             `scale`, `seed` and `shape` also go with `by`.
@@ -303,8 +295,8 @@ class FederatedDataset:
         return cls.from_clients(pairs, test=test, **options)
 
 
-def _by_owner(data: Dataset, owner: Array, clients: int) -> Dataset:
-    return replace(data, partition=by_owners(np.arange(clients), owner, data.features))
+def _by_owner(data: Dataset, owner: Array) -> Dataset:
+    return replace(data, partition=by_owners(owner, data.features))
 
 
 def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Dataset, Table]]) -> Path | str:
@@ -314,17 +306,12 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
         data, chosen = described()
         numbers = [name for name in ("clients", "seed", "min_samples", "min_rows") if name in chosen]
         whole_numbers: Table = {name: integer(chosen[name], name) for name in numbers}
-        scale, split = str(chosen.get("scale", "none")), chosen.get("split", "rows")
-        if wrong := [kind for kind in scale.split(",") if kind not in SCALES]:
-            raise UsageError(
-                f"scale = {wrong[0]!r}: no scaling{nearest(wrong[0], SCALES)}; expected one of {', '.join(SCALES)}, or "
-                "several with commas"
-            )
+        split = chosen.get("split", "rows")
         if split not in ("rows", "columns"):
             raise UsageError(f"split = {split!r}: expected 'rows' or 'columns'; for cells of both, `mpifed data`")
         place = None if out is None else Path(out)
         own = fraction_of(chosen.get("client_test_fraction"))
-        chosen = {**chosen, **whole_numbers, "client_test_fraction": own}
+        chosen = {**chosen, **whole_numbers, "split": split, "client_test_fraction": own}
         return Options("arrays", _source(data), place, force=overwrite, **chosen)
 
     def made() -> Federation:

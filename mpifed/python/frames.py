@@ -57,8 +57,8 @@ def of_frame(
             f"from_dataframe: categorical = {categorical!r}, missing = {missing!r}: expected None or one of "
             f"{', '.join(CATEGORICAL)}, and one of error, drop, {', '.join(FILLS)}"
         )
-    of_all = ("scale", "shape", "seed", "feature_noise", "client_test")
-    known = ("partition", "skew", "min_samples", "split", *of_all) if by is None else (*of_all, "min_rows")
+    known = ("partition", "skew", "min_samples", "split", "scale", "shape", "seed", "feature_noise", "client_test",
+             "min_rows")  # fmt: skip
     if unknown := [name for name in options if name not in known]:
         raise UsageError(
             f"from_dataframe: {unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"

@@ -34,7 +34,7 @@ class Svmlight(Source):
     """The file of training rows; .gz, .bz2 and .xz are unpacked."""
     test: Path | None = None
     """File of test rows."""
-    dense: bool | None = field(default=None, metadata={"off": "sparse"})
+    dense: bool | None = field(default=None, metadata={"off": "/--sparse"})
     """How rows are stored; by default by the share of zeros."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers, else real targets."""

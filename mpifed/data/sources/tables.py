@@ -12,24 +12,23 @@ parties, and find their common samples; here any number of clients are joined, i
 
 from __future__ import annotations
 
+import csv
 import hmac
 import re
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.data.cells import cover
+from mpifed.data.cells import check_cells
 from mpifed.data.natural import WHOLE
-from mpifed.data.partition import Groups, Partition, by_rectangles
+from mpifed.data.partition import by_rectangles
 from mpifed.data.sources.dataset import (
-    CHUNK_VALUES,
     Dataset,
     Source,
     listed,
@@ -37,23 +36,24 @@ from mpifed.data.sources.dataset import (
     open_packed,
     shown,
     typed_labels,
+    whole,
 )
-from mpifed.data.sources.table import in_numpy, read_csv
-from mpifed.data.sources.table import numbers as column_of_numbers
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
 
 
 class ClientTable(NamedTuple):
-    """The table of a client, with samples and features in ascending order of their numbers."""
+    """The table of a client, in the order of its file."""
 
     path: Path
     ids: list[str]  # [s]
-    rows: NDArray[np.int64]  # [s] sample numbers
-    columns: NDArray[np.int64]  # [p] feature numbers
+    features: list[str]  # [p]
     X: Array  # [s, p] float32
     labels: Array | None  # [s] float64
+
+
+Held: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # by client, numbers of its samples and features
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,29 @@ class Tables(Source):
             raise DataError(f"{self.path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}, one per client")
         key = self._key()
         tables = [self._load(path) for path in paths]
-        names = list(dict.fromkeys(name for _, features, _, _ in tables for name in features))
-        hashes = [[hmac.digest(key, name.encode(), "sha256") for name in ids] for ids, _, _, _ in tables]
+        names = list(dict.fromkeys(name for table in tables for name in table.features))
+        hashes = [[hmac.digest(key, name.encode(), "sha256") for name in table.ids] for table in tables]
         number = {digest: at for at, digest in enumerate(sorted(set().union(*hashes)))}
         feature = {name: at for at, name in enumerate(names)}
-        parts = [
-            _in_order(
-                path, ids, [number[digest] for digest in digests], [feature[name] for name in features], X, labels
-            )
-            for path, digests, (ids, features, X, labels) in zip(paths, hashes, tables, strict=True)
+        held = [
+            (np.array([number[digest] for digest in digests]), np.array([feature[name] for name in table.features]))
+            for table, digests in zip(tables, hashes, strict=True)
         ]
-        labels = typed_labels(self.path, _labels(parts, len(number)), self.task)
-        partition = self._partition(parts, len(number), names)
-        return Dataset(
-            len(names), np.float32, labels, lambda: _chunks(parts, len(number), len(names)),
-            names=tuple(names), files=tuple(paths), partition=partition,
+        ids = {row: name for table, (rows, _) in zip(tables, held, strict=True)
+               for row, name in zip(rows.tolist(), table.ids, strict=True)}  # fmt: skip
+        labels = typed_labels(self.path, _labels(tables, held, ids), self.task)
+        partition = check_cells(
+            by_rectangles((np.sort(rows), np.sort(columns)) for rows, columns in held),
+            len(ids), len(names), self.missing,
+            lambda row, column: f"{self.path}: feature {names[column]!r} of sample {shown(ids[row])}",
+            lambda client: tables[client].path.name,
         )  # fmt: skip
+        X = np.zeros((len(ids), len(names)), np.float32)
+        for table, cells in zip(tables, held, strict=True):
+            X[np.ix_(*cells)] = table.X
+        return Dataset(
+            len(names), np.float32, labels, whole(X), names=tuple(names), files=tuple(paths), partition=partition
+        )
 
     def _key(self) -> bytes:
         if self.key is None:
@@ -118,40 +125,46 @@ class Tables(Source):
             )
         return key
 
-    def _load(self, path: Path) -> tuple[list[str], list[str], Array, Array | None]:
-        """(identifiers [s], names of the features [p], X [s, p] float32, labels [s] float64) of a client's file."""
-        table = read_csv(path)
-        names = table.column_names
+    def _load(self, path: Path) -> ClientTable:
+        """A client's file, read once."""
+        with open_packed(path, "rt") as file:
+            lines = csv.reader(file)
+            try:
+                names = [cell.strip() for cell in next(lines, [])]
+                rows = [(f"line {lines.line_num}", cells) for cells in lines if cells]
+            except csv.Error as error:
+                raise DataError(f"{path}: line {lines.line_num}: {error}; expected cells between commas") from error
         if self.id not in names:
             raise DataError(f"{path}: line 1 has no column {self.id!r}, the identifiers of --id")
-        if numbers := [name for name in names if numbers_rows(name) and name not in (self.id, self.label)]:
-            raise DataError(f"{path}: column {listed(map(shown, numbers))} numbers rows, and is no feature; remove it")
-        features = [name for name in names if name not in (self.id, self.label)]
-        if not features:
-            raise DataError(f"{path}: no column besides {listed(names)}; every client needs a feature")
-        ids = _identifiers(path, table[self.id].to_pylist())
-        values = {name: column_of_numbers(str(path), name, table[name]) for name in names if name != self.id}
-        for name, column in values.items():
-            if column.null_count:
-                row = column.to_pylist().index(None) + 1
-                raise DataError(f"{path}: row {row}, column {name!r} is a missing value; every sample needs a number")
-        X = np.stack([in_numpy(values[name]) for name in features], axis=1).astype(np.float32)
-        return ids, features, X, in_numpy(values[self.label]) if self.label in names else None
-
-    def _partition(self, parts: list[ClientTable], samples: int, names: list[str]) -> Partition:
-        rows, columns = Groups(), Groups()
-        holds = [(rows.place(part.rows), columns.place(part.columns)) for part in parts]
-        partition = by_rectangles(rows, columns, holds)
-        coverage = cover(partition, samples, len(names))
-        if coverage.cell is None or (coverage.missing and self.missing == "zero"):
-            return partition._replace(missing=coverage.missing)
-        row, column = coverage.cell
-        what = f"feature {names[column]!r} of sample {shown(_id_of(parts, row))}"
-        if coverage.holders:
-            files = " and ".join(str(parts[client].path) for client in coverage.holders)
-            raise DataError(f"{self.path}: {what} is in {files}; remove it from all but one")
-        remedy = f"add it, or --missing zero to let all {coverage.missing} such cells be zero"
-        raise DataError(f"{self.path}: {what} is in no file; {remedy}")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise DataError(f"{path}: line 1 names {names.count(twice[0])} columns {shown(twice[0])}; rename them")
+        at = names.index(self.id)
+        known = [*names[:at], *names[at + 1 :]]
+        features = [name for name in known if name != self.label]
+        if not features or not rows:
+            raise DataError(f"{path}: no {'rows' if features else f'column besides {listed(names)}'}; every client has")
+        if strange := [name for name in features if numbers_rows(name) or any(letter < " " for letter in name)]:
+            raise DataError(
+                f"{path}: column {listed(map(shown, strange))} numbers rows or has a control character; rename it"
+            )
+        place_of: dict[str, str] = {}
+        for place, cells in rows:
+            if len(cells) != len(names):
+                raise DataError(f"{path}: {place}: {len(cells)} columns, the first line has {len(names)}; correct it")
+            name = re.sub(WHOLE, r"\1", cells.pop(at).strip())
+            if not name:
+                raise DataError(f"{path}: {place}: no identifier; every sample needs one")
+            if name in place_of:
+                raise DataError(f"{path}: {place}: identifier {shown(name)}, as in {place_of[name]}; keep one")
+            place_of[name] = place
+        values = np.array([list(map(_number, cells)) for _, cells in rows])
+        for row, column in np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))[:1].tolist():
+            (place, cells), name = rows[row], known[column]
+            where = f"{path}: {place}, column {names.index(name) + 1} ({name})"
+            raise DataError(f"{where}: {shown(cells[column])}; expected a finite number; correct or remove the line")
+        labels = values[:, known.index(self.label)] if self.label in known else None
+        X = values[:, [known.index(name) for name in features]].astype(np.float32)
+        return ClientTable(path, list(place_of), features, X, labels)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -161,65 +174,28 @@ def _files(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one per client") from error
 
 
-def _identifiers(path: Path, cells: list[str]) -> list[str]:
-    """The identifiers [s] in a file, stripped of whitespace."""
-    row_of: dict[str, int] = {}
-    for row, cell in enumerate(cells, 1):
-        name = re.sub(WHOLE, r"\1", cell.strip())
-        if not name:
-            raise DataError(f"{path}: row {row}: no identifier; every sample needs one")
-        if name in row_of:
-            raise DataError(
-                f"{path}: row {row}: identifier {shown(name)}, as in row {row_of[name]}; "
-                "a client has one line for each sample"
-            )
-        row_of[name] = row
-    return list(row_of)
+def _number(cell: str) -> float:
+    """The number in a cell; NaN where there is none."""
+    try:
+        return np.nan if "_" in cell else float(cell)
+    except ValueError:
+        return np.nan
 
 
-def _in_order(
-    path: Path, ids: list[str], rows: list[int], columns: list[int], X: Array, labels: Array | None
-) -> ClientTable:
-    """A client's table, sorted by sample and feature number."""
-    row_order, column_order = np.argsort(rows), np.argsort(columns)
-    return ClientTable(
-        path, [ids[i] for i in row_order], np.array(rows)[row_order], np.array(columns)[column_order],
-        X[row_order][:, column_order], None if labels is None else labels[row_order],
-    )  # fmt: skip
-
-
-def _labels(parts: list[ClientTable], samples: int) -> Array:
-    """[samples] float64 labels; DataError if files contradict each other, or a label is missing."""
-    labels, given_by = np.full(samples, np.nan), np.full(samples, -1)
-    for client, part in enumerate(parts):
-        if part.labels is None:
+def _labels(tables: list[ClientTable], held: Held, ids: dict[int, str]) -> Array:
+    """[s] float64 labels of all samples; DataError if files contradict each other, or a label is missing."""
+    labels, given_by = np.full(len(ids), np.nan), np.full(len(ids), -1)
+    for client, (table, (rows, _)) in enumerate(zip(tables, held, strict=True)):
+        if table.labels is None:
             continue
-        before = labels[part.rows]
-        for i in np.flatnonzero((before != part.labels) & (given_by[part.rows] >= 0))[:1]:
+        before = labels[rows]
+        for i in np.flatnonzero((before != table.labels) & (given_by[rows] >= 0))[:1]:
             raise DataError(
-                f"{part.path}: sample {shown(part.ids[i])} has the label {part.labels[i]:g}, but {before[i]:g} in "
-                f"{parts[given_by[part.rows[i]]].path}; correct one of them"
+                f"{table.path}: sample {shown(table.ids[i])} has the label {table.labels[i]:g}, but {before[i]:g} in "
+                f"{tables[given_by[rows[i]]].path}; correct one of them"
             )
-        labels[part.rows], given_by[part.rows] = part.labels, client
-    for row in np.flatnonzero(given_by < 0)[:1]:
-        files = " and ".join(str(part.path) for part in parts if row in part.rows)
-        raise DataError(
-            f"{files}: sample {shown(_id_of(parts, int(row)))} has no label in any file; add it, or remove the sample"
-        )
+        labels[rows], given_by[rows] = table.labels, client
+    for row in np.flatnonzero(given_by < 0)[:1].tolist():
+        files = " and ".join(str(table.path) for table, (rows, _) in zip(tables, held, strict=True) if row in rows)
+        raise DataError(f"{files}: sample {shown(ids[row])} has no label in any file; add it, or remove the sample")
     return labels
-
-
-def _id_of(parts: list[ClientTable], row: int) -> str:
-    """The identifier of the sample with number `row`."""
-    return next(part.ids[int(np.searchsorted(part.rows, row))] for part in parts if row in part.rows)
-
-
-def _chunks(parts: list[ClientTable], samples: int, features: int) -> Iterator[Array]:
-    """All rows [b, p] in order, with zeros where no client has a value."""
-    size = max(1, CHUNK_VALUES // features)
-    for first in range(0, samples, size):
-        X = np.zeros((min(size, samples - first), features), np.float32)
-        for part in parts:
-            start, stop = np.searchsorted(part.rows, [first, first + size])
-            X[np.ix_(part.rows[start:stop] - first, part.columns)] = part.X[start:stop]
-        yield X

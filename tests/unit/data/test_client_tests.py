@@ -40,7 +40,7 @@ class Numbered(Source):
 
 
 def made(out: Path, source: Source | None = None, **options: Any) -> Federation:
-    given = {"clients": 7, "skew": 0.3, "client_test_fraction": 0.3} | options
+    given = {"split": "rows", "clients": 7, "skew": 0.3, "client_test_fraction": 0.3} | options
     return prepare(Options("numbered", source or Numbered(), out, **given))
 
 

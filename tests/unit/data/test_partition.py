@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tracemalloc
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.cells import Cover, cover
+from mpifed.data import cells
 from mpifed.data.maps import read_map
 from mpifed.data.partition import (
-    Groups,
     Partition,
     by_columns,
     by_grid,
@@ -195,7 +194,7 @@ def test_map(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (("1,2-3,1 2", "1,2-3,1"), "row 2 and column 2 is held by no client"),
-        (("2,0-1,all", "2,0-2,all"), "row 2 and column 0 is held by clients 0, 2"),
+        (("2,0-1,all", "2,0-2,all"), "row 2 and column 0 is held by client 0 and client 2"),
         (("2,0-1,all", "2,0-9,all"), "line 4, rows: '0-9'; expected .* within 0 to 3"),
         (("2,0-1,all", "1,0-1,all"), "line 4: client 1 again"),
         (("2,0-1,all", "5,0-1,all"), "no entry for client 2"),
@@ -227,52 +226,48 @@ SETS = [st.sets(st.integers(0, size - 1), min_size=1).map(sorted) for size in (S
 
 
 def of_rectangles(rectangles: list[tuple[list[int], list[int]]]) -> Partition:
-    rows, columns = Groups(), Groups()
-    holds = [(rows.place(np.array(a)), columns.place(np.array(b))) for a, b in rectangles]
-    return by_rectangles(rows, columns, holds)
+    return by_rectangles((np.array(rows), np.array(columns)) for rows, columns in rectangles)
+
+
+def held_by(partition: Partition, samples: int, features: int, missing: str = "error") -> Partition:
+    return cells.check_cells(partition, samples, features, missing, "cell {} {}".format, str)
 
 
 @given(rectangles=st.lists(st.tuples(*SETS), min_size=1, max_size=7))
 def test_cells_are_counted(rectangles: list[tuple[list[int], list[int]]]) -> None:
     partition = of_rectangles(rectangles)
-    held, found = holders(partition, S, P), cover(partition, S, P)
+    held = holders(partition, S, P)
     if (held > 1).any():
-        assert found.cell is not None
-        row, column = found.cell
+        with pytest.raises(DataError) as caught:
+            held_by(partition, S, P, "zero")
+        row, column, *_ = map(int, re.findall(r"\d+", str(caught.value)))
         whose = [n for n, (rows, columns) in enumerate(rectangles) if row in rows and column in columns]
         assert len(whose) > 1
-        assert found.holders == tuple(whose)
+        assert f"is held by {' and '.join(map(str, whose))}; leave" in str(caught.value)
         return
-    assert found.holders == ()
-    assert found.missing == (held == 0).sum()
-    assert (found.cell is None) == (held == 1).all()
-    assert found.cell is None or held[found.cell] == 0
-    assert (found.bare is None) == (held.any(axis=0).all() and held.any(axis=1).all())
-    if found.bare:
-        assert not held.take(found.bare[1], axis=("row", "column").index(found.bare[0])).any()
+    assert held_by(partition, S, P, "zero").missing == (held == 0).sum()
+    if (held == 1).all():
+        assert held_by(partition, S, P).missing == 0
+        return
+    with pytest.raises(DataError, match=f"is held by no client; .* all {(held == 0).sum()} such cells") as caught:
+        held_by(partition, S, P)
+    row, column, *_ = map(int, re.findall(r"\d+", str(caught.value)))
+    assert held[row, column] == 0
 
 
-def test_many_rectangles_of_a_large_table() -> None:
-    """No array has as many values as the table has cells: 20 million here."""
+def test_many_rectangles_of_a_table_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of ten rows, over which the clients' rows are scattered."""
+    monkeypatch.setattr(cells, "_PIECE", 5_000)
     rng = np.random.default_rng(0)
-    blocks = [np.sort(block) for block in np.array_split(rng.permutation(20_000), 20)]
+    blocks = [np.sort(block) for block in np.array_split(rng.permutation(500), 20)]
     rectangles = [
         (np.sort(rows).tolist(), block.tolist())
-        for block in blocks for rows in np.array_split(rng.permutation(1_000), 20)
+        for block in blocks for rows in np.array_split(rng.permutation(203), 20)
     ]  # fmt: skip
-    partition = of_rectangles(rectangles)
-    tracemalloc.start()
-    found = cover(partition, 1_000, 20_000)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert found == Cover(0, None, (), None)
-    assert peak < 10e6
+    assert held_by(of_rectangles(rectangles), 203, 500).missing == 0
     rectangles[7] = (rectangles[7][0], sorted({*rectangles[7][1], int(blocks[3][5])}))
-    found = cover(of_rectangles(rectangles), 1_000, 20_000)
-    assert found.cell is not None
-    assert found.cell[1] == blocks[3][5]
-    assert len(found.holders) == 2
-    assert found.holders[0] == 7
+    with pytest.raises(DataError, match=f"cell .* {blocks[3][5]} is held by 7 and .*; leave it to one"):
+        held_by(of_rectangles(rectangles), 203, 500)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_tensors() -> None:
     (lambda: _arrays(test=(X[:, :3], Y)), "test: 120 samples of 3 numbers and 120 labels; samples of X have 6"),
     (lambda: _arrays(clients=0), "give 1 to 120 clients"),
     (lambda: _arrays(clients=2.5), "clients = 2.5: expected an integer"),
-    (lambda: _arrays(scale="zscore"), "scale = 'zscore': no scaling; expected one of none, unit"),
+    (lambda: _arrays(scale="zscore"), "scale = zscore: 'zscore' is not a scaling; expected one of none, unit"),
     (lambda: _arrays(split="row"), "split = 'row': expected"),
     (lambda: _arrays(partition="diriclet:1"), "partition = diriclet:1: no partition; did you mean \"dirichlet\""),
     (lambda: _of_frame(X), "a ndarray .*expected a DataFrame"),
