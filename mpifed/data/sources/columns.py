@@ -22,7 +22,6 @@ from mpifed.data.sources.dataset import CHUNK_VALUES, Dataset, Source, listed, n
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LARGEST = arrow.LARGEST
 _TEXT_GAPS = tuple(gap for gap in arrow.GAPS if gap != "none")  # which may be a category
 _AS_CLASSES = "correct it; texts are classes, of one column, by --task classification"
 _ID_GAPS = ("", "nan", "<na>", "nat")
@@ -148,9 +147,9 @@ class Roles:
             if not labels.max() < len(self.classes):
                 raise DataError(f"{whats[0]}: label {labels.max():g}, of {len(self.classes)} classes named from 0")
             return labels.astype(np.int64), self.classes
-        trained = typed_labels(whats[0], labels[:count], self.task)
+        trained = typed_labels(Path(whats[0]), labels[:count], self.task)
         task = "classification" if trained.dtype == np.int64 else "regression"
-        tested = [typed_labels(what, labels[count:], task) for what in whats[1:]]
+        tested = [typed_labels(Path(what), labels[count:], task) for what in whats[1:]]
         return np.concatenate([trained, *tested]), None
 
 
@@ -267,7 +266,7 @@ class CsvTable(ColumnSource):
             are_texts = first is not None and arrow.is_text(first.schema.field(name).type)
             numbers = None if are_texts else arrow.parsed(table[name])
             typed[name] = arrow.with_gaps(table[name], _TEXT_GAPS) if numbers is None else numbers
-            if numbers is None and name in roles.labels and self.task == "auto":
+            if numbers is None and first is None and name in roles.labels and self.task == "auto":
                 cells = typed[name].unique().drop_null().to_pylist()
                 if any(arrow.number_in(cell) is not None for cell in cells):
                     raise arrow.not_a_number(str(what), name, typed[name], _AS_CLASSES)

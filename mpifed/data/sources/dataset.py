@@ -173,7 +173,7 @@ def check_file(path: Path) -> None:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def typed_labels(path: Path | str, labels: Array, task: str) -> Array:
+def typed_labels(path: Path, labels: Array, task: str) -> Array:
     """Labels [s] as int64 classes, or unchanged if they are real targets.
 
     Parameters

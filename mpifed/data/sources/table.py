@@ -227,7 +227,10 @@ def texts(what: str, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not is_text(column.type) and not _is_number(column.type):
         raise _wrong_type(what, name, column.type, "texts or integers")
     encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    words = [None if word is None or word != word else text_of(word) for word in encoded.dictionary.to_pylist()]
+    values = [value if value == value else None for value in encoded.dictionary.to_pylist()]
+    if parts := [value for value in values if isinstance(value, float) and value % 1 and not is_text(column.type)]:
+        raise DataError(f"{what}: column {name!r}: {parts[0]} is no identifier; expected integers or texts")
+    words = [None if value is None else text_of(value) for value in values]
     return pa.chunked_array([pa.array(words, pa.large_string()).take(encoded.indices)])
 
 

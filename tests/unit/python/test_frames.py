@@ -184,6 +184,8 @@ def test_identifiers_of_many_kinds(ids: Any, expected: tuple[str, ...]) -> None:
 def test_identifiers_that_are_none(ids: Any, named: str) -> None:
     with pytest.raises(mf.MpifedError, match=named):
         From.from_arrays(X[:3], [0, 1, 0], clients=ids)
+    with pytest.raises(mf.DataError, match="column 'who'"):
+        of_frame(pd.DataFrame({"x": X[:3, 0], "ill": [0, 1, 0], "who": ids}))
 
 
 @pytest.mark.parametrize("dtype", [float, "Int64", "category", object])
