@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -38,6 +38,7 @@ from mpifed.core.holdings import span
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors, vectors
+from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
 from mpifed.data.partition import Partition, training_rows
 from mpifed.data.scaling import Scaling
@@ -52,6 +53,7 @@ ARRAYS, ABOUT = "federation.h5", "federation.json"
 REMEDY = "make the data again with `mpifed data ... --force`"
 TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
+DType: TypeAlias = np.dtype[Any]  # of any kind of number
 _IN_MEMORY: list[Federation] = []
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
 # what each array may consist of, by the last part of its name
@@ -87,7 +89,7 @@ class About(Schema):
     target_scale: NotNegative = 1.0  # power of two near the size of real targets; 1 for classes
     shape: list[Count] | None = None  # of a sample, such as [channels, height, width]; None: vectors
     names: list[str] | None = None  # [p] of the features
-    provenance: dict[Text, Any]
+    provenance: Table
     arrays: dict[Text, Extent]
     data_sha256: Digest  # of all this but provenance and places: it identifies the data
 
@@ -544,7 +546,7 @@ _OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have
 
 @contextmanager
 def _room(
-    folder: Path | None, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    folder: Path | None, shapes: Mapping[str, tuple[tuple[int, ...], DType]]
 ) -> Iterator[tuple[dict[str, Array], dict[str, int]]]:
     """(arrays to be filled, offsets): in memory or in `federation.h5`, which takes its name when they have been."""
     if folder is None:
@@ -558,7 +560,7 @@ def _room(
             os.posix_fallocate(opened.fileno(), 0, os.path.getsize(part))
         whole = np.memmap(part, np.uint8, "r+")
 
-        def view(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        def view(name: str, shape: tuple[int, ...], dtype: DType) -> Array:
             count = math.prod(shape) * dtype.itemsize
             values: Array = whole[offsets[name] : offsets[name] + count].view(dtype).reshape(shape)
             return values if count else np.empty(shape, dtype)

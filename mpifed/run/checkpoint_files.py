@@ -128,6 +128,7 @@ def parts_of(path: Path) -> list[SegmentPart]:
 def _part(segment: str, group: Group) -> SegmentPart:
     names: list[str] = []
     group.visit(names.append)
+    # of any kind of number
     first, places = array_of(group, "first"), dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]()
     for name in names:
         if name == "first" or not hasattr(group[name], "shape"):
