@@ -318,7 +318,12 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
         return prepare(options())
 
     if out is None:
-        _, data = begin_call("FederatedDataset", made, lambda data: {"out": None, "data": data.sha256}, together)
+        _, data = begin_call(
+            "FederatedDataset",
+            made,
+            lambda data: {"out": None, "clients": data.clients, "samples": data.samples, "data": data.sha256},
+            together,
+        )
         return in_memory(data)
     transport, chosen = begin_call(
         "FederatedDataset",
