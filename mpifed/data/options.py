@@ -74,7 +74,7 @@ class Options:
         drawn = self.partition != "iid" or self.skew is not None or self.min_samples != 1
         counted, free = self.clients is not None, not natural and not from_tables
         strange = next((kind for kind in self.scalings if kind not in SCALES), "")
-        cells = math.prod(self.groups or ())
+        cells = math.prod(self.groups or (0,))
         by = ", or --by NAME for a client of each identifier" if hasattr(self.source, "by") else ""
         contradictions = (
             (bool(strange), f"--scale {str(self.scale)[:80]}: {strange[:40]!r} is not a scaling"

@@ -159,7 +159,9 @@ def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:  # of bytes 
     check_file(path)
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-            yield io.TextIOWrapper(file, "utf-8-sig", errors="replace") if mode == "rt" else file
+            yield io.TextIOWrapper(file, "utf-8-sig") if mode == "rt" else file
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 ({error.reason}); save it as UTF-8") from error
     except _DAMAGES as error:
         raise DataError(f"{path}: cannot be read to its end ({error}); get the file again") from error
 

@@ -48,7 +48,9 @@ def read_csv(path: Path) -> pa.Table:
         try:
             return arrow_csv.read_csv(pa.PythonFile(file, "r"), read, parse, convert)
         except pa.ArrowInvalid as error:
-            raise DataError(f"{path}: {in_one_line(str(error))}; correct the file") from error
+            straddling = "straddling" in str(error)
+            why = "no rows, or a line of more than 16 MiB" if straddling else in_one_line(str(error))
+            raise DataError(f"{path}: {why}; expected UTF-8 with commas; correct the file") from error
 
 
 def first_line(path: Path) -> tuple[list[str] | None, int]:
@@ -60,6 +62,10 @@ def first_line(path: Path) -> tuple[list[str] | None, int]:
             raise DataError(f"{path}: line 1: {error}; expected numbers or names, separated by commas") from error
     if not cells:
         raise DataError(f"{path}: line 1 is empty; expected numbers or names, separated by commas")
+    if len(cells) == 1 and re.search("[;\t|]", cells[0]):
+        raise DataError(
+            f"{path}: line 1: {shown(cells[0])} has no comma; expected numbers or names, separated by commas"
+        )
     numbers = [number_in(cell) is not None for cell in cells]
     if all(numbers):
         return None, len(cells)

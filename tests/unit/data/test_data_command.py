@@ -153,7 +153,7 @@ def test_csv_by_map(run: Run, tmp_path: Path) -> None:
     table, who = tmp_path / "a.csv", tmp_path / "map.csv"
     table.write_text("a,b,y\n1,2,0\n3,4,1\n5,6,1\n")
     who.write_text("client,rows,columns\n0,0 2,all\n1,1,0\n2,1,1\n")
-    federation = run("csv", table, "--split", "grid", "--map", who)
+    federation = run("csv", table, "--split", "grid", "--map", who, "--clients", 3)  # as many as the map has
     assert federation.counts.tolist() == [2, 1, 1]
     assert read(shard_of(federation, 0)).tolist() == [[1, 2], [5, 6]]
     assert federation.names() == ("a", "b")

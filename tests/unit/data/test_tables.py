@@ -125,6 +125,13 @@ def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
         make(folder, "--missing", "zero")
 
 
+def test_identifiers_that_are_not_utf8_are_not_joined(folder: Path) -> None:
+    """Read with replaced letters, Müller and Möller would be one sample."""
+    (folder / "bank.csv").write_bytes(BANK.replace("ann", "Möller").encode("latin-1"))
+    with pytest.raises(DataError, match=r"bank.csv: is not UTF-8 .*; save it as UTF-8"):
+        make(folder, "--missing", "zero")
+
+
 def test_short_key_and_no_tables(folder: Path) -> None:
     (folder.parent / "key").write_bytes(b"secret")
     with pytest.raises(UsageError, match="6 bytes; expected 16 or more"):

@@ -126,6 +126,24 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
         CsvTable(path, test, "y").read(0)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a;b;y\n1,5;2;0\n", "line 1: 'a;b;y' has no comma"),
+        (b"a\tb\ty\n1\t2\t0\n", "has no comma"),
+        ("a,größe,y\n1,2,0\n".encode("latin-1"), "is not UTF-8 .*; save it as UTF-8"),
+        ("a,b,y\n1,2,groß\n".encode("latin-1"), "UTF-?8"),
+        (b"a,b,y", "no rows"),
+        (b"a,b,y\n1,2\n", "Expected 3 columns, got 2"),
+    ],
+)
+def test_faulty_csv(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"a.csv: .*{words}"):
+        CsvTable(path).read(0)
+
+
 def test_svmlight_regression(tmp_path: Path) -> None:
     path = tmp_path / "a.svm"
     path.write_bytes(b"0.5 1:1\n2 1:2\n")
