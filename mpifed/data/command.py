@@ -54,7 +54,7 @@ FILE = click.Path(path_type=Path)
     epilog="`mpifed data SOURCE --help` has the options.",
 )  # fmt: skip
 def data() -> None:
-    """Divide data among clients: one shard per client, as HDF5 files.
+    """Divide data among clients: what each holds, in one HDF5 file.
 
     A source of your own, derived from mpifed.data.sources.Source, is given as my_module:MyClass; its fields are
     options.
