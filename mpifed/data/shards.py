@@ -240,9 +240,7 @@ class _Hosted:
         count, width, begin = int(self._counts[n]), int(data.widths[client]), int(self._begin[n])
         values: Piece
         if data.sparse:
-            values = _csr(self._values, slice(begin, begin + count), width)
-            if values.indices.size and not (values.indices.min() >= 0 and values.indices.max() < width):
-                raise DataError(f"{data.where}: client {client} has values in columns beyond its {width}; {REMEDY}")
+            values = _checked(data, self._values, slice(begin, begin + count), width, f"client {client}")
         elif data.whole:
             values = self._values[0][begin : begin + count]
         else:
@@ -263,7 +261,9 @@ def common_shard(data: Federation) -> Shard | None:
     if not data.test_samples:
         return None
     raw = data.values("test/")
-    values = _csr(raw, slice(0, data.test_samples), data.features) if data.sparse else raw[0]
+    values: Piece = raw[0]
+    if data.sparse:
+        values = _checked(data, raw, slice(0, data.test_samples), data.features, "the test set")
     held = np.arange(data.test_samples), np.arange(data.features)
     return Shard(-1, lambda: held, data.labels(0, data.test_samples, "test/"), values, data.scaling)
 
@@ -279,6 +279,14 @@ def common_rows(data: Federation, dtype: DTypeLike) -> tuple[Piece, Array] | Non
     X = np.empty((shard.samples, shard.features), dtype)
     shard.take(at, X)
     return X, shard.y
+
+
+def _checked(data: Federation, parts: tuple[Array, ...], rows: slice, width: int, whose: str) -> Piece:
+    """The same as `_csr`, of what may be a stranger's: reading them elsewhere would leave the arrays."""
+    values = _csr(parts, rows, width)
+    if values.indices.size and not (values.indices.min() >= 0 and values.indices.max() < width):
+        raise DataError(f"{data.where}: {whose} has values in columns beyond its {width}; {REMEDY}")
+    return values
 
 
 def _csr(parts: tuple[Array, ...], rows: slice, width: int) -> Piece:

@@ -55,16 +55,20 @@ TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
 DType: TypeAlias = np.dtype[Any]  # of any kind of number
 _IN_MEMORY: list[Federation] = []
+_MOST_CLASSES = 2**16  # unless there are more rows
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
 # what each array may consist of, by the last part of its name
-_KINDS = {"X": "uf", "y": "uif", "data": "f", "ids": "S", "scale": "f", "shift": "f", "digests": "u"}
+_KINDS = {
+    "X": "uf", "y": "uif", "data": "f", "indices": "i", "indptr": "i", "ids": "S", "scale": "f", "shift": "f",
+    "digests": "u",
+}  # fmt: skip
 
 
 class Extent(Schema):
     """Where an array lies in `federation.h5`, and its digest where it is no client's."""
 
     offset: Count
-    shape: list[Count]
+    shape: Annotated[list[Count], Field(min_length=1, max_length=2)]
     dtype: Annotated[str, Field(pattern=r"^(\|u1|<[iu][248]|<f[48]|\|S[1-9][0-9]{0,5})$")]
     sha256: Digest | None
 
@@ -208,7 +212,7 @@ class Federation:
         """[R + 1] bounds of the groups of rows within the labels, and within X where clients hold all columns."""
         if not prefix:
             return self.bounds["rows"]
-        if f"{prefix}bounds" not in self.about.arrays:
+        if f"{prefix}y" not in self.about.arrays:
             return np.zeros_like(self.bounds["rows"])
         return self._tests_bounds
 
@@ -312,8 +316,10 @@ class Federation:
         if not is_finite(arrays[0]):
             raise DataError(f"{self.where}: {prefix}{names[0]} has values that are not finite; {REMEDY}")
         if self.sparse:
-            if (np.diff(arrays[2]) < 0).any():
-                raise DataError(f"{self.where}: {prefix}indptr decreases; {REMEDY}")
+            if (np.diff(arrays[2]) < 0).any() or arrays[2][-1] - arrays[2][0] != len(arrays[1]):
+                raise DataError(
+                    f"{self.where}: {prefix}indptr decreases, or ends beyond {len(arrays[1])} values; {REMEDY}"
+                )
             arrays = *arrays[:2], arrays[2] - arrays[2][0]
         return arrays
 
@@ -325,7 +331,10 @@ class Federation:
         for name, extent in self.about.arrays.items():
             if np.dtype(extent.dtype).kind not in _KINDS.get(name.rpartition("/")[2], "iu"):
                 raise ValueError(f"{name} is of type {extent.dtype}")
-            if size is not None and (extent.offset % _ALIGNED or extent.offset + extent.nbytes > size):
+            if size is not None and (extent.sha256 is None) != (name.removeprefix(TESTS) in _OF_CLIENTS):
+                raise ValueError(f"{name}: sha256 = {extent.sha256}, where only arrays of the clients have none")
+            extends = max(extent.offset + extent.nbytes, *extent.shape)
+            if size is not None and (extent.offset % _ALIGNED or extends > size):
                 raise ValueError(
                     f"{name} lies outside of the file, of {size} bytes, or not at a multiple of {_ALIGNED}"
                 )
@@ -373,11 +382,22 @@ class Federation:
             raise ValueError("its clients hold more than 2^62 values")
         if self.shape is not None and (not self.shape or math.prod(self.shape) != self.features):
             raise ValueError(f"shape = {list(self.shape)}, expected lengths whose product is {self.features}")
+        if self.classes > max(self.samples + self.test_samples, _MOST_CLASSES):
+            raise ValueError(f"classes = {self.classes} of {self.samples} rows")
+        meaning = self.provenance.get("classes", [])
+        if not isinstance(meaning, list) or len(meaning) not in (0, self.classes):
+            raise ValueError(f"provenance: classes = {meaning!r:.80}, expected {self.classes} names")
         if self.target_scale not in 2.0 ** np.arange(128) or (self.classes and self.targets > 1):
             raise ValueError(f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {self.classes}")
         if self.about.names is not None and len(self.about.names) != self.features:
             raise ValueError(f"names: {len(self.about.names)} of {self.features} features")
+        alike = {"rows": "columns", "columns": "rows"}.get(self.split)  # what all clients hold
+        if alike is not None and self.holds[:, "rc".index(alike[0])].any():
+            raise ValueError(f"split = {self.split}, and the clients hold different {alike}")
         self._expect("digests", (self.clients, 32))
+        if "clients/ids" in self.about.arrays:
+            self._expect("clients/ids", (self.about.arrays["clients/ids"].shape[0],))
+            self._expect("clients/of", (self.about.arrays["clients/ids"].shape[0],))
         labels, width = int(self.bounds["rows"][-1]), int(self.widths[0])
         self._check_rows("", labels, (labels, width) if self.whole else (int(self.counts @ self.widths),))
         if f"{TESTS}y" in self.about.arrays:
@@ -391,6 +411,8 @@ class Federation:
     def _check_rows(self, prefix: str, labels: int, values: tuple[int, ...]) -> None:
         """`values`: the shape of X, if it is dense."""
         self._expect(f"{prefix}y", (labels, self.targets) if self.targets > 1 else (labels,))
+        if self.classes and np.dtype(self.about.arrays[f"{prefix}y"].dtype).kind == "f":
+            raise ValueError(f"{prefix}y has fractions, and there are {self.classes} classes")
         if not self.sparse:
             self._expect(f"{prefix}X", values)
             return
@@ -425,8 +447,8 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
     about, arrays = path / ABOUT, path / ARRAYS
     if arrays.is_file() and not about.is_file():
         raise DataError(
-            f"{path}: {ARRAYS} without {ABOUT}: data of mpifed 0.1, or not written to their end; {REMEDY} "
-            f"{command_line('--out', path)}"
+            f"{path}: {ARRAYS} without {ABOUT}: data of mpifed 0.1, or not written to their end; {REMEDY[:-1]} "
+            f"{command_line('--out', path)}`"
         )
     for file in (about, arrays):
         if not file.is_file():

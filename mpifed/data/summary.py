@@ -57,7 +57,7 @@ def _of_classes(federation: Federation) -> str:
 
 
 def _classes(federation: Federation) -> list[str]:
-    return [str(name) for name in federation.provenance["classes"]]
+    return [str(name) for name in federation.provenance.get("classes") or range(federation.classes)]
 
 
 def _of_whom(federation: Federation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,17 +15,22 @@ from mpifed.core.io_errors import named_in_errors
 def aside(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to; without an error, that file is synced and replaces `path`."""
     temporary = path.with_name(path.name + ".new")
+    with named_in_errors(path):
+        temporary.unlink(missing_ok=True)  # of a killed process, or a link, which would be followed
+        temporary.touch(exist_ok=False)  # O_CREAT and O_EXCL: through no link
+        own = os.stat(temporary)  # another process may remove it, and begin its own
     try:
         with named_in_errors(path):
-            temporary.unlink(missing_ok=True)  # of a killed process, or a link, which would be followed
-            temporary.touch(exist_ok=False)  # O_CREAT and O_EXCL: through no link
             yield temporary
             with open(temporary, "r+b") as file:
+                if not os.path.samestat(own, os.fstat(file.fileno())):
+                    raise OSError(errno.EBUSY, "another process writes it")
                 os.fsync(file.fileno())
             os.replace(temporary, path)
     finally:
         with suppress(OSError):  # where the folder was removed, say
-            temporary.unlink(missing_ok=True)
+            if os.path.samestat(own, os.stat(temporary)):
+                temporary.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given as drawn
+from hypothesis import settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import sparse
@@ -225,6 +226,27 @@ def rewritten(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]
     return write
 
 
+def given(name: str, values: Any, *shape: int) -> Callable[[Path], None]:
+    """An attacker adds an array, or puts one of another type or shape in place of one."""
+
+    def write(folder: Path) -> None:
+        from mpifed.data.store import About, Extent, _identity
+
+        content, stored = About.model_validate(read_json(folder / ABOUT)), (folder / ARRAYS).read_bytes()
+        stored += bytes(-len(stored) % 64)
+        digest, values_ = hashlib.sha256(values).hexdigest(), np.asarray(values)
+        (folder / ARRAYS).write_bytes(stored + values_.tobytes())
+        content.arrays[name] = Extent(
+            offset=len(stored), shape=list(shape or values_.shape), dtype=values_.dtype.str, sha256=digest
+        )
+        if name in ("X", "y", "indptr"):
+            content.arrays[name].sha256 = None
+        content.data_sha256 = _identity(content)
+        write_json(folder / ABOUT, content.model_dump())
+
+    return write
+
+
 def put(index: Any, value: Any) -> Callable[[Any], Any]:
     def change(values: Any) -> Any:
         values[index] = value
@@ -263,6 +285,16 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "labels": (rewritten("y", put(0, 200)), "labels from"),
     "members": (rewritten("rows/members", put(0, 5000)), "members"),
     "scaling": (rewritten("scaling/scale", put(0, np.inf)), "is not finite"),
+    "no digest": (about(**{"arrays.holds.sha256": None}), "holds: sha256 = None"),
+    "no axis": (about(**{"arrays.holds.shape": []}), "shape"),
+    "many classes": (about(classes=2**62), "classes = 4611686018427387904"),
+    "names of classes": (about(**{"provenance.classes": ["a"]}), "classes = .*expected 3 names"),
+    "fractions": (given("y", np.full(90, 0.5)), "y has fractions"),
+    "empty and wide": (given("other", np.zeros(0, "i4"), 0, 2**62), "other lies outside"),
+    "whose rows": (given("clients/ids", np.array([b"a", b"b"])), "clients/of has shape none"),
+    "a table of names": (given("clients/ids", np.array([[b"a", b"b"]])), "clients/ids has shape"),
+    "rows of other columns": (given("holds", np.array([[0, 0], [1, 1], [2, 0], [3, 1]])), "columns/bounds"),
+    "split by columns": (about(split="columns"), "the clients hold different rows"),
 }  # fmt: skip
 
 
@@ -285,6 +317,9 @@ SPARSE = {
     "columns beyond": (rewritten("indices", put(0, 99)), "columns beyond"),
     "negative columns": (rewritten("indices", put(0, -1)), "columns beyond"),
     "row pointers": (rewritten("indptr", put(3, 0)), "indptr decreases|entries"),
+    "unsigned row pointers": (given("indptr", np.full(91, 2**64 - 1, "u8")), "indptr is of type"),
+    "test columns": (rewritten("test/indices", put(0, 10**6)), "the test set has values in columns beyond"),
+    "far test row pointers": (rewritten("test/indptr", put(-1, 2**40)), "test/indptr"),
     "far row pointers": (rewritten("indptr", put(-1, 2**40)), "entries"),
     "not finite": (rewritten("data", put(0, np.nan)), "not finite"),
 }
@@ -298,12 +333,40 @@ def test_bad_sparse_rows(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):
         data = open_federation(tmp_path)
         hosted_blocks(data, range(4), np.arange(5), "float32", np.inf)[:]
+        common_rows(data, "float32")
+
+
+def test_clients_tests_without_labels_are_none(tmp_path: Path) -> None:
+    made(CASES["their own tests"], tmp_path)
+    table = read_json(tmp_path / ABOUT)
+    del table["arrays"]["client_tests/y"]
+    write_json(tmp_path / ABOUT, table)
+    about()(tmp_path)
+    assert not open_federation(tmp_path).test_counts.any()
+
+
+def test_two_writers_at_once(tmp_path: Path) -> None:
+    """One of them fails: its data are not taken for the other's."""
+    first = CASES["bytes by rows"]
+
+    def chunks() -> Any:
+        yield first.X[:50]
+        made(CASES["floats by rows"], tmp_path)
+        (tmp_path / f"{ARRAYS}.new").write_text("of a third")
+        yield first.X[50:]
+
+    facts = {"provenance": {}, "seed": 0, "classes": 3}
+    with pytest.raises(OSError, match="another process"):
+        make_federation(first.partition, first.y, chunks(), first.X.dtype, IDENTITY, tmp_path, **facts)
+    assert (tmp_path / f"{ARRAYS}.new").read_text() == "of a third"
+    with pytest.raises(DataError, match="not written to their end"):
+        open_federation(tmp_path)
 
 
 def test_data_of_an_earlier_version_are_named(tmp_path: Path) -> None:
     (tmp_path / ARRAYS).write_bytes(b"any")
     (tmp_path / "shard-00000.h5").write_bytes(b"any")
-    with pytest.raises(DataError, match=r"data of mpifed 0\.1.*mpifed data .*--force.*--out"):
+    with pytest.raises(DataError, match=r"data of mpifed 0\.1.*mpifed data .*--force --out .*`"):
         open_federation(tmp_path)
     made(CASES["grid"], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [ARRAYS, ABOUT]
@@ -323,7 +386,7 @@ def test_a_full_disk_leaves_the_data_that_were_there(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data())
+@drawn(data=st.data())
 def test_any_other_value_in_the_index_is_an_error_or_another_federation(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
