@@ -124,6 +124,7 @@ class Federation:
         self.test_samples, self.target_scale, self.seed = about.test_samples, about.target_scale, about.seed
         self.shape = None if about.shape is None else tuple(about.shape)
         self.provenance, self.sha256 = about.provenance, about.data_sha256
+        self._groups: dict[tuple[str, int], NDArray[np.int64]] = {}
         try:
             self._check_places()
             self.statistics = check_statistics(about.provenance.get("statistics", {}), about.features)
@@ -190,10 +191,13 @@ class Federation:
         return {axis: self.members(axis) for axis in self.bounds}
 
     def held(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows [s], columns [p]) that a client holds, as indices among all."""
-        parts = zip(self.bounds, self.holds[client].tolist(), strict=True)
-        rows, columns = (self._members[axis][slice(*self.bounds[axis][group : group + 2])] for axis, group in parts)
+        """(rows [s], columns [p]) that a client holds, as indices among all: the same arrays for clients of a group."""
+        rows, columns = map(self._group, self.bounds, self.holds[client].tolist())
         return rows, columns
+
+    def _group(self, axis: str, group: int) -> NDArray[np.int64]:
+        start, stop = self.bounds[axis][group : group + 2]
+        return self._groups.setdefault((axis, group), self._members[axis][start:stop])
 
     def names(self) -> tuple[str, ...] | None:
         """[p] names of the features; None where the source has none."""
