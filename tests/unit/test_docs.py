@@ -214,6 +214,8 @@ def test_other_python_runs(launch: Callable[..., Any], digits: Path, tmp_path: P
         "--out", tmp_path / "runs/quickstart", cwd=tmp_path,
     )  # fmt: skip
     assert run.code == 0, run.text
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/digits").symlink_to(digits)
     found = list(other_python())
     assert found
     for page, block in found:

@@ -77,7 +77,7 @@ def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> N
         ("a,b\n1," + "9" * 140_000 + "\n", "row 1, column 'b': inf is not a finite number"),
         ("a,b\n1," + "9" * 5000 + "\n", "row 1, column 'b': inf is not a finite number"),
         ("a,b\n1,-1e39\n", r"row 1, column 'b': -1e\+39 is not a finite number"),
-        ("a,b\n1,2,3\n4,5,6\n", "Row #2: Expected 2 columns, got 3: 1,2,3; expected UTF-8 with commas; correct the file"),
+        ("a,b\n1,2,3\n4,5,6\n", "Row #2: Expected 2 columns, got 3: 1,2,3; expected UTF-8 with commas"),
         ("a,a\n1,2\n", "2 columns are called 'a'; every column needs a name of its own"),
         ("a,,b\n1,2,3\n", "column 2 '' has no name"),
         ("a,b\0\n1,2\n", r"column 2 'b\\x00' has the control character|line contains NUL"),  # Python 3.10
