@@ -627,7 +627,7 @@ class _Layout:
 
     def parts(self, X: Piece) -> list[Piece]:
         """The clients' parts of all rows, sparse; columns count within each part."""
-        return [X[span(rows)][:, span(columns)] for rows, columns in self._held]
+        return [X[rows][:, span(columns)] for rows, columns in self._held]
 
 
 def _csr(prefix: str, parts: list[Piece]) -> dict[str, Array]:

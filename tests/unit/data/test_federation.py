@@ -52,6 +52,8 @@ class Case(NamedTuple):
 
 
 BY_ROWS = by_rows(Y, 7, 4, "dirichlet:0.5")
+# together they begin with the first row and end with the last one, and are not in order
+BY_TURNS = BY_ROWS._replace(rows=[np.arange(0, 90, 2), np.arange(1, 90, 2)], holds=np.array([[0, 0], [1, 0]]))
 BY_COLUMN = Scaling(np.linspace(1, 2, 7), np.linspace(-1, 1, 7))
 CASES = {
     "bytes by rows": Case(X, Y, BY_ROWS, {"scaling": Scaling(np.array(1 / 255), np.array(0.0))}),
@@ -62,6 +64,8 @@ CASES = {
     "grid": Case(X, Y, by_grid(Y, 7, (2, 3)), {"scaling": BY_COLUMN}),
     "rectangles": Case(X, Y, OVERLAPPING),
     "sparse by rows": Case(sparse.csr_matrix(X * (X < 60)), Y, BY_ROWS, {"test": (sparse.csr_matrix(X[:9]), Y[:9])}),
+    "by turns": Case(X, Y, BY_TURNS),
+    "sparse by turns": Case(sparse.csr_matrix(X * (X < 60)), Y, BY_TURNS),
     "sparse grid": Case(sparse.csr_matrix((X * (X < 60)).astype("f4")), Y, by_grid(Y, 7, (2, 3))),
 }
 
