@@ -133,5 +133,5 @@ class Options:
 
     @property
     def scalings(self) -> list[str]:
-        """Scalings in sequence."""
+        """The names in `scale`, in the order in which they are applied; where it says nothing, that of the source."""
         return str(self.scale or ("unit" if self.name in PIXELS else "none")).split(",")

@@ -16,7 +16,7 @@ _NAME = 24  # characters of an identifier or the name of a class
 
 def summary(federation: Federation) -> str:
     """A few lines on the data of a folder."""
-    counts, widths = federation.counts, federation.widths
+    counts, widths, nbytes = federation.counts, federation.widths, federation.nbytes()
     tests = federation.test_counts
     own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
     lines = {
@@ -26,7 +26,7 @@ def summary(federation: Federation) -> str:
         "clients": f"{federation.clients}, split by {federation.split}{_of_whom(federation)}",
         "shards": f"{counts.min()} to {counts.max()} rows (median {median(counts.tolist()):g}), {widths.min()} to "
         f"{widths.max()} features",
-        "bytes": f"{federation.nbytes().sum()} in shards, the largest {federation.nbytes().max()}",
+        "bytes": f"{nbytes.sum()} in shards, the largest {nbytes.max()}",
         "folder": f"{federation.path}",
     }
     lines |= {

@@ -116,11 +116,12 @@ def algorithm_of(job: Job, data: store.Federation) -> Algorithm:
 
 def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
     """Bytes of data on the rank with the most, if all its clients participate: values, labels and test data."""
-    stored = np.bincount(host, data.nbytes() + (data.nbytes(store.TESTS) if tests_clients(job, data) else 0))
+    training = data.nbytes()
+    stored = np.bincount(host, training + (data.nbytes(store.TESTS) if tests_clients(job, data) else 0))
     beside = np.bincount(host, SHARD_NBYTES + 8 * data.counts)
     values = np.where(stored <= job.data.memory_gib * 2**30, stored, 0) + beside  # others are mapped
     if goals.measured(job):
-        values[0] += data.test_samples * (data.nbytes().sum() / data.counts.sum() + 16)
+        values[0] += data.test_samples * (training.sum() / data.counts.sum() + 16)
     return int(values.max())
 
 

@@ -54,7 +54,7 @@ class Leaf(Source):
 
     @property
     def names_clients(self) -> bool:
-        """Always."""
+        """True: each sample is a user's."""
         return True
 
     def read(self, seed: int) -> Dataset:
