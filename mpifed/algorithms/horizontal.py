@@ -19,7 +19,8 @@ from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.core.row_seeds import row_seeds, with_seeds
-from mpifed.maths.objectives import Parameters
+from mpifed.core.vector import Layout
+from mpifed.maths.objectives import Parameters, layout_of
 
 CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum
 
@@ -64,6 +65,12 @@ def model_template(problem: Problem) -> Parameters:
     """A model in the right shapes, for the fields of an exchange: zeros that take no memory."""
     model = start_model(problem, Round(SETUP, 0, np.ones(problem.clients, dtype=bool)))
     return map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
+
+
+@lru_cache(maxsize=8)  # every block of clients asks for it
+def model_layout(problem: Problem) -> Layout:
+    """Where the parts of the problem's model stand in a vector."""
+    return layout_of(problem.objective, model_template(problem))
 
 
 def training_rows(problem: Problem, block: Block, rows: Array, now: Round, steps: Array | int = 0) -> Batch:

@@ -17,7 +17,7 @@ from mpifed.comm.transport import Bytes, Transport
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Exchange, Placed
 from mpifed.core.holdings import Cells, size
-from mpifed.core.record import Array, Layout, Record, map_leaves
+from mpifed.core.record import Array, PackedRecord, Record, map_leaves
 
 _HEADER = 8  # bytes of a broadcast before the question: the server's order
 
@@ -35,14 +35,14 @@ class Broadcast:
     """An exchange's broadcasts: order and question in one message, but for long fields; laid out by the first."""
 
     def __init__(self) -> None:
-        self._layout: Layout | None = None
+        self._layout: PackedRecord | None = None
         self._buffer: Bytes = np.zeros(0, dtype=np.uint8)
 
     def send(self, transport: Transport, order: int, question: Record) -> tuple[int, Record, float]:
         """(rank 0's order, its question, seconds until both are there); views until the next broadcast. Collective."""
         serves = transport.rank == 0
         if self._layout is None:
-            self._layout = transport.share(Layout(question) if serves else None)
+            self._layout = transport.share(PackedRecord(question) if serves else None)
             self._buffer = np.zeros(_HEADER + self._layout.nbytes, dtype=np.uint8)
         header, packed = self._buffer[:_HEADER].view(np.int64), self._buffer[_HEADER:]
         if serves:

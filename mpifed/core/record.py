@@ -253,7 +253,7 @@ class _Leaf:
         return buffer[self.start : self.start + self.nbytes].view(self.dtype).reshape(self.spec.shape)
 
 
-class Layout:
+class PackedRecord:
     """Where the leaves of records of one structure lie in a flat buffer of bytes, each on a multiple of 8.
 
     Short leaves come first, in `short` bytes; then the long ones, which need not be copied to be sent.

@@ -18,7 +18,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import States
-from mpifed.core.record import Array, Layout, Record, bare_leaves, leaves, map_leaves, on_host
+from mpifed.core.record import Array, PackedRecord, Record, bare_leaves, leaves, map_leaves, on_host
 
 
 class Saved(Protocol):
@@ -33,8 +33,8 @@ class Scratch:
 
     def __init__(self) -> None:
         self._file: int | None = None
-        self._slots: dict[int, tuple[int, Layout]] = {}  # where each record lies
-        self._layouts: dict[object, Layout] = {}  # of records of the same shapes
+        self._slots: dict[int, tuple[int, PackedRecord]] = {}  # where each record lies
+        self._layouts: dict[object, PackedRecord] = {}  # of records of the same shapes
         self._end = 0
 
     def __contains__(self, i: int) -> bool:
@@ -46,7 +46,7 @@ class Scratch:
         key = tuple((name, np.shape(leaf), leaf.dtype) for name, leaf in leaves(record))
         layout = self._layouts.get(key)
         if layout is None:
-            layout = self._layouts[key] = Layout(record)
+            layout = self._layouts[key] = PackedRecord(record)
         slot = self._slots.get(i)
         if slot is None or slot[1] is not layout:
             slot = self._slots[i] = self._end, layout

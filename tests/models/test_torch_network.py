@@ -21,7 +21,7 @@ from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves, vectors
 from mpifed.maths import laws
 from mpifed.maths.clipping import clipped_gradient
-from mpifed.maths.objectives import TorchNetwork
+from mpifed.maths.objectives import TorchNetwork, layout_of
 from mpifed.maths.objectives.network import NeuralNetwork
 
 N, S = 3, 7
@@ -99,6 +99,19 @@ def test_what_is_right_is_not_refused(objective: TorchNetwork) -> None:
     assert objective.check(64, outputs) == []
     problem = Problem(objective, "rows", np.array([8]), 8, 64, outputs, "float32")
     laws.check_function(laws.ModelFunction(objective), problem, np.random.default_rng(5), True)
+
+
+@every_kind
+def test_parameters_are_views_of_one_vector(objective: TorchNetwork, rng: Any) -> None:
+    """With their names, shapes and bits; matrices and kernels stand before vectors."""
+    model, *_ = task(objective, rng, "float32")
+    layout = layout_of(objective, model)
+    named = layout.named(x := layout.flat(model))
+    for (name, leaf), (came, view) in zip(leaves(model), named.items(), strict=True):
+        assert (came, view.shape, view.tobytes()) == (name, leaf.shape, leaf.tobytes())
+        assert (layout.at[name].stop <= layout.penalized.stop) == (leaf.ndim > 1)
+        view[...] = 7
+    assert (x == 7).all()
 
 
 def test_a_pass_remembers_its_parameters(rng: Any) -> None:

@@ -17,7 +17,8 @@ from numpy.random import Generator
 from mpifed.core.loops import descended
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.protocols import Backward, Dual, Features, Head, LocalStep, Model, Parameters, Slope
-from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, map_leaves
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
+from mpifed.core.vector import Layout
 from mpifed.maths.arrays import namespace, product, transposed_product
 from mpifed.maths.ranges import Weight
 
@@ -206,6 +207,13 @@ class LinearScores(Objective):
         fields = [name for name in self.unpenalized if name in getattr(head, "_fields", ())]
         free = {name: map_leaves(lambda leaf: False, getattr(head, name)) for name in fields}
         return counted._replace(head=head._replace(**free)) if free else counted
+
+
+def layout_of(objective: Model, model: Parameters) -> Layout:
+    """Where the leaves of a model, without leading axes, stand in a vector."""
+    shapes = {name: leaf.shape for name, leaf in leaves(model)}
+    counted = zip(shapes, bare_leaves(objective.penalized(model)), strict=True)
+    return Layout(shapes, free=[name for name, counts in counted if not counts])
 
 
 def squares(model: Parameters) -> float:

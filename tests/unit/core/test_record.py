@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.core.record import (
-    Layout,
+    PackedRecord,
     bare_leaves,
     leaves,
     map_leaves,
@@ -74,7 +74,7 @@ records = st.recursive(
 
 @given(records)
 def test_layout_round_trip(record: Any) -> None:
-    layout = Layout(record)
+    layout = PackedRecord(record)
     assert layout.nbytes % 8 == 0
     buffer = np.full(layout.nbytes, 0xAB, dtype=np.uint8)
     layout.pack(record, buffer)
@@ -88,7 +88,7 @@ def test_layout_round_trip(record: Any) -> None:
 
 @pytest.mark.parametrize("other", [np.zeros((2, 3), "f8"), np.zeros((3, 2), "f4"), np.zeros(6, "f4"), np.float32(0)])
 def test_a_leaf_of_another_form_is_an_error_that_names_it(other: Any) -> None:
-    layout = Layout(Inner(np.zeros((2, 3), "f4"), np.int64(0)))
+    layout = PackedRecord(Inner(np.zeros((2, 3), "f4"), np.int64(0)))
     with pytest.raises(ValueError, match=r"^a: shape .* \(2, 3\) and <f4 in the first round"):
         layout.pack(Inner(other, np.int64(0)), np.zeros(layout.nbytes, dtype=np.uint8))
 

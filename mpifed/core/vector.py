@@ -1,0 +1,60 @@
+"""A model as one flat vector, whose layers are views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, map_leaves, namespace
+
+
+class Layout:
+    """Where the layers of a model stand in x [..., d]: those that penalties count first, then those that are free.
+
+    Attributes
+    ----------
+    at : where each layer stands, by its name
+    penalized : where all stand that penalties count
+    size : d
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], free: Collection[str] = ()) -> None:
+        self.shapes, self.at, self.size, self.penalized = dict(shapes), dict[str, slice](), 0, slice(0, 0)
+        for name in sorted(shapes, key=lambda name: name in free):
+            start = self.size
+            self.size += prod(shapes[name])
+            self.at[name] = slice(start, self.size)
+            if name not in free:
+                self.penalized = slice(0, self.size)
+
+    def views(self, x: Array) -> tuple[Array, ...]:
+        """The layers of x [..., d], each [..., *shape], in the order of `shapes`: what is written there is in x."""
+        lead = x.shape[:-1]
+        return tuple(x[..., self.at[name]].reshape(lead + shape) for name, shape in self.shapes.items())
+
+    def named(self, x: Array) -> dict[str, Array]:
+        """The layers of x [..., d] by name."""
+        return dict(zip(self.shapes, self.views(x), strict=True))
+
+    def flat(self, record: Record, dtype: DTypeLike | None = None) -> Array:
+        """x [..., d] in new memory, from a record of the layers [..., *shape], in the order of `shapes`."""
+        layers = bare_leaves(record)
+        axes = layers[0].ndim - len(next(iter(self.shapes.values())))
+        x = namespace(layers[0]).empty((*layers[0].shape[:axes], self.size), dtype or layers[0].dtype)
+        for view, layer in zip(self.views(x), layers, strict=True):
+            view[...] = layer
+        return x
+
+    def record(self, x: Array, like: AnyRecord) -> AnyRecord:
+        """The views of x [..., d] as a record of the structure of `like`."""
+        views = iter(self.views(x))
+        return map_leaves(lambda _: next(views), like)
+
+    def where(self, position: int) -> str:
+        """The entry at a position of x, as messages say it: `first[12, 5]`."""
+        name = next(name for name, at in self.at.items() if at.start <= position < at.stop)
+        index = np.unravel_index(position - self.at[name].start, self.shapes[name])
+        return f"{name}[{', '.join(map(str, index))}]" if index else name
