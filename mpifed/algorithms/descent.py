@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mpifed.core.record import Array, bare_leaves, beside, map_leaves
+from mpifed.core.record import Array, beside, map_leaves
 from mpifed.maths.objectives import Parameters
 
 
@@ -17,17 +17,6 @@ class Descent(NamedTuple):
     push: Parameters | None = None  # leaves [n, ...], or common to all like those of a model
     starts: Parameters | None = None  # where each client begins, leaves [n, ...]; None: all at `model`
     tolerance: float = 0.0  # a client stops after a step whose direction has a squared norm of at most this
-
-    def of(self, dtype: str) -> Descent:
-        """The same, computed in `dtype`; for a single step only the gradient matters, whose dtype is wide anyway."""
-        if bare_leaves(self.model)[0].dtype == dtype:
-            return self
-
-        def wide(record: Parameters) -> Parameters:
-            return map_leaves(lambda leaf: leaf.astype(dtype, copy=False), record)
-
-        push, starts = (None if record is None else wide(record) for record in (self.push, self.starts))
-        return self._replace(model=wide(self.model), push=push, starts=starts)
 
     def only(self, who: Array) -> Descent:
         """The same for the clients at positions `who` of the block."""

@@ -222,19 +222,11 @@ class FedPDM(Rows):
 
 def _uploaded(rho: float, moved: Array, dual: Array) -> Array:
     """y_i - x_0 = 2 (x_i - x_0) - lambda_i / rho, lambda_i being that before the round."""
-    if moved.dtype == dual.dtype:
-        return combination((2.0, -1 / rho), (moved, dual))
-    upload = moved * moved.dtype.type(2)
-    upload -= dual * dual.dtype.type(1 / rho)
-    return upload  # type: ignore[no-any-return]
+    return combination((2.0, -1 / rho), (moved, dual))
 
 
 def _ascended(rho: float, dual: Array, upload: Array) -> Array:
     """lambda_i + rho (x_0 - x_i), from y_i - x_0: (lambda_i - rho (y_i - x_0)) / 2."""
-    if upload.dtype == dual.dtype:
-        ascended = combination((-rho, 1.0), (upload, dual))
-    else:
-        ascended = upload * upload.dtype.type(-rho)
-        ascended += dual
+    ascended = combination((-rho, 1.0), (upload, dual))
     ascended *= ascended.dtype.type(0.5)
     return ascended.astype(dual.dtype, copy=False)  # type: ignore[no-any-return]

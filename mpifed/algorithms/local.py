@@ -13,20 +13,22 @@ Intercepts have no l2: `keep` is a number for each part of the model.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
 from mpifed.algorithms.descent import Descent
-from mpifed.algorithms.horizontal import model_template
+from mpifed.algorithms.horizontal import model_layout, model_template
 from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, sums_narrow, working_dtype, wrong_privacy
 from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
-from mpifed.core.loops import begun, descended, moved
-from mpifed.core.record import Array, bare_leaves, map_leaves, namespace
+from mpifed.core.loops import combination
+from mpifed.core.record import Array, assign, bare_leaves, map_leaves, unflat
 from mpifed.core.round import Round
+from mpifed.core.vector import Layout
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import SGD
@@ -94,116 +96,107 @@ class LocalSteps(Minibatches):
         narrow, clip = sums_narrow(self.problem, self.batch), settings(self.problem).bound
         return clipped_gradient(self.problem.objective, at, batch.X, batch.y, batch.weights, clip, narrow)
 
-    def run(self, descent: Descent, block: Block, now: Round) -> Parameters:
+    def run(self, descent: Descent, block: Block, now: Round, layout: Layout | None = None) -> Parameters:
         """[n, ...] x_i - model: each client's change after its local steps.
 
         In a private job there is no warning of numbers that are not finite: it would depend on the data.
+
+        Parameters
+        ----------
+        layout : of the model, where it is not the problem's
         """
         size = self.batch if self.epochs is None else int(self.problem.counts.max())
+        single = self.single_step and descent.starts is None and not self.optimizer.nesterov
 
         def of_part(who: Array, part: Block, rows: int) -> Parameters:
-            return self._run(descent if part is block else descent.only(who), part, now)
+            own = descent if part is block else descent.only(who)
+            if single:
+                return self._single(own, part, now)
+            return self._run(own, part, now, layout or model_layout(self.problem))
 
         with np.errstate() if privacy_of(self.problem) is None else np.errstate(over="ignore", invalid="ignore"):
             changes: Parameters = block.joined(size, of_part)
         return changes
 
-    def _run(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """`run` for clients with the same numbers of steps and rows."""
-        if self.optimizer.momentum and (self.optimizer.nesterov or not self.single_step):
-            return self._with_momentum(descent.of(working_dtype(self.problem)), block, now)
-        descent = descent if self.single_step else descent.of(working_dtype(self.problem))
-        model, step, keep, push, starts, tolerance = descent
-        if push is None and not tolerance and self._plain and (starts is not None or not self.single_step):
-            return self._along_gradients(descent, block, now)
-        # None: at the model, which needs no copy for each
-        x = None if starts is None else map_leaves(lambda leaf: leaf.copy(), starts)
-        ended, pushes = block.xp.zeros(len(block.clients), dtype=bool), () if push is None else (push,)
-        for r, batch in enumerate(self.minibatches(block, now)):
+    def _single(self, descent: Descent, block: Block, now: Round) -> Parameters:
+        """`run` for a single step from the model, which needs no copy of it for each client."""
+        dtype, n = working_dtype(self.problem), len(block.clients)
+        change = map_leaves(lambda w: block.xp.empty((n, *w.shape), dtype), descent.model)
+        (batch,) = self.minibatches(block, now, -descent.step)
+        self._down(descent.model, batch, descent.step, block, now, 0, change)
+        if descent.push is not None:
+            map_leaves(operator.iadd, change, descent.push)
+
+        def shrunk(u: Array, w: Array, keep: float) -> Array:
+            return u if keep == 1 else combination((1.0, keep - 1), (u, w), u)
+
+        return map_leaves(shrunk, change, descent.model, descent.keep)
+
+    def _run(self, descent: Descent, block: Block, now: Round, layout: Layout) -> Parameters:
+        """`run` for clients with the same numbers of steps and rows, in arrays [n, d] that serve all steps."""
+        like, dtype, xp = descent.model, working_dtype(self.problem), block.xp
+        push, x = (None if part is None else layout.flat(part, dtype) for part in (descent.push, descent.starts))
+        model = layout.flat(like, dtype)
+        as_sent = x is None and dtype == self.problem.dtype
+        point = like if as_sent else layout.record(model if x is None else x, like)
+        change, ended = xp.empty((len(block.clients), layout.size), dtype), xp.zeros(len(block.clients), dtype=bool)
+        down, moves = layout.record(change, like), (change,) if push is None else (change, push)
+        ones, momentum = (1.0,) * len(moves), self.optimizer.momentum
+        velocity = xp.zeros_like(change) if momentum else change
+        keeps = dict(zip(layout.shapes, bare_leaves(descent.keep), strict=True))
+        # those of the first part and of the last: of what is penalized, and of what is not
+        counted, *_, free = (float(keeps[name]) for name in (*layout.at, *layout.at))
+
+        def combined(factors: Callable[[float], Sequence[float]], arrays: Sequence[Array], out: Array | None) -> Array:
+            return combination(factors(counted), arrays, out, (layout.penalized.stop, factors(free)))
+
+        for r, batch in enumerate(self.minibatches(block, now, -descent.step)):
             at = model if x is None else x
-            down = self._down(at, batch, step, block, now, r)
-            if x is not None and not tolerance:
-                map_leaves(descended, x, down, keep, *pushes)
-                continue
-            if push is not None:
-                down = map_leaves(_add, down, push)
-            if x is None:
-                if self.single_step:
-                    return map_leaves(
-                        lambda d, w, part: d if part == 1 else moved(d, w, (part - 1,)), down, model, keep
-                    )
-                new = map_leaves(begun, down, model, keep)
+            self._down(point, batch, descent.step, block, now, r, down)
+            before = at.copy() if descent.tolerance else at
+            if momentum:  # v <- momentum v + u, u being the change by a plain step
+                combined(lambda keep: (*ones, keep - 1), (*moves, at), change)
+                combination((momentum, 1.0), (velocity, change), velocity)
+                if self.optimizer.nesterov:
+                    x = combination((momentum, 1.0, 1.0), (velocity, change, at), x)
+                else:
+                    x = combination((1.0, 1.0), (velocity, at), x)
+            elif x is None:
+                x = combined(lambda keep: (*ones, keep - 1, 1.0), (*moves, at, at), None)
             else:
-                new = map_leaves(lambda w, d, part: d + w * w.dtype.type(part), x, down, keep)
-            if tolerance:
-                new, ended = _stopped(new, at, ended, tolerance * step**2)
-            x = new
-            if tolerance and bool(ended.all()):
-                break
+                combined(lambda keep: (*ones, keep), (*moves, x), x)
+            if at is model:
+                point = layout.record(x, like)
+            if descent.tolerance:  # who had stopped stays there: (11)
+                x[...] = xp.where(ended[:, None], before, x)
+                ended |= ((x - before).astype(np.float64) ** 2).sum(axis=1) <= descent.tolerance * descent.step**2
+                if bool(ended.all()):
+                    break
         assert x is not None  # there is a minibatch
-        return map_leaves(operator.isub, x, model)
+        if len(x) == 1:
+            x -= model
+            return point
+        # leaves of which each is contiguous, in memory that is there
+        return map_leaves(xp.subtract, point, layout.record(model, like), unflat(change.reshape(-1), point))
 
-    def _along_gradients(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """`_run` for steps along the gradient alone, which a model may take in its own way."""
-        batches, objective, model, step = self.minibatches(block, now), self.problem.objective, *descent[:2]
-        if descent.starts is None:
-            batch = next(batches)
-            down = objective.gradient(model, batch.X, batch.y, batch.weights * -step)
-            x = map_leaves(begun, down, model, descent.keep)
-        else:
-            x = map_leaves(lambda leaf: leaf.copy(), descent.starts)
-        local_step = objective.local_step([float(keep) for keep in bare_leaves(descent.keep)])
-        weights = each = np.empty(0)
-        for batch in batches:
-            if batch.weights is not weights:  # those of most steps are the same
-                weights, each = batch.weights, batch.weights * -step
-            local_step(x, batch.X, batch.y, each)
-        return map_leaves(operator.isub, x, model)
-
-    def _with_momentum(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """`_run` with momentum: v <- momentum v + u, u being the change by a plain step."""
-        assert not descent.tolerance
-        momentum, nesterov = self.optimizer.momentum, self.optimizer.nesterov
-        x = descent.model if descent.starts is None else descent.starts
-        velocity: Parameters | None = None
-
-        def faster(v: Array, u: Array) -> Array:
-            sped: Array = v * v.dtype.type(momentum) + u
-            return sped
-
-        for r, batch in enumerate(self.minibatches(block, now)):
-            move = self._down(x, batch, descent.step, block, now, r)
-            if descent.push is not None:
-                move = map_leaves(_add, move, descent.push)
-            move = map_leaves(lambda u, w, keep: u + w * w.dtype.type(keep - 1), move, x, descent.keep)
-            velocity = move if velocity is None else map_leaves(faster, velocity, move)
-            x = map_leaves(operator.add, map_leaves(faster, velocity, move) if nesterov else velocity, x)
-        return map_leaves(operator.sub, x, descent.model)
-
-    @property
-    def _plain(self) -> bool:
-        """Whether a step is along the gradient alone: not clipped, without noise or a penalty that is not convex."""
-        privacy = privacy_of(self.problem)
-        return (privacy is None or privacy.level == "client") and not concave(self.problem.objective)
-
-    def _down(self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int) -> Parameters:
-        """[n, ...]: -step (mean gradient + concave), clipped and with noise as the job says."""
+    def _down(
+        self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int, out: Parameters
+    ) -> None:
+        """Put -step (mean gradient + concave) into `out` [n, ...], clipped and with noise as the job says."""
         problem, privacy = self.problem, privacy_of(self.problem)
         if privacy is None or privacy.level == "client":
-            down = problem.objective.gradient(at, batch.X, batch.y, batch.weights * -step)
+            problem.objective.put_gradient(at, batch.X, batch.y, batch.weights, out)
         else:
             gain = -step / self.batch
             total = self._clipped(at, batch)
             if privacy.on_gradients:
-                down = noisy_gradient(problem, total, gain, self.batch, r, block, now)
+                assign(out, noisy_gradient(problem, total, gain, self.batch, r, block, now))
             else:
-                down = map_leaves(partial(_scaled, gain), total)
+                map_leaves(lambda there, leaf: block.xp.multiply(leaf, gain, out=there), out, total)
         if concave(problem.objective):
-            down = map_leaves(
-                lambda d, w, counts: _add(d, concave_gradient(problem.objective, w) * -step) if counts else d,
-                down, at, problem.objective.penalized(at),
-            )  # fmt: skip
-        return down
+            for d, w, counts in zip(*map(bare_leaves, (out, at, problem.objective.penalized(at))), strict=True):
+                if counts:
+                    d += concave_gradient(problem.objective, w) * -step
 
 
 @lru_cache(maxsize=8)  # every block of clients asks for those of the round
@@ -229,28 +222,3 @@ def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
         keeps, problem.objective.penalized(keeps),
     )  # fmt: skip
     return max(map(float, bare_leaves(kinds)))
-
-
-def _add(out: Array, other: Array) -> Array:
-    out += other
-    return out
-
-
-def _scaled(factor: float, out: Array) -> Array:
-    out *= factor
-    return out
-
-
-def _stopped(new: Parameters, old: Parameters, ended: Array, least: float) -> tuple[Parameters, Array]:
-    """The iterates after a step, unchanged for clients who had stopped; and who has stopped by now: (11)."""
-    xp = namespace(ended)
-    squares = xp.zeros(len(ended))
-
-    def stay(leaf: Array, before: Array) -> Array:
-        leaf = xp.where(ended.reshape(-1, *[1] * (leaf.ndim - 1)), before, leaf)
-        axes = tuple(range(1, leaf.ndim))
-        squares[:] += ((leaf - before).astype(np.float64) ** 2).sum(axis=axes)
-        return leaf
-
-    new = map_leaves(stay, new, old)
-    return new, ended | (squares <= least)

@@ -69,8 +69,10 @@ class Minibatches:
             for start in range(first, first + size, self.batch)
         ]
 
-    def minibatches(self, block: Block, now: Round) -> Iterator[Minibatch]:
+    def minibatches(self, block: Block, now: Round, gain: float = 1.0) -> Iterator[Minibatch]:
         """The minibatches of a round, step by step; all clients of the block have the same number of steps and rows.
+
+        Weights in a mean are times `gain`.
 
         Those of a round are disjoint as far as the shard goes. Where every gradient is made noisy, they are drawn
         independently instead, in secret: that is what the accountant assumes.
@@ -80,7 +82,7 @@ class Minibatches:
             for r in range(self.steps or 1):
                 rows = block.draw(now, f"minibatch {r}", self.batch, secret=True)
                 X, y = training_rows(self.problem, block, rows, now, r)
-                yield Minibatch(X, y, self._alike(y))
+                yield Minibatch(X, y, self._alike(y, gain))
         else:
             slices, weights = self.slices(int(block.counts[0])), None
             rows = block.draw(now, "minibatch", slices[-1].stop, secret=privacy is not None)
@@ -92,11 +94,11 @@ class Minibatches:
                 for at in steps:
                     X, y = batch.rows(at.start - first, at.stop - first)
                     if weights is None or weights.shape != y.shape:
-                        weights = self._alike(y)
+                        weights = self._alike(y, gain)
                     yield Minibatch(X, y, weights)
 
-    def _alike(self, y: Array) -> Array:
+    def _alike(self, y: Array, gain: float) -> Array:
         """[n, s] weights of a minibatch whose rows, of these classes or targets, have all the same."""
         privacy, shape = privacy_of(self.problem), y.shape
         clipped = privacy is not None and privacy.level == "sample"
-        return namespace(y).full(shape, 1.0 if clipped else 1 / shape[1])
+        return namespace(y).full(shape, 1.0 if clipped else 1 / shape[1] * gain)

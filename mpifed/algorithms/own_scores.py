@@ -22,6 +22,7 @@ from mpifed.core.exchange import Problem
 from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array, beside, index, leaves
 from mpifed.core.round import Round
+from mpifed.core.vector import Layout
 from mpifed.maths.objectives import LinearScores, Parameters
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
@@ -75,7 +76,7 @@ def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Arra
     steps x <- keep x + push are taken at once.
     """
     if not alone.sparse:
-        result: Array = local.run(descent, alone, now).first[0]
+        result: Array = local.run(descent, alone, now, _of_columns(descent.model)).first[0]
         return result
     (shard,), (there,) = alone.shards, alone.host.shards
     slices = local.slices(shard.samples)
@@ -100,8 +101,12 @@ def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Arra
         push=None if push is None else Parameters(push[at], ()),
         starts=None if starts is None else Parameters(starts[:, at], ()),
     )
-    change[at] = local.run(near, Block((shard_near,), alone.dtype), now).first[0]
+    change[at] = local.run(near, Block((shard_near,), alone.dtype), now, _of_columns(near.model)).first[0]
     return change
+
+
+def _of_columns(model: Parameters) -> Layout:
+    return Layout({"first": model.first.shape})
 
 
 class _Near:

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#define VERSION 9 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 10 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 8 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -346,9 +346,10 @@ static PyObject *gather(PyObject *module, PyObject *arguments)
 /* --- linear combinations ---------------------------------------------------------------------------------------- */
 
 /* out = factors[0] * x[0] + factors[1] * x[1] + ..., from left to right; out may be one of x. Two or three terms are read
- * side by side, which memory serves better than one after the other. */
+ * side by side, which memory serves better than one after the other. NAME does so for each row of out [rows, width], whose
+ * columns from `at` on have factors of their own, behind the others; x[k] begins apart[k] numbers later in the next row. */
 #define COMBINE(NAME, T)                                                                                               \
-    CLONED static void NAME(int terms, const T *factors, const T *const *x, Py_ssize_t m, T *out)                      \
+    CLONED static void NAME##_row(int terms, const T *factors, const T *const *x, Py_ssize_t m, T *out)                \
     {                                                                                                                  \
         const T a = factors[0], b = factors[terms > 1], c = factors[terms > 2 ? 2 : 0];                                \
         const T *first = x[0], *second = x[terms > 1], *third = x[terms > 2 ? 2 : 0];                                  \
@@ -371,41 +372,53 @@ static PyObject *gather(PyObject *module, PyObject *arguments)
                 for (Py_ssize_t j = 0; j < count; ++j) out[start + j] = sum[j];                                        \
             }                                                                                                          \
         }                                                                                                              \
+    }                                                                                                                  \
+    static void NAME(int terms, const double *given, const Py_buffer *x, const Py_ssize_t *apart, Py_ssize_t rows,     \
+                     Py_ssize_t width, Py_ssize_t at, T *out)                                                          \
+    {                                                                                                                  \
+        T factors[2 * MOST_TERMS];                                                                                     \
+        const T *row[MOST_TERMS];                                                                                      \
+        for (int k = 0; k < 2 * terms; ++k) factors[k] = (T)given[k];                                                  \
+        for (Py_ssize_t i = 0; i < rows; ++i)                                                                          \
+            for (Py_ssize_t start = 0, stop = at, part = 0; part < 2; ++part, start = at, stop = width) {              \
+                for (int k = 0; k < terms; ++k) row[k] = (const T *)x[k].buf + i * apart[k] + start;                   \
+                NAME##_row(terms, factors + part * terms, row, stop - start, out + i * width + start);                 \
+            }                                                                                                          \
     }
 
 COMBINE(combine_floats, float)
 COMBINE(combine_doubles, double)
 
-PyDoc_STRVAR(combine_doc, "combine(factors, arrays, is_float, out), with two tuples of the same length");
+PyDoc_STRVAR(combine_doc, "combine(factors, arrays, is_float, width, at, out), with two tuples: twice as many factors as arrays");
 
 static PyObject *combine(PyObject *module, PyObject *arguments)
 {
     Py_buffer out, parts[MOST_TERMS];
     PyObject *given, *arrays;
-    const float *floats[MOST_TERMS];
-    const double *doubles[MOST_TERMS];
-    float float_factors[MOST_TERMS];
-    double factors[MOST_TERMS];
+    double factors[2 * MOST_TERMS];
+    Py_ssize_t width, at, apart[MOST_TERMS];
     int is_float;
-    if (!PyArg_ParseTuple(arguments, "O!O!pw*", &PyTuple_Type, &given, &PyTuple_Type, &arrays, &is_float, &out)) return NULL;
-    const Py_ssize_t terms = PyTuple_GET_SIZE(given);
+    if (!PyArg_ParseTuple(arguments, "O!O!pnnw*", &PyTuple_Type, &given, &PyTuple_Type, &arrays, &is_float, &width, &at, &out))
+        return NULL;
+    const Py_ssize_t terms = PyTuple_GET_SIZE(arrays), row = width * (is_float ? sizeof(float) : sizeof(double));
     Py_ssize_t there = 0;
-    if (terms < 1 || terms > MOST_TERMS || terms != PyTuple_GET_SIZE(arrays))
-        PyErr_Format(PyExc_ValueError, "combine: %zd factors, %zd arrays", terms, PyTuple_GET_SIZE(arrays));
+    if (terms < 1 || terms > MOST_TERMS || PyTuple_GET_SIZE(given) != 2 * terms)
+        PyErr_Format(PyExc_ValueError, "combine: %zd factors, %zd arrays", PyTuple_GET_SIZE(given), terms);
+    else if (at < 0 || at > width || (row ? out.len % row : out.len))
+        PyErr_SetString(PyExc_ValueError, "combine: sizes do not fit together");
+    for (Py_ssize_t k = 0; !PyErr_Occurred() && k < 2 * terms; ++k) factors[k] = PyFloat_AsDouble(PyTuple_GET_ITEM(given, k));
     while (!PyErr_Occurred() && there < terms) {
-        factors[there] = PyFloat_AsDouble(PyTuple_GET_ITEM(given, there));
-        float_factors[there] = (float)factors[there];
-        if (PyErr_Occurred() || PyObject_GetBuffer(PyTuple_GET_ITEM(arrays, there), &parts[there], PyBUF_SIMPLE)) break;
-        floats[there] = parts[there].buf;
-        doubles[there] = parts[there].buf;
-        if (parts[there++].len != out.len) PyErr_SetString(PyExc_ValueError, "combine: sizes do not fit together");
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(arrays, there), &parts[there], PyBUF_SIMPLE)) break;
+        const Py_ssize_t size = parts[there].len;
+        apart[there++] = size == row ? 0 : width;
+        if (size != row && size != out.len) PyErr_SetString(PyExc_ValueError, "combine: sizes do not fit together");
     }
-    if (!PyErr_Occurred()) {
+    if (!PyErr_Occurred() && row) {
         Py_BEGIN_ALLOW_THREADS
         if (is_float)
-            combine_floats((int)terms, float_factors, floats, out.len / (Py_ssize_t)sizeof(float), out.buf);
+            combine_floats((int)terms, factors, parts, apart, out.len / row, width, at, out.buf);
         else
-            combine_doubles((int)terms, factors, doubles, out.len / (Py_ssize_t)sizeof(double), out.buf);
+            combine_doubles((int)terms, factors, parts, apart, out.len / row, width, at, out.buf);
         Py_END_ALLOW_THREADS
     }
     while (there) PyBuffer_Release(&parts[--there]);

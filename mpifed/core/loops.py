@@ -14,10 +14,9 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 9  # of the arguments of what is compiled
+_VERSION = 10  # of the arguments of what is compiled
 _MOST_TERMS = 8
 _ABREAST = 16  # sums of a row's products
-_MANY = 2**12  # numbers of which a pass takes longer than a call
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _F4, _F8 = np.dtype("f4"), np.dtype("f8")
 _FLOATS = (_F4, _F8)
@@ -95,44 +94,39 @@ def _in_rows(array: Array) -> bool:
     return array.ndim == 2 and (array.shape[1] <= 1 or array.strides[1] == array.itemsize)
 
 
-def combination(factors: Sequence[float], arrays: Sequence[Array], out: Array | None = None) -> Array:
-    """factors[0] * arrays[0] + factors[1] * arrays[1] + ..., added from left to right, in the arrays' dtype.
+def combination(
+    factors: Sequence[float],
+    arrays: Sequence[Array],
+    out: Array | None = None,
+    others: tuple[int, Sequence[float]] | None = None,
+) -> Array:
+    """factors[0] * arrays[0] + factors[1] * arrays[1] + ..., added from left to right, in the dtype of the first.
 
     Parameters
     ----------
-    arrays : of one shape and dtype, of NumPy or of CuPy
+    arrays : [n, ...] of one shape, of NumPy or of CuPy; all but the first may also be [...], common to all rows
     out : where it goes, which may be one of `arrays`; by default a new array
+    others : (column, factors), of arrays with two axes at most: the factors from this column on
     """
     first, xp = arrays[0], namespace(arrays[0])
     if out is None:
         out = xp.empty_like(first)
-    supported = out.dtype in _FLOATS and len(arrays) <= _MOST_TERMS
-    if compiled is not None and xp is np and supported and _contiguous(out, *arrays):
-        compiled.combine(tuple(factors), tuple(arrays), out.dtype == _F4, out)
+    supported = compiled is not None and len(arrays) <= _MOST_TERMS and out.dtype in _FLOATS
+    if supported and xp is np and all(a.flags.c_contiguous and a.dtype == out.dtype for a in (out, *arrays)):
+        width = first.shape[-1] if others is not None else min(array.size for array in arrays)
+        at, rest = others or (width, factors)
+        compiled.combine((*factors, *rest), tuple(arrays), out.dtype == _F4, width, at, out)
         return out
-    number, part = first.dtype.type, xp.empty_like(first)
-    total = xp.multiply(first, number(factors[0]), out=xp.empty_like(first) if len(arrays) > 1 else out)
-    for factor, array in zip(factors[1:-1], arrays[1:-1], strict=True):
-        total += xp.multiply(array, number(factor), out=part)
-    if len(arrays) > 1:
-        xp.add(total, xp.multiply(arrays[-1], number(factors[-1]), out=part), out=out)
+    if others is not None:
+        at, rest = others
+        for columns, part in ((slice(at), factors), (slice(at, None), rest)):
+            combination(part, [array[..., columns] for array in arrays], out[..., columns])
+        return out
+    total = xp.multiply(first, first.dtype.type(factors[0]), out=xp.empty_like(first))
+    for factor, array in zip(factors[1:], arrays[1:], strict=True):
+        total += array * array.dtype.type(factor)
+    out[...] = total
     return out
-
-
-def descended(x: Array, change: Array, keep: float, push: Array | None = None) -> Array:
-    """keep x + (change + push), in place; `change` may be overwritten.
-
-    Parameters
-    ----------
-    x, change : [n, ...] of NumPy or of CuPy
-    push : [n, ...], or [...] common to all; None adds nothing
-    """
-    if push is not None:
-        change += push
-    if keep != 1:
-        x *= x.dtype.type(keep)
-    x += change
-    return x
 
 
 def softmax_residuals(power: Array, y: Array, weights: Array) -> Array:
@@ -174,28 +168,6 @@ def row_products(X: Array, Y: Array) -> Array:
     return products
 
 
-def begun(change: Array, model: Array, keep: float) -> Array:
-    """(change + (keep - 1) model) + model, in the place of `change`, see `moved`."""
-    return moved(change, model, (1.0,) if keep == 1 else (keep - 1, 1.0))
-
-
-def moved(change: Array, model: Array, factors: Sequence[float]) -> Array:
-    """change + factors[0] model + ..., in the place of `change`, by a single pass where that is compiled.
-
-    Parameters
-    ----------
-    change : [n, ...] of NumPy or of CuPy
-    model : [...] common to all
-    """
-    if compiled is not None and type(model) is np.ndarray and model.size >= _MANY and change.dtype == model.dtype:
-        for part in change:
-            combination((1.0, *factors), (part, *[model] * len(factors)), out=part)
-        return change
-    for factor in factors:
-        change += model if factor == 1 else model * model.dtype.type(factor)
-    return change
-
-
 def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
     """Put the first distinct random rows into `rows`: drawn in turn, without those drawn before.
 
@@ -225,11 +197,6 @@ def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
     who, k = np.nonzero(new & (place <= count))
     rows[who, place[who, k] - 1] = drawn[who, k]
     return counts
-
-
-def _contiguous(*arrays: Array) -> bool:
-    """Whether all arrays are C-contiguous."""
-    return all(array.flags.c_contiguous for array in arrays)
 
 
 def alias_level(words: Array, upper: bool, table: Array, middle: int, shift: int, first: bool, out: Array) -> Array:

@@ -5,7 +5,7 @@ Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -99,10 +99,6 @@ class Dual(Protocol):
         """
 
 
-# (model, X, y, weights): a step of every client, in place; see `mpifed.maths.objectives.Objective.local_step`
-LocalStep: TypeAlias = Callable[[Parameters, Features, Array, Array], None]
-
-
 class Model(Protocol):
     """`mpifed.maths.objectives.Objective`, which says what each member is."""
 
@@ -142,7 +138,7 @@ class Model(Protocol):
         self, model: Parameters, X: Features, y: Array, weights: Array, few: int
     ) -> Iterator[tuple[slice, Parameters]]: ...
 
-    def local_step(self, keep: Sequence[float]) -> LocalStep: ...
+    def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None: ...
 
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],

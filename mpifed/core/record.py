@@ -171,6 +171,13 @@ def repeated(leaf: Array, times: int) -> Array:
     return view
 
 
+def assign(out: Record, values: Record) -> None:
+    """Put the leaves of a record into those of another, where they are not there yet."""
+    for there, leaf in zip(bare_leaves(out), bare_leaves(values), strict=True):
+        if leaf is not there:
+            there[...] = leaf
+
+
 def added(records: Iterable[AnyRecord]) -> AnyRecord:
     """The sum of records of one structure, in the arrays of the first; of one at least."""
     return reduce(partial(map_leaves, operator.iadd), records)

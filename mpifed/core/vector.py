@@ -41,11 +41,11 @@ class Layout:
 
     def flat(self, record: Record, dtype: DTypeLike | None = None) -> Array:
         """x [..., d] in new memory, from a record of the layers [..., *shape], in the order of `shapes`."""
-        layers = bare_leaves(record)
-        axes = layers[0].ndim - len(next(iter(self.shapes.values())))
-        x = namespace(layers[0]).empty((*layers[0].shape[:axes], self.size), dtype or layers[0].dtype)
-        for view, layer in zip(self.views(x), layers, strict=True):
-            view[...] = layer
+        layers = dict(zip(self.shapes, bare_leaves(record), strict=True))
+        name, first = next(iter(layers.items()))
+        lead = first.shape[: first.ndim - len(self.shapes[name])]
+        parts = [layers[name].reshape(*lead, at.stop - at.start) for name, at in self.at.items()]
+        x: Array = namespace(first).concatenate(parts, axis=-1, dtype=dtype)
         return x
 
     def record(self, x: Array, like: AnyRecord) -> AnyRecord:

@@ -45,14 +45,17 @@ def product(X: Features, weights: Array, out: Array | None = None) -> Array:
     return out
 
 
-def transposed_product(X: Features, slopes: Array) -> Array:
-    """X' @ slopes for every client: [..., p, h] from X as in `product` and slopes [..., s, h]."""
+def transposed_product(X: Features, slopes: Array, out: Array | None = None) -> Array:
+    """X' @ slopes for every client: [..., p, h] from X as in `product` and slopes [..., s, h].
+
+    Dense products of NumPy are put into `out`, if given.
+    """
+    xp = namespace(slopes)
     if isinstance(X, tuple):
-        return namespace(slopes).stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
-    if namespace(slopes) is not np:  # CuPy would copy X to transpose it; the slopes are smaller
-        xp = namespace(slopes)
+        return xp.stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
+    if xp is not np:  # CuPy would copy X to transpose it; the slopes are smaller
         return xp.ascontiguousarray((xp.ascontiguousarray(slopes.swapaxes(-1, -2)) @ X).swapaxes(-1, -2))
-    result: Array = X.swapaxes(-1, -2) @ slopes
+    result: Array = np.matmul(X.swapaxes(-1, -2), slopes, out=out)
     return result
 
 

@@ -224,7 +224,7 @@ def _function(name: str) -> Callable[..., Any]:
 FUNCTIONS = (
     "abs", "add", "arange", "argsort", "ascontiguousarray", "broadcast_to", "clip", "concatenate", "cumsum", "empty",
     "empty_like", "exp", "expm1", "full", "isfinite", "isin", "log", "log1p", "logaddexp", "maximum", "minimum",
-    "multiply", "ones", "searchsorted", "stack", "sum", "tanh", "where", "zeros", "zeros_like",
+    "multiply", "ones", "searchsorted", "stack", "subtract", "sum", "tanh", "where", "zeros", "zeros_like",
 )  # fmt: skip
 
 

@@ -256,17 +256,20 @@ def test_no_clipped_gradient_exceeds_the_bound(
 
 
 @every_kind
-def test_a_step_is_the_gradient_s(objective: TorchNetwork, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, own, X, y, weights = task(objective, rng, "float32")
-    keep = [1.0 if leaf.ndim == 2 else 0.9 for leaf in own.head]
-    moved, by_default = (map_leaves(lambda leaf: leaf.copy(), own) for _ in range(2))
-    objective.local_step(keep)(moved, X, y, -0.1 * weights)
-    NeuralNetwork.local_step(objective, keep)(by_default, X, y, -0.1 * weights)
-    assert flat(moved).tobytes() == flat(by_default).tobytes()
-    whole = map_leaves(lambda leaf: leaf.copy(), own)
+@pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
+def test_a_gradient_is_put_into_views(
+    objective: TorchNetwork, own: bool, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of clients in one array; with the bits of the way back through the outputs, in one piece."""
+    common, separate, X, y, weights = task(objective, rng, "float32")
+    model, layout = separate if own else common, layout_of(objective, common)
+    x = np.full((N, layout.size), np.nan, "float32")
+    objective.put_gradient(model, X, y, weights, layout.record(x, common))
+    np.testing.assert_array_equal(x, layout.flat(NeuralNetwork.gradient(objective, model, X, y, weights)))
+    whole = x.copy()
     monkeypatch.setattr(TorchNetwork, "samples_at_once", 2)
-    objective.local_step(keep)(whole, X, y, -0.1 * weights)
-    np.testing.assert_allclose(flat(whole), flat(moved), rtol=1e-4, atol=1e-6)
+    objective.put_gradient(model, X, y, weights, layout.record(x, common))
+    np.testing.assert_allclose(x, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_leaves_of_a_gradient_are_apart(rng: Any) -> None:

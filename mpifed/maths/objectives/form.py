@@ -8,16 +8,16 @@ Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 from numpy.random import Generator
 
-from mpifed.core.loops import descended
 from mpifed.core.nearest import MadeByKeywords
-from mpifed.core.protocols import Backward, Dual, Features, Head, LocalStep, Model, Parameters, Slope
-from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
+from mpifed.core.protocols import Backward, Dual, Features, Head, Model, Parameters, Slope
+from mpifed.core.record import AnyRecord, Array, Record, assign, bare_leaves, leaves, map_leaves
 from mpifed.core.vector import Layout
 from mpifed.maths.arrays import namespace, product, transposed_product
 from mpifed.maths.ranges import Weight
@@ -100,7 +100,11 @@ class Objective(MadeByKeywords, ABC):
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
         scores, backward = self.forward(model, X)
-        return backward(self.slope(model.head, scores, y, weights))
+        return backward(self._derivatives(model.head, scores, y, weights))
+
+    def _derivatives(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
+        """`slope`, whose losses may be absent."""
+        return self.slope(head, scores, y, weights)
 
     def gradients(
         self, model: Parameters, X: Features, y: Array, weights: Array, few: int
@@ -113,23 +117,9 @@ class Objective(MadeByKeywords, ABC):
         """
         yield slice(0, len(y)), self.gradient(model, X, y, weights)
 
-    def local_step(self, keep: Sequence[float]) -> LocalStep:
-        """The steps of a round, in place: (model, X, y, weights) does model <- keep model + `gradient`, bit for bit.
-
-        Of each client, leaves [n, ...]; `weights` with the sign of the step. What it returns may reuse arrays, and so
-        is for one caller at a time.
-
-        Parameters
-        ----------
-        keep : of each leaf
-        """
-
-        def step(model: Parameters, X: Features, y: Array, weights: Array) -> None:
-            changes = bare_leaves(self.gradient(model, X, y, weights))
-            for leaf, change, part in zip(bare_leaves(model), changes, keep, strict=True):
-                descended(leaf, change, part)
-
-        return step
+    def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None:
+        """Put `gradient`, bit for bit, into `out`, whose leaves [n, *shape] may be views."""
+        assign(out, self.gradient(model, X, y, weights))
 
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
@@ -170,6 +160,19 @@ class LinearScores(Objective):
     def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]:
         """[..., s, h] X @ first, and the way back by X'."""
         return self.scores(model.first, X), lambda slope: Parameters(self.pull(X, slope.scores), slope.head)
+
+    @cached_property
+    def _as_here(self) -> bool:
+        """Whether scores and the way back are those of this class: of a class of the user's they may differ."""
+        names = "forward", "gradient", "pull", "scores"
+        return all(getattr(type(self), name) is getattr(LinearScores, name) for name in names)
+
+    def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None:
+        if not self._as_here:
+            super().put_gradient(model, X, y, weights, out)
+            return
+        slope = self._derivatives(model.head, product(X, model.first), y, weights)
+        assign(out, Parameters(transposed_product(X, slope.scores, out.first), slope.head))
 
     def scores(self, first: Array, X: Features) -> Array:
         """[..., s, h] X @ first."""

@@ -11,7 +11,7 @@ from numpy.random import Generator
 
 from mpifed.core.loops import softmax_residuals
 from mpifed.core.protocols import Dual, Parameters, Slope
-from mpifed.core.record import Array
+from mpifed.core.record import ABSENT, Array
 from mpifed.maths.arrays import namespace, sigmoid, square_norms
 from mpifed.maths.duals import LeastSquaresDual, LogisticDual
 from mpifed.maths.kernels import device_cross_entropy, device_cross_entropy_slope
@@ -180,6 +180,13 @@ class Softmax(PerClass):
     def slope_of_scores(self, scores: Array, y: Array, weights: Array) -> tuple[Array, Array]:
         """(loss, weighted probabilities minus one-hot labels)."""
         return cross_entropy_slope(scores, y, weights)
+
+    def _derivatives(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
+        """As `Objective._derivatives`, without losses."""
+        if namespace(scores) is not np or type(self) is not Softmax:  # but of a class of the user's
+            return super()._derivatives(head, scores, y, weights)
+        slopes = cross_entropy_derivative(_biased(head, scores), y, weights)
+        return Slope(ABSENT, self.head_sum(slopes) if head else (), slopes)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
@@ -11,9 +11,8 @@ import numpy as np
 from annotated_types import Gt, Le
 from numpy.random import Generator
 
-from mpifed.core.loops import descended
-from mpifed.core.protocols import Features, LocalStep, Parameters, Slope
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.protocols import Features, Parameters, Slope
+from mpifed.core.record import ABSENT, Array, map_leaves
 from mpifed.maths.arrays import common_product, namespace, product, square_norms, transposed_product
 from mpifed.maths.kernels import swish, swish_slope
 from mpifed.maths.objectives.form import LinearScores
@@ -97,62 +96,27 @@ class MLP(LinearScores):
         loss, down = cross_entropy_slope(_outputs(head, hidden[-1]), y, weights)
         return Slope(loss, *_backward(head, hidden, down))
 
-    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
-        """As `Objective.gradient`, without losses."""
-        if not self._by_numpy(X):
-            return super().gradient(model, X, y, weights)
-        of_head, down = self._derivatives(model.head, product(X, model.first), y, weights)
-        return Parameters(transposed_product(X, down), of_head)
+    def _derivatives(self, head: MLPHead, scores: Array, y: Array, weights: Array) -> Slope:
+        """As `Objective._derivatives`, without losses."""
+        if namespace(scores) is not np or not self.weighs_later:
+            return super()._derivatives(head, scores, y, weights)
+        hidden = _hidden(head, scores)
+        down = cross_entropy_derivative(_outputs(head, hidden[-1]), y, weights)
+        return Slope(ABSENT, *_backward(head, hidden, down))
 
     def gradients(
         self, model: Parameters, X: Features, y: Array, weights: Array, few: int
     ) -> Iterator[tuple[slice, Parameters]]:
         """As `Objective.gradients`: large products a few clients at a time."""
-        if isinstance(X, tuple) or not self._by_numpy(X) or not self._as_here("gradient"):
+        if type(X) is not np.ndarray or not self._as_here:
             yield from super().gradients(model, X, y, weights, few)
             return
-        of_head, down = self._derivatives(model.head, product(X, model.first), y, weights)
+        _, of_head, down = self._derivatives(model.head, product(X, model.first), y, weights)
         changes = np.empty((min(few, len(X)), X.shape[-1], down.shape[-1]), down.dtype)
         for start in range(0, len(X), few):
             at = slice(start, min(start + few, len(X)))
-            change = changes[: at.stop - start]
-            np.matmul(X[at].swapaxes(-1, -2), down[at], out=change)
+            change = transposed_product(X[at], down[at], changes[: at.stop - start])
             yield at, Parameters(change, map_leaves(operator.itemgetter(at), of_head))
-
-    def local_step(self, keep: Sequence[float]) -> LocalStep:
-        """As `Objective.local_step`, in arrays that serve all steps."""
-        by_gradient = super().local_step(keep)
-        if not self._as_here("gradient"):
-            return by_gradient
-        z, change = np.empty((2, 0))
-
-        def step(model: Parameters, X: Features, y: Array, weights: Array) -> None:
-            nonlocal z, change
-            if isinstance(X, tuple) or not self._by_numpy(X):
-                by_gradient(model, X, y, weights)
-                return
-            first = model.first
-            if change.shape != first.shape or z.shape[:2] != y.shape:
-                z, change = np.empty((*y.shape, first.shape[-1]), first.dtype), np.empty_like(first)
-            of_head, down = self._derivatives(model.head, np.matmul(X, first, out=z), y, weights)
-            np.matmul(X.swapaxes(-1, -2), down, out=change)
-            for leaf, by_leaf, part in zip((first, *model.head), (change, *of_head), keep, strict=True):
-                descended(leaf, by_leaf, part)
-
-        return step
-
-    def _derivatives(self, head: MLPHead, scores: Array, y: Array, weights: Array) -> tuple[MLPHead, Array]:
-        """(the derivative by the head, that by the scores) of NumPy arrays."""
-        hidden = _hidden(head, scores)
-        return _backward(head, hidden, cross_entropy_derivative(_outputs(head, hidden[-1]), y, weights))
-
-    def _by_numpy(self, X: Features) -> bool:
-        """Whether a gradient is by `_derivatives`."""
-        return type(X) is np.ndarray and self._as_here("scores", "forward", "pull", "slope")
-
-    def _as_here(self, *names: str) -> bool:
-        """Whether methods are those of `MLP`: those of a class of the user's may differ."""
-        return all(getattr(type(self), name) is getattr(MLP, name) for name in names)
 
     def class_scores(self, head: MLPHead, scores: Array) -> Array:
         """[..., s, L] the outputs."""
@@ -165,8 +129,8 @@ class MLP(LinearScores):
 
     @property
     def weighs_later(self) -> bool:
-        """Whether `weighted_later` stands for `slope`."""
-        return self._as_here("slope")
+        """Whether `weighted_later` stands for `slope`, which a class of the user's may have of its own."""
+        return type(self).slope is MLP.slope
 
     def weighted_later(self, head: MLPHead, scores: Array, y: Array, weights: Array) -> WeightedLater:
         """`slope` for samples that are scaled by the norms of their gradients, from a single pass, for clipping.

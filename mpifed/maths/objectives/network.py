@@ -124,15 +124,10 @@ class NeuralNetwork(Objective):
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         def of_piece(one: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
             (x,) = cast("Array", X)  # sparse data are refused
-            return Parameters(ABSENT, _joined([self.gradient_of(one.head, x, y[0], weights[0])]))
+            z, back = self.outputs(one.head, x, True)
+            return Parameters(ABSENT, _joined([back(self.slope(ABSENT, z[None], y, weights).scores[0])]))
 
         return self.in_pieces(of_piece, model, X, y, weights)
-
-    def gradient_of(self, parameters: NamedArrays, X: Array, y: Array, weights: Array) -> NamedArrays:
-        """The gradient of the sum of weights [s] times the loss, of one client's samples X [s, p], all at once."""
-        z, back = self.outputs(parameters, X, True)
-        gradient = back(self.slope(ABSENT, z[None], y[None], weights[None]).scores[0])
-        return map_leaves(lambda leaf: leaf if writable(leaf) else leaf.copy(), gradient)  # others add to it
 
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],

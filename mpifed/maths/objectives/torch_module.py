@@ -36,12 +36,18 @@ class Held:
         at_once = max(1, min(self.samples, PASS_BYTES // (size + 2 * kept)))  # with a gradient of each sample
         self.of_samples = TorchSamples(net, self.tensors, shape, at_once, PASS_BYTES)
 
-    def bind(self, parameters: NamedArrays) -> int:
-        """Give the module these parameters, without a copy; the number of this binding."""
+    def bind(self, parameters: NamedArrays, gradients: Sequence[Array] = ()) -> int:
+        """Give the module these parameters, without a copy, and the memory of their gradients, which become zeros.
+
+        Returns the number of this binding.
+        """
         for tensor, leaf in zip(self.tensors, parameters, strict=True):
             tensor.data = as_tensor(leaf)
         if (self.tensors[0].dtype, self.tensors[0].device) != (self.dtype, self.device):
             self._convert()
+        for tensor, leaf in zip(self.tensors, gradients, strict=False):
+            leaf[...] = 0
+            tensor.grad = as_tensor(leaf)
         self.bound += 1
         return self.bound
 
@@ -52,29 +58,19 @@ class Held:
             return samples
         return samples.reshape(len(X), *self.shape)
 
-    def gradient(self, like: NamedArrays, of: Tensor, along: Tensor, keep: bool = False) -> NamedArrays:
+    def gradient(self, like: NamedArrays, of: Tensor, along: Tensor) -> NamedArrays:
         """The derivative of the sum of `of` times `along` by the parameters, a record of the class of `like`.
 
         Its leaves share no memory with each other or with `along`: the slope of a sum is that of both terms, and
         PyTorch gives it as one tensor.
         """
         along = along.to(of.dtype)
-        slopes = library().autograd.grad(of, self.tensors, along, retain_graph=keep, materialize_grads=True)
+        # the graph stays, since several functions of one model share a pass
+        slopes = library().autograd.grad(of, self.tensors, along, retain_graph=True, materialize_grads=True)
         taken = {along.data_ptr(), *[slope.data_ptr() for slope in slopes]}
         if len(taken) <= len(slopes):
             slopes = [slope.clone() for slope in slopes]
-        if namespace(like[0]) is np:
-            return type(like)(*[slope.contiguous().numpy() for slope in slopes])
         return type(like)(*[as_array(slope.contiguous(), like[0]) for slope in slopes])
-
-    def descend(self, of: Tensor, along: Tensor, keep: Sequence[float]) -> None:
-        """Parameters <- keep parameters + the same derivative, in the memory that is bound."""
-        slopes = library().autograd.grad(of, self.tensors, along.to(of.dtype), materialize_grads=True)
-        for tensor, slope, part in zip(self.tensors, slopes, keep, strict=True):
-            leaf = tensor.data
-            if part != 1:
-                leaf.mul_(part)
-            leaf.add_(slope)
 
     def _convert(self) -> None:
         """Constants in the dtype of the parameters, and where these are; from the numbers as they were built."""

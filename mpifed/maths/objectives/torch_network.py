@@ -8,7 +8,7 @@ and with deterministic algorithms, so that a client's numbers depend on its own 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from numpy.random import Generator
 
 from mpifed.core.contract import own_module, own_object
-from mpifed.core.protocols import Features, Head, LocalStep, Parameters, Slope
+from mpifed.core.protocols import Features, Head, Parameters, Slope
 from mpifed.core.record import ABSENT, Array, NamedArrays, namespace, of_vectors
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
 from mpifed.maths.objectives.torch_build import built, too_large
@@ -97,31 +97,27 @@ class TorchNetwork(NeuralNetwork):
         def back(slopes: Array) -> NamedArrays:
             if held.bound != at:  # another pass has bound other parameters since, to which the graph would refer
                 return self.outputs(parameters, X, True)[1](slopes)
-            # kept, since several functions of one model share a pass
-            return held.gradient(parameters, z, as_tensor(slopes), keep=True)
+            return held.gradient(parameters, z, as_tensor(slopes))
 
         return as_array(z.detach(), X), back
 
-    def gradient_of(self, parameters: NamedArrays, X: Array, y: Array, weights: Array) -> NamedArrays:
+    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         """The same as by `outputs` and `slope`, bit for bit, by a single way back."""
-        held = self._held
-        held.bind(parameters)
-        losses = self._losses(held.net(held.samples_of(X)), _targets(y))
-        return held.gradient(parameters, losses, as_tensor(weights))
+        pairs = zip(model.head, self.shapes(model.head), strict=True)
+        gradients = [namespace(y).empty((len(y), *shape), leaf.dtype) for leaf, shape in pairs]
+        out = Parameters(ABSENT, type(model.head)(*gradients))
+        self.put_gradient(model, X, y, weights, out)
+        return out
 
-    def local_step(self, keep: Sequence[float]) -> LocalStep:
-        """The same bits as by `gradient`, added where it is."""
-        held, by_gradient = self._held, super().local_step(keep)
-
-        def step(model: Parameters, X: Features, y: Array, weights: Array) -> None:
-            if y.shape[1] > self.samples_at_once:
-                by_gradient(model, X, y, weights)
-                return
-            for i, (parameters, x) in enumerate(self._of_each(model, X)):
-                held.bind(parameters)
-                held.descend(self._losses(held.net(held.samples_of(x)), _targets(y[i])), as_tensor(weights[i]), keep)
-
-        return step
+    def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None:
+        """As `Objective.put_gradient`: PyTorch adds what it finds to the leaves of `out`."""
+        held, at = self._held, self.samples_at_once
+        assert not isinstance(X, tuple)  # sparse data are refused
+        for i, (parameters, x) in enumerate(self._of_each(model, X)):
+            held.bind(parameters, [leaf[i] for leaf in out.head])
+            for j in range(0, max(len(x), 1), at):
+                losses = self._losses(held.net(held.samples_of(x[j : j + at])), _targets(y[i, j : j + at]))
+                losses.backward(as_tensor(weights[i, j : j + at]).to(losses.dtype), inputs=held.tensors)
 
     def loss(self, head: Head, scores: Array, y: Array) -> Array:
         with _torch().no_grad():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sysconfig
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,10 +70,11 @@ def test_combinations(dtype: str, terms: int) -> None:
 
 
 @dtypes
-@pytest.mark.parametrize("keep", [1.0, 0.7])
+@pytest.mark.parametrize("at", [0, 7, 512, 1025])
 @pytest.mark.parametrize("push", [None, "each", "common", "wide", "strided"])
 @np.errstate(all="ignore")
-def test_steps_in_place(dtype: str, keep: float, push: str | None) -> None:
+def test_steps_in_place(dtype: str, at: int, push: str | None) -> None:
+    """Of two clients, with two factors: what is penalized stands first."""
     x, change, each, common = (numbers(2050, dtype, seed).reshape(2, -1) for seed in range(4))
     added = {
         None: None, "each": each, "common": common[0], "wide": each.astype("f8"), "strided": each.T.copy().T,
@@ -79,20 +82,23 @@ def test_steps_in_place(dtype: str, keep: float, push: str | None) -> None:
     moved = change.copy()
     if added is not None:
         moved += added
-    wanted = x * np.dtype(dtype).type(keep) + moved
-    assert loops.descended(x, change.T.copy().T if push == "strided" else change, keep, added) is x
+    keep = np.where(np.arange(1025) < at, 0.7, 1.0).astype(dtype)
+    arrays, ones = [change, x] if added is None else [change, added, x], [1.0] * (1 if added is None else 2)
+    wanted = moved + x * keep
+    assert loops.combination([*ones, 0.7], arrays, x, (at, [*ones, 1.0])) is x
     same(x, wanted)
 
 
 @dtypes
 @pytest.mark.parametrize("keep", [1.0, 0.7])
-@pytest.mark.parametrize("size", [1, 11, 5000])  # by NumPy, and in one pass
+@pytest.mark.parametrize("shape", [(1,), (11,), (5000,), (50, 100)])
 @np.errstate(all="ignore")
-def test_first_steps_from_a_common_model(dtype: str, keep: float, size: int) -> None:
-    change, model = (numbers(5000, dtype, seed)[-size:] for seed in range(2))
+def test_first_steps_from_a_common_model(dtype: str, keep: float, shape: tuple[int, ...]) -> None:
+    change, model = (numbers(5000, dtype, seed)[-math.prod(shape) :].reshape(shape) for seed in range(2))
     changes = np.stack([change, change[::-1]])
-    wanted = (changes + model * np.dtype(dtype).type(keep - 1) if keep != 1 else changes) + model
-    assert loops.begun(changes, model, keep) is changes
+    model[~np.isfinite(model)] = 0  # a factor of 0 would make them NaN
+    wanted = (changes + model * np.dtype(dtype).type(keep - 1)) + model
+    assert loops.combination((1.0, keep - 1, 1.0), (changes, model, model), changes) is changes
     same(changes, wanted)
 
 
@@ -209,19 +215,23 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
         lambda: module.gather(pairs[:, ::-1], "d", None, None, None, False, (np.zeros((4, 2)),)),
         lambda: module.gather(some, "d", None, None, None, False, (np.zeros((4, 2)),)),
         lambda: module.gather(pairs, "d", None, None, None, False, ()),
-        lambda: module.combine((1.0, 2.0), (some,), False, some),
-        lambda: module.combine((1.0,), (some[:4],), False, some),
-        lambda: module.combine((), (), False, some),
-        lambda: module.combine((1.0,) * 9, (some,) * 9, False, some),
+        lambda: module.combine((1.0, 2.0, 3.0), (some,), False, 8, 0, some),
+        lambda: module.combine((1.0, 1.0), (some[:4],), False, 8, 0, some),
+        lambda: module.combine((), (), False, 8, 0, some),
+        lambda: module.combine((1.0,) * 18, (some,) * 9, False, 8, 0, some),
         lambda: module.first_distinct(whole.view("u8"), 4, whole[:2], 4, rows[:1], whole[:2].copy()),
-        lambda: module.combine((1.0,), (np.zeros((4, 4))[:, 0],), False, np.zeros(4)),
+        lambda: module.combine((1.0, 1.0), (np.zeros((4, 4))[:, 0],), False, 4, 0, np.zeros(4)),
+        *[
+            partial(module.combine, (1.0, 1.0), (some,), False, *pair, some)
+            for pair in ((3, 0), (0, 0), (8, 9), (8, -1), (-8, -8))
+        ],
         lambda: module.residuals(some.copy(), False, whole[:2], some[:3], np.zeros(2)),
         lambda: module.residuals(some.copy(), False, whole[:3], some[:2], np.zeros(2)),
     ):
         with pytest.raises((ValueError, BufferError)):
             call()
     with pytest.raises(TypeError):
-        module.combine(("x",), (some,), False, some)
+        module.combine(("x", 1.0), (some,), False, 8, 0, some)
     for label in (-1, 4):
         with pytest.raises(IndexError, match=f"class {label} of 4"):
             module.residuals(some.copy(), False, np.array([0, label]), some[:2], np.zeros(2))

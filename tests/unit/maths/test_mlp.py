@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from records import bare_leaves, flat, unflat
+from records import bare_leaves, flat
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.clipping import clipped_gradient
-from mpifed.maths.objectives import MLP
+from mpifed.maths.objectives import MLP, layout_of
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 every_network = pytest.mark.parametrize("objective", [MLP(7, False), MLP(7, True)], ids=["no bias", "bias"])
@@ -31,21 +31,17 @@ def task(objective: MLP, rng: Any, own: bool = True, dtype: str = "float64") -> 
 
 
 @every_network
-def test_steps_have_the_bits_of_the_gradient_and_the_slope(objective: MLP, rng: Any) -> None:
-    """Two sizes of minibatches in turn, in the same arrays."""
-    model, X, y, weights = task(objective, rng, dtype="float32")
-    keep = [0.9 + 0.01 * k for k in range(len(bare_leaves(model)))]
-    step, here, there = objective.local_step(keep), model, map_leaves(np.copy, model)
-    for rows in (S, S - 2, S, S - 2):
-        batch = X[:, :rows], y[:, :rows], -0.1 * weights[:, :rows]
-        scores, backward = objective.forward(there, batch[0])
-        gradient = backward(objective.slope(there.head, scores, *batch[1:]))
-        assert flat(objective.gradient(there, *batch)).tobytes() == flat(gradient).tobytes()
-        parts = zip(bare_leaves(there), bare_leaves(gradient), keep, strict=True)
-        moved = [leaf * np.float32(part) + change for leaf, change, part in parts]
-        there = unflat(np.concatenate([leaf.ravel() for leaf in moved]), there)
-        step(here, *batch)
-        assert flat(here).tobytes() == flat(there).tobytes()
+@pytest.mark.parametrize("own", [False, True])
+def test_a_gradient_is_put_into_views_with_its_bits(objective: MLP, own: bool, rng: Any) -> None:
+    """It is that by the slope and the way back."""
+    model, X, y, weights = task(objective, rng, own, "float32")
+    scores, backward = objective.forward(model, X)
+    gradient = backward(objective.slope(model.head, scores, y, weights))
+    assert flat(objective.gradient(model, X, y, weights)).tobytes() == flat(gradient).tobytes()
+    layout = layout_of(objective, map_leaves(lambda leaf: leaf[0], gradient))
+    x = np.full((N, layout.size), np.nan, "float32")
+    objective.put_gradient(model, X, y, weights, layout.record(x, gradient))
+    assert x.tobytes() == layout.flat(gradient).tobytes()
 
 
 class Doubled(MLP):
