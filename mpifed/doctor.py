@@ -24,8 +24,8 @@ import numpy as np
 
 from mpifed.batch.plugin import plugin, plugins
 from mpifed.batch.slurm import has, misconfigured
-from mpifed.comm.encryption import bfv
-from mpifed.comm.key_streams import KEY_BYTES, Pad, Stream
+from mpifed.comm.channels import bfv
+from mpifed.comm.channels.streams import KEY_BYTES, Pad, Stream
 from mpifed.comm.mpi import PMI, family_of, launched_rank, launched_ranks, library
 from mpifed.comm.transport import Alone, connect
 from mpifed.core import loops

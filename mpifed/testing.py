@@ -8,24 +8,26 @@ played are `Any` here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms import ALGORITHMS as ALGORITHMS
 from mpifed.algorithms.minibatches import Minibatches
-from mpifed.comm.aggregator import Aggregator
-from mpifed.comm.channel import answering
 from mpifed.comm.mpi import Communicator
+from mpifed.comm.rounds import play
 from mpifed.comm.transport import Alone as Alone
 from mpifed.comm.transport import MPITransport
+from mpifed.core.block import Block
 from mpifed.core.device import host_record
 from mpifed.core.errors import TooFewClients, UsageError
-from mpifed.core.exchange import Exchange, ServerRecord, States, fields_of, play
-from mpifed.core.record import Array, Record, leaves, on_host, take
+from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, fields_of
+from mpifed.core.record import Array, Record, leaves, map_leaves, on_host, take
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable
 from mpifed.data.store import open_federation
@@ -69,7 +71,7 @@ def rounds(job: AnyJob, *, ranks: Communicator | None = None, measured: int = 0)
     """
     checked = _checked(job)
     at = prepare(checked, Alone() if ranks is None else MPITransport(ranks))
-    yield from _rounds(checked, at, at.aggregator, checked.rounds, measured)
+    yield from _rounds(checked, at, checked.rounds, measured)
 
 
 def participants(job: AnyJob, round: int) -> NDArray[np.int64]:
@@ -111,11 +113,11 @@ def uploads(job: AnyJob, round: int) -> Named:
     weight; with columns or cells, zeros stand where a client holds nothing.
     """
     checked, at = _prepared(job)
-    listening = _Listening(at.aggregator)
-    for played in _rounds(checked, at, listening, round):
+    sent = Named()
+    for played in _rounds(checked, at, round, sent=sent):
         if played.round < round:
-            listening.sent.clear()
-    return listening.sent
+            sent.clear()
+    return sent
 
 
 def check_algorithm(job: AnyJob, rounds: int = 3) -> None:
@@ -125,7 +127,7 @@ def check_algorithm(job: AnyJob, rounds: int = 3) -> None:
     answers, however they are formed; states keep names, shapes and types.
     """
     checked, at = _prepared(job)
-    start, *others = ([one.server, *one.clients] for one in _rounds(checked, at, _Listening(at.aggregator), rounds))
+    start, *others = ([one.server, *one.clients] for one in _rounds(checked, at, rounds, sent={}))
     for states in others:
         for came, expected in zip(states, start, strict=True):
             _must_be_alike(checked, "algorithm", "a state", came, expected)
@@ -156,68 +158,95 @@ def _check_parts(job: AnyJob, chosen: Callable[[JobPart], bool]) -> None:
             raise AssertionError(f"{part.place}: {error}") from error
 
 
-class _Listening:
-    """A summation that asks every client once more: functions must be pure, and sums those of the answers."""
+class _Listener:
+    """An exchange whose functions are asked once more: they must be pure, and sums those of the answers.
 
-    def __init__(self, aggregator: Aggregator) -> None:
-        self.aggregator, self.sent = aggregator, Named()
+    `sent`: what clients have sent, by "exchange/field".
+    """
 
-    def __getattr__(self, name: str) -> Any:  # all that `play` needs beside these two
-        return getattr(self.aggregator, name)
+    def __init__(self, exchange: Exchange, sent: Named) -> None:
+        self.of, self.sent, self.answers, self.total = exchange, sent, list[Named](), cast("Record", None)
 
-    def serve(self, exchange: Exchange, function: Callable[..., Any], *given: object) -> ServerRecord:
-        pure(exchange.name, function, *given)
-        return self.aggregator.serve(exchange, function, *given)
+    def exchange(self) -> Exchange:
+        """The exchange with these functions."""
+        parts = {name: getattr(self, name) for name in ("answer", "absorb", "hear") if getattr(self.of, name)}
+        return replace(self.of, ask=self.ask, **parts)
 
-    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
-        answers, present = [], answering(exchange, now)
-        for i, who in self.blocks.among(present):
-            for few in who[:, None] if exchange.one_by_one else (who,):
-                state = host_record(take(clients[i], few))
-                given = state, host_record(question), self.blocks[i].only(few), now
-                _, upload = pure(exchange.name, exchange.answer, *given)
-                answers.append(_named(upload))
-        after, total = self.aggregator.tally(exchange, clients, question, now)
-        whole = not exchange.stale and now.leaving is None
-        totals = _named(total) if whole and total is not None else {}
-        for name, field in fields_of(exchange).items() if answers else ():
-            each = np.concatenate([answer[name] for answer in answers])
+    def ask(self, server: Any, now: Round) -> Any:
+        self.answers.clear()
+        return pure(self.of.name, self.of.ask, server, now)
+
+    def answer(self, state: Any, question: Any, block: Block, now: Round) -> tuple[Any, Any]:
+        assert self.of.answer is not None
+        _, upload = pure(
+            self.of.name, partial(_answered, self.of.answer), host_record(state), host_record(question), block.host, now
+        )
+        self.answers.append(_named(upload))
+        return self.of.answer(state, question, block, now)
+
+    def absorb(self, server: Any, total: Record, now: Round) -> Any:
+        assert self.of.absorb is not None
+        self._compare(total, now)
+        return pure(self.of.name, self.of.absorb, server, total, now)
+
+    def hear(self, state: Any, total: Record, block: Block, now: Round) -> Any:
+        assert self.of.hear is not None
+        if total is not self.total:
+            self._compare(total, now)
+        self.total = total
+        return self.of.hear(state, total, block, now)
+
+    def _compare(self, total: Record, now: Round) -> None:
+        """Note what was sent; AssertionError if the sum is another one."""
+        totals = {} if self.of.keeps or now.leaving is not None else _named(total)
+        for name, field in fields_of(self.of).items() if self.answers else ():
+            each = np.concatenate([answer[name] for answer in self.answers])
             if field.sender is not None:
-                each[np.flatnonzero(present) != field.sender] = 0
-            self.sent[f"{exchange.name}/{name}"] = each
+                each[np.flatnonzero(now.present) != field.sender] = 0
+            self.sent[f"{self.of.name}/{name}"] = each
             if name in totals:
                 apart = np.abs(each.sum(axis=0, dtype="f8") - totals[name]).max(initial=0.0)
                 if apart > len(each) * (field.scale + ROUNDING * np.abs(each).max(initial=0.0)):
-                    raise AssertionError(f"{exchange.name}: the sum of {name} is {apart:g} from that of its answers")
-        return after, total
+                    raise AssertionError(f"{self.of.name}: the sum of {name} is {apart:g} from that of its answers")
 
 
-def _rounds(job: Job, at: Ready, aggregator: Any, rounds: int, measured: int = 0) -> Iterator[Played]:
-    """`rounds`, by any summation."""
-    exchanges, count = at.algorithm.exchanges, at.aggregator.clients
-    server, clients = play(at.algorithm.setup, at.server, at.clients, at.everybody, aggregator)
+def _answered(answer: Callable[..., tuple[Any, Any]], *given: object) -> tuple[Any, Any]:
+    """What a function answers, made."""
+    state, upload = answer(*given)
+    if not isinstance(upload, Lazy):
+        return state, upload
+    who, parts = zip(*upload.parts(), strict=True)
+    return state, take(map_leaves(lambda *leaves: np.concatenate(leaves), *parts), np.argsort(np.concatenate(who)))
+
+
+def _rounds(job: Job, at: Ready, rounds: int, measured: int = 0, sent: Named | None = None) -> Iterator[Played]:
+    """`rounds`; with `sent`, into which uploads come, functions are tested."""
+    ranks, setup, exchanges = at.ranks, at.algorithm.setup, at.algorithm.exchanges
+    if sent is not None:
+        setup, exchanges = (tuple(_Listener(one, sent).exchange() for one in some) for some in (setup, exchanges))
+    server, clients = play(setup, at.server, at.clients, at.everybody, ranks)
     yield _played(at, 0, server, clients, {})
     for index in range(rounds):
         attempt: int | None = 0
         while attempt is not None:
             if attempt == job.participation.attempts:
                 raise TooFewClients(f"round {index + 1}: void in every attempt; raise [participation] attempts")
-            now = next_round(job, count, exchanges, index, attempt, at.key)
-            server, clients = play(exchanges, server, clients, now, aggregator)
+            now = next_round(job, ranks.clients, exchanges, index, attempt, at.key)
+            server, clients = play(exchanges, server, clients, now, ranks)
             attempt = next_attempt(job, now, exchanges, attempt)
         columns: dict[str, float | None] = {}
         if measured and (index + 1) % measured == 0:
-            end = server, at.aggregator.blocks, clients, at.everybody._replace(index=index), at.aggregator, at.test
+            end = server, at.ranks.blocks, clients, at.everybody._replace(index=index), at.ranks, at.test
             columns, _ = measure(at.algorithm.measures, at.algorithm, *end)
         yield _played(at, index + 1, server, clients, columns)
 
 
 def _played(at: Ready, round: int, server: ServerRecord, clients: States, columns: dict[str, float | None]) -> Played:
-    aggregator, transport = at.aggregator, at.aggregator.transport
-    kept = [(_named(clients[i]), len(block.shards)) for i, block in enumerate(aggregator.blocks)]
+    ranks, transport = at.ranks, at.ranks.transport
+    kept = [(_named(clients[i]), len(block.shards)) for i, block in enumerate(ranks.blocks)]
     own = [{name: leaf[j] for name, leaf in named.items()} for named, n in kept for j in range(n)]
     everybody = [*chain(*transport.share(transport.gather(own)))]  # by rank, and so in the order of clients
-    if aggregator.serves:
+    if ranks.serves:
         return Played(round, _named(at.algorithm.model(server)), _named(server), everybody, columns)
     return Played(round, {}, {}, everybody, {})
 

@@ -12,7 +12,7 @@ from annotated_types import Ge, Lt
 
 from mpifed.algorithms.horizontal import Rows, Weighted, check_rows, mean, model_template, start_model, weighted_fields
 from mpifed.core.block import Block
-from mpifed.core.exchange import ToServer
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import beside, map_leaves, zeros
 from mpifed.core.reveals import MeanGradient, Received
 from mpifed.core.round import Round
@@ -37,9 +37,9 @@ class ServerMomentum(Rows):  # for data split by rows; the fields are the keys o
     """Share of the velocity that stays from one round to the next."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:  # what is run in a round: here the server receives one sum
+    def exchanges(self) -> tuple[Exchange, ...]:  # what is run in a round: here the server receives one sum
         fields = weighted_fields(self.problem, model_template(self.problem))
-        return (ToServer("gradients", fields, self.ask, self.answer, self.absorb),)
+        return (Exchange("gradients", fields, self.ask, self.answer, self.absorb),)
 
     def check(self) -> list[str]:  # what does not fit, in words
         return check_rows(self.problem, self.batch_size)

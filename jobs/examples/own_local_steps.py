@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from mpifed.algorithms.horizontal import Rows, Weighted, check_rows, mean, model_template, start_model, weighted_fields
 from mpifed.core.block import Block
-from mpifed.core.exchange import ToServer
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import beside, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.arrays import column
@@ -34,9 +34,9 @@ class LocalSteps(Rows):
     """Steps of a client in a round."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         fields = weighted_fields(self.problem, model_template(self.problem))
-        return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
+        return (Exchange("changes", fields, self.ask, self.answer, self.absorb),)
 
     def check(self) -> list[str]:
         why = "the clients of this method keep no velocity"

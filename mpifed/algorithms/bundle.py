@@ -40,8 +40,8 @@ from mpifed.algorithms.hybrid import (
 )
 from mpifed.algorithms.hybrid_measures import Grid, measured_products
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, ToClients, ToServer
-from mpifed.core.record import Array, index
+from mpifed.core.exchange import Exchange, Field
+from mpifed.core.record import Array, by_columns, index
 from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
@@ -78,6 +78,7 @@ class BundleClients(NamedTuple):
     ahead: Array  # [n, S] scores at the planes' minimizer
 
 
+@by_columns("w")
 class PointBroadcast(NamedTuple):
     """Broadcast: the point at which the clients compute scores."""
 
@@ -137,21 +138,18 @@ class Bundle(Grid):
     def exchanges(self) -> tuple[Exchange, ...]:
         """products, search, planes; without products where every client holds whole rows."""
         problem, rows = self.problem, power_of_two(float(self.problem.counts.max()))
-        products = ToClients(
-            "products", ByRows(on_grid(problem, (problem.samples,), largest_score(problem), rows=0)), self.ask,
-            self.answer_products, self.hear_products, told_by_columns=("w",),
-        )  # fmt: skip
+        by_rows = on_grid(problem, (problem.samples,), largest_score(problem), problem.rows, to_holders=True)
+        products = Exchange("products", ByRows(by_rows), self.ask, self.answer_products, hear=self.hear_products)
         ask: Asks = self.ask if self.whole else ask_nothing
-        search = ToServer(
-            "search", SearchUpload(Field((len(PARTS),), 2.0**-30, rows * 2**10, degree=2)),
-            ask,
-            self.answer_search, self.absorb_search, told_by_columns=("w",) if self.whole else (),
+        search = Exchange(
+            "search", SearchUpload(Field((len(PARTS),), 2.0**-30, rows * 2**10, degree=2)), ask, self.answer_search,
+            self.absorb_search,
         )  # fmt: skip
-        summed = on_grid(problem, (problem.features,), largest_pulled(problem), columns=0)
+        summed = on_grid(problem, (problem.features,), largest_pulled(problem), problem.columns)
         height = Field((), 2.0**-30, rows * 2**10, degree=2)
-        planes = ToServer(
+        planes = Exchange(
             "planes", PlaneUpload(summed, height), self.ask_plane, self.answer_plane, self.absorb_plane,
-            private=self.primal == "sealed",
+            clear=self.primal == "clear",
         )  # fmt: skip
         return (search, planes) if self.whole else (products, search, planes)
 

@@ -19,7 +19,7 @@ from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
 from mpifed.algorithms.hybrid_measures import Grid, measured_products, measures_of_cells
 from mpifed.algorithms.minibatches import wrong_draw
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, Measure, ToServer
+from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array, Record, in_memory
 from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
@@ -84,10 +84,10 @@ class CoCoA(Grid):
     """Passes of coordinate ascent over the client's rows in a round."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives the sum of the clients' changes of w."""
         fields = Change(Field((self.problem.features,)))
-        return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
+        return (Exchange("changes", fields, self.ask, self.answer, self.absorb),)
 
     @property
     def measures(self) -> tuple[Measure, ...]:

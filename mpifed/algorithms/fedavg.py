@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ from mpifed.algorithms.private import (
 )
 from mpifed.algorithms.revealed import gradient_of_steps, unweighted
 from mpifed.core.block import Batch, Block
-from mpifed.core.exchange import SomeAnswers, ToServer
+from mpifed.core.exchange import Exchange, Lazy
 from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -108,14 +109,10 @@ class FedAvg(Rows):
     """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives the weighted sum of the clients' changes."""
         fields = upload_fields(self.problem, self._share(self.client_optimizer.at(1)))
-        plain = self.local.single_step and self.problem.privacy is None and not self.client_optimizer.nesterov
-        fused = self.fused if plain and self.holds("fused", "answer", "local") else None
-        alone = plain and not self.proximity and not concave(self.problem.objective)
-        in_turn = self.in_turn if alone and self.holds("in_turn", "answer", "local") else None
-        return (ToServer("changes", fields, self.ask, self.answer, self.absorb, fused=fused, in_turn=in_turn),)
+        return (Exchange("changes", fields, self.ask, self.answer, self.absorb),)
 
     @property
     def local(self) -> LocalSteps:
@@ -144,36 +141,40 @@ class FedAvg(Rows):
 
     def answer(
         self, clients: tuple[()], broadcast: FedAvgBroadcast, block: Block, now: Round
-    ) -> tuple[tuple[()], Weighted]:
+    ) -> tuple[tuple[()], Weighted | Lazy]:
         """Each client's change of the model after its local steps, weighted by its number of rows."""
+        if self.local.single_step and self.problem.privacy is None and not self.client_optimizer.nesterov:
+            given = broadcast, block, now
+            return clients, Lazy(partial(self._parts, *given), partial(self._total, *given))
+        return clients, self._changes(broadcast, block, now)
+
+    def _changes(self, broadcast: FedAvgBroadcast, block: Block, now: Round) -> Weighted:
         step, mu = float(broadcast.step), self.proximity
         push = map_leaves(lambda w: w * w.dtype.type(step * mu), broadcast.model) if mu else None
         share = self._share(step)
         change = self.local.run(Descent(broadcast.model, step, self.local.keeps(step), push), block, now)
         weight = weights(self.problem, block)
         leaving = protected(self.problem, share, change, weight, block, now)
-        return clients, weighted(self.problem, leaving, weight)
+        return weighted(self.problem, leaving, weight)
 
-    def in_turn(self, broadcast: FedAvgBroadcast, block: Block, now: Round) -> Iterator[SomeAnswers]:
-        """The answers after one step, a few at a time; the penalty is left to who adds them where all weights are 1."""
+    def _parts(self, broadcast: FedAvgBroadcast, block: Block, now: Round) -> Iterator[tuple[Array, Weighted]]:
+        """The changes after one step, of so many clients at a time that they stay in the cache."""
         step, model, local = float(broadcast.step), broadcast.model, self.local
+        if self.proximity or concave(self.problem.objective) or block.xp is not np:
+            yield np.arange(len(block.clients)), self._changes(broadcast, block, now)
+            return
         weight, few = weights(self.problem, block), _few(model)
-        keeps = [float(keep) for keep in bare_leaves(self.local.keeps(step))]
-        alike = bool((weight == 1).all())
-        public = [(w, keep - 1) if keep != 1 else None for w, keep in zip(bare_leaves(model), keeps, strict=True)]
+        factors = [float(keep) - 1 for keep in bare_leaves(local.keeps(step))]
         for who, part, _ in block.by_batch_size(self.batch_size):
             (batch,) = local.minibatches(part, now)
             each = self.problem.objective.gradients(model, batch.X, batch.y, batch.weights * -step, few)
             for at, change in each:
-                if alike:
-                    yield SomeAnswers(who[at], Weighted(change, weight[who[at]]), (*public, None))
-                    continue
-                for leaf, also in zip(bare_leaves(change), public, strict=True):
-                    if also is not None:
-                        leaf += also[0] * leaf.dtype.type(also[1])
-                yield SomeAnswers(who[at], weighted(self.problem, change, weight[who[at]]))
+                for leaf, w, factor in zip(bare_leaves(change), bare_leaves(model), factors, strict=True):
+                    if factor:
+                        leaf += w * leaf.dtype.type(factor)
+                yield who[at], weighted(self.problem, change, weight[who[at]])
 
-    def fused(self, broadcast: FedAvgBroadcast, block: Block, now: Round) -> Weighted:
+    def _total(self, broadcast: FedAvgBroadcast, block: Block, now: Round) -> Weighted:
         """The weighted sum of all clients' changes after one step, from products over many minibatches at once."""
         step, objective, weight = float(broadcast.step), self.problem.objective, self.problem.weights[block.clients]
         decay = self.client_optimizer.weight_decay

@@ -38,7 +38,7 @@ from mpifed.algorithms.private import (
 )
 from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, unweighted
 from mpifed.core.block import Block
-from mpifed.core.exchange import Measure, ToServer
+from mpifed.core.exchange import Exchange, Measure
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, bare_leaves, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
@@ -96,11 +96,10 @@ class FedPDM(Rows):
     """Where local steps begin: server: at the model sent; own: at the client's own last one."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives the weighted sum of the clients' y_i - x_0."""
         fields = upload_fields(self.problem, self._share(0))
-        unread = ("model",) if self.start == "server" else ()
-        return (ToServer("uploads", fields, self.ask, self.answer, self.absorb, unread=unread),)
+        return (Exchange("uploads", fields, self.ask, self.answer, self.absorb),)
 
     @property
     def measures(self) -> tuple[Measure, ...]:

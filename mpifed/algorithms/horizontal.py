@@ -14,7 +14,16 @@ from mpifed.algorithms.functions import Tally, report_levels, sampled, slope_of_
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Batch, Block
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToServer, fields_like
+from mpifed.core.exchange import (
+    Columns,
+    Exchange,
+    Field,
+    FirstNumbers,
+    Measure,
+    Problem,
+    fields_like,
+    of_each,
+)
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
@@ -120,7 +129,7 @@ class Counts(NamedTuple):
 
 def count_samples(
     problem: Problem, absorb: Callable[[AnyRecord, Array], AnyRecord], sender: int | None = None
-) -> ToServer:
+) -> Exchange:
     """The set-up exchange by which the server learns the shares of the functions' samples.
 
     Parameters
@@ -144,7 +153,7 @@ def count_samples(
         return absorb(server, total.counted.astype(np.float64) / problem.samples)
 
     field = Field((len(functions),), 1.0, most, sender=sender, degree=0)
-    return ToServer("shares", Counts(field), lambda server, now: (), answer, shares)
+    return Exchange("shares", Counts(field), lambda server, now: (), answer, shares)
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
@@ -154,9 +163,9 @@ def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tall
     """Fields of sums over up to `rows` rows of one client."""
     most, shape = power_of_two(float(rows)), (len(terms(problem)),)
     return Tally(
-        total=Field(shape, 2.0**-30, most * 2**10, sender=sender, degree=2),
-        square=Field(shape, 2.0**-30, most * 2**20, sender=sender, degree=4),
-        count=Field(shape, 1.0, most, sender=sender, degree=0),
+        total=Field(shape, 2.0**-30, most * 2**10, sender=sender, degree=2, wide=True),
+        square=Field(shape, 2.0**-30, most * 2**20, sender=sender, degree=4, wide=True),
+        count=Field(shape, 1.0, most, sender=sender, degree=0, wide=True),
     )
 
 
@@ -195,27 +204,22 @@ def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
     )  # fmt: skip
 
 
-def _over_all_rows(problem: Problem, name: str, gradients: bool) -> ToServer:
+def _over_all_rows(problem: Problem, name: str, gradients: bool) -> Exchange:
     rows = int(problem.counts.max())
     fields = Evaluation(tally_fields(problem, rows), ABSENT)
     if gradients:
         like, functions = model_template(problem), len(sampled(problem))
         stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), like)
-        fields = fields._replace(gradient=fields_like(stacked, 2.0**-30, power_of_two(float(rows)) * 2**10))
-    return ToServer(
-        name,
-        fields,
-        ask=lambda model, now: model,
-        answer=partial(_evaluate, problem, gradients),
-        absorb=lambda model, total, now: total,
-        off_clock=True,
-        one_by_one=gradients,
-    )
+        fields = fields._replace(gradient=fields_like(stacked, 2.0**-30, power_of_two(float(rows)) * 2**10, wide=True))
+
+    def answer(clients: Record, model: Any, block: Block, now: Round) -> tuple[Record, Any]:  # of any class
+        evaluate = partial(_evaluated, problem, gradients, model)
+        return clients, of_each(block, lambda who: evaluate(block.only(who))) if gradients else evaluate(block)
+
+    return Exchange(name, fields, lambda model, now: model, answer, lambda model, total, now: total)
 
 
-def _evaluate(
-    problem: Problem, gradients: bool, clients: Record, model: Parameters, block: Block, now: Round
-) -> tuple[Record, Evaluation]:
+def _evaluated(problem: Problem, gradients: bool, model: Parameters, block: Block) -> Evaluation:
     """Sums over the evaluated rows of each client, chunk by chunk, in float64."""
     xp, functions, objective = block.xp, sampled(problem), problem.objective
     chosen = measured_rows(problem)
@@ -242,7 +246,7 @@ def _evaluate(
             chunk = objective.in_pieces(of_piece, model, batch.X, batch.y, xp.ones(batch.y.shape))
             total = [chunk if not total else map_leaves(operator.add, total[0], chunk)]
         sums += total
-    return clients, map_leaves(lambda *parts: xp.concatenate(parts), sums[0], *sums[1:])
+    return map_leaves(lambda *parts: xp.concatenate(parts), sums[0], *sums[1:])
 
 
 @lru_cache(maxsize=8)

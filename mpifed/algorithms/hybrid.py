@@ -16,7 +16,7 @@ from mpifed.algorithms.functions import constrains, squares_alone
 from mpifed.algorithms.horizontal import power_of_two
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Field, Placed, Problem
-from mpifed.core.holdings import span
+from mpifed.core.holdings import Holdings, span
 from mpifed.core.record import Array, Record, index, namespace
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
@@ -69,7 +69,7 @@ def pulled(shard: ClientData, values: Array, dtype: str) -> Array:
 @lru_cache(maxsize=1024)
 def counted(problem: Problem, client: int) -> Array | slice:
     """Positions among the client's samples of those of which it is the first holder."""
-    rows = problem.cells.rows
+    rows = problem.rows
     first: Array = rows.first[rows.of(client)]
     positions = np.flatnonzero(first == client)
     return slice(None) if len(positions) == len(first) else positions
@@ -145,7 +145,7 @@ def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Ite
         f"HyFDCA's trust model: the server knows w, and {sums}, {whose}; dual variables and inner products are for "
         f"the clients who hold the samples alone{never}"
     )
-    holders = problem.cells.rows.holders
+    holders = problem.rows.holders
     if (holders == 2).any():
         yield (
             f"{int((holders == 2).sum())} samples have two holders: each of them learns what the other one sent of "
@@ -220,14 +220,14 @@ def on_grid(
     problem: Problem,
     shape: tuple[int, ...],
     largest: float,
+    held: Holdings | None = None,
     *,
-    rows: int | None = None,
-    columns: int | None = None,
+    to_holders: bool = False,
     degree: int = 1,
 ) -> Field:
     """A field of values up to `largest`, as fine as the sum over all clients leaves room for in one integer."""
     scale = largest * max(2.0**-48, power_of_two(problem.clients) * 2.0**-55)
-    return Field(shape, scale, largest, rows=rows, columns=columns, degree=degree)
+    return Field(shape, scale, largest, held=held, to_holders=to_holders, degree=degree)
 
 
 def largest_score(problem: Problem) -> float:

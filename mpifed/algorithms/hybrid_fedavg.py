@@ -20,7 +20,7 @@ from mpifed.algorithms.hybrid_measures import measured_products
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, ToServer
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -61,13 +61,12 @@ class HybridFedAvg(OwnScores):
     clients hold a sample, on average."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives the weighted sum of the clients' changes, each in its own columns."""
         heaviest = power_of_two(float(self.problem.weights.max()))
         shape = model_template(self.problem).first.shape
-        fields = Changes(Field(shape, 2.0**-40 * heaviest, 2.0**10 * heaviest, columns=0))
-        by_columns = ("model.first",)
-        return (ToServer("changes", fields, self.ask, self.answer, self.absorb, told_by_columns=by_columns),)
+        fields = Changes(Field(shape, 2.0**-40 * heaviest, 2.0**10 * heaviest, held=self.problem.columns))
+        return (Exchange("changes", fields, self.ask, self.answer, self.absorb),)
 
     @property
     def blocks(self) -> float:
@@ -95,7 +94,7 @@ class HybridFedAvg(OwnScores):
 
     def absorb(self, server: HybridFedAvgServer, total: Changes, now: Round) -> HybridFedAvgServer:
         """Adds to each column the mean change over the samples of the participating clients who hold it."""
-        weight = self.problem.cells.columns.summed(np.where(now.present, self.problem.weights, 0.0))
+        weight = self.problem.columns.summed(np.where(now.present, self.problem.weights, 0.0))
         held, first = weight > 0, server.model.first.copy()
         first[held] += total.first[held] / weight[held, None].astype(first.dtype)
         return HybridFedAvgServer(Parameters(first, ()), server.steps + 1)

@@ -24,8 +24,8 @@ from mpifed.algorithms.hybrid import (
 )
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToClients, ToServer
-from mpifed.core.record import ABSENT, Array, Record, index
+from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Problem
+from mpifed.core.record import ABSENT, Array, Record, by_columns, index
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.maths.certificates import dual_value
@@ -36,6 +36,7 @@ from mpifed.maths.objectives import Parameters, penalty
 Duals: TypeAlias = Callable[[Any, Any, Block], Sequence[Array]]
 
 
+@by_columns("first")
 class MeasuredModel(NamedTuple):
     """Broadcast: the model, and what the clients need to compute their shares of alpha."""
 
@@ -111,10 +112,11 @@ def measures_of_cells(
     problem = algorithm.problem
     outputs = model_template(problem).first.shape[1]
     rows, width = power_of_two(float(problem.counts.max())), int(problem.counts.max())
-    sums = Field((), 2.0**-30, rows * 2**10, degree=2)
-    scores = Field((problem.samples, outputs), 2.0**-32, 2.0**17, rows=0)
-    alpha = Field((problem.samples,), 2.0**-36, 2.0**12, rows=0) if duals is not None else ABSENT
-    summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, columns=0)
+    sums = Field((), 2.0**-30, rows * 2**10, degree=2, wide=True)
+    scores = Field((problem.samples, outputs), 2.0**-32, 2.0**17, held=problem.rows, to_holders=True, wide=True)
+    of_rows = Field((problem.samples,), 2.0**-36, 2.0**12, held=problem.rows, to_holders=True, wide=True)
+    alpha = of_rows if duals is not None else ABSENT
+    summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, held=problem.columns, wide=True)
 
     def start(server: Record) -> CellsEvaluation:
         model = algorithm.model(server)
@@ -127,19 +129,18 @@ def measures_of_cells(
         return CellsClients(states, zeros, zeros[..., 0] if duals is not None else ABSENT)
 
     exchanges = (
-        ToClients(
-            "all-products", Products(scores, alpha), _ask_model,
-            partial(_all_products, problem, duals), partial(_hear_products, problem), told_by_columns=("first",),
-            off_clock=True,
+        Exchange(
+            "all-products", Products(scores, alpha), _ask_model, partial(_all_products, problem, duals),
+            hear=partial(_hear_products, problem),
         ),
-        ToServer(
+        Exchange(
             "all-losses", CellsLosses(sums, sums if duals is not None else ABSENT), _ask_head,
-            partial(_all_losses, problem), lambda server, total, now: server._replace(sums=total), off_clock=True,
+            partial(_all_losses, problem), lambda server, total, now: server._replace(sums=total),
         ),
     )  # fmt: skip
-    primal = ToServer(
+    primal = Exchange(
         "all-primal", CellsPrimal(summed), ask_nothing, partial(_all_primal, problem),
-        lambda server, total, now: server._replace(primal=total), off_clock=True, private=private,
+        lambda server, total, now: server._replace(primal=total), clear=not private,
     )  # fmt: skip
     all_exchanges = exchanges if duals is None else (*exchanges, primal)
     return (Measure(all_exchanges, start, partial(_reported, algorithm), start_clients),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -47,7 +47,7 @@ from mpifed.algorithms.hyfdca_rules import (
 from mpifed.algorithms.hyfdca_settings import HyFDCASettings
 from mpifed.algorithms.hyfdca_setup import Norms, Power
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, Measure, ToClients, ToServer
+from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import ABSENT, Array
 from mpifed.core.reveals import DualSum, DualVariables, Received, Revealed
 from mpifed.core.round import Round
@@ -63,6 +63,10 @@ class PrimalUpload(NamedTuple):
     loss: Array  # [n] the sum of the losses at the w of this round, each sample counted once; () if it decides nothing
     along: Along  # each sample counted once; ABSENT but for line-search
     turned: Array  # [n]; () but for accelerated
+
+
+def _back(now: Round) -> Array:
+    return now.back
 
 
 @dataclass(frozen=True)
@@ -89,33 +93,30 @@ class HyFDCA(HyFDCASettings):
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """Two for whole rows, else three; two more if clients may be absent."""
+        duals, again = self._duals(), cast("Any", self.hear_again)  # nobody answers, whose states it would have
         if self.partial_participation and not self.whole:
             return (
-                self._duals("return-duals", returning=True, silent=True),
+                Exchange("return-duals", duals.fields, ask_nothing, None, hear=again, who=_back, keeps="duals"),
                 self._primal("return-primal", "primal", returning=True),
                 self._products("products"),
-                self._duals(),
-                self._primal(stale="primal"),
+                duals,
+                self._primal(keeps="primal"),
             )
         products = () if self.whole else (self._products(),)
-        return (*products, self._duals(), self._primal(stale="primal" if self.partial_participation else ""))
+        return (*products, duals, self._primal(keeps="primal" if self.partial_participation else ""))
 
-    def _products(self, stale: str = "") -> ToClients:
-        return ToClients(
-            "products", self._by_rows(largest_score(self.problem)), self.ask, self.answer_products, self.hear_products,
-            told_by_columns=("w",), stale=stale,
+    def _products(self, keeps: str = "") -> Exchange:
+        return Exchange(
+            "products", self._by_rows(largest_score(self.problem)), self.ask, self.answer_products,
+            hear=self.hear_products, keeps=keeps,
         )  # fmt: skip
 
-    def _duals(self, name: str = "duals", returning: bool = False, silent: bool = False) -> ToClients:
+    def _duals(self) -> Exchange:
         ask: Callable[[HyFDCAServer, Round], HyFDCABroadcast | tuple[()]] = self.ask if self.whole else ask_nothing
-        return ToClients(
-            name, self._by_rows(largest_dual(self.problem)), ask,
-            self.answer_duals, self.hear_again if silent else self.hear_duals,
-            told_by_columns=("w",) if self.whole else (), stale="duals" if self.local.keeps_steps else "",
-            returning=returning, silent=silent,
-        )  # fmt: skip
+        fields, keeps = self._by_rows(largest_dual(self.problem)), "duals" if self.local.keeps_steps else ""
+        return Exchange("duals", fields, ask, self.answer_duals, hear=self.hear_duals, keeps=keeps)
 
-    def _primal(self, name: str = "primal", stale: str = "", returning: bool = False) -> ToServer:
+    def _primal(self, name: str = "primal", keeps: str = "", returning: bool = False) -> Exchange:
         rows = power_of_two(float(self.problem.counts.max()))
         sums, values = (Field(shape, 2.0**-30, rows * 2**10, degree=2) for shape in ((), (len(PARTS),)))
         along: Along = ABSENT
@@ -123,15 +124,15 @@ class HyFDCA(HyFDCASettings):
             along = Along(sums, sums, ABSENT) if self.problem.dual.quadratic else Along(ABSENT, ABSENT, values)
         turned = sums if self.rule == "accelerated" else ABSENT
         loss = on_grid(self.problem, (), largest_loss(self.problem), degree=2) if self.model_is == "best" else ABSENT
-        summed = on_grid(self.problem, (self.problem.features,), largest_pulled(self.problem), columns=0)
-        return ToServer(
+        summed = on_grid(self.problem, (self.problem.features,), largest_pulled(self.problem), self.problem.columns)
+        return Exchange(
             name, PrimalUpload(summed, loss, along, turned), ask_nothing, self.answer_primal,
             self.absorb_again if returning else self.absorb,
-            private=self.sealed, stale=stale, returning=returning,
+            who=_back if returning else None, keeps=keeps, clear=not self.sealed,
         )  # fmt: skip
 
     def _by_rows(self, largest: float) -> ByRows:
-        return ByRows(on_grid(self.problem, (self.problem.samples,), largest, rows=0))
+        return ByRows(on_grid(self.problem, (self.problem.samples,), largest, self.problem.rows, to_holders=True))
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
@@ -286,7 +287,7 @@ class HyFDCA(HyFDCASettings):
             yield inner_products(received, received.question.w)
         if received.answered_by(self.answer_duals):
             beta = float(received.question.number) if self.rule == "accelerated" else 0.0
-            lasting = bool(received.exchange.stale)
+            lasting = bool(received.exchange.keeps)
             before = (0.0, 0.0) if lasting or self.rule == "line-search" else (1 + beta, -beta)
             yield DualVariables(received.rows, received.answer.value[received.rows], before, lasting)
         if received.answered_by(self.answer_primal):

@@ -32,10 +32,11 @@ from mpifed.algorithms.hyfdca_rules import (
 )
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
-from mpifed.core.record import ABSENT, Array, beside, in_memory, index, map_leaves, namespace
+from mpifed.core.record import ABSENT, Array, beside, by_columns, in_memory, index, map_leaves, namespace
 from mpifed.core.round import Round
 
 
+@by_columns("w")
 class HyFDCABroadcast(NamedTuple):
     """Broadcast of the first exchange of a round, as far as the rule needs it."""
 
@@ -204,6 +205,6 @@ class Local:
 @lru_cache(maxsize=1024)
 def _share(problem: Problem, client: int) -> Array:
     """[s_i], or [] if all are equal: 1 / the number of holders of a client's samples."""
-    rows = problem.cells.rows
+    rows = problem.rows
     share: Array = (1 / rows.holders[rows.of(client)]).astype(problem.dtype)
     return share[0] if (share == share[0]).all() else share

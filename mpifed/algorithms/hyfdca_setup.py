@@ -25,8 +25,8 @@ from mpifed.algorithms.hybrid import (
 from mpifed.algorithms.hyfdca_local import HyFDCAClients
 from mpifed.algorithms.hyfdca_rules import HyFDCAServer
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, Problem, ToClients, ToServer
-from mpifed.core.record import Array
+from mpifed.core.exchange import Exchange, Field, Problem
+from mpifed.core.record import Array, by_columns
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.maths.arrays import square_norms
@@ -35,6 +35,7 @@ TURNS = 20  # of the power iteration
 SAFETY = 1.1  # as it comes up to the eigenvalue from below
 
 
+@by_columns("value")
 class ByColumns(NamedTuple):
     """One number for each feature."""
 
@@ -49,8 +50,8 @@ class Norms:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        field = Field((self.problem.samples,), 2.0**-32, 2.0**16, rows=0, degree=0)
-        return (ToClients("norms", ByRows(field), ask_nothing, self.answer, self.hear),)
+        field = Field((self.problem.samples,), 2.0**-32, 2.0**16, held=self.problem.rows, to_holders=True, degree=0)
+        return (Exchange("norms", ByRows(field), ask_nothing, self.answer, hear=self.hear),)
 
     def answer(
         self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
@@ -79,21 +80,20 @@ class Power:
     """
 
     problem: Problem
-    private: bool  # whether X'Xv travels in the job's channel
+    sealed: bool  # whether X'Xv travels in the job's channel
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """`TURNS` times: products with X, then with X'."""
         rows = power_of_two(float(self.problem.counts.max()))
-        by_rows = Field((self.problem.samples,), 2.0**-36, 2.0**12, rows=0, degree=0)
-        by_columns = Field((self.problem.features,), rows * 2.0**-36, rows * 2.0**12, columns=0, degree=0)
-        products = ToClients(
-            "power-products", ByRows(by_rows), self.ask, self.answer_products, self.hear, told_by_columns=("value",)
+        by_rows = Field((self.problem.samples,), 2.0**-36, 2.0**12, held=self.problem.rows, to_holders=True, degree=0)
+        of_columns = Field(
+            (self.problem.features,), rows * 2.0**-36, rows * 2.0**12, held=self.problem.columns, degree=0
         )
-        primal = ToServer(
-            "power-primal", ByColumns(by_columns), ask_nothing, self.answer, self.absorb,
-            private=self.private,
-        )  # fmt: skip
+        products = Exchange("power-products", ByRows(by_rows), self.ask, self.answer_products, hear=self.hear)
+        primal = Exchange(
+            "power-primal", ByColumns(of_columns), ask_nothing, self.answer, self.absorb, clear=not self.sealed
+        )
         return (products, primal) * TURNS
 
     @classmethod

@@ -21,7 +21,7 @@ from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block
-from mpifed.core.exchange import Field, ToServer
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -71,13 +71,10 @@ class HyFEM(OwnScores):
     independent."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives the sum of all clients' w_k, each in its own columns."""
-        fields, by_columns = HyFEMUpload(Field(model_template(self.problem).first.shape, columns=0)), ("model.first",)
-        stale = "models"
-        return (
-            ToServer("models", fields, self.ask, self.answer, self.absorb, told_by_columns=by_columns, stale=stale),
-        )
+        fields = HyFEMUpload(Field(model_template(self.problem).first.shape, held=self.problem.columns))
+        return (Exchange("models", fields, self.ask, self.answer, self.absorb, keeps="models"),)
 
     @property
     def local(self) -> LocalSteps:
@@ -122,7 +119,7 @@ class HyFEM(OwnScores):
     def absorb(self, server: HyFEMServer, total: HyFEMUpload, now: Round) -> HyFEMServer:
         """In each column the mean over its holders of the last w_k known; a column without a known w_k is unchanged."""
         known = server.known | now.present
-        count, first = self.problem.cells.columns.held_by(known), server.model.first.copy()
+        count, first = self.problem.columns.held_by(known), server.model.first.copy()
         held = count > 0
         first[held] = total.first[held] / count[held, None].astype(first.dtype)
         return HyFEMServer(Parameters(first, ()), server.steps + 1, known)

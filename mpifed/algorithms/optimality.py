@@ -14,9 +14,9 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import CHUNK, model_template, power_of_two
 from mpifed.core.block import Block
-from mpifed.core.exchange import Columns, Field, FirstNumbers, Measure, Problem, ToServer, fields_like
+from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Lazy, Measure, Problem, fields_like, of_each
 from mpifed.core.protocols import Model
-from mpifed.core.record import Array, map_leaves
+from mpifed.core.record import Array, map_leaves, take
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters, penalty_gradient, squares
 
@@ -46,16 +46,11 @@ def measure_of_optimality(problem: Problem, rho: float) -> Measure:
     """The column `optimality`, (21) with clients weighted by their rows; over all rows, in float64."""
     fine = 2.0**-40 * max(1.0, power_of_two(problem.clients) * 2.0**-13)  # so that the sum of all has room
     fields = OptimalityUpload(
-        Field((), fine, 2.0**40, degree=2), fields_like(model_template(problem), 2.0**-40, 2.0**30)
+        Field((), fine, 2.0**40, degree=2, wide=True),
+        fields_like(model_template(problem), 2.0**-40, 2.0**30, wide=True),
     )
-    exchange = ToServer(
-        "optimality",
-        fields,
-        ask=lambda model, now: model,
-        answer=partial(_answer, problem, rho),
-        absorb=lambda model, total, now: total,
-        off_clock=True,
-        one_by_one=True,
+    exchange = Exchange(
+        "optimality", fields, lambda model, now: model, partial(_answer, problem, rho), lambda model, total, now: total
     )
     return Measure(
         (exchange,),
@@ -68,7 +63,11 @@ def measure_of_optimality(problem: Problem, rho: float) -> Measure:
 
 def _answer(
     problem: Problem, rho: float, clients: FedPDMClients, start: Parameters, block: Block, now: Round
-) -> tuple[FedPDMClients, OptimalityUpload]:
+) -> tuple[FedPDMClients, Lazy]:
+    return clients, of_each(block, lambda who: _terms(problem, rho, take(clients, who), start, block.only(who)))
+
+
+def _terms(problem: Problem, rho: float, clients: FedPDMClients, start: Parameters, block: Block) -> OptimalityUpload:
     """The terms of (21) of a single client, the only one of the block."""
     client = map_leaves(lambda leaf: leaf[0].astype(np.float64), clients)
     share = float(block.counts[0] / problem.counts.sum())
@@ -76,7 +75,7 @@ def _answer(
     slope = _slope(problem.objective, client.model, block)
     down = map_leaves(lambda g, dual, d: g - dual + rho * d, slope, client.dual, gap)
     pull = map_leaves(lambda dual, d: share * (dual - rho * d)[None], client.dual, gap)
-    return clients, OptimalityUpload(np.array([share**2 * (squares(down) + squares(gap))]), pull)
+    return OptimalityUpload(np.array([share**2 * (squares(down) + squares(gap))]), pull)
 
 
 def _report(problem: Problem, rho: float, server: FedPDMServer, sums: OptimalityUpload, first: FirstNumbers) -> Columns:

@@ -20,7 +20,7 @@ from mpifed.algorithms.local import LocalSteps
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
 from mpifed.core.protocols import CsrRows
-from mpifed.core.record import Array, beside, index, leaves
+from mpifed.core.record import Array, beside, by_columns, index, leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.maths.objectives import LinearScores, Parameters
@@ -29,6 +29,7 @@ from mpifed.maths.ranges import Count, Repeats
 from mpifed.maths.sparse import renumbered
 
 
+@by_columns("model.first")
 class OwnScoresBroadcast(NamedTuple):
     """Broadcast of a round."""
 

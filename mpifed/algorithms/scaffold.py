@@ -38,7 +38,7 @@ from mpifed.algorithms.private import (
 )
 from mpifed.algorithms.revealed import gradient_of_steps, unweighted
 from mpifed.core.block import Block
-from mpifed.core.exchange import ToServer
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
@@ -86,10 +86,10 @@ class Scaffold(Rows):
     """Local steps in a round, K in the paper."""
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives the weighted sum of the clients' changes."""
         fields = upload_fields(self.problem, self._share(self.client_optimizer.at(1)))
-        return (ToServer("changes", fields, self.ask, self.answer, self.absorb),)
+        return (Exchange("changes", fields, self.ask, self.answer, self.absorb),)
 
     @property
     def local(self) -> LocalSteps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from mpifed.algorithms.horizontal import (
 from mpifed.algorithms.revealed import of_statistics, weight_of
 from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
 from mpifed.core.block import Batch, Block
-from mpifed.core.exchange import ToServer
+from mpifed.core.exchange import Exchange, Lazy
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, Array, added, beside, in_memory, map_leaves
 from mpifed.core.reveals import MeanGradient, Received, Revealed
@@ -53,17 +54,16 @@ class SSCAHorizontal(SSCABase, Rows):
     seeds_rows: ClassVar[bool] = True
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives weighted sums of minibatch gradients."""
         template, functions = model_template(self.problem), len(self.functions)
         stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template)
         level = np.empty(functions) if self.problem.constraints else ABSENT
         fields = weighted_fields(self.problem, Statistics(stacked, level))
-        fused = self.fused if self.holds("fused", "answer") else None
-        return (ToServer("gradients", fields, self.ask, self.answer, self.absorb, fused=fused),)
+        return (Exchange("gradients", fields, self.ask, self.answer, self.absorb),)
 
     @property
-    def setup(self) -> tuple[ToServer, ...]:
+    def setup(self) -> tuple[Exchange, ...]:
         """Counts the samples of each function, where any averages over a subset."""
         if not counts_some(self.problem):
             return ()
@@ -86,9 +86,7 @@ class SSCAHorizontal(SSCABase, Rows):
             return SSCABroadcast(server.model, ABSENT, server.shares, ABSENT)
         return SSCABroadcast(server.model, server.previous, server.shares, self.keep(server))
 
-    def answer(
-        self, clients: tuple[()], broadcast: SSCABroadcast, block: Block, now: Round
-    ) -> tuple[tuple[()], Weighted]:
+    def answer(self, clients: tuple[()], broadcast: SSCABroadcast, block: Block, now: Round) -> tuple[tuple[()], Lazy]:
         """Step 4: the mean gradients over each client's minibatch, weighted by its rows."""
         weight = self.problem.weights[block.clients]
 
@@ -97,9 +95,12 @@ class SSCAHorizontal(SSCABase, Rows):
             each = beside(batch.y, np.repeat(weight[who, None] / rows, rows, axis=1))
             return self._statistics(broadcast, batch.X, batch.y, each)
 
-        return clients, Weighted(block.joined(self.batch_size, sums_of), weight)
+        def parts() -> Iterator[tuple[Array, Weighted]]:
+            yield np.arange(len(weight)), Weighted(block.joined(self.batch_size, sums_of), weight)
 
-    def fused(self, broadcast: SSCABroadcast, block: Block, now: Round) -> Weighted:
+        return clients, Lazy(parts, partial(self._total, broadcast, block, now))
+
+    def _total(self, broadcast: SSCABroadcast, block: Block, now: Round) -> Weighted:
         """The weighted sum of the clients' uploads, from products over many clients' minibatches at once."""
 
         def sums_of(clients: Block, batch: Batch) -> Statistics:

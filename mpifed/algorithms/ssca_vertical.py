@@ -9,7 +9,7 @@ from mpifed.algorithms.horizontal import count_samples, start_model
 from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
 from mpifed.algorithms.vertical import Columns, check_columns, draw_rows
 from mpifed.algorithms.vertical_pass import Pass, PassBroadcast, PassUpload
-from mpifed.core.exchange import Exchange, ToServer
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import ABSENT
 from mpifed.core.round import Round
 
@@ -30,7 +30,7 @@ class SSCAVertical(SSCABase, Columns):
         return batch_pass.exchanges(self.ask, self.absorb)
 
     @property
-    def setup(self) -> tuple[ToServer, ...]:
+    def setup(self) -> tuple[Exchange, ...]:
         """Counts the samples of each function, where any averages over a subset."""
         if not counts_some(self.problem):
             return ()

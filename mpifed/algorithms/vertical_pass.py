@@ -17,22 +17,24 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from mpifed.algorithms.functions import Statistics, Tally, sampled, slope_of_each, stacked, tally
 from mpifed.algorithms.horizontal import model_template, tally_fields
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, Placed, Problem, ToClients, ToServer, fields_like, fields_of
+from mpifed.core.exchange import Exchange, Field, Placed, Problem, fields_like, fields_of
 from mpifed.core.protocols import Features
-from mpifed.core.record import ABSENT, AnyRecord, Array, Record, in_memory, index, map_leaves, repeated
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, in_memory, index, map_leaves, repeated
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 
 
 @in_memory("rows", "shares", "keep", "count")
+@by_columns("model.first", "previous.first")
 class PassBroadcast(NamedTuple):
     """Broadcast of a pass; each client receives its own columns of the models' `first`."""
 
@@ -122,22 +124,19 @@ class Pass:
         problem, functions = self.problem, sampled(self.problem)
         template = model_template(problem)
         scores = template.first.shape[1]
-        partial_field = Field((self.points, self.size, scores))
-        first = ToClients(
-            f"{self.name}scores", PartialScores(partial_field), ask, self.partial_scores, self.hear_scores,
-            told_by_columns=("model.first", "previous.first"), off_clock=self.measures, hearer=self.holder, alike=True,
+        partial_field = Field((self.points, self.size, scores), wide=self.measures)
+        first = Exchange(
+            f"{self.name}scores", PartialScores(partial_field), ask, self.partial_scores, hear=self.hear_scores,
+            hears=None if self.holder is None else self._holds_labels,
         )  # fmt: skip
-        last = ToServer(
-            f"{self.name}gradients" if self.gradients else f"{self.name}losses",
-            self._fields(template), self.ask_nothing, self.gather, absorb, off_clock=self.measures,
-        )  # fmt: skip
+        name = f"{self.name}gradients" if self.gradients else f"{self.name}losses"
+        last = Exchange(name, self._fields(template), self.ask_nothing, self.gather, absorb)
         if self.holder is None or not self.gradients:
             return (first, last)
-        derivatives = ScoreSlopes(Field((len(functions), self.size, scores), sender=self.holder))
-        slopes_told = ToClients(
-            f"{self.name}slopes", derivatives, self.ask_nothing, self.tell_slopes, self.hear_slopes,
-            off_clock=self.measures,
-        )  # fmt: skip
+        derivatives = ScoreSlopes(Field((len(functions), self.size, scores), sender=self.holder, wide=self.measures))
+        slopes_told = Exchange(
+            f"{self.name}slopes", derivatives, self.ask_nothing, self.tell_slopes, hear=self.hear_slopes
+        )
         return (first, slopes_told, last)
 
     def _fields(self, template: Parameters) -> PassUpload:
@@ -147,8 +146,9 @@ class Pass:
         gradient: Parameters = ABSENT
         if self.gradients:
             head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
-            first = Field((functions, *template.first.shape), scale, bound, columns=1)
-            gradient = Parameters(first, fields_like(head, scale, bound, sender=sender))
+            held = self.problem.columns
+            first = Field((functions, *template.first.shape), scale, bound, held=held, axis=1, wide=self.measures)
+            gradient = Parameters(first, fields_like(head, scale, bound, sender=sender, wide=self.measures))
         level = Field((functions,), scale, bound, sender=sender, degree=2) if self._levels else ABSENT
         return PassUpload(
             Statistics(gradient, level), tally_fields(self.problem, self.size, sender) if self.measures else ABSENT
@@ -157,6 +157,10 @@ class Pass:
     @property
     def _levels(self) -> bool:
         return bool(self.problem.constraints) and not self.measures
+
+    def _holds_labels(self, now: Round) -> Array:
+        holds: Array = np.arange(self.problem.clients) == self.holder
+        return holds
 
     def ask_nothing(self, server: Record, now: Round) -> tuple[()]:
         return ()
@@ -199,25 +203,33 @@ class Pass:
         return _for_each(begun, clients)
 
     def hear_scores(self, clients: PassClients, total: PartialScores, block: Block, now: Round) -> PassClients:
-        """Derivatives of the loss, by the holders of labels; they are the same for all, and computed once."""
-        broadcast = map_leaves(lambda leaf: leaf[0], clients.broadcast)
-        xp, y, n = block.xp, block.shards[0].y, len(block.clients)
-        y = y[index(y, clients.rows[0])]
-        weights = xp.full(self.size, 1 / self.size)
+        """Derivatives of the loss, by the holders of labels; they are the same for all, and computed once a rank."""
+        n = len(block.clients)
+        sums, down = _derived(self, _Heard(total, clients, block))
         memory = clients if self.holder is not None else clients._replace(broadcast=ABSENT)
         if self.measures:
-            weights = (xp.arange(self.size) < int(broadcast.count)).astype(np.float64)
-            sums = tally(self.problem, broadcast.head, total.partial[0], y, weights)
             memory = memory._replace(tally=_for_each(sums, n))
         if not self.gradients:
             return memory
-        down = self._slopes(broadcast.head, total.partial[0], y, weights, broadcast.shares)
-        if self.points == 2 and broadcast.keep:
+        down = _for_each(down, n)
+        return memory._replace(slopes=down.scores, head=down.head, level=down.level)
+
+    def derived(self, total: PartialScores, clients: PassClients, block: Block) -> tuple[Tally, Slopes]:
+        """(sums over the rows, derivatives) at these scores, as far as they are asked for."""
+        broadcast = map_leaves(lambda leaf: leaf[0], clients.broadcast)
+        xp, y = block.xp, block.shards[0].y
+        y = y[index(y, clients.rows[0])]
+        weights, sums, down = xp.full(self.size, 1 / self.size), cast("Tally", ABSENT), cast("Slopes", ABSENT)
+        if self.measures:
+            weights = (xp.arange(self.size) < int(broadcast.count)).astype(np.float64)
+            sums = tally(self.problem, broadcast.head, total.partial[0], y, weights)
+        if self.gradients:
+            down = self._slopes(broadcast.head, total.partial[0], y, weights, broadcast.shares)
+        if self.gradients and self.points == 2 and broadcast.keep:
             weights *= -float(broadcast.keep)
             before = self._slopes(broadcast.previous, total.partial[1], y, weights, broadcast.shares)
             down = map_leaves(operator.add, down, before)
-        down = _for_each(down, n)
-        return memory._replace(slopes=down.scores, head=down.head, level=down.level)
+        return sums, down
 
     def _slopes(self, head: Record, scores: Array, y: Array, weights: Array, shares: Array) -> Slopes:
         functions = sampled(self.problem)
@@ -258,7 +270,7 @@ class Pass:
         elif received.answered_by(cls.tell_slopes):
             if fields_of(received.exchange)["slopes"].sender in received.clients:
                 yield ScoreDerivatives(broadcast.rows, answer.slopes[0])
-        elif received.answered_by(cls.gather) and not received.exchange.off_clock:
+        elif received.answered_by(cls.gather) and not answer.tally:
             mean = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
             model, mean = (record._replace(first=record.first[columns]) for record in (broadcast.model, mean))
             yield MeanGradient(model, mean, parts=True)
@@ -272,6 +284,24 @@ class Pass:
         pulled = self.problem.linear.pull(X, beside)[0]
         by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)
         return by_function
+
+
+class _Heard:
+    """A sum of scores, and one of those who heard it; equal where the sum is the same."""
+
+    def __init__(self, total: PartialScores, clients: PassClients, block: Block) -> None:
+        self.total, self.clients, self.block = total, clients, block
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Heard) and self.total is other.total
+
+    def __hash__(self) -> int:
+        return id(self.total)
+
+
+@lru_cache(maxsize=1)  # all who have heard it compute the same
+def _derived(rows_pass: Pass, heard: _Heard) -> tuple[Tally, Slopes]:
+    return rows_pass.derived(heard.total, heard.clients, heard.block)
 
 
 def _for_each(record: AnyRecord, clients: int) -> AnyRecord:

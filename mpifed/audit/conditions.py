@@ -27,9 +27,8 @@ from mpifed.audit.equation_counts import (
     sum_of,
 )
 from mpifed.audit.replay import Replay, RoundStart
-from mpifed.comm.channel import answering
-from mpifed.core.exchange import Exchange, ToServer, fields_of
-from mpifed.core.record import leaves
+from mpifed.core.exchange import Exchange, answering, fields_of, hearing
+from mpifed.core.record import leaves, of_columns
 from mpifed.core.round import SETUP
 
 OPEN, UNDERDETERMINED = "not excluded", "underdetermined"
@@ -107,7 +106,7 @@ def _of_server(replay: Replay, exchange: Exchange, round: int, owners: list[Priv
         owners = [min(owners, key=lambda owner: owner.unknowns)]
         numbers, about = sum(sizes(replay, exchange, owners[0].client)), f"client {owners[0].client}"
         receives = "each client's upload"
-    elif isinstance(exchange, ToServer) or clear:
+    elif exchange.hear is None or clear:
         numbers = received_numbers(replay, exchange, [owner.client for owner in owners])
         receives = sum_of(replay, exchange, len(owners))
     else:
@@ -119,24 +118,23 @@ def _answering(
     replay: Replay, exchange: Exchange, start: RoundStart, hidden_model: bool = False
 ) -> list[PrivateNumbers]:
     """Private numbers of the clients that upload in an exchange of this round."""
-    here = start.now.back if exchange.returning else start.now
-    there = answering(exchange, here)
+    there = answering(exchange, exchange.at(start.now, 0))
     return [owner for owner in private_numbers(replay, exchange, start.now.index, hidden_model) if there[owner.client]]
 
 
 def _of_client(replay: Replay, start: RoundStart, exchange: Exchange, client: int) -> Iterator[Condition]:
     """What a client learns about the others."""
     now = start.now
-    if isinstance(exchange, ToServer):
+    if exchange.hear is None:
         yield from _of_next_question(replay, start, exchange, client)
         return
-    if exchange.hearer is not None:
-        client = exchange.hearer
+    if exchange.hears is not None:
+        client = int(np.flatnonzero(hearing(exchange, now))[0])
     others = [owner for owner in _answering(replay, exchange, start, hidden_model=True) if owner.client != client]
     numbers = received_numbers(replay, exchange, [owner.client for owner in others], client) if others else 0
     if not numbers:
         return
-    if any(field.rows is not None for field in fields_of(exchange).values()):
+    if any(field.to_holders for field in fields_of(exchange).values()):
         others = [owner for owner in others if received_numbers(replay, exchange, [owner.client], client)]
     senders = {field.sender for field in fields_of(exchange).values()}
     about = f"all but client {client}"
@@ -155,10 +153,10 @@ def _of_next_question(replay: Replay, start: RoundStart, exchange: Exchange, cli
         return
     first = next(other for other in replay.exchanges if leaves(other.ask(replay.server, start.now.at(0))))
     question = first.ask(replay.server, start.now.at(0))
-    columns = replay.cells.columns
+    columns = replay.algorithm.problem.columns
     others_too = columns.held_by(np.arange(len(columns.groups)) != client)[columns.of(client)] > 0
     broadcast_numbers = sum(  # columns that no other client holds follow from its own rows
-        np.size(leaf) if name not in first.told_by_columns else np.size(leaf[0]) * int(others_too.sum())
+        np.size(leaf) if name not in of_columns(question) else np.size(leaf[0]) * int(others_too.sum())
         for name, leaf in leaves(question)
         if np.asarray(leaf).dtype.kind == "f" and np.ndim(leaf)
     )

@@ -61,7 +61,7 @@ def _of_each(reader: Reader, exchanges: list[Exchange]) -> Iterator[_Change]:
     grouped: dict[tuple[tuple[When, ...], int], list[tuple[int, Floats]]] = defaultdict(list)
     for client, sums in sorted(collected.items()):
         for whens, change in _changes(sorted(sums, key=lambda item: item[0])):
-            grouped[whens, int(replay.cells.rows.groups[client])].append((client, change))
+            grouped[whens, int(replay.algorithm.problem.rows.groups[client])].append((client, change))
     for _, parts in sorted(grouped.items(), key=lambda item: item[0]):
         clients = tuple(client for client, _ in parts)
         columns = np.concatenate([replay.shards[client].columns for client in clients])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.audit.replay import Replay
-from mpifed.core.exchange import Exchange, Field, ToServer, fields_of
-from mpifed.core.record import leaves
+from mpifed.comm.sums import Message
+from mpifed.core.exchange import Exchange, fields_of
+from mpifed.core.record import leaves, of_columns
 
 
 class PrivateNumbers(NamedTuple):
@@ -41,11 +41,9 @@ def private_numbers(replay: Replay, exchange: Exchange, round: int, hidden_model
 def _told_numbers(replay: Replay, client: int) -> int:
     """Numbers of the model that only this client receives."""
     first = replay.exchanges[0]
-    if not first.told_by_columns:
-        return 0
     question = first.ask(replay.round_starts[-1].server, replay.round_starts[-1].now.at(0))
     width = len(replay.shards[client].columns)
-    return sum(leaf[0].size * width for name, leaf in leaves(question) if name in first.told_by_columns)
+    return sum(leaf[0].size * width for name, leaf in leaves(question) if name in of_columns(question))
 
 
 def rows_of(replay: Replay, owners: list[PrivateNumbers]) -> int:
@@ -64,11 +62,9 @@ def pool_of(replay: Replay, owners: list[PrivateNumbers]) -> int:
 def of_single_clients(replay: Replay, exchange: Exchange) -> bool:
     """Whether every value of an exchange is of a single client."""
 
-    def of_one_client(field: Field) -> bool:
-        held = replay.cells.along(field)
-        return field.sender is not None or (held is not None and bool((held.holders <= 1).all()))
-
-    return all(of_one_client(field) for field in fields_of(exchange).values())
+    clients = replay.algorithm.problem.clients
+    held = [field.holdings(clients) for field in fields_of(exchange).values()]
+    return all(holdings is not None and bool((holdings.holders <= 1).all()) for holdings in held)
 
 
 def sum_of(replay: Replay, exchange: Exchange, clients: int) -> str:
@@ -76,26 +72,21 @@ def sum_of(replay: Replay, exchange: Exchange, clients: int) -> str:
     return "each client's own values" if of_single_clients(replay, exchange) else f"the sum of {clients} uploads"
 
 
-def sizes(replay: Replay, exchange: Exchange, client: int) -> Iterator[int]:
+def sizes(replay: Replay, exchange: Exchange, client: int) -> list[int]:
     """Numbers that a client sends, by field."""
-    for field in fields_of(exchange).values():
-        held = replay.cells.along(field)
-        if held is not None:
-            yield field.size // held.length * int(held.widths[client])
-        else:
-            yield field.size if field.sender in (None, client) else 0
+    return [int(place.sizes[client]) for place in Message(exchange, replay.algorithm.problem.clients).places]
 
 
 def received_numbers(replay: Replay, exchange: Exchange, clients: list[int], hearer: int | None = None) -> int:
-    """Numbers in the sum of these clients' uploads; in fields by rows, a client receives only its own rows."""
+    """Numbers in the sum of these clients' uploads; of what is sent to its holders alone, those of this one."""
     total = 0
     for field in fields_of(exchange).values():
-        held = replay.cells.along(field)
+        held = field.holdings(replay.algorithm.problem.clients)
         if held is None:
             total += field.size
             continue
         filled = held.held_by(np.isin(np.arange(len(held.groups)), clients)) > 0
-        if field.rows is not None and hearer is not None:
+        if field.to_holders and hearer is not None:
             filled &= held.held_by(np.arange(len(held.groups)) == hearer) > 0
         total += field.size // held.length * int(filled.sum())
     return total
@@ -115,12 +106,12 @@ def paper_count(replay: Replay, exchange: Exchange, party: str, rows: int, owner
             f"unknowns {clients}B K = {rows} x {K} = {rows * K}; equations (M + 1) d, d = J (K + L) = "
             f"{J} x ({K} + {L}) = {d}: {(M + 1) * d}"
         )
-    if party == "server" and isinstance(exchange, ToServer):
+    if party == "server" and exchange.hear is None:
         return (
             f"unknowns B sum of K_i = {rows} x {K} = {rows * K}; equations of q_0 and all q_i (M + 1) (L J + sum of "
             f"J K_i) = {(M + 1) * d}"
         )
-    if party == "server" or not exchange.told_by_columns:
+    if party == "server" or not exchange.name.endswith("scores"):
         return ""
     others = sum(len(replay.shards[owner.client].columns) for owner in owners)
     return (

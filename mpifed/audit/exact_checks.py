@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.messages import Play, plan_of, plays
+from mpifed.audit.messages import Play, message_of, plays
 from mpifed.audit.replay import Replay
-from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.core.exchange import ToClients
+from mpifed.comm.sums import Message
 from mpifed.core.record import Array
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
@@ -77,39 +76,39 @@ def exact_checks(replay: Replay, plain: Replay) -> ExactChecks:
     return ExactChecks(f"{counts}: {', '.join(phrases)}", places)
 
 
-def _played(replay: Replay, plain: Replay) -> Iterator[tuple[ExchangePlan, Play, dict[int, Array]]]:
-    """(plan, occurrence, by client the numbers that it uploaded masked) of every masked exchange."""
+def _played(replay: Replay, plain: Replay) -> Iterator[tuple[Message, Play, dict[int, Array]]]:
+    """(message, occurrence, by client the numbers that it uploaded masked) of every masked exchange."""
     for exchange in all_exchanges(replay.algorithm):
-        if not exchange.private:
+        if exchange.clear:
             continue
-        plan, last = plan_of(replay, exchange), dict[int, Array]()
+        message, last = message_of(replay, exchange), dict[int, Array]()
         both = (plays(run.transcript.messages, exchange.name) for run in (replay, plain))
         for masked, clear in zip(*both, strict=True):
             numbers = {client: upload[0].data for client, upload in clear.uploads.items()}
             sent = numbers
-            if exchange.stale:  # clients upload changes
+            if exchange.keeps:  # clients upload changes
                 sent = {client: data - last.get(client, np.zeros_like(data)) for client, data in numbers.items()}
                 last |= numbers
-            yield plan, masked, sent
+            yield message, masked, sent
 
 
-def _of_play(replay: Replay, plan: ExchangePlan, play: Play, sent: dict[int, Array]) -> _Masks:
-    total, by_client = np.zeros_like(plan.sum.message), dict[int, tuple[NDArray[np.int64], Array]]()
+def _of_play(replay: Replay, message: Message, play: Play, sent: dict[int, Array]) -> _Masks:
+    total, by_client = np.zeros(message.size, message.dtype), dict[int, tuple[NDArray[np.int64], Array]]()
     filled, before = np.zeros((2, len(total)), dtype=np.int64)
     for client, numbers in sent.items():
-        plan.put(filled, client, np.ones_like(numbers, dtype=np.int64))
-    own_masks = replay.job.participation.max_dropouts > 0 or isinstance(plan.exchange, ToClients)
+        message.put(filled, client, np.ones_like(numbers, dtype=np.int64))
+    own_masks = replay.job.participation.max_dropouts > 0 or message.exchange.hear is not None
     for client, numbers in sorted(sent.items()):
         mask = play.uploads[client][0].data.view(total.dtype) - numbers
-        plan.put(total, client, mask)
+        message.put(total, client, mask)
         # who alone fills a position of a sum needs no mask there; of two clients, one has the negative of the other's
-        holders, first = plan.pick(filled, client), plan.pick(before, client) == 0
+        holders, first = message.pick(filled, client), message.pick(before, client) == 0
         at = np.flatnonzero(own_masks | (holders > 2) | ((holders == 2) & first))
-        plan.put(before, client, np.ones_like(mask, dtype=np.int64))
+        message.put(before, client, np.ones_like(mask, dtype=np.int64))
         by_client[client] = at, mask.view(f"u{mask.itemsize}")[at]
     when = "outside the rounds" if play.round == SETUP else f"round {play.round}"
     left = 0 if own_masks else int(np.count_nonzero(total))
-    return _Masks(f"{plan.exchange.name}, {when}", by_client, left)
+    return _Masks(f"{message.exchange.name}, {when}", by_client, left)
 
 
 def _zeros(masks: list[_Masks]) -> Iterator[str]:

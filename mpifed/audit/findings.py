@@ -74,5 +74,5 @@ def _in_clear(replay: Replay) -> list[str]:
     measures = measures_of(replay.job, replay.algorithm) if replay.job.record.evaluate_every else ()
     measured = [exchange for measure in measures for exchange in measure.exchanges]
     played = (*replay.algorithm.setup, *replay.exchanges, *measured)
-    clear = {exchange.name: exchange for exchange in played if not exchange.private}
+    clear = {exchange.name: exchange for exchange in played if exchange.clear}
     return [f"{name} ({', '.join(leaf for leaf, _ in leaves(exchange.fields))})" for name, exchange in clear.items()]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.audit.replay import Replay
 from mpifed.audit.transcript import RecordedMessage, client_of
-from mpifed.comm.accumulate import make_sum
-from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.sums import Message
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
-from mpifed.job.participation import most_summed
+from mpifed.job.participation import arithmetic
 
 
 class Play(NamedTuple):
@@ -52,21 +49,17 @@ def filled(template: AnyRecord, values: dict[str, Array]) -> AnyRecord:
     return map_leaves(lambda _: values[next(names)], template)
 
 
-def plan_of(replay: Replay, exchange: Exchange) -> ExchangePlan:
+def message_of(replay: Replay, exchange: Exchange) -> Message:
     """Layout of clients' numbers in the messages of an exchange, in the fixed-point format of the recording."""
-    settings = replay.job.sum_settings(replay.algorithm.problem)
-    most = most_summed(replay.job, replay.algorithm, exchange)
-    return ExchangePlan(exchange, partial(make_sum, exchange, most, **settings), replay.cells)
+    return Message(exchange, replay.algorithm.problem.clients, arithmetic(replay.job, replay.algorithm))
 
 
-def decoded(plan: ExchangePlan, upload: list[RecordedMessage]) -> Record | None:
+def decoded(message: Message, upload: list[RecordedMessage]) -> Record | None:
     """One client's upload, zero in others' positions; None if it is not of integers of this size."""
-    kind = plan.sum.message.dtype
-    if not upload or upload[0].data.dtype.itemsize != kind.itemsize:  # ciphertexts are bytes
+    if not upload or upload[0].data.dtype.itemsize != message.dtype.itemsize:  # ciphertexts are bytes
         return None
     client = client_of(upload[0])
     assert client is not None
-    numbers: NDArray[np.signedinteger] = np.zeros_like(plan.sum.message)
-    plan.put(numbers, client, upload[0].data.view(kind))
-    total: Record = plan.sum.total(numbers)
-    return total
+    numbers = np.zeros(message.size, message.dtype)
+    message.put(numbers, client, upload[0].data.view(message.dtype))
+    return message.decode(numbers)

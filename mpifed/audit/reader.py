@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.messages import Play, decoded, filled, plan_of, plays
+from mpifed.audit.messages import Play, decoded, filled, message_of, plays
 from mpifed.audit.replay import Replay
 from mpifed.audit.reveals_check import finite, wrong_revealed
 from mpifed.audit.transcript import RecordedMessage
@@ -51,7 +51,7 @@ class Reader:
                     self._places[exchange.name] = _Place(tuple(sequence), number, server)
         self.rounds = [self.exchanges[exchange.name] for exchange in replay.exchanges]
         self.all_plays = cache(lambda name: plays(messages, name))
-        self._plan = cache(lambda name: plan_of(replay, self.exchanges[name]))
+        self._plan = cache(lambda name: message_of(replay, self.exchanges[name]))
         self._source = cache(self._find_source)
 
     def position(self, exchange: Exchange) -> int:
@@ -64,7 +64,7 @@ class Reader:
 
     def readable(self, exchange: Exchange) -> bool:
         """Whether uploads are numbers, masked or not, rather than ciphertexts."""
-        return self.replay.transcript.channel != "encrypted" or not exchange.private
+        return self.replay.transcript.channel != "encrypted" or exchange.clear
 
     def plays(self, exchange: Exchange) -> list[Play]:
         """Occurrences of an exchange of which the broadcast and an upload were recorded."""
@@ -154,7 +154,7 @@ class Reader:
 
     def _with_same_columns(self, present: tuple[int, ...]) -> tuple[int, ...]:
         """Participating clients with the columns of the first one; () if other clients hold any of these columns."""
-        columns = self.replay.cells.columns
+        columns = self.replay.algorithm.problem.columns
         holders = tuple(client for client in present if columns.groups[client] == columns.groups[present[0]])
         who = np.isin(np.arange(len(columns.groups)), present)
         alone = bool((columns.held_by(who)[columns.of(present[0])] == len(holders)).all())

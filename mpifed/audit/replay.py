@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpifed.audit.transcript import Transcript
-from mpifed.comm.aggregator import Aggregator
+from mpifed.comm.channels.base import Plan
+from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.transport import Alone
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block, ClientData
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Exchange, Measure, ServerRecord, States, ToClients, ToServer, play
-from mpifed.core.holdings import Cells
+from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
 from mpifed.core.protocols import CsrRows, Piece
 from mpifed.core.record import Array, Record
 from mpifed.core.roster import Roster
@@ -48,21 +48,21 @@ class RowObserver:
         if self.at is not None:
             self.entered[self.at][client].update(np.asarray(rows).ravel().tolist())
 
-    def observe(self, aggregator: Aggregator) -> None:
-        """Record reads in the sums of this aggregator from now on."""
-        shards = [[ObservedShard(shard, self) for shard in block.shards] for block in aggregator.blocks]
-        blocks = [Block(tuple(own), block.dtype) for own, block in zip(shards, aggregator.blocks, strict=True)]
-        aggregator.local_clients.blocks = Roster.of(blocks)
-        tally = aggregator.tally
+    def observe(self, ranks: Ranks) -> None:
+        """Record reads in the sums of this ranks from now on."""
+        shards = [[ObservedShard(shard, self) for shard in block.shards] for block in ranks.blocks]
+        blocks = [Block(tuple(own), block.dtype) for own, block in zip(shards, ranks.blocks, strict=True)]
+        ranks.blocks = Roster.of(blocks)
+        add = ranks.sum
 
-        def observed(exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
-            self.at = now.index, exchange.name
+        def observed(plan: Plan, clients: States, question: Record, now: Round, measured: bool) -> Any:
+            self.at = now.index, plan.exchange.name
             try:
-                return tally(exchange, clients, question, now)
+                return add(plan, clients, question, now, measured)
             finally:
                 self.at = None
 
-        vars(aggregator).update(tally=observed)
+        vars(ranks).update(sum=observed)
 
 
 class ObservedShard:
@@ -106,7 +106,7 @@ class Replay:
     algorithm: Algorithm
     blocks: list[Block]
     transcript: Transcript
-    aggregator: Aggregator  # that ran the exchanges
+    ranks: Ranks  # that ran the exchanges
     round_starts: list[RoundStart] = field(default_factory=list)  # before each round that was not void
     server: ServerRecord = None  # at the end
     entered: dict[tuple[int, str], dict[int, set[int]]] = field(default_factory=dict)  # rows, by (round, exchange)
@@ -117,7 +117,7 @@ class Replay:
         return {shard.client: shard for block in self.blocks for shard in block.shards}
 
     @property
-    def exchanges(self) -> tuple[ToServer | ToClients, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         return self.algorithm.exchanges
 
     def rows(self, round: int, exchange: str, client: int) -> NDArray[np.int64]:
@@ -140,11 +140,7 @@ class Replay:
 
     def in_clear(self, exchange: Exchange) -> bool:
         """Whether the server can read every client's upload."""
-        return self.transcript.channel == "plain" or not exchange.private
-
-    @property
-    def cells(self) -> Cells:
-        return self.algorithm.problem.cells
+        return self.transcript.channel == "plain" or exchange.clear
 
 
 def dense_rows(shard: ClientData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -164,27 +160,27 @@ def replay_job(job: Job, rounds: int, limit: float = math.inf) -> Replay:
     """
     observer, transcript = RowObserver(), Transcript()
     ready = prepare(job, Alone(), recorder=transcript)
-    aggregator = ready.aggregator
-    transcript.channel = aggregator.channel.name
-    blocks = list(aggregator.blocks)
-    observer.observe(aggregator)
-    replay = Replay(job, ready.algorithm, blocks, transcript, aggregator, test=ready.test)
+    ranks = ready.ranks
+    transcript.channel = ranks.channel.name
+    blocks = list(ranks.blocks)
+    observer.observe(ranks)
+    replay = Replay(job, ready.algorithm, blocks, transcript, ranks, test=ready.test)
     _play(replay, ready, rounds, limit)
     replay.entered = {key: dict(clients) for key, clients in observer.entered.items()}
     return replay
 
 
 def _play(replay: Replay, ready: Ready, rounds: int, limit: float) -> None:
-    aggregator = ready.aggregator
-    everybody = Round(SETUP, replay.job.seed, np.ones(aggregator.clients, dtype=bool))
+    ranks = ready.ranks
+    everybody = Round(SETUP, replay.job.seed, np.ones(ranks.clients, dtype=bool))
     measures: tuple[Measure, ...] = (
         measures_of(replay.job, replay.algorithm) if replay.job.record.evaluate_every else ()
     )
-    server, clients = play(replay.algorithm.setup, ready.server, list(ready.clients), everybody, aggregator)
+    server, clients = play(replay.algorithm.setup, ready.server, list(ready.clients), everybody, ranks)
     exchanges = replay.algorithm.exchanges
 
     def measured() -> None:
-        measure(measures, replay.algorithm, server, aggregator.blocks, clients, everybody, aggregator, None)
+        measure(measures, replay.algorithm, server, ranks.blocks, clients, everybody, ranks, None)
 
     measured()
     attempt = 0
@@ -197,9 +193,9 @@ def _play(replay: Replay, ready: Ready, rounds: int, limit: float) -> None:
             )
         if index and replay.transcript.nbytes > limit:
             break
-        now = next_round(replay.job, aggregator.clients, exchanges, index, attempt, ready.key)
+        now = next_round(replay.job, ranks.clients, exchanges, index, attempt, ready.key)
         before = RoundStart(now, copy.deepcopy(server))
-        server, clients = play(exchanges, server, clients, now, aggregator)
+        server, clients = play(exchanges, server, clients, now, ranks)
         again = next_attempt(replay.job, now, exchanges, attempt)
         attempt = again or 0
         if again is not None:

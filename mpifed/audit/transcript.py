@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.core.exchange import ToClients
+from mpifed.comm.channels.base import Plan
+from mpifed.core.exchange import hearing
 from mpifed.core.record import Array, Record, leaves
 from mpifed.core.round import SETUP, Round
 
@@ -36,7 +36,7 @@ class RecordedMessage(NamedTuple):
 
 
 class Transcript:
-    """Records all messages of a run; see `mpifed.comm.channel.Recorder`."""
+    """Records all messages of a run; see `mpifed.comm.channels.base.Recorder`."""
 
     def __init__(self) -> None:
         self.messages: list[RecordedMessage] = []
@@ -44,43 +44,39 @@ class Transcript:
         self.channel = ""  # that aggregated the uploads
         self._turns: Counter[str] = Counter()  # by exchange, how often it was run
 
-    def question(self, line: ExchangePlan, now: Round, question: Record) -> None:
+    def question(self, line: Plan, now: Round, question: Record) -> None:
         """What the server broadcasts; if the exchange says so, a client receives only the rows of its own columns."""
         self._turns[line.exchange.name] += 1
         self._add_record(line, now, "question", SERVER, CLIENTS, question)
 
-    def upload(self, line: ExchangePlan, now: Round, client: int, upload: Any) -> None:  # in the channel's own form
+    def upload(self, line: Plan, now: Round, client: int, upload: Any) -> None:  # in the channel's own form
         """What a client uploads, as it is sent."""
         for what, part in _parts(upload):
             self._add(line, now, "upload", f"client {client}", SERVER, what, part)
 
-    def passed_on(self, line: ExchangePlan, now: Round, message: Any) -> None:  # in the channel's own form
+    def passed_on(self, line: Plan, now: Round, message: Any) -> None:  # in the channel's own form
         """What is passed to the reduction, on behalf of all clients."""
         for what, part in _parts(message):
             self._add(line, now, "passed-on", CLIENTS, SERVER, what, part)
 
-    def opened(self, line: ExchangePlan, now: Round, total: Record) -> None:
+    def opened(self, line: Plan, now: Round, total: Record) -> None:
         """The sum, as its receivers get it."""
-        hearer = line.exchange.hearer
-        receiver = CLIENTS if hearer is None else f"client {hearer}"
-        receiver = receiver if isinstance(line.exchange, ToClients) else SERVER
+        receiver = SERVER if line.exchange.hear is None else CLIENTS
+        if line.exchange.hears is not None:
+            receiver = f"client {np.flatnonzero(hearing(line.exchange, now))[0]}"
         self._add_record(line, now, "opened", CLIENTS, receiver, total)
 
-    def note(
-        self, line: ExchangePlan | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes
-    ) -> None:
+    def note(self, line: Plan | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes) -> None:
         """Record a message of any other kind."""
         self._add(line, now, "note", sender, receiver, what, np.frombuffer(payload, dtype=np.uint8))
 
-    def _add_record(
-        self, line: ExchangePlan, now: Round, kind: str, sender: str, receiver: str, record: Record
-    ) -> None:
+    def _add_record(self, line: Plan, now: Round, kind: str, sender: str, receiver: str, record: Record) -> None:
         for name, leaf in leaves(record):
             self._add(line, now, kind, sender, receiver, name, np.asarray(leaf))
 
     def _add(
         self,
-        line: ExchangePlan | None,
+        line: Plan | None,
         now: Round | None,
         kind: str,
         sender: str,

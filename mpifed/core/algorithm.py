@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 
 from mpifed.core.block import Block
 from mpifed.core.contract import depth
-from mpifed.core.exchange import Exchange, Measure, Problem, ToClients, ToServer
+from mpifed.core.exchange import Exchange, Measure, Problem
 from mpifed.core.nearest import MadeByKeywords, nearest
 from mpifed.core.record import Record
 from mpifed.core.reveals import Received, Revealed
@@ -91,7 +91,7 @@ class Algorithm(MadeByKeywords, ABC):
     @property
     @abstractmethod
     def exchanges(self) -> tuple[Exchange, ...]:
-        """What is run in one round, in this order: a tuple of `ToServer` and `ToClients`."""
+        """What is run in one round, in this order: a tuple of `Exchange`."""
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
@@ -115,8 +115,8 @@ class Algorithm(MadeByKeywords, ABC):
     def start_clients(self, block: Block, now: Round) -> Record:
         """The states of the block's n clients before they first take part; () when they keep nothing.
 
-        A NamedTuple of arrays [n, ...], in NumPy or, with `block.xp`, where the block is. `answer`, or the `absorb` of
-        `ToClients`, gives the next one.
+        A NamedTuple of arrays [n, ...], in NumPy or, with `block.xp`, where the block is. `answer`, or `hear`, gives
+        the next one.
         """
         return ()
 
@@ -188,6 +188,5 @@ def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
             continue
         except Exception:  # as of data that do not fit, which `check` may say; else it comes again in the run
             continue
-        kinds = ToServer | ToClients
-        if not (isinstance(given, tuple | list) and all(isinstance(exchange, kinds) for exchange in given)):
-            yield f"{where}: expected a property that is a tuple of ToServer and ToClients; came {type(given).__name__}"
+        if not (isinstance(given, tuple | list) and all(isinstance(exchange, Exchange) for exchange in given)):
+            yield f"{where}: expected a property that is a tuple of Exchange; came {type(given).__name__}"

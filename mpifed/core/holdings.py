@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,11 @@ class Holdings:
     def all(cls, clients: int, length: int) -> Holdings:
         """Every client holds the whole axis."""
         return cls(length, np.zeros(clients, dtype=np.int64), (slice(0, length),))
+
+    @classmethod
+    def of_one(cls, clients: int, client: int, length: int) -> Holdings:
+        """One client holds the whole axis, and the others nothing."""
+        return cls(length, (np.arange(clients) != client).astype(np.int64), (slice(0, length), slice(0, 0)))
 
     def of(self, client: int) -> slice | NDArray[np.int64]:
         """The positions of one client."""
@@ -112,7 +117,7 @@ class Holdings:
         """Whether the groups are disjoint."""
         return bool((np.bincount(self._flat, minlength=self.length) <= 1).all())
 
-    @property
+    @cached_property
     def shared(self) -> list[tuple[NDArray[np.bool_], slice | NDArray[np.int64]]]:
         """(who [N], places) for places that have the same holders, all of them together; held places only."""
         if self.apart:
@@ -124,36 +129,6 @@ class Holdings:
         order = np.argsort(kind.ravel(), kind="stable")
         parts = np.split(order, np.cumsum(np.bincount(kind.ravel(), minlength=kinds.shape[1]))[:-1])
         return [(held[self.groups, at[0]], at) for at in parts if held[:, at[0]].any()]
-
-
-class InParts(Protocol):
-    """A field of an exchange, `mpifed.core.exchange.Field`."""
-
-    rows: int | None
-    columns: int | None
-
-
-class Cells(NamedTuple):
-    """Which client holds which rows and which columns."""
-
-    rows: Holdings
-    columns: Holdings
-
-    def along(self, field: InParts) -> Holdings | None:
-        """The holdings of the axis along which clients fill a field in parts; None where each fills all of it."""
-        if field.columns is not None:
-            return self.columns
-        return self.rows if field.rows is not None else None
-
-    @classmethod
-    def all(cls, clients: int) -> Cells:
-        """One row and one column, held by all clients."""
-        return cls.of_columns(Holdings.all(clients, 1))
-
-    @classmethod
-    def of_columns(cls, columns: Holdings) -> Cells:
-        """These columns, and one row, held by all clients."""
-        return cls(Holdings.all(len(columns.groups), 1), columns)
 
 
 def span(numbers: Array) -> Array | slice:

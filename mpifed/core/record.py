@@ -59,6 +59,22 @@ def in_memory(*fields: str) -> Callable[[Class], Class]:
     return mark
 
 
+def by_columns(*names: str) -> Callable[[Class], Class]:
+    """Marks leaves of a broadcast's class of which a client is sent its own columns alone, along axis 0."""
+
+    def mark(kind: Class) -> Class:
+        kind.by_columns = names  # type: ignore[attr-defined]
+        return kind
+
+    return mark
+
+
+def of_columns(broadcast: Record) -> tuple[str, ...]:
+    """The names of leaves that `by_columns` marks."""
+    names: tuple[str, ...] = getattr(type(broadcast), "by_columns", ())
+    return names
+
+
 class ArrayModule(Protocol):
     """What numpy and cupy have in common: functions that give arrays, and what is named here."""
 

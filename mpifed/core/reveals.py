@@ -35,8 +35,10 @@ class Received(NamedTuple):
         return function_of(self.exchange.answer) is function_of(method)
 
 
-def function_of(method: Callable[..., object]) -> object:
+def function_of(method: Callable[..., object] | None) -> object:
     """The function behind a method, a partial function or a decorated one."""
+    if method is None:  # nobody answers
+        return None
     method = inspect.unwrap(method.func if isinstance(method, partial) else method)
     return getattr(method, "__func__", method)
 

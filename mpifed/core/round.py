@@ -140,10 +140,9 @@ class Round(NamedTuple):
     returning: NDArray[np.bool_] | None = None  # [N] who is present after a round without it; nobody when absent
 
     @property
-    def back(self) -> Round:
-        """The same with only the returning clients participating."""
-        nobody = np.zeros_like(self.present)
-        return self._replace(present=nobody if self.returning is None else self.returning)
+    def back(self) -> NDArray[np.bool_]:
+        """[N] who is present after a round without it."""
+        return np.zeros_like(self.present) if self.returning is None else self.returning
 
     def at(self, number: int) -> Round:
         """The same in the exchange of that number."""

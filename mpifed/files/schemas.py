@@ -191,7 +191,7 @@ Span = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class AccountJson(CostJson):
-    """All costs of an exchange; see `mpifed.comm.cost_accounts`."""
+    """All costs of an exchange; see `mpifed.comm.costs`."""
 
     played: NotNegative
     up_most: NotNegative
@@ -204,10 +204,7 @@ class AccountJson(CostJson):
     answer_s: NotNegative
     server_s: NotNegative
     work_s: NotNegative
-    idle_s: NotNegative
-    tell_s: NotNegative
     sum_s: NotNegative
-    wait_s: NotNegative
 
 
 class First(Schema):

@@ -13,68 +13,76 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.comm.aggregator import Aggregator, make_channel
+from mpifed.comm.channels.base import Plan
+from mpifed.comm.rounds import Ranks, make_channel, play
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import MpifedError
-from mpifed.core.exchange import Exchange, Measure, ServerRecord, States, play
+from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round
 from mpifed.core.state_check import check_started
 from mpifed.job.job import Job
-from mpifed.job.participation import first_rounds, next_round
-from mpifed.run.setup import aggregation_settings, all_exchanges
+from mpifed.job.participation import arithmetic, first_rounds, next_round
+from mpifed.run.setup import all_exchanges
 
 Bytes = dict[str, int]  # up_bytes and down_bytes
 
 
-class Counting(Aggregator):
-    """An aggregator of one rank that keeps each broadcast, and gives a sum of zeros."""
+class Counting(Ranks):
+    """A single rank that keeps each broadcast, and gives a sum of zeros."""
 
     def __init__(self, job: Job, algorithm: Any) -> None:  # a dataclass, of any algorithm
         """Raises UsageError as a run would before its first round."""
         clients, exchanges = algorithm.problem.clients, algorithm.exchanges
-        super().__init__(Alone(), [], clients, **aggregation_settings(job, algorithm))
+        how = arithmetic(job, algorithm)
+        super().__init__(Alone(), [], clients, how, job.protection(), columns=algorithm.problem.columns)
         self.channel = make_channel(self.channel.setting._replace(hosted=np.arange(clients)))
         self.broadcasts: dict[str, Record] = {}
         self.make_ready(all_exchanges(algorithm))
         self.check_rounds(exchanges, first_rounds(job, clients, exchanges))
         self.agree_on_keys()
-        everybody = Round(SETUP, job.seed, np.ones(clients, dtype=bool))
+        self.everybody = Round(SETUP, job.seed, np.ones(clients, dtype=bool))
         self.now = _typical_round(job, clients, exchanges)
-        server = algorithm.start_server(everybody)
+        server = algorithm.start_server(self.everybody)
         check_started(job.algorithm["name"], server, None, 0)
-        server, _ = play(algorithm.setup, server, [], everybody, self)
+        server, _ = play(algorithm.setup, server, [], self.everybody, self)
         play(exchanges, server, [], self.now, self)
-        self._server, self._everybody = server, everybody
+        self._server = server
 
     def measure(self, measures: Sequence[Measure]) -> None:
         """Keep the broadcasts of these too."""
         for measurement in measures:
-            play(measurement.exchanges, measurement.start(self._server), [], self._everybody, self)
+            play(measurement.exchanges, measurement.start(self._server), [], self.everybody, self, measured=True)
 
-    def serve(self, exchange: Exchange, method: Callable[..., Any], *arguments: Any) -> Any:  # of any exchange
+    def serve(self, plan: Plan, method: Callable[..., Any], *arguments: Any) -> Any:  # of any exchange
         """The server's part; its state as it was where a method refuses a sum of zeros."""
         with suppress(MpifedError, ArithmeticError, np.linalg.LinAlgError), np.errstate(all="ignore"):
-            return super().serve(exchange, method, *arguments)
+            return super().serve(plan, method, *arguments)
         return arguments[0]
 
-    def tally(self, exchange: Exchange, clients: States, question: Record, now: Round) -> tuple[States, ServerRecord]:
+    def sum(
+        self, plan: Plan, states: States, question: Record, now: Round, measured: bool
+    ) -> tuple[States, ServerRecord]:
         """A sum of zeros, once its bytes are counted."""
-        plan = self._plan(exchange)
-        self.broadcasts[exchange.name] = question
-        if plan.stale is not None:
-            self._channel(exchange).begin(plan, now)
-        self._count(exchange, plan, question, now)
-        return clients, plan.sum.total(np.zeros_like(plan.sum.message))
+        self.broadcasts[plan.exchange.name] = question
+        if plan.kept is not None:
+            self._channel(plan).begin(plan, now)
+        if not measured:
+            self._count(plan, question, now)
+        return states, plan.message.decode(np.zeros(plan.message.size, plan.message.dtype))
 
-    def hear(self, exchange: Any, clients: States, total: Record, now: Round) -> States:  # of ToClients
-        return clients
+    def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> States:
+        return states
 
     def bytes_of(self, name: str) -> Bytes:
-        """The bytes of an exchange, once, over all clients; of "keys", those of the key agreement."""
-        account = self.channel.keys if name == "keys" else self._plans[name].account
-        times = 1 if name == "keys" else max(1, account.played)
-        return {"up_bytes": account.up_bytes // times, "down_bytes": account.down_bytes // times}
+        """The bytes of an exchange, once, over all clients; of "keys", those of the key agreement.
+
+        None of what is measured.
+        """
+        costs = self.channel.keys.costs if name == "keys" else self._plans[name].account.costs
+        if name != "keys" and not costs["played"]:
+            return {}
+        return {key: costs[key] // max(1, costs["played"]) for key in ("up_bytes", "down_bytes")}
 
     @property
     def partners(self) -> int:

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpifed.comm.channel import Protection
-from mpifed.comm.message_layout import Place
-from mpifed.comm.minimum_group import fewest
+from mpifed.comm.channels.base import Protection
+from mpifed.comm.sums import Place
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Exchange, ToClients, fields_of
-from mpifed.core.holdings import Cells, Holdings
+from mpifed.core.exchange import Exchange, fields_of, hearing
+from mpifed.core.holdings import Holdings
+from mpifed.core.round import Round
 from mpifed.core.tables import Table
 from mpifed.data.store import Federation
 from mpifed.job.settings import Settings
@@ -24,8 +23,9 @@ class View(NamedTuple):
     """Everything that decides on who learns what."""
 
     protection: Protection
-    cells: Cells
-    present: NDArray[np.bool_]  # [N] clients that participate in a round
+    columns: Holdings  # which client holds which
+    now: Round  # a round, and who participates
+    by_columns: bool  # whether a client is sent its own columns of broadcasts alone
     ranks: int
     at_server: int  # number of clients that rank 0 hosts
     partners: int  # number of clients with whom each client shares masks
@@ -33,7 +33,7 @@ class View(NamedTuple):
 
     @property
     def clients(self) -> int:
-        return int(self.present.sum())
+        return int(self.now.present.sum())
 
     @property
     def one_key(self) -> bool:
@@ -43,26 +43,34 @@ class View(NamedTuple):
 
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
     """What the server and the clients learn from the uploads of an exchange."""
-    whole, plain = _sum(places, view), view.protection.channel == "plain" or not exchange.private
+    whole, plain = _sum(places, view), view.protection.channel == "plain" or exchange.clear
     read = "every upload, in the clear" if view.protection.channel != "plain" else "every upload"
-    if isinstance(exchange, ToClients):
-        who = "clients" if exchange.hearer is None else f"client {exchange.hearer} alone"
-        who = "clients who return" if exchange.returning else who
-        if all(place.field.rows is not None for place in places):
-            whole = _of_rows(places, view, bool(exchange.stale))
-        elif exchange.stale:
+    if exchange.hear is not None:
+        who = receiver(exchange, view.now)
+        who = f"{who} alone" if exchange.hears else who
+        who = "clients who return" if exchange.who else who
+        if all(place.field.to_holders for place in places):
+            whole = _of_rows(places, bool(exchange.keeps))
+        elif exchange.keeps:
             whole = _with_last(whole)
-        server = "nothing" if exchange.silent or not plain else read
+        server = "nothing" if exchange.answer is None or not plain else read
         return {"server": server, who: whole}
-    bare = view.protection.channel == "masked" and not view.protection.max_dropouts and exchange.private
-    if bare and any(fewest(place, view.cells, view.present) == 1 for place in places):
+    bare = view.protection.channel == "masked" and not view.protection.max_dropouts and not exchange.clear
+    if bare and any(place.fewest(view.now.present) == 1 for place in places):
         whole += ", which are not masked"
-    if exchange.stale:
+    if exchange.keeps:
         whole = _with_last(whole)
     return {
         "server": read if plain else whole,
-        "clients": "nothing, but for the one who opens it" if view.one_key and exchange.private else "nothing",
+        "clients": "nothing, but for the one who opens it" if view.one_key and not exchange.clear else "nothing",
     }
+
+
+def receiver(exchange: Exchange, now: Round) -> str:
+    """Who receives the sum."""
+    if exchange.hear is None:
+        return "server"
+    return "clients" if exchange.hears is None else f"client {np.flatnonzero(hearing(exchange, now))[0]}"
 
 
 def observer_statement(observer: Observer, job: Settings) -> str:
@@ -80,28 +88,28 @@ def _with_last(whole: str) -> str:
     return f"{whole}, and of the last uploads of absent clients"
 
 
-def _of_rows(places: Sequence[Place], view: View, stale: bool) -> str:
+def _of_rows(places: Sequence[Place], keeps: bool) -> str:
     """What clients receive from sums by rows."""
-    holders = [_holders(view.cells.rows, place) for place in places]
+    holders = [_holders(place.held) for place in places if place.held is not None]
     fewest_holders, largest = min(low for low, _ in holders), max(high for _, high in holders)
     if largest <= 1:
         return "what they sent of their own rows, and nothing of others"
     count = f"{fewest_holders}" if fewest_holders == largest else f"{fewest_holders} to {largest}"
-    last = ", including the last uploads of absent clients" if stale else ""
+    last = ", including the last uploads of absent clients" if keeps else ""
     pair = "; with two, each learns the other's part" if fewest_holders <= 2 else ""
     return f"of each of their rows the sum over its holders ({count}){last}{pair}"
 
 
-def _holders(held: Holdings, place: Place) -> tuple[int, int]:
+def _holders(held: Holdings) -> tuple[int, int]:
     """The fewest (of those above 1) and the most clients that fill a row of a field."""
-    filled = held.holders if place.field.sender is None else np.ones(1, dtype=np.int64)
+    filled = held.holders
     largest = int(filled.max(initial=0))
     return int(filled[filled > 1].min(initial=largest)), largest
 
 
 def _sum(places: Sequence[Place], view: View) -> str:
     """What a sum consists of."""
-    counts = {p.name.partition(".")[2]: fewest(p, view.cells, view.present) for p in places}
+    counts = {p.name.partition(".")[2]: p.fewest(view.now.present) for p in places}
     counts = {name: count or 1 for name, count in counts.items()}  # 0: rows with one holder
     names = {name: name.removeprefix("statistics.") for name in counts}
     single = ", ".join(names[name] for name, count in counts.items() if count == 1)
@@ -126,8 +134,8 @@ def disclosure_lines(exchanges: Sequence[Table]) -> Iterator[str]:
 
 def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
     """Statements that hold for all exchanges."""
-    parts = any(exchange.told_by_columns for exchange in algorithm.exchanges)
-    lines = ["every participating client learns the broadcast" + ", of `own columns` its own part" * parts]
+    of_columns = ", of `own columns` its own part" * view.by_columns
+    lines = [f"every participating client learns the broadcast{of_columns}"]
     if view.protection.channel == "plain":
         return lines + list(_plain(algorithm, view, measured))
     lines += ["who participates, how much is sent, and when, is visible to everyone"]
@@ -163,7 +171,7 @@ def test_statements(job: Settings, data: Federation, evaluated: bool) -> Iterato
 
 def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
     fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
-    if any(field.in_parts for field in fields):
+    if any(field.held is not None or field.sender is not None for field in fields):
         yield "a value marked with a client, or of columns or rows with a single holder, is that client's own"
     yield "plain hides nothing: in a deployment the server would see every client's own upload"
     yield "here each rank's process sees the data and uploads of the clients it hosts"
@@ -177,7 +185,7 @@ def _in_clear(algorithm: Algorithm, measured: bool) -> list[str]:
     """The exchanges that no channel protects."""
     exchanges = [*algorithm.setup, *algorithm.exchanges]
     exchanges += [exchange for measure in algorithm.measures for exchange in measure.exchanges] if measured else []
-    names = dict.fromkeys(exchange.name for exchange in exchanges if not exchange.private)
+    names = dict.fromkeys(exchange.name for exchange in exchanges if exchange.clear)
     if not names:
         return []
     return [
@@ -190,11 +198,10 @@ def _of_shared(algorithm: Algorithm, view: View) -> list[str]:
     """What holders of the same rows or columns learn about each other, and the server about who holds what."""
     fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
     lines = []
-    if any(field.rows is not None for field in fields):
+    if any(field.to_holders for field in fields):
         lines.append("the server knows the indices of the samples that each client holds, but not whose they are")
-    columns = view.cells.columns.holders
-    by_columns = any(exchange.told_by_columns for exchange in algorithm.exchanges)
-    if by_columns and any(field.columns is not None for field in fields) and (columns == 2).any():
+    of_columns = any(field.held is not None and not field.to_holders for field in fields)
+    if view.by_columns and of_columns and (view.columns.holders == 2).any():
         lines.append(
             "columns have two holders: each sees in the next broadcast how the sum over both has changed, and so the "
             "other's part of it"
@@ -204,8 +211,8 @@ def _of_shared(algorithm: Algorithm, view: View) -> list[str]:
 
 def _last_uploads(algorithm: Algorithm, view: View) -> list[str]:
     """How the server keeps the last uploads of absent clients."""
-    stale = [exchange for exchange in algorithm.exchanges if exchange.stale and exchange.private]
-    if not stale:
+    kept = [exchange for exchange in algorithm.exchanges if exchange.keeps and not exchange.clear]
+    if not kept:
         return []
     repeated = "who receives a sum twice learns its change: that of one client, if it alone participated in between"
     if view.protection.channel == "encrypted":
@@ -213,7 +220,7 @@ def _last_uploads(algorithm: Algorithm, view: View) -> list[str]:
             "the server keeps each client's last ciphertexts: it sees when they are renewed, never what they hold"
         )
         return [ciphertexts, repeated]
-    sealed = any(isinstance(exchange, ToClients) for exchange in stale)
+    sealed = any(exchange.hear is not None for exchange in kept)
     how = ", those for clients encrypted under the clients' common key" if sealed else ""
     return [f"clients upload changes of their last uploads, and the server keeps the sums{how}", repeated]
 
@@ -242,7 +249,7 @@ def _masked(view: View) -> Iterator[str]:
             "if a third of all clients, chosen beforehand, collude with it, it learns the sum of the others' uploads "
             "and no more, except with probability 2^-40"
         )
-    if len(view.cells.columns.members) > 1:
+    if len(view.columns.members) > 1:
         yield "values of columns are masked among the holders of those columns"
 
 
@@ -263,7 +270,7 @@ def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:
     clients = f"rank 0 is shared: its process holds the keys of {view.at_server} client{'s' * (view.at_server > 1)}"
     if view.one_key:
         yield f"{clients}, and so could open every upload; [server] dedicated = true keeps them apart"
-    elif any(isinstance(exchange, ToClients) for exchange in algorithm.exchanges):
+    elif any(exchange.hear is not None for exchange in algorithm.exchanges):
         yield f"{clients}, and so could open what is for clients only; [server] dedicated = true keeps them apart"
     else:
         yield f"{clients}, who count as colluding with the server; [server] dedicated = true keeps them apart"

@@ -7,29 +7,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.accumulate import make_sum
 from mpifed.comm.placement import place
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Exchange, Field, ToClients
-from mpifed.core.record import leaves, nbytes
-from mpifed.core.round import Round
+from mpifed.core.exchange import Exchange, Field
+from mpifed.core.record import leaves, nbytes, of_columns
 from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.data.shards import SHARD_NBYTES
 from mpifed.forecast.counting import Counting
-from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, test_statements
+from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, receiver, test_statements
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.text import forecast_text as forecast_text
 from mpifed.job import goals
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
-from mpifed.job.participation import most_summed
 from mpifed.job.sweep import points
 from mpifed.job.validation import data_warnings, with_noise
 from mpifed.privacy.calibration import settle
@@ -37,7 +35,7 @@ from mpifed.privacy.protection import warnings_of
 from mpifed.privacy.spending import without_epsilon
 from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import refuse_own_by_laws
-from mpifed.run.setup import cells_of, measures_of, problem_of, tests_clients
+from mpifed.run.setup import held, measures_of, problem_of, tests_clients
 
 _BYTES = ("up_bytes", "down_bytes")
 
@@ -60,9 +58,9 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     counting = Counting(job, algorithm)
     counting.measure(measures)
     now = counting.now
-    view = _view(job, data, now, ranks, host, counting.partners)
+    view = _view(job, data, algorithm.exchanges, counting, ranks, host)
     describer = _ExchangeDescriber(job, algorithm, view, counting)
-    everybody = describer._replace(view=view._replace(present=np.ones(data.clients, dtype=bool), leave=0))
+    everybody = describer._replace(view=view._replace(now=counting.everybody, leave=0))
     keys = counting.bytes_of("keys")
     times = Counter(exchange.name for exchange in algorithm.setup)
     setup_exchanges = {exchange.name: exchange for exchange in algorithm.setup}
@@ -125,9 +123,15 @@ def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> in
     return int(values.max())
 
 
-def _view(job: Job, data: store.Federation, now: Round, ranks: int, host: NDArray[np.int64], partners: int) -> View:
+def _view(
+    job: Job, data: store.Federation, exchanges: Sequence[Exchange], counting: Counting, ranks: int,
+    host: NDArray[np.int64],
+) -> View:  # fmt: skip
     leave, of_server = job.participation.max_dropouts if job.participation.dropout_rate else 0, int((host == 0).sum())
-    return View(job.protection(), cells_of(data), now.present, ranks, of_server, partners, leave)
+    by_columns = any(of_columns(counting.broadcasts[exchange.name]) for exchange in exchanges)
+    return View(
+        job.protection(), held(data, "columns"), counting.now, by_columns, ranks, of_server, counting.partners, leave
+    )
 
 
 def _void_chance(job: Job, present: int) -> float:
@@ -152,21 +156,18 @@ class _ExchangeDescriber(NamedTuple):
     def exchange(self, exchange: Exchange) -> Table:
         """One exchange: what is broadcast and uploaded, who receives the sum, how it is summed, and its cost."""
         broadcast = self.counting.broadcasts[exchange.name]
-        settings = self.job.sum_settings(self.algorithm.problem)
-        adder = make_sum(exchange, most_summed(self.job, self.algorithm, exchange), **settings)
-        cost = {} if exchange.off_clock else self.counting.bytes_of(exchange.name)
+        message, cost = self.counting.plan(exchange).message, self.counting.bytes_of(exchange.name)
         return {
             "name": exchange.name,
-            "receives": _receiver(exchange),
-            "security": self.job.channel if exchange.private else "plain",
-            "arithmetic": _numbers(self.job, exchange),
+            "receives": receiver(exchange, self.view.now),
+            "security": "plain" if exchange.clear else self.job.channel,
             "broadcast": [
                 {
                     "field": name,
                     "shape": list(np.shape(leaf)),
                     "dtype": str(np.asarray(leaf).dtype),
                     "bytes": nbytes(leaf),
-                    **({"of": "own columns"} if name in exchange.told_by_columns else {}),
+                    **({"of": "own columns"} if name in of_columns(broadcast) else {}),
                 }
                 for name, leaf in leaves(broadcast)
             ],
@@ -174,34 +175,22 @@ class _ExchangeDescriber(NamedTuple):
                 {
                     "field": place.name.removeprefix(exchange.name + "."),
                     "shape": list(place.field.shape),
-                    "dtype": str(adder.message.dtype),
-                    "bytes": (place.stop - place.start) * adder.message.itemsize,
+                    "dtype": str(message.dtype),
+                    "bytes": (place.stop - place.start) * message.dtype.itemsize,
                     **place.form._asdict(),
                     **_of_whom(place.field),
                 }
-                for place in adder.places
+                for place in message.places
             ],
             "broadcast_bytes": nbytes(broadcast),
-            "upload_bytes": adder.nbytes,
-            "learns": learns(exchange, adder.places, self.view),
+            "upload_bytes": message.nbytes,
+            "learns": learns(exchange, message.places, self.view),
             **cost,
         }
 
 
-def _numbers(job: Job, exchange: Exchange) -> str:
-    """The arithmetic of an exchange: "exact-blocks" only if the exchange can compute sums over blocks."""
-    by_blocks = job.aggregation.arithmetic == "exact-blocks" and exchange.fused is None
-    return "exact" if by_blocks else job.aggregation.arithmetic
-
-
-def _receiver(exchange: Exchange) -> str:
-    if not isinstance(exchange, ToClients):
-        return "server"
-    return "clients" if exchange.hearer is None else f"client {exchange.hearer}"
-
-
 def _of_whom(field: Field) -> dict[str, str]:
     """The part of a field that a client fills, if not all of it."""
-    if field.axis is not None:
-        return {"of": "own columns" if field.columns is not None else "own rows"}
+    if field.held is not None:
+        return {"of": "own rows" if field.to_holders else "own columns"}
     return {} if field.sender is None else {"of": f"client {field.sender}"}

@@ -44,7 +44,7 @@ def _lines(forecast: Table, width: int) -> Iterator[str]:
                 receiver, f"{receiver} receives"
             )
             times = f"{title}, {exchange['times']} times" if exchange.get("times", 1) > 1 else title
-            yield f'\n{times}: "{exchange["name"]}", {who} the sum ({exchange["security"]}, {exchange["arithmetic"]})'
+            yield f'\n{times}: "{exchange["name"]}", {who} the sum ({exchange["security"]})'
             for what in ("broadcast", "upload"):
                 yield from (_field_line(what, field) for field in _joined(exchange[what]))
     yield ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from mpifed.comm.sums import Arithmetic
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange
 from mpifed.core.round import Leaving, Round, below, secret_rng
@@ -36,19 +37,20 @@ def round_of(job: Settings, clients: int, index: int, key: int | None = None) ->
     return now
 
 
-def most_summed(job: Settings, algorithm: Algorithm, exchange: Exchange) -> int:
-    """The largest number of clients whose uploads an exchange sums, which bounds the size of its integers.
+def arithmetic(job: Settings, algorithm: Algorithm) -> Arithmetic:
+    """How the sums of a run are made.
 
-    All clients, unless a fixed number is drawn for each round: evaluation and set-up take all clients, the last answers
-    of absent clients go on counting, and with Poisson sampling the number of participants has no smaller bound.
+    The largest number of clients whose uploads are summed bounds the size of integers: all clients, unless a fixed
+    number is drawn for each round. Evaluation and set-up take all clients, the last answers of absent clients go on
+    counting, and with Poisson sampling the number of participants has no smaller bound.
     """
-    per_round, clients = job.participation.clients_per_round, algorithm.problem.clients
-    by_coins = job.privacy is not None and job.privacy.by_coins
-    if per_round is None or by_coins or exchange.off_clock or exchange.stale:
-        return clients
-    if exchange.name in {setup_exchange.name for setup_exchange in algorithm.setup}:
-        return clients
-    return min(per_round, clients)
+    problem, per_round, most = algorithm.problem, job.participation.clients_per_round, dict[str, int]()
+    if per_round is not None and not (job.privacy is not None and job.privacy.by_coins):
+        most = {
+            exchange.name: min(per_round, problem.clients) for exchange in algorithm.exchanges if not exchange.keeps
+        }
+    by_blocks = job.aggregation.arithmetic == "exact-blocks"
+    return Arithmetic(job.compute.dtype, job.aggregation.bounds, problem.target_scale, by_blocks, most)
 
 
 def returning(job: Settings, now: Round, key: int | None = None) -> Round:
@@ -65,7 +67,7 @@ def next_round(
     """Round `index` after `attempt` void attempts, with the clients who participate, leave, and return."""
     now = leaving(job, round_of(job, clients, index, key), len(exchanges), attempt)
     # last answers of absent clients, which alone need `returning`, are refused together with clients who leave
-    return returning(job, now, key) if any(exchange.stale or exchange.returning for exchange in exchanges) else now
+    return returning(job, now, key) if any(exchange.keeps or exchange.who for exchange in exchanges) else now
 
 
 def next_attempt(job: Settings, now: Round, exchanges: Sequence[Exchange], attempt: int) -> int | None:

@@ -7,9 +7,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from mpifed.algorithms.functions import Constraint
-from mpifed.comm.channel import Protection
+from mpifed.comm.channels.base import Protection
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Problem
 from mpifed.core.privacy import Privacy
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
@@ -73,19 +72,6 @@ class Settings(schema.JobTable):
     simulated_network: schema.SimulatedNetworkTable | None = None
     observe: list[Table] = Field([])
     """Who gets what is measured, when it is measured; a table for each. It changes no bit of the run."""
-
-    def sum_settings(self, problem: Problem) -> Table:
-        """The arguments of `mpifed.comm.aggregator.Aggregator` on the arithmetic of sums."""
-        return {
-            "dtype": self.compute.dtype,
-            "bounds": self.aggregation.bounds,
-            "target_scale": problem.target_scale,
-        }
-
-    @property
-    def by_blocks(self) -> bool:
-        """Whether the uploads of a block are summed before they are rounded, where the algorithm supports it."""
-        return self.aggregation.arithmetic == "exact-blocks"
 
     def protection(self) -> Protection:
         """The settings of secure aggregation, as `mpifed.comm` takes them."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mpifed.core.algorithm import Algorithm
     from mpifed.job.schema import SimulatedNetworkTable
 
-Account = Mapping[str, float]  # costs of an exchange, as `mpifed.comm.cost_accounts.CostAccount` counts them
+Account = Mapping[str, float]  # costs of an exchange, as `mpifed.comm.costs.Account` counts them
 Seconds = dict[str, float]  # by `KINDS`
 
 KINDS = ("compute", "encryption", "latency", "transfer", "server")

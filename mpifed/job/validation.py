@@ -138,7 +138,7 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
             f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" needs all clients in every '
             f"round, since {algorithm.why_everybody}; leave it out"
         )
-    if job.participation.dropout_rate and any(exchange.stale for exchange in settled.exchanges):
+    if job.participation.dropout_rate and any(exchange.keeps for exchange in settled.exchanges):
         wrong.append(
             f'[participation] dropout_rate = {job.participation.dropout_rate:g}: "{name}" goes on counting the last '
             "answers of absent clients, and knows none who leave within a round; leave it out"
@@ -219,7 +219,7 @@ def _wrong_amplification(privacy: Privacy, release: Release, name: str) -> list[
 def _wrong_secret(job: Settings, algorithm: Algorithm) -> Iterator[str]:
     """Settings that reveal the participating clients, or their number, where epsilon assumes that these are secret."""
     part = job.participation
-    if any(exchange.stale or exchange.returning for exchange in algorithm.exchanges):
+    if any(exchange.keeps or exchange.who for exchange in algorithm.exchanges):
         yield (
             f'[algorithm] name = "{job.algorithm["name"]}": absent clients go on counting, which tells who takes part; '
             "`released` must not say by_chance, and so has no amplification"
@@ -230,7 +230,7 @@ def _wrong_secret(job: Settings, algorithm: Algorithm) -> Iterator[str]:
             'sampling = "poisson" of clients a round would be void depending on how many take part, which is secret; '
             'leave both out, or set sampling = "fixed"'
         )
-    hidden = {exchange.name for exchange in algorithm.exchanges if exchange.private} - set(job.aggregation.allow)
+    hidden = {exchange.name for exchange in algorithm.exchanges if not exchange.clear} - set(job.aggregation.allow)
     if job.channel != "plain" and job.aggregation.min_clients > 1 and hidden:
         yield (
             f'[aggregation] min_clients = {job.aggregation.min_clients}: with [privacy] sampling = "poisson" of '

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mpifed.core.tables import ReadOnlyTable, Table
 
 if TYPE_CHECKING:
-    from mpifed.comm.channel import Protection
+    from mpifed.comm.channels.base import Protection
     from mpifed.core.privacy import Privacy
     from mpifed.job.job import Job
     from mpifed.privacy.spending import Spending

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from mpifed.comm.aggregator import Aggregator, LastAnswers
+from mpifed.comm.rounds import LastAnswers, Ranks
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Block
 from mpifed.core.device import host_record
@@ -60,14 +60,14 @@ class Progress(NamedTuple):
     first: ReadOnlyTable | None = None  # numbers of the first iterate that certificates need; on rank 0
     rows: int = 0  # of the history, up to this round; on rank 0
 
-    def after(self, seconds: float, aggregator: Aggregator, rounds: int = 0, attempt: int = 0) -> Progress:
+    def after(self, seconds: float, ranks: Ranks, rounds: int = 0, attempt: int = 0) -> Progress:
         """The progress after `seconds` and `rounds` more, or `attempt` void attempts at the next round."""
         return self._replace(
             round=self.round + rounds,
             attempt=attempt,
             elapsed_s=self.elapsed_s + seconds,
-            up_bytes=aggregator.up_bytes,
-            down_bytes=aggregator.down_bytes,
+            up_bytes=ranks.up_bytes,
+            down_bytes=ranks.down_bytes,
         )
 
 

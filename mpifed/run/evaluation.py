@@ -9,10 +9,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mpifed.algorithms.certificate import known
+from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Columns, Measure, ServerRecord, States, Summation, play
+from mpifed.core.exchange import Columns, Measure, ServerRecord, States
 from mpifed.core.record import Record
 from mpifed.core.roster import Roster
 from mpifed.core.round import Round
@@ -32,7 +33,7 @@ def measure(
     blocks: Sequence[Block],
     states: States,
     now: Round,
-    summation: Summation,
+    ranks: Ranks,
     test: Block | None,
     certify: bool = True,
     room: float = inf,
@@ -59,15 +60,15 @@ def measure(
         if measurement.certificate and not (certify and (measurement.first is None or first is not None)):
             columns |= dict.fromkeys(measurement.certificate)
             continue
-        state: ServerRecord = measurement.start(server) if summation.serves else None
+        state: ServerRecord = measurement.start(server) if ranks.serves else None
         clients: States = ClientStates(len(roster), partial(_begun, measurement, roster, states), room)
         for _ in range(measurement.turns):
-            state, clients = play(measurement.exchanges, state, clients, now, summation)
-        if summation.serves:
+            state, clients = play(measurement.exchanges, state, clients, now, ranks, measured=True)
+        if ranks.serves:
             if not first and measurement.first is not None:
                 numbers |= measurement.first(server, state)
             columns |= measurement.report(server, state, numbers)
-    if summation.serves and test is not None:
+    if ranks.serves and test is not None:
         columns |= test_scores(algorithm.problem, algorithm.model(server), test, asked)
     return columns, numbers
 
@@ -118,8 +119,8 @@ class RunEvaluation:
         """The columns of the history that `measures` give; by default all of the job's."""
         ready, first = self._ready, self.first if trained.round else self.first or {}
         columns, numbers = measure(
-            self._measures if measures is None else measures, ready.algorithm, trained.server, ready.aggregator.blocks,
-            trained.clients, ready.everybody, ready.aggregator, ready.test, certify, self._job.data.state_gib * 2**30,
+            self._measures if measures is None else measures, ready.algorithm, trained.server, ready.ranks.blocks,
+            trained.clients, ready.everybody, ready.ranks, ready.test, certify, self._job.data.state_gib * 2**30,
             first, self._job.record.metrics,
         )  # fmt: skip
         if not trained.round:
@@ -131,7 +132,7 @@ class RunEvaluation:
         columns, ready = self.columns(trained, certify=certify), self._ready
         if self._client_evaluation is None:
             return columns
-        model = ready.algorithm.model(trained.server) if ready.aggregator.serves else ()
+        model = ready.algorithm.model(trained.server) if ready.ranks.serves else ()
         self.clients = self._client_evaluation.scores(model)
         return columns | ({} if self.clients is None else self._client_evaluation.columns(self.clients))
 
@@ -144,7 +145,7 @@ class RunEvaluation:
         """Set `reached`. If only a sample of the rows is evaluated, a positive result is confirmed on all rows."""
         if not self._job.stop.certificates or self.row.get("round") != trained.round:
             return
-        serves = self._ready.aggregator.serves
+        serves = self._ready.ranks.serves
         self.reached = self._transport.share(serves and not self.lacking())
         if self.reached and self._job.record.evaluate_rows:
             self.late = self.columns(trained, self._all_rows())

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mpifed.algorithms.private import settings
-from mpifed.comm.aggregator import Request
+from mpifed.comm.rounds import Request, play
 from mpifed.comm.transport import Transport
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
-from mpifed.core.exchange import ServerRecord, play
+from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.state_check import check_renewed
 from mpifed.core.tables import Table
@@ -55,13 +55,13 @@ class RunLoop:
     ) -> None:
         self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
         self.ready: Ready = prepare(job, transport, cache, header)
-        self.ready.aggregator.request = request
+        self.ready.ranks.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges = self.ready.algorithm.exchanges
         self.settings, self.accept_changed, self.observation = job.table(), accept_changed, observation
         with agreed(transport):
-            self.identity = Identity.of(job, self.ready.data, self.ready.aggregator.device) if self.serves else None
-        self.checkpoints = Checkpoints(out, transport, self.ready.aggregator.blocks)
+            self.identity = Identity.of(job, self.ready.data, self.ready.ranks.device) if self.serves else None
+        self.checkpoints = Checkpoints(out, transport, self.ready.ranks.blocks)
         self.header = header  # of the ledger, if the run is resumed
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
@@ -72,7 +72,7 @@ class RunLoop:
 
     @property
     def serves(self) -> bool:
-        return self.ready.aggregator.serves
+        return self.ready.ranks.serves
 
     @property
     def ledger(self) -> Ledger | None:
@@ -81,14 +81,14 @@ class RunLoop:
 
     def play(self, resume: bool, max_hours: float | None) -> Result | None:
         """Run the job from its start, or from its checkpoint, to its end."""
-        aggregator = self.ready.aggregator
+        ranks = self.ready.ranks
         if resume:
             self._load()
         else:
             self.server, self.clients = play(
-                self.ready.algorithm.setup, self.server, self.clients, self.ready.everybody, aggregator
+                self.ready.algorithm.setup, self.server, self.clients, self.ready.everybody, ranks
             )
-            self.progress = Progress(0).after(0.0, aggregator)
+            self.progress = Progress(0).after(0.0, ranks)
         with agreed(self.transport):
             if self.serves:
                 self.results = self._results(resume)
@@ -101,7 +101,7 @@ class RunLoop:
         began_cpu = time.process_time()
         self._rounds(max_hours)
         cpu_s = time.process_time() - began_cpu
-        if aggregator.order != INTERRUPTED:
+        if ranks.order != INTERRUPTED:
             self._measure_the_end()
         self._checkpoint()
         code = self.transport.share(self._code())
@@ -114,7 +114,7 @@ class RunLoop:
         with agreed(self.transport):
             if self.serves:
                 same_end(self.out, self.progress.round)
-        self.ready.aggregator.record(None)
+        self.ready.ranks.record(None)
         if self.serves and (self.out / HISTORY).exists():
             self.evaluation.row = History(self.out, FIRST).last()
         self.evaluation.share_row()
@@ -139,7 +139,7 @@ class RunLoop:
         return result
 
     def _rounds(self, max_hours: float | None) -> None:
-        aggregator, record = self.ready.aggregator, self.job.record
+        ranks, record = self.ready.ranks, self.job.record
         if self.progress.round == 0 and not self.evaluation.row:
             self.evaluation.begin(self._trained())
             if record.evaluate_every:
@@ -148,19 +148,19 @@ class RunLoop:
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
             if attempt == self.job.participation.attempts:
-                aggregator.order = TOO_FEW
+                ranks.order = TOO_FEW
                 return
             index, exchanges = self.progress.round, self.exchanges
-            now = next_round(self.job, aggregator.clients, exchanges, index, attempt, self.ready.key)
+            now = next_round(self.job, ranks.clients, exchanges, index, attempt, self.ready.key)
             if self.serves:
-                aggregator.order = self._order(max_hours, now)
+                ranks.order = self._order(max_hours, now)
             start = time.perf_counter()
-            self.server, self.clients = play(exchanges, self.server, self.clients, now, aggregator)
-            if aggregator.halted:
+            self.server, self.clients = play(exchanges, self.server, self.clients, now, ranks)
+            if ranks.order:
                 return
             again = next_attempt(self.job, now, exchanges, attempt)
             if again is not None:
-                self.progress = self.progress.after(time.perf_counter() - start, aggregator, attempt=again)
+                self.progress = self.progress.after(time.perf_counter() - start, ranks, attempt=again)
                 continue
             self._advance(time.perf_counter() - start)
             if len(self.round_s) == 1:
@@ -179,7 +179,7 @@ class RunLoop:
         number = next(iter(clients.changed), None)
         state: tuple[ServerRecord, ServerRecord, int] = (None, None, 0)
         if number is not None:
-            state = clients.peek(number), clients.begun(number), self.ready.aggregator.blocks.size(number)
+            state = clients.peek(number), clients.begun(number), self.ready.ranks.blocks.size(number)
         check_renewed(name, self.server, self.ready.specs, *state)
 
     def _check_settings(self) -> None:
@@ -195,8 +195,8 @@ class RunLoop:
 
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The order that the server broadcasts before round `now`; 0 to run it, which the ledger then records."""
-        aggregator, seconds = self.ready.aggregator, self.job.stop.seconds
-        if aggregator.request.asked or aggregator.requested:
+        ranks, seconds = self.ready.ranks, self.job.stop.seconds
+        if ranks.request.asked or ranks.requested:
             return INTERRUPTED
         if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
             return INTERRUPTED
@@ -222,14 +222,14 @@ class RunLoop:
 
     def _code(self) -> int:
         """On rank 0: the exit code, or order, of a run that ends without an error."""
-        if self.ready.aggregator.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
-            return self.ready.aggregator.order
+        if self.ready.ranks.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
+            return self.ready.ranks.order
         return NotCertified.exit_code if self.evaluation.lacking() else 0
 
     def _advance(self, seconds: float) -> None:
         self.round_s.append(seconds)
         self.evaluation.advance()
-        self.progress = self.progress.after(seconds, self.ready.aggregator, rounds=1)
+        self.progress = self.progress.after(seconds, self.ready.ranks, rounds=1)
         self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
@@ -258,7 +258,7 @@ class RunLoop:
 
     def _account(self) -> None:
         """Update the costs of the exchanges. Collective."""
-        self.progress = self.progress._replace(exchanges=self.ready.aggregator.accounts(self.spent))
+        self.progress = self.progress._replace(exchanges=self.ready.ranks.accounts(self.spent))
 
     def _checkpoint(self) -> None:
         self._account()
@@ -268,12 +268,10 @@ class RunLoop:
         if self.results is not None and self.results.history is not None:
             self.progress = self.progress._replace(rows=self.results.history.sync())
         run: Table = {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
-        self.checkpoints.save(
-            self.progress, run, self.server, self.clients.settled(), self.ready.aggregator.last_answers()
-        )
+        self.checkpoints.save(self.progress, run, self.server, self.clients.settled(), self.ready.ranks.last_answers())
 
     def _load(self) -> None:
-        aggregator = self.ready.aggregator
+        ranks = self.ready.ranks
         self.progress, before, self.server, last_answers = self.checkpoints.load(self.server, self.clients)
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
@@ -281,11 +279,11 @@ class RunLoop:
             same_job(self.out, before.get("job", {}), self.settings)
             if self.identity is not None:  # on rank 0
                 self.identity = self.identity.resumed(self.out, before, self.progress.round, self.accept_changed)
-        aggregator.restore(last_answers)
+        ranks.restore(last_answers)
         self.spent, self.evaluation.first = self.progress.exchanges, self.progress.first
         if self.serves:
-            aggregator.up_bytes += self.progress.up_bytes
-            aggregator.down_bytes += self.progress.down_bytes
+            ranks.up_bytes += self.progress.up_bytes
+            ranks.down_bytes += self.progress.down_bytes
 
     def _results(self, resumed: bool) -> Results:
         """The result files, not yet open, with the ledger of a private run; on rank 0."""
@@ -299,7 +297,7 @@ class RunLoop:
         notes = list(data_warnings(self.job, ready.data))
         return Results(
             self.job, ready.algorithm, self.out, self.reporter, self.observation, ledger, self.identity,
-            ready.aggregator.device, notes,
+            ready.ranks.device, notes,
         )  # fmt: skip
 
     def _close_results(self, cpu_s: float, code: int) -> None:

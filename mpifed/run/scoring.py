@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
-from mpifed.comm.exchange_plan import Broadcast
+from mpifed.comm.rounds import Broadcast
 from mpifed.comm.transport import Transport
 from mpifed.core.block import Batch, Block
 from mpifed.core.errors import UsageError
@@ -100,7 +100,7 @@ class ClientEvaluation:
 
     def scores(self, model: Record) -> ClientScores | None:
         """The scores of a model that rank 0 has; on rank 0. Collective."""
-        _, shared, _ = self._broadcast.send(self._transport, 0, model)
+        _, shared = self._broadcast.send(self._transport, 0, model)
         parameters: Parameters = shared  # type: ignore[assignment]  # as it was sent
         values = [self._of_block(parameters, i) for i in range(len(self._blocks))]
         gathered = self._transport.gather(np.concatenate([np.zeros((0, 2)), *values]))

@@ -1,4 +1,4 @@
-"""From a job to an aggregator that is ready for the first round: data opened, clients placed, states initialised."""
+"""From a job to ranks that are ready for the first round: data opened, clients placed, states initialised."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.comm.aggregator import Aggregator
-from mpifed.comm.channel import Recorder
-from mpifed.comm.message_layout import OF_ALL_ROWS
+from mpifed.comm.channels.base import Recorder
 from mpifed.comm.placement import Hosted, place
+from mpifed.comm.rounds import Ranks
+from mpifed.comm.sums import OF_ALL_ROWS
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
-from mpifed.core.holdings import Cells, Holdings, Members
-from mpifed.core.record import Array
+from mpifed.core.holdings import Holdings, Members
 from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
 from mpifed.core.state_check import Specs, check_started
 from mpifed.core.states import ClientStates
-from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.data.memory import room
 from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.job import Job
-from mpifed.job.participation import first_rounds, is_secret, is_secure, most_summed
+from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure
 from mpifed.job.validation import with_noise
 from mpifed.maths.objectives import LinearScores, Objective
 from mpifed.maths.regularizers import Regularizer
@@ -47,7 +45,7 @@ class Ready(NamedTuple):
 
     algorithm: Algorithm
     data: store.Federation
-    aggregator: Aggregator
+    ranks: Ranks
     server: ServerRecord
     clients: ClientStates
     specs: Specs  # of the server's state
@@ -75,7 +73,8 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=regularizer,
-        clients_per_round=job.participation.clients_per_round, privacy=job.privacy, **cells_of(data)._asdict(),
+        clients_per_round=job.participation.clients_per_round, privacy=job.privacy,
+        rows=held(data, "rows"), columns=held(data, "columns"),
         target_scale=1.0 if job.privacy else data.target_scale,
     )  # fmt: skip
 
@@ -159,29 +158,31 @@ def prepare(
     refuse_own_by_shapes(job, algorithm.problem, transport, device)
     with agreed(transport):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None
-        settings = aggregation_settings(job, algorithm)
-        aggregator = Aggregator(transport, blocks, data.clients, device=device, drawn=drawn, **settings)
-        aggregator.make_ready(all_exchanges(algorithm))
-        aggregator.check_rounds(algorithm.exchanges, first_rounds(job, data.clients, algorithm.exchanges))
-        aggregator.record(recorder)
-    aggregator.agree_on_keys()
+        ranks = Ranks(
+            transport, blocks, data.clients, arithmetic(job, algorithm), job.protection(),
+            columns=algorithm.problem.columns, device=device, drawn=drawn,
+        )  # fmt: skip
+        ranks.make_ready(all_exchanges(algorithm))
+        ranks.check_rounds(algorithm.exchanges, first_rounds(job, data.clients, algorithm.exchanges))
+        ranks.record(recorder)
+    ranks.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
     clients = ClientStates(
         len(blocks), lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
     )
     with agreed(transport):
-        server = algorithm.start_server(everybody) if aggregator.serves else None
+        server = algorithm.start_server(everybody) if ranks.serves else None
         first, count = (clients[0], blocks.size(0)) if len(blocks) else (None, 0)
         specs = check_started(job.algorithm["name"], server, first, count)
-        tests = aggregator.serves and job.record.evaluate_every > 0
+        tests = ranks.serves and job.record.evaluate_every > 0
         test = cache.get("test", lambda: _test_block(job, data)) if tests else None
         own_tests = None
         if tests_clients(job, data):
             own_tests = cache.get(
                 "client tests", lambda: _client_tests(job, data, placement.hosted(transport.rank), space)
             )
-    key = transport.share(new_key() if aggregator.serves else None) if secret else None
-    return Ready(algorithm, data, aggregator, server, clients, specs, test, everybody, key, own_tests)
+    key = transport.share(new_key() if ranks.serves else None) if secret else None
+    return Ready(algorithm, data, ranks, server, clients, specs, test, everybody, key, own_tests)
 
 
 def device_of(job: Job, transport: Transport) -> Device:
@@ -192,17 +193,6 @@ def device_of(job: Job, transport: Transport) -> Device:
     from mpifed.maths.device import open_device
 
     return open_device(table.device, transport.node_rank, transport.node_size, table.memory_gib)
-
-
-def aggregation_settings(job: Job, algorithm: Algorithm) -> Table:
-    """The arguments of `Aggregator` that follow from the job, wherever its clients are hosted."""
-    return {
-        **job.sum_settings(algorithm.problem),
-        "by_blocks": job.by_blocks,
-        "cells": algorithm.problem.cells,
-        "protection": job.protection(),
-        "summed": {exchange.name: most_summed(job, algorithm, exchange) for exchange in all_exchanges(algorithm)},
-    }
 
 
 def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Header | None) -> tuple[Algorithm, bool]:
@@ -217,14 +207,10 @@ def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Heade
     return settled, secret and is_secure(job)
 
 
-def cells_of(data: store.Federation) -> Cells:
-    """Which clients hold which rows and columns."""
-
-    def along(axis: str, length: int, holding: Array) -> Holdings:
-        return Holdings(length, holding, Members(data.bounds[axis], lambda: data.members(axis)))
-
-    rows, columns = data.holds.T
-    return Cells(along("rows", data.samples, rows), along("columns", data.features, columns))
+def held(data: store.Federation, axis: str) -> Holdings:
+    """Which clients hold which "rows", or "columns"."""
+    column, length = {"rows": (0, data.samples), "columns": (1, data.features)}[axis]
+    return Holdings(length, data.holds[:, column], Members(data.bounds[axis], lambda: data.members(axis)))
 
 
 def all_exchanges(algorithm: Algorithm) -> list[Exchange]:

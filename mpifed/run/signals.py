@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mpifed.comm.aggregator import Request
+from mpifed.comm.rounds import Request
 from mpifed.core.errors import Interrupted
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)

@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import ChannelSetting
-from mpifed.comm.encryption.bfv import Bfv
-from mpifed.comm.encryption.bundles import unbundle, writable
-from mpifed.comm.keys import Keyring, derive, seal, unseal
+from mpifed.comm.channels.base import ChannelSetting
+from mpifed.comm.channels.bfv import Bfv
+from mpifed.comm.channels.bundles import unbundle, writable
+from mpifed.comm.channels.keys import Keyring, derive, seal, unseal
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import TooFewClients
 from mpifed.core.round import Round

@@ -7,16 +7,15 @@ number of limbs follows from a field's grid and the number of clients alone, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.exchange_plan import ExchangePlan, places
-from mpifed.comm.message_layout import Place
+from mpifed.comm.sums import Message, Place, Positions
 from mpifed.core.errors import BrokenProtocol, NumericalError
-from mpifed.core.holdings import Cells
+from mpifed.core.holdings import span
 
 Integers: TypeAlias = NDArray[np.signedinteger]
 
@@ -121,16 +120,20 @@ def _check(name: str, part: NDArray[np.int64], most: int) -> None:
         raise BrokenProtocol(f"{name}: {_BROKEN}")
 
 
-def vectors(plan: ExchangePlan, cells: Cells, packing: Packing) -> list[Vector]:
-    """Parts of an exchange's message that are encrypted together.
+def vectors(message: Message, packing: Packing) -> list[Vector]:
+    """Parts of a message that are encrypted together.
 
     Either every client sends all entries, with zeros at those of others, or entries of single clients or groups of
     clients are encrypted separately: whichever takes fewer ciphertexts, counting all uploads and the sum.
     """
     everybody = np.ones(packing.clients, dtype=bool)
-    whole = [Vector([s for place in plan.sum.places for s in _segments(place, None, packing)], everybody, packing, 0)]
-    apart = _apart(plan, cells, packing)
-    own = any(place.field.rows is not None for place in plan.sum.places)  # which no other client may receive
+    all_places = [(place, slice(place.start, place.stop)) for place in message.places]
+    whole = [Vector(list(_segments(all_places, packing)), everybody, packing, 0)]
+    apart: list[Vector] = []
+    for unit in message.units:
+        first = apart[-1].numbers.stop if apart else 0
+        apart.append(Vector(list(_segments(unit.at, packing)), unit.who, packing, first, own=unit.to_holders))
+    own = any(unit.to_holders for unit in message.units)  # which no other client may receive
     return apart if own or _cost(apart) < _cost(whole) else whole
 
 
@@ -138,41 +141,9 @@ def _cost(vectors: list[Vector]) -> int:
     return sum(len(vector.numbers) * (1 + int(vector.senders.sum())) for vector in vectors)
 
 
-def _apart(plan: ExchangePlan, cells: Cells, packing: Packing) -> list[Vector]:
-    everybody, clients = np.ones(packing.clients, dtype=bool), np.arange(packing.clients)
-    common: list[Segment] = []
-    own: dict[tuple[str, int], list[Segment]] = {}
-    senders: dict[tuple[str, int], NDArray[np.bool_]] = {}
-
-    def put(key: tuple[str, int], who: NDArray[np.bool_], at: slice | NDArray[np.int64] | None, place: Place) -> None:
-        senders[key] = who
-        own.setdefault(key, []).extend(_segments(place, at, packing))
-
-    for place in plan.sum.places:
-        held = cells.along(place.field)
-        if place.field.sender is not None:
-            put(("sender", place.field.sender), clients == place.field.sender, None, place)
-        elif held is not None and len(held.members) > 1:
-            kind = "rows" if place.field.rows is not None else "columns"
-            for number, (who, at) in enumerate(held.shared):
-                put((kind, number), who, places(place, at), place)
-        else:
-            common += _segments(place, None, packing)
-    separate = [Vector(common, everybody, packing, 0)] if common else []
-    for key, segments in own.items():
-        first = separate[-1].numbers.stop if separate else 0
-        separate.append(Vector(segments, senders[key], packing, first, own=key[0] == "rows"))
-    return separate
-
-
-def _segments(place: Place, at: slice | NDArray[np.int64] | None, packing: Packing) -> Iterator[Segment]:
-    """A field's entries at the positions `at` of the message (all if None), by the limbs of its grid."""
-    size = place.field.size
-    for i, most in enumerate(place.form.largest):
-        start, stop = place.start + i * size, place.start + (i + 1) * size
-        where: slice | NDArray[np.int64] = slice(start, stop)
-        if at is not None:
-            positions = np.arange(at.start, at.stop) if isinstance(at, slice) else at
-            where = positions[(positions >= start) & (positions < stop)]
-        count = stop - start if isinstance(where, slice) else len(where)
-        yield Segment(place.name, where, count, most, packing.limbs(most))
+def _segments(parts: Iterable[tuple[Place, Positions]], packing: Packing) -> Iterator[Segment]:
+    """Entries of fields, by the limbs of their grids."""
+    for place, at in parts:
+        positions = np.arange(at.start, at.stop) if isinstance(at, slice) else at
+        for part, most in zip(positions.reshape(place.form.limbs, -1), place.form.largest, strict=True):
+            yield Segment(place.name, span(part), len(part), most, packing.limbs(most))

@@ -14,17 +14,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, ChannelSetting, answering, hearing
-from mpifed.comm.encryption.bfv import Bfv, Ciphertext
-from mpifed.comm.encryption.bundles import bundle, unbundle
-from mpifed.comm.encryption.decryption import DecryptionRequest, Note, Opened, SharedKeyDecryption
-from mpifed.comm.encryption.packing import Packing, Vector, vectors
-from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.comm.keys import Keyring
-from mpifed.comm.minimum_group import refuse_small
+from mpifed.comm.channels.base import Channel, ChannelSetting, Plan, refuse_small
+from mpifed.comm.channels.bfv import Bfv, Ciphertext
+from mpifed.comm.channels.bundles import bundle, unbundle
+from mpifed.comm.channels.decryption import DecryptionRequest, Note, Opened, SharedKeyDecryption
+from mpifed.comm.channels.keys import Keyring
+from mpifed.comm.channels.packing import Packing, Vector, vectors
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import BrokenProtocol
-from mpifed.core.exchange import ToClients
+from mpifed.core.exchange import answering, hearing
 from mpifed.core.record import Record
 from mpifed.core.round import Round
 
@@ -53,7 +51,7 @@ class Encrypted(Channel):
         """Security level of the encryption, in words."""
         return str(self.scheme.security)
 
-    def prepare(self, plans: list[ExchangePlan]) -> None:
+    def prepare(self, plans: list[Plan]) -> None:
         """Generate keys, and test adding and decrypting as many ciphertexts as the job will. Collective.
 
         Raises BrokenProtocol when the sum of all clients' largest integers is not decrypted correctly.
@@ -68,8 +66,8 @@ class Encrypted(Channel):
         self._decryption = SharedKeyDecryption(self.setting, self.scheme, self._homes)
         self._decryption.prepare(keyring, self._note(None, None), self.keys.timed)
         up, down = self._decryption.setup_bytes
-        self.keys.up_bytes = keyring.setup_up_bytes + up
-        self.keys.down_bytes = keyring.setup_down_bytes + down
+        self.keys.costs["up_bytes"] = keyring.setup_up_bytes + up
+        self.keys.costs["down_bytes"] = keyring.setup_down_bytes + down
         self._try()
 
     def _try(self) -> None:
@@ -99,70 +97,70 @@ class Encrypted(Channel):
             raise BrokenProtocol(f"{what}, decrypts to other values in {wrong} of {len(expected)} slots; {_REMEDY}")
         self.budget = self.scheme.budget
 
-    def vectors(self, plan: ExchangePlan) -> list[Vector]:
+    def vectors(self, plan: Plan) -> list[Vector]:
         """Parts of an exchange's message that are encrypted together; they follow from the job alone."""
         cached = self._vectors.get(plan.exchange.name)
         if cached is None:
-            cached = self._vectors[plan.exchange.name] = vectors(plan, self.setting.cells, self.packing)
+            cached = self._vectors[plan.exchange.name] = vectors(plan.message, self.packing)
         return cached
 
-    def begin(self, plan: ExchangePlan, now: Round) -> None:
-        """Start a new sum; with stale answers, the server stores each client's last upload."""
+    def begin(self, plan: Plan, now: Round) -> None:
+        """Start a new sum; where last answers are kept, the server stores each client's last upload."""
         self._totals = {}
-        if plan.stale is not None:
-            plan.stale.answered |= answering(plan.exchange, now)
-            if plan.stale.sealed is None:
-                plan.stale.sealed = {}
+        if plan.kept is not None:
+            plan.kept.answered |= answering(plan.exchange, now)
+            if plan.kept.sealed is None:
+                plan.kept.sealed = {}
 
-    def add(self, plan: ExchangePlan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+    def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         self.add_one_by_one(plan, answer, clients, now)
 
-    def seal(self, plan: ExchangePlan, integers: NDArray[np.signedinteger], client: int, now: Round) -> Bytes:
+    def seal(self, plan: Plan, integers: NDArray[np.signedinteger], client: int, now: Round) -> Bytes:
         """The client's ciphertexts as a message; NumericalError when an integer is out of range."""
         with plan.account.timed():
             parts = [vector.pack(integers, client) for vector in self.vectors(plan) if vector.senders[client]]
             return bundle({number: self.scheme.encrypt(slots) for part in parts for number, slots in part})
 
-    def sent(self, plan: ExchangePlan, upload: Bytes, client: int) -> Bytes:
+    def sent(self, plan: Plan, upload: Bytes, client: int) -> Bytes:
         return upload
 
-    def gather(self, plan: ExchangePlan, upload: Bytes, client: int) -> None:
+    def gather(self, plan: Plan, upload: Bytes, client: int) -> None:
         """Add a client's ciphertexts, or store them instead of its last ones; needs only the public key."""
-        if plan.stale is not None:
-            plan.stale.sealed[client] = upload
+        if plan.kept is not None:
+            plan.kept.sealed[client] = upload
         else:
             self._sum(plan, upload)
 
-    def _sum(self, plan: ExchangePlan, upload: Bytes) -> None:
+    def _sum(self, plan: Plan, upload: Bytes) -> None:
         with plan.account.timed():
             for number, block in unbundle(upload).items():
                 more = self.scheme.load(block)
                 present = number in self._totals
                 self._totals[number] = self.scheme.add(self._totals[number], more) if present else more
 
-    def resend(self, plan: ExchangePlan, now: Round) -> None:
+    def resend(self, plan: Plan, now: Round) -> None:
         """As `Channel.resend`, under new keys; the sum is decrypted when it is next received."""
-        assert plan.stale is not None
+        assert plan.kept is not None
         self.begin(plan, now)
-        for client, numbers in sorted(plan.stale.last.items()):
-            message = np.zeros_like(plan.sum.message[:-1])
-            plan.put(message, client, numbers)
+        for client, numbers in sorted(plan.kept.last.items()):
+            message = np.zeros_like(plan.sum.numbers[:-1])
+            plan.message.put(message, client, numbers)
             self.gather(plan, self.seal(plan, message, client, now), client)
 
-    def collect(self, plan: ExchangePlan, now: Round) -> bool:
+    def collect(self, plan: Plan, now: Round) -> bool:
         """Add over ranks, and decrypt the sum for its receivers. Collective.
 
         Raises TooFewClients when the sum is over fewer clients than the job allows; before anything is decrypted;
         BrokenProtocol when ciphertexts are missing or damaged, or do not decrypt to a sum of integers within the
         bounds.
         """
-        refuse_small(plan, self.setting.cells, self.setting.protection, now)
+        refuse_small(plan.message, self.setting.protection, now)
         serves = self.transport.rank == 0
-        self.transport.reduce(plan.sum.message[-1:], plan.reduced[-1:] if serves else None)
+        self.transport.reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
         answered = answering(plan.exchange, now)
-        if plan.stale is not None:
-            answered = plan.stale.answered
-            for _, upload in sorted(plan.stale.sealed.items()):
+        if plan.kept is not None:
+            answered = plan.kept.answered
+            for _, upload in sorted(plan.kept.sealed.items()):
                 self._sum(plan, upload)
         if not answered.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0
@@ -174,7 +172,7 @@ class Encrypted(Channel):
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, message)
         folded = self.transport.fold(message, plan.account.timed()(self._fold))
-        to_server = not isinstance(plan.exchange, ToClients)
+        to_server = plan.exchange.hear is None
         ranks, opener = self._hearing(plan, now)
         if not ranks:
             return False
@@ -206,24 +204,22 @@ class Encrypted(Channel):
                 totals[number] = block
         return bundle(totals)
 
-    def _hearing(self, plan: ExchangePlan, now: Round) -> tuple[set[int], str]:
+    def _hearing(self, plan: Plan, now: Round) -> tuple[set[int], str]:
         """The ranks on which the sum is decrypted, and the name of the party that decrypts it."""
-        if not isinstance(plan.exchange, ToClients):
+        if plan.exchange.hear is None:
             rank, opener = self._decryption.for_server(now)
             return {rank}, opener
         receiving = hearing(plan.exchange, now) & (self._homes >= 0)
         return set(self._homes[receiving].tolist()), "clients"
 
-    def _wanted(self, plan: ExchangePlan, now: Round, answered: NDArray[np.bool_]) -> frozenset[int]:
+    def _wanted(self, plan: Plan, now: Round, answered: NDArray[np.bool_]) -> frozenset[int]:
         """Numbers of the ciphertexts that this rank's clients receive; `answered` [N]: clients in the sum."""
         here = np.zeros_like(answered)
         here[self.setting.hosted] = hearing(plan.exchange, now)[self.setting.hosted]
         ranges = [v.numbers for v in self.vectors(plan) if (v.hearers & here).any() and (v.senders & answered).any()]
         return frozenset(number for numbers in ranges for number in numbers)
 
-    def _unpack(
-        self, plan: ExchangePlan, answered: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None
-    ) -> None:
+    def _unpack(self, plan: Plan, answered: NDArray[np.bool_], opened: Opened, wanted: frozenset[int] | None) -> None:
         """Write the decrypted sum into `plan.reduced`; `answered` [N]: clients in the sum."""
         message, counted = np.zeros_like(plan.reduced[:-1]), answered & (self._homes >= 0)
         for vector in self.vectors(plan):
@@ -240,10 +236,10 @@ class Encrypted(Channel):
             )
         plan.reduced[:-1] = message
 
-    def traffic(self, plan: ExchangePlan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, plan: Plan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes of each client's ciphertexts and partial decryptions, and of what it receives."""
         uploading, receiving = answering(plan.exchange, now), hearing(plan.exchange, now)
-        counted = uploading if plan.stale is None else uploading | plan.stale.answered
+        counted = uploading if plan.kept is None else uploading | plan.kept.answered
         up, received, blocks = np.zeros((3, self.setting.clients), dtype=np.int64)
         for vector in self.vectors(plan):
             size = len(vector.numbers)
@@ -252,15 +248,15 @@ class Encrypted(Channel):
                 blocks += size
                 received += size * (vector.hearers & receiving)
         up *= int(self.scheme.nbytes)
-        to_clients = isinstance(plan.exchange, ToClients)
+        to_clients = plan.exchange.hear is not None
         if now.void or (to_clients and not receiving.any()):
             return up, np.zeros_like(up)
         more, down = self._decryption.traffic(int(blocks[0]), received, now)
         if not to_clients:
-            more[np.flatnonzero(now.staying)[:1]] += plan.sum.nbytes
+            more[np.flatnonzero(now.staying)[:1]] += plan.message.nbytes
         return up + more, down
 
-    def _note(self, plan: ExchangePlan | None, now: Round | None) -> Note:
+    def _note(self, plan: Plan | None, now: Round | None) -> Note:
         recorder = self.recorder
         if recorder is None:
             return _unnoted

@@ -10,16 +10,15 @@ drawn once per run, and independent of who colludes and who leaves; pairs recur,
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.exchange_plan import ExchangePlan
+from mpifed.comm.sums import Message, Positions
 from mpifed.core.round import SETUP, Round
 
-if TYPE_CHECKING:  # forecasts compute the number of neighbours here, without importing cryptography
-    from mpifed.comm.key_streams import Part
+_MANY = 16  # parts of a message from which on they are quicker as one array of positions
 
 
 @lru_cache(maxsize=8)
@@ -90,120 +89,67 @@ def _log_comb(n: int, k: int | NDArray[np.int64]) -> NDArray[np.float64]:
     return logs
 
 
-class Common:
-    """The entries of an exchange's message that two clients both fill.
+class Partner(NamedTuple):
+    """A client with which another one shares a mask."""
+
+    client: int
+    sign: int  # with which the client adds the mask; the partner adds it with the opposite sign
+    parts: list[Positions]  # of the message
+
+
+class MaskGraph:
+    """Pairwise masks of a message among the participating clients; alike on all ranks.
 
     Entries that all clients fill are masked along the graph. Columns, or rows, that not all clients hold are masked by
     all pairs of their holders, since these are few; the entries of a single client cannot be hidden from the receiver
     of the sum.
     """
 
-    def __init__(self, plan: ExchangePlan) -> None:
-        self._plan = plan
-        held = [(place, plan.cells.along(place.field)) for place in plan.sum.places]
-        split = [(place, holdings) for place, holdings in held if holdings is not None and len(holdings.members) > 1]
-        self._split = [place for place, _ in split]
-        groups = np.stack([np.zeros_like(plan.cells.rows.groups), *(holdings.groups for _, holdings in split)])
-        self._groups: NDArray[np.int64] = np.unique(groups, axis=1, return_inverse=True)[1].ravel()
-        whole = [place for place in plan.sum.places if place.field.sender is None and place not in self._split]
-        self.everybody = _joined([slice(place.start, place.stop) for place in whole])
-        self._alike = len(whole) == len(plan.sum.places)
-        self._own: dict[int, list[Part]] = {}
-        self._both: dict[tuple[int, int], list[Part]] = {}
-        self._meeting: dict[int, NDArray[np.int64]] = {}
-        self._first = {int(group): int(np.flatnonzero(self._groups == group)[0]) for group in np.unique(self._groups)}
-
-    def own(self, client: int) -> list[Part]:
-        """All entries that the client fills."""
-        if self._alike:
-            return self.everybody
-        parts = self._own.get(client)
-        if parts is None:
-            at = [self._plan.positions(place, client) for place in self._plan.sum.places]
-            parts = self._own[client] = _joined([part for part in at if part is not None])
-        return parts
-
-    def holders(self, client: int, asked: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Participating clients that share entries with the client which not all clients fill; ascending."""
-        if not self._split:
-            return asked[:0]
-        group = int(self._groups[client])
-        if group not in self._meeting:
-            self._meeting[group] = np.array([other for other in self._first if self._shared(group, other)], np.int64)
-        meets = np.isin(self._groups[asked], self._meeting[group]) & (asked != client)
-        others: NDArray[np.int64] = asked[meets]
-        return others
-
-    def parts(self, i: int, j: int, near: bool) -> list[Part]:
-        """The entries that clients `i` and `j` mask together; `near`: whether they are neighbours in the graph."""
-        together = self._shared(int(self._groups[i]), int(self._groups[j])) if self._split else []
-        if not near:
-            return together
-        return [*self.everybody, *together] if together else self.everybody
-
-    def _shared(self, g: int, h: int) -> list[Part]:
-        """The entries that clients of both groups fill."""
-        pair = (g, h) if g < h else (h, g)
-        shared = self._both.get(pair)
-        if shared is None:
-            shared = []
-            for place in self._split:
-                ours, theirs = (self._plan.positions(place, self._first[group]) for group in pair)
-                both = _intersection(ours, theirs)
-                if both is not None:
-                    shared.append(both)
-            self._both[pair] = shared
-        return shared
-
-
-class Partner(NamedTuple):
-    """A client with which another one shares a mask."""
-
-    client: int
-    sign: int  # with which the client adds the mask; the partner adds it with the opposite sign
-    parts: list[Part]  # of the message
-
-
-class MaskGraph:
-    """Pairwise masks among the participating clients; alike on all ranks."""
-
-    def __init__(self, common: Common, asked: NDArray[np.int64], k: int, places: NDArray[np.int64]) -> None:
-        self.common, self.asked, self.near = common, asked, neighbours(asked, k, places)
+    def __init__(self, message: Message, asked: NDArray[np.int64], k: int, places: NDArray[np.int64]) -> None:
+        self._message, self.asked, self.near = message, asked, neighbours(asked, k, places)
+        self._others = [None if unit.who.all() else asked[unit.who[asked]] for unit in message.units]
+        self._parts: dict[tuple[int, ...], list[Positions]] = {}
         self._partners: dict[int, list[Partner]] = {}
+
+    def own(self, client: int) -> list[Positions]:
+        """All entries that the client fills."""
+        return self._of(tuple(self._message.units_of[client]))
 
     def partners(self, client: int) -> list[Partner]:
         """All clients with which the client shares a mask, ascending."""
         partners = self._partners.get(client)
         if partners is None:
-            near = set(self.near[client].tolist()) if self.common.everybody else set()
-            others = sorted(near.union(self.common.holders(client, self.asked).tolist()))
+            shared: dict[int, list[int]] = {}
+            for number in self._message.units_of[client]:
+                others = self._others[number]
+                for other in (self.near[client] if others is None else others).tolist():
+                    shared.setdefault(other, []).append(number)
+            shared.pop(client, None)
             partners = self._partners[client] = [
-                Partner(other, 1 if client < other else -1, self.common.parts(client, other, other in near))
-                for other in others
+                Partner(other, 1 if client < other else -1, self._of(tuple(numbers)))
+                for other, numbers in sorted(shared.items())
             ]
         return partners
 
-
-def _intersection(part: Part | None, other: Part | None) -> Part | None:
-    """Positions in both parts, ascending; None where there are none."""
-    assert part is not None and other is not None
-    if isinstance(part, slice) and isinstance(other, slice):
-        start, stop = max(part.start, other.start), min(part.stop, other.stop)
-        return slice(start, stop) if start < stop else None
-    ours, theirs = (np.arange(p.start, p.stop) if isinstance(p, slice) else p for p in (part, other))
-    if not len(ours) or not len(theirs) or ours[0] > theirs[-1] or theirs[0] > ours[-1]:
-        return None
-    both = np.intersect1d(ours, theirs, assume_unique=True)
-    return both if len(both) else None
+    def _of(self, numbers: tuple[int, ...]) -> list[Positions]:
+        """The entries of these units: the same list for the same ones."""
+        parts = self._parts.get(numbers)
+        if parts is None:
+            parts = self._parts[numbers] = _joined(
+                [at for number in numbers for _, at in self._message.units[number].at]
+            )
+        return parts
 
 
-def _joined(parts: list[Part]) -> list[Part]:
-    """The same parts, with adjacent slices joined."""
-    joined: list[Part] = []
+def _joined(parts: list[Positions]) -> list[Positions]:
+    """The same parts, with adjacent slices joined; one array of positions where they are many."""
+    joined: list[Positions] = []
     for part in parts:
         last = joined[-1] if joined else None
         if isinstance(part, slice) and isinstance(last, slice) and last.stop == part.start:
             joined[-1] = slice(last.start, part.stop)
         else:
             joined.append(part)
-    return joined
+    if len(joined) <= _MANY:
+        return joined
+    return [np.concatenate([np.arange(at.start, at.stop) if isinstance(at, slice) else at for at in joined])]

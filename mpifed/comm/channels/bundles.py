@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.encryption.bfv import Bfv
+from mpifed.comm.channels.bfv import Bfv
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import BrokenProtocol
 

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mpifed.comm.key_streams import KEY_BYTES
-from mpifed.comm.keys import PROTOCOL, TAG_BYTES, Keyring, derive, seal, unseal
-from mpifed.comm.masking.secret_sharing import SECRET_BYTES, SHARE_BYTES, check, commitment, rebuild, split
+from mpifed.comm.channels.keys import PROTOCOL, TAG_BYTES, Keyring, derive, seal, unseal
+from mpifed.comm.channels.shares import SECRET_BYTES, SHARE_BYTES, check, commitment, rebuild, split
+from mpifed.comm.channels.streams import KEY_BYTES
 from mpifed.core.errors import BrokenProtocol
 
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES  # of the two shares for a neighbour

@@ -6,10 +6,10 @@ privacy-preserving machine learning", CCS; eprint 2017/281). So an ordinary redu
 reveals nothing but their sum. Masks between clients of the same rank are not cancelled beforehand: the clients are
 separate parties. All parties are honest but curious, and may collude.
 
-- `ToServer`: rank 0 receives the sum. Entries that a single client fills are not masked: the sum is its value.
-- `ToClients`: each client adds another key stream, under a group key that the server does not have.
-- Where stale answers count, see `mpifed.comm.masking.stale_totals`: clients upload changes.
-- Where clients may leave within a round, see `mpifed.comm.masking.dropout_recovery`: each also adds a self-mask.
+- A sum for the server: rank 0 receives it. Entries that a single client fills are not masked: the sum is its value.
+- A sum for clients: each adds another key stream, under a group key that the server does not have.
+- Where last answers are kept, see `mpifed.comm.channels.kept`: clients upload changes.
+- Where clients may leave within a round, see `mpifed.comm.channels.dropouts`: each also adds a self-mask.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import Channel, ChannelSetting, answering, hearing
-from mpifed.comm.exchange_plan import ExchangePlan, answer_of
-from mpifed.comm.key_streams import Mask, Pad, Part, Stream, Turns, nonce
-from mpifed.comm.keys import Keyring
-from mpifed.comm.masking.dropout_recovery import Dropouts, Turn, threshold
-from mpifed.comm.masking.neighbour_graph import Common, MaskGraph, enough, order
-from mpifed.comm.masking.stale_totals import SealedTotal
-from mpifed.comm.minimum_group import refuse_small
+from mpifed.comm.channels.base import Channel, ChannelSetting, Plan, refuse_small
+from mpifed.comm.channels.dropouts import Dropouts, Turn, threshold
+from mpifed.comm.channels.graph import MaskGraph, enough, order
+from mpifed.comm.channels.kept import SealedTotal
+from mpifed.comm.channels.keys import Keyring
+from mpifed.comm.channels.streams import Mask, Pad, Stream, Turns, nonce
+from mpifed.comm.sums import Positions
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import ToClients
+from mpifed.core.exchange import answering, hearing
 from mpifed.core.record import Record
 from mpifed.core.round import Round
 
@@ -52,106 +51,103 @@ class Masked(Channel):
         self._streams: dict[tuple[int, int], Stream] = {}
         self._group: Stream | None = None
         self._nonce = nonce(0)  # of the turn
-        self._commons: dict[str, Common] = {}
         self._graphs: dict[str, tuple[bytes, MaskGraph]] = {}
 
     def neighbours(self, n: int) -> int:
         """Number of neighbours of each of n clients; n - 1 or more means all others."""
         return n - 1 if n <= _FEW else enough(n, self._most)
 
-    def prepare(self, plans: list[ExchangePlan]) -> None:
+    def prepare(self, plans: list[Plan]) -> None:
         self.keyring.prepare(self.keys.timed)
         self._streams.clear()
         self._group, self._turns = None, Turns()
         if self.transport.rank == 0:
-            self.keys.up_bytes += self.keyring.setup_up_bytes
-            self.keys.down_bytes += self.keyring.setup_down_bytes
+            self.keys.costs["up_bytes"] += self.keyring.setup_up_bytes
+            self.keys.costs["down_bytes"] += self.keyring.setup_down_bytes
         if self.recorder is not None:
             for client in self.setting.hosted.tolist():
                 public = self.keyring.public[client].tobytes()
                 self.recorder.note(None, None, f"client {client}", "server", "public key", public)
 
-    def _turn(self, plan: ExchangePlan, now: Round) -> Turn:
+    def _turn(self, plan: Plan, now: Round) -> Turn:
         name, asked = plan.exchange.name, now.asked
         cached = self._graphs.get(name)
         if cached is None or cached[0] != asked.tobytes():
-            if name not in self._commons:
-                self._commons[name] = Common(plan)
             who = np.flatnonzero(asked)
             places = order(now.seed, self.setting.clients)
-            graph = MaskGraph(self._commons[name], who, self.neighbours(len(who)), places)
+            graph = MaskGraph(plan.message, who, self.neighbours(len(who)), places)
             cached = self._graphs[name] = asked.tobytes(), graph
         return Turn(plan, now, cached[1], self._turns.now)
 
-    def begin(self, plan: ExchangePlan, now: Round) -> None:
+    def begin(self, plan: Plan, now: Round) -> None:
         """Start a new turn; where clients may leave, they first share its secrets. Collective in that case."""
         super().begin(plan, now)
-        if plan.stale is not None:
-            plan.sum.message[:-1] = 0
-            if plan.stale.sealed is None:
-                plan.stale.sealed = SealedTotal(plan)
+        if plan.kept is not None:
+            plan.sum.numbers[:-1] = 0
+            if plan.kept.sealed is None:
+                plan.kept.sealed = SealedTotal(plan)
         self._nonce = nonce(self._turns.next())
         if self._dropouts is not None:
             self._dropouts.deposit(self._turn(plan, now), self.recorder)
 
-    def add(self, plan: ExchangePlan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+    def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """Add the answers, or their changes, and all masks of each client."""
-        if plan.stale is None:
+        if plan.kept is None:
             super().add(plan, answer, clients, now)
         else:
             for i, client in enumerate(clients.tolist()):
-                numbers = plan.sum.numbers(answer_of(answer, i), client)
-                plan.put(plan.sum.message, client, self._change(plan, numbers, client))
-                plan.stale.last[client] = numbers
+                numbers = plan.message.pick(plan.integers(answer, i, client), client)
+                plan.message.put(plan.sum.numbers, client, self._change(plan, numbers, client))
+                plan.kept.last[client] = numbers
         with plan.account.timed():
-            turn, message = self._turn(plan, now), plan.sum.message
+            turn, message = self._turn(plan, now), plan.sum.numbers
             for client in clients.tolist():
                 self._mask(turn, message, client)
 
-    def seal(self, plan: ExchangePlan, integers: np.ndarray, client: int, now: Round) -> np.ndarray:
+    def seal(self, plan: Plan, integers: np.ndarray, client: int, now: Round) -> np.ndarray:
         """The client's integers [m] with all its masks; NumericalError when one is out of range: a sum may overflow."""
-        plan.check_range(integers, client)
-        if plan.stale is None:
+        plan.message.check_range(integers, client)
+        if plan.kept is None:
             sealed: np.ndarray = integers.copy()
         else:
             sealed = np.zeros_like(integers)
-            plan.put(sealed, client, self._change(plan, plan.pick(integers, client), client))
+            plan.message.put(sealed, client, self._change(plan, plan.message.pick(integers, client), client))
         with plan.account.timed():
             self._mask(self._turn(plan, now), sealed, client)
         return sealed
 
     @staticmethod
-    def _change(plan: ExchangePlan, numbers: np.ndarray, client: int) -> np.ndarray:
+    def _change(plan: Plan, numbers: np.ndarray, client: int) -> np.ndarray:
         """Change of a client's numbers since its last upload; integers may wrap around, and do so back in the sum."""
-        assert plan.stale is not None
-        before = plan.stale.last.get(client)
+        assert plan.kept is not None
+        before = plan.kept.last.get(client)
         return numbers if before is None else numbers - before
 
-    def gather(self, plan: ExchangePlan, upload: np.ndarray, client: int) -> None:
-        plan.sum.message[:-1] += upload
+    def gather(self, plan: Plan, upload: np.ndarray, client: int) -> None:
+        plan.sum.numbers[:-1] += upload
 
-    def resend(self, plan: ExchangePlan, now: Round) -> None:
+    def resend(self, plan: Plan, now: Round) -> None:
         """As `Channel.resend`: as changes from zero, masked in a turn of their own."""
-        stale = plan.stale
+        stale = plan.kept
         assert stale is not None
         last, stale.last = stale.last, {}
         self.begin(plan, now)
-        message = plan.sum.message
+        message = plan.sum.numbers
         for client, numbers in sorted(last.items()):
-            plan.put(plan.sum.message, client, numbers)
+            plan.message.put(plan.sum.numbers, client, numbers)
             self._mask(self._turn(plan, now), message, client)
         stale.last = last
         self.collect(plan, now)
 
     def _mask(self, turn: Turn, message: np.ndarray, client: int) -> None:
         self._turns.use(client)
-        masks: dict[int, tuple[list[Part], list[Mask]]] = {}  # masks of the same parts are added together
+        masks: dict[int, tuple[list[Positions], list[Mask]]] = {}  # masks of the same parts are added together
         for other, sign, parts in turn.graph.partners(client):
             masks.setdefault(id(parts), (parts, []))[1].append((self._between(client, other), sign))
-        own = turn.graph.common.own(client)
+        own = turn.graph.own(client)
         if self._dropouts is not None:
             masks.setdefault(id(own), (own, []))[1].append((self._dropouts.own(client), 1))
-        if isinstance(turn.plan.exchange, ToClients):
+        if turn.plan.exchange.hear is not None:
             masks.setdefault(id(own), (own, []))[1].append((self._sealing(client), 1))
         for parts, streams in masks.values():
             self.pad.add(streams, message, parts)
@@ -176,18 +172,18 @@ class Masked(Channel):
         self._group.begin(nonce(self._turns.now, client))
         return self._group
 
-    def collect(self, plan: ExchangePlan, now: Round) -> bool:
+    def collect(self, plan: Plan, now: Round) -> bool:
         """Reduce; on rank 0 remove the masks of clients that left; open the sum for its receivers. Collective.
 
         Raises TooFewClients on all ranks alike, before anything is opened: when the sum is over fewer clients than the
         job allows, or too many have left to open it; BrokenProtocol on all ranks alike, when shares were changed.
         """
-        turn, message, reduced = self._turn(plan, now), plan.sum.message, plan.reduced
+        turn, message, reduced = self._turn(plan, now), plan.sum.numbers, plan.reduced
         self._refuse(turn)
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, message[:-1])
-        to_clients, serves = isinstance(plan.exchange, ToClients), self.transport.rank == 0
-        stored: SealedTotal | None = plan.stale.sealed if plan.stale is not None else None
+        to_clients, serves = plan.exchange.hear is not None, self.transport.rank == 0
+        stored: SealedTotal | None = plan.kept.sealed if plan.kept is not None else None
         if stored is not None and to_clients and serves:
             message[:-1] += stored.total[:-1]
         if to_clients and self._dropouts is None:
@@ -209,7 +205,7 @@ class Masked(Channel):
     def _refuse(self, turn: Turn) -> None:
         """Check participation before anything is reduced: where nobody may leave, the reduction opens the sum."""
         plan, now = turn.plan, turn.now
-        refuse_small(plan, self.setting.cells, self.setting.protection, now)
+        refuse_small(plan.message, self.setting.protection, now)
         left = np.flatnonzero(now.asked & ~now.present)
         if self._dropouts is not None:
             self._dropouts.refuse(turn)
@@ -226,12 +222,12 @@ class Masked(Channel):
         with turn.account.timed():
             reduced = turn.plan.reduced
             for client in np.flatnonzero(answering(turn.plan.exchange, turn.now)).tolist():
-                self.pad.add([(self._sealing(client), -1)], reduced, turn.graph.common.own(client))
+                self.pad.add([(self._sealing(client), -1)], reduced, turn.graph.own(client))
         return True
 
     def _hear_stored(self, turn: Turn, stored: SealedTotal) -> bool:
         """As `_hear`, for a sum with the stored total, which is then sealed again for the server. Collective."""
-        plan, now, message = turn.plan, turn.now, turn.plan.sum.message
+        plan, now, message = turn.plan, turn.now, turn.plan.sum.numbers
         receives = self._hear(turn)
         with turn.account.timed():
             opened = plan.reduced
@@ -261,12 +257,12 @@ class Masked(Channel):
         stream.begin(nonce(turn, self.setting.clients + unit))
         return stream
 
-    def traffic(self, plan: ExchangePlan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, plan: Plan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes of uploads and of shares, and of shares and the sum that each client receives."""
         up, down = super().traffic(plan, now)
         if self._dropouts is not None:
             more_up, more_down = self._dropouts.traffic(self._turn(plan, now))
             return up + more_up, down + more_down
-        if plan.stale is not None and isinstance(plan.exchange, ToClients):
-            up = up + plan.stale.sealed.nbytes(plan, now)
+        if plan.kept is not None and plan.exchange.hear is not None:
+            up = up + plan.kept.sealed.nbytes(plan, now)
         return up, down

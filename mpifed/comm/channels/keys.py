@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import ChannelSetting
-from mpifed.comm.key_streams import Prf
+from mpifed.comm.channels.base import ChannelSetting
+from mpifed.comm.channels.streams import Prf
 from mpifed.core.errors import BrokenProtocol
 
 PROTOCOL = b"mpifed masked sums, version 1"

@@ -19,14 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channel import ChannelSetting, Recorder
-from mpifed.comm.cost_accounts import CostAccount
-from mpifed.comm.exchange_plan import ExchangePlan
-from mpifed.comm.key_streams import Pad, Stream
-from mpifed.comm.keys import Keyring
-from mpifed.comm.masking.neighbour_graph import MaskGraph
-from mpifed.comm.masking.secret_sharing import SHARE_BYTES
-from mpifed.comm.masking.share_deposits import (
+from mpifed.comm.channels.base import ChannelSetting, Plan, Recorder
+from mpifed.comm.channels.deposits import (
     SEALED_BYTES,
     Deposit,
     RevealedShare,
@@ -35,6 +29,11 @@ from mpifed.comm.masking.share_deposits import (
     open_keys,
     open_seed,
 )  # fmt: skip
+from mpifed.comm.channels.graph import MaskGraph
+from mpifed.comm.channels.keys import Keyring
+from mpifed.comm.channels.shares import SHARE_BYTES
+from mpifed.comm.channels.streams import Pad, Stream
+from mpifed.comm.costs import Account
 from mpifed.core.errors import BrokenProtocol, MpifedError, TooFewClients, UsageError
 from mpifed.core.round import Round
 
@@ -53,13 +52,13 @@ def threshold(neighbours: int, most: int) -> int:
 class Turn(NamedTuple):
     """A single run of an exchange."""
 
-    plan: ExchangePlan
+    plan: Plan
     now: Round
     graph: MaskGraph
     number: int
 
     @property
-    def account(self) -> CostAccount:
+    def account(self) -> Account:
         return self.plan.account
 
 
@@ -178,7 +177,7 @@ class Dropouts:
                 )
             secrets = self._deposits[client], client_shares, self.threshold(turn, client), turn.number
             if present[client]:
-                self._pad.add([(Stream(open_seed(*secrets)), -1)], reduced, graph.common.own(client))
+                self._pad.add([(Stream(open_seed(*secrets)), -1)], reduced, graph.own(client))
                 continue
             for (other, sign, parts), key in zip(graph.partners(client), open_keys(*secrets), strict=True):
                 if present[other]:  # and has added the mask with the opposite sign

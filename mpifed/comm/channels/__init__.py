@@ -1,0 +1,1 @@
+"""Who may read an upload: plain, masked and encrypted sums."""

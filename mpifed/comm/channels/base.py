@@ -1,0 +1,268 @@
+"""How uploads are aggregated over ranks: the plain channel, which is the base class of the secure ones.
+
+All channels add the same integers, so a run has the same bits in each of them; they differ in who can see what. A
+channel adds the sealed (masked or encrypted) answers of this rank's clients, reduces them over the ranks, and opens the
+sum for those who may receive it: rank 0, or the ranks that host clients who hear it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.costs import Account, Spent
+from mpifed.comm.sums import Integers, Message, Sum, names_field
+from mpifed.comm.transport import Transport
+from mpifed.core.device import Device
+from mpifed.core.errors import TooFewClients, UsageError
+from mpifed.core.exchange import Placed, answering, hearing
+from mpifed.core.holdings import Holdings
+from mpifed.core.record import Array, Record, leaves, map_leaves, nbytes, of_columns
+from mpifed.core.round import Round
+from mpifed.core.text import counted
+
+
+class Protection(NamedTuple):
+    """Security of aggregation, as the job sets it."""
+
+    channel: str = "plain"
+    min_clients: int = 2  # fewest whose sum may be opened
+    allow: tuple[str, ...] = ()  # exchanges or fields where single clients' values may be opened nevertheless
+    max_dropouts: int = 0  # how many clients may leave within a round
+
+
+class ChannelSetting(NamedTuple):
+    """What a channel knows about ranks and clients; of this rank."""
+
+    transport: Transport
+    hosted: NDArray[np.int64]  # clients of this rank
+    clients: int  # N
+    protection: Protection = Protection()
+
+
+class Kept:
+    """Last answers of this rank's clients, where later sums still include them; a channel may store more."""
+
+    def __init__(self, clients: int) -> None:
+        self.last: dict[int, np.ndarray] = {}  # by client of this rank: the integers at its own positions
+        self.answered = np.zeros(clients, dtype=bool)  # [N] whether each client ever has; alike on all ranks
+        self.sealed: Any = None  # what the server stores, in the channel's own form
+
+
+class Plan:
+    """What an exchange reuses whenever it is played, on this rank."""
+
+    def __init__(self, message: Message, device: Device | None = None, kept: Kept | None = None) -> None:
+        """`kept` is given for an exchange whose sums keep last answers."""
+        self.exchange, self.message, self.kept = message.exchange, message, kept
+        self.sum, self._device = Sum(message, device), device
+        self.reduced = np.empty_like(self.sum.numbers)  # the opened sum, where this rank may use it
+        self.account, self.spent = Account(), Spent()
+        self.counted_for: bytes | None = None  # the participation for which `spent` holds
+        self._alone: Sum | None = None
+
+    def integers(self, answer: Record, i: int, client: int) -> Integers:
+        """[m] the `i`-th client's answer on the grids, until the next call; NumericalError if it is out of bounds."""
+        if self._alone is None:
+            self._alone = Sum(self.message, self._device)
+
+        def row(leaf: Array | Placed) -> Array | Placed:
+            if isinstance(leaf, Placed):
+                return Placed(leaf.values[i : i + 1], leaf.at[i : i + 1], leaf.size, leaf.axis)
+            return leaf[i : i + 1]
+
+        self._alone.begin(True)
+        self._alone.add(map_leaves(row, answer), np.array([client]))
+        return self._alone.close()[:-1]
+
+    def add_last(self) -> None:
+        """Set the sum to that of the last answers of all clients of this rank."""
+        assert self.kept is not None
+        self.sum.numbers[:-1] = 0
+        for client in sorted(self.kept.last):
+            self.message.put(self.sum.numbers, client, self.kept.last[client])
+
+
+class Recorder(Protocol):
+    """Records every message with its sender and receiver; of this rank."""
+
+    def question(self, plan: Plan, now: Round, question: Record) -> None:
+        """The server's broadcast."""
+
+    def upload(self, plan: Plan, now: Round, client: int, upload: np.ndarray) -> None:
+        """The upload of a client of this rank, as it is sent."""
+
+    def passed_on(self, plan: Plan, now: Round, message: np.ndarray) -> None:
+        """The partial sum of this rank's clients, as it enters the reduction."""
+
+    def opened(self, plan: Plan, now: Round, total: Record) -> None:
+        """The sum, on a rank that receives it."""
+
+    def note(self, plan: Plan | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes) -> None:
+        """Any other message: keys, shares."""
+
+
+class Channel:
+    """Plain: the server, and every rank on the way, can read each upload."""
+
+    name = "plain"
+
+    def __init__(self, setting: ChannelSetting) -> None:
+        self.setting, self.transport = setting, setting.transport
+        self.recorder: Recorder | None = None
+        self.keys = Account()  # of the key agreement
+
+    def prepare(self, plans: list[Plan]) -> None:
+        """Agree on keys and test them on messages of the sizes to come. Collective; once, before the first exchange."""
+
+    def begin(self, plan: Plan, now: Round) -> None:
+        """Prepare for the answers of one exchange. Called on all ranks alike."""
+        participating = answering(plan.exchange, now)
+        plan.sum.begin(self.recorder is None and bool(participating[self.setting.hosted].any()))
+        if plan.kept is not None:
+            plan.kept.answered |= participating
+
+    def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+        """Add the answers [n, ...] of `clients` [n] of this rank."""
+        if plan.kept is None:
+            plan.sum.add(answer, clients)
+            return
+        for i, client in enumerate(clients.tolist()):
+            plan.kept.last[client] = plan.message.pick(plan.integers(answer, i, client), client)
+
+    def add_one_by_one(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+        """As `add`, but forming each client's upload on its own, so that it can be recorded or encrypted."""
+        for i, client in enumerate(clients.tolist()):
+            integers = plan.integers(answer, i, client)
+            upload = self.seal(plan, integers, client, now)
+            if self.recorder is not None:
+                self.recorder.upload(plan, now, client, self.sent(plan, upload, client))
+            self.gather(plan, upload, client)
+            if plan.kept is not None:
+                plan.kept.last[client] = plan.message.pick(integers, client)
+
+    def seal(self, plan: Plan, integers: Integers, client: int, now: Round) -> np.ndarray:
+        """The client's upload: in the plain channel its integers [m]."""
+        upload: np.ndarray = integers.copy()
+        return upload
+
+    def sent(self, plan: Plan, upload: np.ndarray, client: int) -> np.ndarray:
+        """The part of an upload that a deployment sends and that is counted: values of fields that the client fills."""
+        return plan.message.pick(upload, client)
+
+    def gather(self, plan: Plan, upload: np.ndarray, client: int) -> None:
+        """Add a client's upload to the partial sum of this rank."""
+        if plan.kept is None:
+            plan.sum.numbers[:-1] += upload
+
+    def resend(self, plan: Plan, now: Round) -> None:
+        """Have all clients upload their last answers again, after a restart has lost the server's copy. Collective."""
+
+    def collect(self, plan: Plan, now: Round) -> bool:
+        """Sum over all ranks into `plan.reduced`; whether this rank may use it. Collective.
+
+        The last number is the system's own, and always valid on rank 0.
+        """
+        if plan.kept is not None:
+            plan.add_last()
+        numbers = plan.sum.close()
+        if self.recorder is not None:
+            self.recorder.passed_on(plan, now, numbers[:-1])
+        reduced = plan.sum.reduce(self.transport, plan.exchange.hear is not None)
+        if reduced is None:
+            return False
+        plan.reduced = reduced
+        return True
+
+    def traffic(self, plan: Plan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[N] bytes that each client uploads and receives, without the broadcast, as in a deployment."""
+        return plan.message.sent * answering(plan.exchange, now), plan.message.received * hearing(plan.exchange, now)
+
+    def spent(self, plan: Plan, question: Record, columns: Holdings, now: Round) -> Spent:
+        """Cost of running the exchange of a plan once, as in a deployment."""
+        exchange, places = plan.exchange, plan.message.places
+        up, down = self.traffic(plan, now)
+        by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in of_columns(question))
+        clear = np.where(now.asked, nbytes(question) - by_columns, 0)
+        clear += by_columns // columns.length * np.where(now.asked, columns.widths, 0)
+        down, to_clients = down + clear, exchange.hear is not None
+        values_sent = sum(place.sizes for place in places) * answering(exchange, now)
+        if to_clients:
+            opened = (sum(place.received for place in places) * hearing(exchange, now)).max()
+        else:
+            opened = sum(place.field.size for place in places)
+        return Spent(
+            up_bytes=int(up.sum()),
+            down_bytes=int(down.sum()),
+            up_most=int(up.max()),
+            down_most=int(down.max()),
+            sealed_most=0 if exchange.clear else int(values_sent.max()),
+            opened_most=0 if exchange.clear else int(opened),
+            up_clear=0 if exchange.clear or to_clients else plan.message.nbytes,
+            down_clear=int(clear.max()),
+            added=int(values_sent.sum()),
+        )
+
+
+# --- groups of clients too small for a sum to hide anybody: the sum of a single upload is that upload ----------------
+
+
+def small(message: Message, protection: Protection, present: NDArray[np.bool_]) -> Iterator[tuple[str, int]]:
+    """(field, clients) of each field with sums of fewer clients than `min_clients`, unless the job allows it."""
+    for place in message.places:
+        count = place.fewest(present)
+        if 0 < count < protection.min_clients and not any(names_field(name, place.name) for name in protection.allow):
+            yield place.name, count
+
+
+def _allowing(fields: Iterable[str]) -> str:
+    """The setting under which values of single clients in these fields may be opened."""
+    names = ", ".join(f'"{name}"' for name in dict.fromkeys(field.partition(".")[0] for field in fields))
+    return f"[aggregation] allow = [{names}]"
+
+
+def check_groups(messages: Iterable[Message], protection: Protection) -> None:
+    """UsageError, naming fields, for a job whose sums would be over too few clients even if all participate."""
+    too_small = {
+        name: count
+        for message in messages
+        for name, count in small(message, protection, np.ones(message.clients, dtype=bool))
+    }
+    if too_small:
+        listed = ", ".join(f"{name} ({count})" for name, count in too_small.items())
+        raise UsageError(
+            f"[aggregation] min_clients = {protection.min_clients}: these fields have values of fewer clients, which "
+            f"no channel can hide from the receiver of the sum: {listed}; if they may be known, allow them by name: "
+            f"{_allowing(too_small)}"
+        )
+
+
+def check_rounds(messages: Iterable[Message], protection: Protection, rounds: Iterable[Round]) -> None:
+    """UsageError, naming fields and first rounds, where a sum would be over too few participating clients."""
+    first_round: dict[str, int] = {}
+    partial = [message for message in messages if any(place.held is not None for place in message.places)]
+    for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
+        for message in partial:
+            for name, _ in small(message, protection, message.exchange.at(now, 0).present):
+                first_round.setdefault(name, int(now.index))
+    if first_round:
+        listed = ", ".join(f"{name} (first in round {index})" for name, index in first_round.items())
+        raise UsageError(
+            f"[aggregation] min_clients = {protection.min_clients}: in these rounds fewer participating clients "
+            f"fill values of {listed}, and their sum would not be opened; let more clients participate, or if "
+            f"single clients' values may be known, allow them by name: {_allowing(first_round)}"
+        )
+
+
+def refuse_small(message: Message, protection: Protection, now: Round) -> None:
+    """Refuse to open a sum of too few uploads: on all ranks alike, TooFewClients naming the field."""
+    for name, count in small(message, protection, now.present):
+        raise TooFewClients(
+            f"{name}: round {now.index} has uploads of {counted(count, 'client')}, and [aggregation] min_clients = "
+            f"{protection.min_clients}: their sum is not opened; let more clients participate in a round, or, if the "
+            f"value of a single client may be known, allow it by name: {_allowing([name])}",
+            agreed=True,
+        )

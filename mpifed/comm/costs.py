@@ -1,0 +1,72 @@
+"""Costs of exchanges: bytes as a deployment would send them, seconds of cryptography, arithmetic and sums."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from mpifed.comm.transport import Transport
+
+# how the seconds of the ranks become those of a run: cryptography is summed, of others the slowest rank's count, and of
+# a reduction, in which ranks wait for one another, the least
+_OVER_RANKS: dict[str, Callable[..., float]] = {
+    "crypto_s": sum,
+    "answer_s": max,
+    "work_s": max,
+    "sum_s": min,
+}
+
+
+class Spent(NamedTuple):
+    """Cost of running an exchange once, as in a deployment; on rank 0."""
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    up_most: int = 0  # bytes uploaded by the client who uploads most, each time
+    down_most: int = 0  # bytes received by the client who receives most
+    sealed_most: int = 0  # values of the largest upload, where uploads are masked or encrypted
+    opened_most: int = 0  # values unmasked or decrypted by the party who opens most
+    up_clear: int = 0  # bytes of an opened sum sent to the server by the client who opened it
+    down_clear: int = 0  # bytes of the broadcast, to the client who receives most of it
+    added: int = 0  # values that the server sums
+
+
+class Account:
+    """What an exchange has cost so far.
+
+    Besides `Spent`: `played`, how often; seconds of this rank: `crypto_s`; `answer_s`, arithmetic of the slowest block
+    of clients each time, divided by their number; `work_s`, all its clients' arithmetic and summing; `sum_s`, until the
+    reduction is done; and on rank 0 `server_s`, `ask` and `absorb`.
+    """
+
+    def __init__(self) -> None:
+        self.costs = Counter[str](dict.fromkeys((*Spent._fields, "played", *_OVER_RANKS, "server_s"), 0))
+
+    def add(self, spent: Spent) -> None:
+        self.costs.update(spent._asdict())
+
+    @contextmanager
+    def timed(self, name: str = "crypto_s") -> Iterator[None]:
+        """Count the seconds within as those of `name`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.costs[name] += time.perf_counter() - start  # type: ignore[assignment]  # seconds
+
+
+def gathered(
+    transport: Transport, accounts: Mapping[str, Account], before: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """The accounts, by name, combined over all ranks and added to `before`; complete on rank 0 only. Collective."""
+    rows = transport.gather([account.costs for account in accounts.values()])
+    totals = {name: dict(cost) for name, cost in before.items()}
+    for i, (name, account) in enumerate(accounts.items()):
+        cost: dict[str, float] = dict(account.costs)
+        for key, combine in _OVER_RANKS.items():
+            cost[key] = float(combine([row[i][key] for row in rows or [[account.costs] * (i + 1)]]))
+        totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
+    return totals

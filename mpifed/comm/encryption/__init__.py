@@ -1,1 +1,0 @@
-"""Encrypted sums: encryption schemes, packing of integers into plaintexts, and decryption."""

@@ -1,1 +1,0 @@
-"""Masked sums: masks of pairs, on a graph, and what opens a sum without those who left."""

@@ -1,0 +1,392 @@
+"""Rounds over MPI: the only loop over exchanges, and what a rank does in it for the clients that it hosts.
+
+Broadcasts, uploads of the participating clients, their sums, and the bytes that these cost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.channels.base import (
+    Channel,
+    ChannelSetting,
+    Kept,
+    Plan,
+    Protection,
+    Recorder,
+    check_groups,
+    check_rounds,
+)
+from mpifed.comm.costs import gathered
+from mpifed.comm.sums import Arithmetic, Message, names_field
+from mpifed.comm.transport import Bytes, Transport
+from mpifed.core.block import Block
+from mpifed.core.device import Device, host_record
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
+from mpifed.core.holdings import Holdings
+from mpifed.core.record import PackedRecord, Record, put, take
+from mpifed.core.roster import Roster
+from mpifed.core.round import SETUP, Round
+from mpifed.core.states import writable
+
+LastAnswers: TypeAlias = dict[int, dict[str, np.ndarray]]  # by client and `Exchange.keeps`
+_HEADER = 8  # bytes of a broadcast before the question: the server's order
+
+
+class Request:
+    """Whether this rank was asked, by a signal, to end the run at the next round."""
+
+    asked = False
+
+
+class Broadcast:
+    """An exchange's broadcasts: order and question in one message, but for long fields; laid out by the first."""
+
+    def __init__(self) -> None:
+        self._layout: PackedRecord | None = None
+        self._buffer: Bytes = np.zeros(0, dtype=np.uint8)
+
+    def send(self, transport: Transport, order: int, question: Record) -> tuple[int, Record]:
+        """(rank 0's order, its question): views until the next broadcast. Collective."""
+        serves = transport.rank == 0
+        if self._layout is None:
+            self._layout = transport.share(PackedRecord(question) if serves else None)
+            self._buffer = np.zeros(_HEADER + self._layout.nbytes, dtype=np.uint8)
+        header, packed = self._buffer[:_HEADER].view(np.int64), self._buffer[_HEADER:]
+        if serves:
+            header[0] = order
+            long = self._layout.pack(question, packed, to_send=True)
+        else:
+            long = self._layout.long(packed)
+        for part in (self._buffer[: _HEADER + self._layout.short], *long):
+            transport.broadcast(part)
+        return int(header[0]), question if serves else self._layout.unpack(packed)
+
+
+class Ranks:
+    """This rank among others: its clients on its device, how their uploads are summed, and what that costs.
+
+    Parameters
+    ----------
+    blocks : the blocks that this rank hosts; those of a roster are opened when they are needed
+    clients : N, on all ranks
+    arithmetic : of sums
+    protection : security of aggregation; plain by default
+    columns : which clients hold which; by default each holds all of them
+    device : where this rank's clients compute; the CPU by default
+    drawn : number, or mean number, of participating clients per round, where participation is secret; else None
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        blocks: Sequence[Block],
+        clients: int,
+        arithmetic: Arithmetic = Arithmetic(),  # noqa: B008
+        protection: Protection = Protection(),  # noqa: B008
+        *,
+        columns: Holdings | None = None,
+        device: Device | None = None,
+        drawn: int | None = None,
+    ) -> None:
+        self.transport, self.clients, self.protection = transport, clients, protection
+        self.blocks, self.device = Roster.of(blocks), device or Device()
+        self._arithmetic, self._columns, self._drawn = arithmetic, columns or Holdings.all(clients, 1), drawn
+        setting = ChannelSetting(transport, self.blocks.clients, clients, protection)
+        self.channel = make_channel(setting)
+        self._clear = Channel(setting)  # for exchanges in the clear
+        self._plans: dict[str, Plan] = {}
+        self._broadcasts: dict[str, Broadcast] = {}
+        self._kept: dict[str, Kept] = {}
+        self.order = 0  # from the server: 0, or the exit code with which the run ends here
+        self.request = Request()  # of this rank
+        self.requested = False  # server only: whether any rank was asked to end the run
+        self.up_bytes = self.down_bytes = 0  # as in a deployment, server only
+
+    @property
+    def serves(self) -> bool:
+        """Whether this is rank 0."""
+        return self.transport.rank == 0
+
+    # --- before the first round ---------------------------------------------------------------------------------------
+
+    def make_ready(self, exchanges: Sequence[Exchange]) -> None:
+        """Allocate buffers for `exchanges`, and check that they can be summed as the job wants.
+
+        Raises UsageError when a bound or `allow` names none of their fields; when a bound and scale fit no
+        grid; when sums would be over fewer clients than the job allows.
+        """
+        messages = [self.plan(exchange).message for exchange in exchanges]
+        known = [place.name for message in messages for place in message.places]
+        named = {"[aggregation.bounds]": self._arithmetic.bounds, "[aggregation] allow:": self.protection.allow}
+        for table, names in named.items():
+            for name in names:
+                if not any(names_field(name, field) for field in known):
+                    raise UsageError(f'{table} "{name}": no such field; known are {", ".join(known)}')
+        if self.channel.name != "plain":
+            check_groups([message for message in messages if not message.exchange.clear], self.protection)
+
+    def check_rounds(self, exchanges: Sequence[Exchange], rounds: Iterable[Round]) -> None:
+        """UsageError, naming fields and rounds, where a sum would be over fewer clients than the job allows."""
+        if self.channel.name != "plain":
+            messages = [self.plan(exchange).message for exchange in exchanges if not exchange.clear]
+            check_rounds(messages, self.protection, rounds)
+
+    def agree_on_keys(self) -> None:
+        """Prepare the channel, once, before the first exchange. Collective."""
+        self.channel.prepare([plan for plan in self._plans.values() if not plan.exchange.clear])
+        self.up_bytes += int(self.channel.keys.costs["up_bytes"])
+        self.down_bytes += int(self.channel.keys.costs["down_bytes"])
+
+    def record(self, recorder: Recorder | None) -> None:
+        """Record every message from now on, or none; UsageError unless sums are of single clients."""
+        if recorder is not None and self._arithmetic.by_blocks:
+            raise UsageError(
+                '[aggregation] arithmetic = "exact-blocks": sums of blocks are not recorded; set arithmetic = "exact"'
+            )
+        self.channel.recorder = self._clear.recorder = recorder
+
+    def plan(self, exchange: Exchange) -> Plan:
+        """What the exchange reuses whenever it is played."""
+        plan = self._plans.get(exchange.name)
+        if plan is None:
+            name = exchange.keeps
+            kept = self._kept.setdefault(name, Kept(self.clients)) if name else None
+            message = Message(exchange, self.clients, self._arithmetic)
+            plan = self._plans[exchange.name] = Plan(message, self.device, kept)
+        return plan
+
+    # --- last answers of absent clients -------------------------------------------------------------------------------
+
+    def last_answers(self) -> LastAnswers:
+        """Last answers of this rank's clients, where later sums still include them; for a checkpoint."""
+        answers: LastAnswers = {}
+        for name, kept in self._kept.items():
+            for client, numbers in kept.last.items():
+                answers.setdefault(client, {})[name] = numbers
+        return answers
+
+    def restore(self, last_answers: LastAnswers) -> None:
+        """Continue from the last answers of this rank's clients. Collective."""
+        for client, answers in last_answers.items():
+            for name, numbers in answers.items():
+                self._kept[name].last[client] = numbers
+        for plan in self._plans.values():
+            kept = plan.kept
+            if kept is None or kept.answered.any() or plan.exchange.answer is None:
+                continue
+            answered_here = np.zeros(self.clients, dtype=np.int64)
+            answered_here[list(kept.last)] = 1
+            answered = np.empty_like(answered_here)
+            self.transport.reduce_all(answered_here, answered)
+            kept.answered[:] = answered > 0
+            if kept.answered.any():
+                self._channel(plan).resend(plan, Round(SETUP, 0, kept.answered.copy()))
+
+    # --- costs --------------------------------------------------------------------------------------------------------
+
+    def accounts(self, before: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+        """Costs of the key agreement and of each exchange, added to `before`; complete on rank 0. Collective.
+
+        Bytes are those that a deployment would send; seconds are combined as `gathered` says; measures are left out.
+        """
+        by_name = {name: plan.account for name, plan in self._plans.items() if plan.account.costs["played"]}
+        return gathered(self.transport, {"keys": self.channel.keys, **by_name}, before)
+
+    def _count(self, plan: Plan, question: Record, now: Round) -> None:
+        plan.account.costs["played"] += 1
+        if not self.serves:
+            return
+        now = self._in_public(now)
+        # follows from participation alone, unless clients leave, or last answers count as well
+        who = now.present.tobytes() if now.leaving is None and plan.kept is None else None
+        if who is None or who != plan.counted_for:
+            plan.spent, plan.counted_for = self._channel(plan).spent(plan, question, self._columns, now), who
+        plan.account.add(plan.spent)
+        self.up_bytes += plan.spent.up_bytes
+        self.down_bytes += plan.spent.down_bytes
+
+    def _in_public(self, now: Round) -> Round:
+        """The round as the accounts may show it: where participation is secret, the first clients replace those drawn.
+
+        So bytes and counts reveal neither who participated, nor how many, nor who left.
+        """
+        if self._drawn is None or now.index == SETUP:
+            return now
+        return now._replace(present=np.arange(self.clients) < self._drawn, leaving=None)
+
+    # --- an exchange --------------------------------------------------------------------------------------------------
+
+    def _channel(self, plan: Plan) -> Channel:
+        return self._clear if plan.exchange.clear else self.channel
+
+    def serve(self, plan: Plan, method: Callable[..., Any], *arguments: Any) -> Any:  # of the algorithm's own state
+        """Result of the server's part of an exchange, which is timed; None on other ranks than 0."""
+        if not self.serves:
+            return None
+        with plan.account.timed("server_s"):
+            return method(*arguments)
+
+    def tell(self, plan: Plan, question: ServerRecord) -> ServerRecord:
+        """Broadcast the server's question and order; the views returned hold until its next broadcast."""
+        if self.transport.size == 1:
+            return question
+        broadcast = self._broadcasts.setdefault(plan.exchange.name, Broadcast())
+        self.order, question = broadcast.send(self.transport, self.order, question)
+        return question
+
+    def sum(
+        self, plan: Plan, states: States, question: Record, now: Round, measured: bool
+    ) -> tuple[States, ServerRecord]:
+        """(states, answers of the participating clients, summed over all ranks); no sum where this rank does not
+        receive it, or too many have left. Collective."""
+        channel, account = self._channel(plan), plan.account
+        if channel.recorder is not None:
+            channel.recorder.question(plan, now, question)
+        with account.timed("work_s"):
+            states = self._answers(plan, channel, states, question, now, measured)
+        if not measured:
+            self._count(plan, question, now)
+        if now.void:
+            return states, None
+        plan.sum.numbers[-1] = self.request.asked
+        with account.timed("sum_s"):
+            receives = channel.collect(plan, now)
+        if self.serves:
+            self.requested = bool(plan.reduced[-1])
+        if not receives:
+            return states, None
+        total = plan.message.decode(plan.reduced)
+        if channel.recorder is not None:
+            channel.recorder.opened(plan, now, total)
+        return states, total
+
+    def _answers(
+        self, plan: Plan, channel: Channel, states: States, question: Record, now: Round, measured: bool
+    ) -> States:
+        """Add the answers of this rank's clients to the channel; the states afterwards."""
+        exchange, device, slowest = plan.exchange, self.device, 0.0
+        channel.begin(plan, now)
+        if exchange.answer is None:
+            return states
+        add = channel.add if channel.recorder is None else channel.add_one_by_one
+        summed = channel.name == "plain" and channel.recorder is None and plan.kept is None
+        stays = summed or device.on_host
+        question = device.record(question)
+        states = writable(states, None if measured else now.leaving)
+        for i, who, whole in self._visited(answering(exchange, now), measured):
+            state, block = device.record(states[i]), whole.only(who)
+            before = state if block is whole else take(state, who)
+            start = time.perf_counter()
+            after, upload = exchange.answer(before, question, block, now)
+            if not isinstance(upload, Lazy):
+                slowest = max(slowest, (time.perf_counter() - start) / len(who))
+                add(plan, upload if stays else host_record(upload), block.clients, now)
+            else:
+                if summed and self._arithmetic.by_blocks and upload.total is not None:
+                    plan.sum.add_total(upload.total(), block.clients)
+                else:
+                    for few, part in upload.parts():
+                        add(plan, part if stays else host_record(part), block.clients[few], now)
+                slowest = max(slowest, (time.perf_counter() - start) / len(who))
+            if after is not before:  # most clients have no state, or do not change it
+                states[i] = device.states(self._renewed(whole, state, who, after, now, measured))
+            if plan.kept is not None and not isinstance(states, list):
+                states.touch(i)
+        plan.account.costs["answer_s"] += slowest  # type: ignore[assignment]  # seconds
+        return states
+
+    def _visited(self, chosen: NDArray[np.bool_], measured: bool) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
+        """(index, positions of the chosen clients, block on the device) of each block that has any, block by block."""
+        for i, who in self.blocks.among(chosen):
+            block = self.blocks.visit(i, keep=not measured)  # a device may ask it for more rows
+            yield i, who, self.device.block(block)
+
+    @staticmethod
+    def _renewed(
+        block: Block, state: Record, who: NDArray[np.int64], new: Record, now: Round, measured: bool
+    ) -> Record:
+        """The states of a block with those of clients `who` replaced; where these are all, shapes may change.
+
+        Replaced in place, since copying the states of all clients for a few takes longer than computing those few. A
+        measure may have started from the algorithm's states, and copies them, and so does a round that may be void.
+        """
+        if len(who) == len(block.clients):
+            return new
+        return put(state, who, new, in_place=not (measured or now.leaving is not None))
+
+    def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> States:
+        """The states, after the clients who are sent the sum have heard it."""
+        exchange: Any = plan.exchange  # generic, of any states
+        states, slowest = writable(states, None if measured else now.leaving), 0.0
+        device, total = self.device, self.device.record(total)
+        with plan.account.timed("work_s"):
+            for i, who, whole in self._visited(hearing(exchange, now), measured):
+                state, block = device.record(states[i]), whole.only(who)
+                start = time.perf_counter()
+                before = state if block is whole else take(state, who)
+                after = exchange.hear(before, total, block, now)
+                slowest = max(slowest, (time.perf_counter() - start) / len(who))
+                states[i] = device.states(self._renewed(whole, state, who, after, now, measured))
+        plan.account.costs["answer_s"] += slowest  # type: ignore[assignment]  # seconds
+        return states
+
+
+def play(
+    exchanges: Sequence[Exchange],
+    server: ServerRecord,
+    states: States,
+    now: Round,
+    ranks: Ranks,
+    measured: bool = False,
+) -> tuple[ServerRecord, States]:
+    """One round: every exchange in turn. Collective.
+
+    Parameters
+    ----------
+    server : the server's state on rank 0, None elsewhere
+    states : a record for each block that this rank hosts
+    measured : whether this is no round, but what is measured off the clock: in no account, and of states of its own
+
+    Returns
+    -------
+    The new (server, states); the old ones when the server halted the run with its first question, or when so many
+    clients left that the round is void.
+    """
+    before = server, states
+    for number, exchange in enumerate(exchanges):
+        here = exchange.at(now, number)
+        if exchange.who is not None and not here.present.any():
+            continue
+        plan = ranks.plan(exchange)
+        question = ranks.tell(plan, ranks.serve(plan, exchange.ask, server, here))
+        if ranks.order and not measured:
+            break
+        states, total = ranks.sum(plan, states, question, here, measured)
+        if here.void:
+            return before
+        if exchange.hear is not None:
+            states = ranks.hear(plan, states, total, here, measured)
+        else:
+            assert exchange.absorb is not None
+            server = ranks.serve(plan, exchange.absorb, server, total, here)
+    return server, states
+
+
+def make_channel(setting: ChannelSetting) -> Channel:
+    """The channel that the setting names; its libraries are imported here."""
+    if setting.protection.channel == "masked":
+        from mpifed.comm.channels.masked import Masked
+
+        return Masked(setting)
+    if setting.protection.channel == "encrypted":
+        from mpifed.comm.channels.encrypted import Encrypted
+
+        return Encrypted(setting)
+    return Channel(setting)

@@ -1,0 +1,448 @@
+"""An exchange's message: where its fields stand in one flat array of integers, who fills them, and this rank's sum.
+
+Answers are rounded to each field's grid, and added as integers: the same bits in any order and on any number of ranks.
+An exchange needs a single reduction. The last number of a message is the system's own: how many ranks ask for the run
+to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import EllipsisType, MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.comm.allreduce import SharedArrays
+from mpifed.comm.transport import Transport
+from mpifed.core.device import Device
+from mpifed.core.errors import NumericalError, UsageError
+from mpifed.core.exchange import Exchange, Field, Placed, fields_of
+from mpifed.core.holdings import size
+from mpifed.core.record import Array, Record, bare_leaves, map_leaves, namespace
+from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
+
+Index: TypeAlias = "EllipsisType | tuple[slice | NDArray[np.int64], ...]"  # into a field's axes
+Positions: TypeAlias = "slice | NDArray[np.int64]"  # in a message: a slice of step 1, or an array
+Integers: TypeAlias = NDArray[np.signedinteger]
+
+OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
+_DIVERGED = "lower the learning rate or step sizes, or scale the columns and targets"
+
+
+class Arithmetic(NamedTuple):
+    """How sums are made, as the job says."""
+
+    dtype: str = "float32"  # of decoded sums
+    bounds: Mapping[str, float] = MappingProxyType({})  # by "exchange.field" or a record of fields, instead of theirs
+    target_scale: float = 1.0  # of the problem; other grids are multiplied by its powers
+    by_blocks: bool = False  # whether a block's answers are summed in floats before they are rounded, if possible
+    most: Mapping[str, int] = MappingProxyType({})  # by exchange, how many clients answer at most; all if missing
+
+
+class Place:
+    """Place of a field in the message."""
+
+    def __init__(self, name: str, field: Field, form: SumGrid, start: int, clients: int, dtype: str) -> None:
+        self.name, self.field, self.form, self.start = name, field, form, start
+        self.stop = start + form.limbs * field.size
+        self.dtype = "float64" if field.wide or field.whole or not field.shape else dtype  # of the decoded sum
+        self.held, self.clients = field.holdings(clients), clients
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the field; a scalar has one value along one axis."""
+        return self.field.shape or (1,)
+
+    def rows(self, leaf: Any, clients: int) -> Array:
+        """The leaf [n, ...] as [n, size] floats, where it is; UsageError if it has another shape."""
+        array = np.asarray(leaf) if isinstance(leaf, Placed) else leaf
+        if array.shape != (clients, *self.field.shape):
+            raise UsageError(
+                f"{self.name}: the answer of {clients} clients has shape {array.shape}, its field declares "
+                f"({clients}, {', '.join(map(str, self.field.shape))}); the leading axis is clients"
+            )
+        return _floats(array).reshape(clients, -1)
+
+    def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Index]]:
+        """(client, values, index into the field's axes) of each client who fills a part of the field."""
+        axis, shape, held = self.field.axis, self.shape, self.held
+        assert held is not None
+        before, length, after = shape[:axis], shape[axis], shape[axis + 1 :]
+        if not isinstance(leaf, Placed):
+            rows = self.rows(leaf, len(clients))
+            for row, client in zip(rows, clients.tolist(), strict=True):
+                index = *(slice(None),) * axis, held.of(client)
+                if held.widths[client]:
+                    yield client, row.reshape(shape)[index], index
+            return
+        for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
+            own = (*before, size(at, length), *after)
+            if values.shape != own:
+                raise UsageError(
+                    f"{self.name}: client {client} answers with shape {values.shape} for its {own[axis]} entries, "
+                    f"its field declares {own}"
+                )
+            yield client, _floats(values), (*(slice(None),) * axis, at)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """[N] values that each client fills."""
+        if self.held is None:
+            return np.full(self.clients, self.field.size)
+        return self.field.size // self.held.length * self.held.widths
+
+    @property
+    def received(self) -> NDArray[np.int64]:
+        """[N] values that each client receives, if it receives the sum."""
+        return self.sizes if self.field.to_holders else np.full(self.clients, self.field.size)
+
+    def fewest(self, present: NDArray[np.bool_]) -> int:
+        """Smallest number of participating clients behind any entry of the field; 0 where nobody fills one.
+
+        What is sent to its holders alone returns to who sent it where that is a single client, and does not count.
+        """
+        if self.held is None:
+            return int(present.sum())
+        filled = self.held.held_by(present)
+        filled = filled[filled > self.field.to_holders]
+        return int(filled.min()) if len(filled) else 0
+
+    def positions(self, at: Positions) -> Positions:
+        """Positions in a message of the entries `at` along the field's axis, in all its limbs."""
+        whole = np.arange(self.start, self.stop).reshape(self.form.limbs, *self.shape)
+        positions: NDArray[np.int64] = whole[(slice(None),) * (self.field.axis + 1) + (at,)].ravel()
+        if len(positions) and positions[-1] - positions[0] == len(positions) - 1 and (np.diff(positions) == 1).all():
+            return slice(int(positions[0]), int(positions[-1]) + 1)
+        return positions
+
+
+class Unit(NamedTuple):
+    """Entries of a message that have the same holders."""
+
+    who: NDArray[np.bool_]  # [N] the holders
+    at: list[tuple[Place, Positions]]  # where they stand, field by field
+    to_holders: bool  # whether the holders alone are sent the sum
+
+
+class Message:
+    """The message of an exchange: alike on all ranks."""
+
+    def __init__(self, exchange: Exchange, clients: int, how: Arithmetic = Arithmetic()) -> None:  # noqa: B008
+        """UsageError where a field's bound and scale fit no grid."""
+        self.exchange, self.clients = exchange, clients
+        self.places = _places(exchange, clients, how)
+        self.size = self.places[-1].stop if self.places else 0
+        self.dtype = np.dtype(f"int{self.places[0].form.bits if self.places else 64}")
+        self._own: dict[tuple[int, ...], list[Positions]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the sum, as a deployment would send it."""
+        return self.dtype.itemsize * self.size
+
+    @cached_property
+    def sent(self) -> NDArray[np.int64]:
+        """[N] bytes that each client uploads."""
+        return self._nbytes([place.sizes for place in self.places])
+
+    @cached_property
+    def received(self) -> NDArray[np.int64]:
+        """[N] bytes of the sum that each client receives."""
+        return self._nbytes([place.received for place in self.places])
+
+    def _nbytes(self, values: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        limbs = (place.form.limbs * own for place, own in zip(self.places, values, strict=True))
+        return self.dtype.itemsize * sum(limbs, np.zeros(self.clients, np.int64))
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """What all clients fill, then what only some do; alike where fields are held alike."""
+        everybody = Unit(np.ones(self.clients, dtype=bool), [], False)
+        units: dict[tuple[int, int], Unit] = {}
+        for place in self.places:
+            held = place.held
+            if held is None or len(held.members) == 1:
+                everybody.at.append((place, slice(place.start, place.stop)))
+                continue
+            key = id(place.field.held) if place.field.sender is None else -1 - place.field.sender
+            for number, (who, at) in enumerate(held.shared):
+                unit = units.setdefault((key, number), Unit(who, [], place.field.to_holders))
+                unit.at.append((place, place.positions(at)))
+        return [everybody] * bool(everybody.at) + list(units.values())
+
+    @cached_property
+    def units_of(self) -> list[list[int]]:
+        """By client, the numbers of the units that it fills."""
+        numbers: list[list[int]] = [[] for _ in range(self.clients)]
+        for number, unit in enumerate(self.units):
+            for client in np.flatnonzero(unit.who).tolist():
+                numbers[client].append(number)
+        return numbers
+
+    def own(self, client: int) -> list[Positions]:
+        """Positions of the client's values, field by field."""
+        groups = tuple(-1 if place.held is None else int(place.held.groups[client]) for place in self.places)
+        own = self._own.get(groups)
+        if own is None:
+            own = self._own[groups] = [
+                slice(place.start, place.stop) if place.held is None else place.positions(place.held.of(client))
+                for place in self.places
+            ]
+        return own
+
+    def pick(self, numbers: np.ndarray, client: int) -> np.ndarray:
+        """The entries of a message [m] that a client fills."""
+        return np.concatenate([numbers[:0], *(numbers[at] for at in self.own(client))])
+
+    def put(self, total: np.ndarray, client: int, numbers: np.ndarray) -> None:
+        """Add `numbers` at the positions of a message [m] that a client fills."""
+        start = 0
+        for at in self.own(client):
+            stop = start + size(at, len(total))
+            total[at] += numbers[start:stop]
+            start = stop
+
+    def check_range(self, integers: Integers, client: int) -> None:
+        """NumericalError, naming field and client, where integers [m] encode no values within the bounds."""
+        for place in self.places:
+            limbs = integers[place.start : place.stop].reshape(place.form.limbs, -1)
+            for part, most in zip(limbs, place.form.largest, strict=True):
+                if part.max(initial=0) > most or part.min(initial=0) < -most:
+                    raise NumericalError(
+                        f"{place.name}: client {client} sends an integer outside +-{most}, which its bound "
+                        f"{place.form.bound:g} and scale {place.form.scale:g} allow; it is not sealed"
+                    )
+
+    def decode(self, numbers: Integers) -> Record:
+        """The sum, decoded into the job's dtype; scalars into float64."""
+        arrays = (
+            decode(numbers[place.start : place.stop], place.form, place.dtype).reshape(place.field.shape)
+            for place in self.places
+        )
+        fields: Record = self.exchange.fields
+        return map_leaves(lambda _: next(arrays)[()], fields)
+
+
+class Sum:
+    """This rank's sum of an exchange, in one array that all fields share; reused whenever the exchange is played."""
+
+    def __init__(self, message: Message, device: Device | None = None) -> None:
+        self.message, self._device = message, device or Device()
+        self._encoders = [Encoder(place.form, place.field.size) for place in message.places]
+        self._anew = [False] * len(message.places)  # whether the next answers overwrite what is there
+        self._move(np.zeros(message.size + 1, message.dtype))
+        self._parts: dict[tuple[str, int], tuple[Encoder, Integers]] = {}
+        self._shared: SharedArrays | None = None
+        self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
+        self._there: Any = None  # what is summed on the device, from its first answer on: `DeviceSum`
+
+    def _move(self, numbers: Integers) -> None:
+        self.numbers = numbers  # [m + 1]
+        self._accumulators = [numbers[place.start : place.stop] for place in self.message.places]
+
+    def begin(self, adds: bool) -> None:
+        """Start a new sum; `adds`: whether answers will be added, the first of which overwrites the last sum."""
+        for number, (place, accumulator) in enumerate(zip(self.message.places, self._accumulators, strict=True)):
+            self._anew[number] = adds and place.held is None
+            if not self._anew[number]:
+                accumulator.fill(0)
+        if self._there is not None:
+            self._there.begin()
+
+    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
+        """Add the answers [n, ...] of `clients` [n]; NumericalError where a value is not within its field's bound."""
+        for number, (place, leaf) in enumerate(zip(self.message.places, bare_leaves(answer), strict=True)):
+            if namespace(leaf.values[0] if isinstance(leaf, Placed) else leaf) is not np:
+                self._on_device().add(number, leaf, clients)
+            elif place.held is not None:
+                self._put(number, leaf, clients)
+            else:
+                rows = place.rows(leaf, len(clients))
+                if not self._encoders[number].add(rows, self._accumulators[number], self._anew[number]):
+                    i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound))
+                    raise client_out_of_bounds(place, int(clients[i]), rows[i])
+                self._anew[number] = False
+
+    def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
+        """Add a sum of answers, rounded to the grid; NumericalError outside the bound times the number of `clients`."""
+        for number, (place, leaf) in enumerate(zip(self.message.places, bare_leaves(total), strict=True)):
+            if namespace(leaf) is not np:
+                self._on_device().add_total(number, leaf, clients)
+                continue
+            row = place.rows(np.asarray(leaf)[None], 1)[0]
+            accumulator, anew = self._accumulators[number], self._anew[number]
+            if not self._encoders[number].add_total(row, accumulator, len(clients), anew):
+                raise total_out_of_bounds(place, clients, float(np.abs(row).max()))
+            self._anew[number] = False
+
+    def _on_device(self) -> Any:
+        if self._there is None:
+            from mpifed.comm.device_sums import DeviceSum
+
+            self._there = DeviceSum(self.message, self._device)
+        return self._there
+
+    def _put(self, number: int, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
+        place = self.message.places[number]
+        whole = self._accumulators[number].reshape(place.form.limbs, *place.shape)
+        for coded, at in merged(self._scattered(place, whole, place.parts(leaf, clients))):
+            for limb, part in zip(whole, coded, strict=True):
+                limb[at] += part
+
+    def _scattered(
+        self, place: Place, whole: Integers, parts: Iterator[tuple[int, Array, Index]]
+    ) -> Iterator[tuple[Integers, Index]]:
+        """(integers [limbs, ...], index) of each client with scattered entries; contiguous ones are added here."""
+        for client, values, at in parts:
+            alone = place.form.limbs == 1 and isinstance(at, tuple) and isinstance(at[-1], slice)
+            target = whole[0][at] if alone else None
+            if target is not None and target.flags.c_contiguous:
+                encoder, _ = self._encoder(place, values.size)
+                if not encoder.add(values.reshape(1, -1), target.reshape(-1)):
+                    raise client_out_of_bounds(place, client, values)
+                continue
+            encoder, coded = self._encoder(place, values.size)
+            if not encoder.add(values.reshape(1, -1), coded, anew=True):
+                raise client_out_of_bounds(place, client, values)
+            yield coded.reshape(place.form.limbs, *values.shape), at
+
+    def _encoder(self, place: Place, size: int) -> tuple[Encoder, Integers]:
+        """Encoder of `size` values of one client, and a buffer for the integers."""
+        if (place.name, size) not in self._parts:
+            buffer = np.empty(place.form.limbs * size, dtype=self.message.dtype)
+            self._parts[place.name, size] = Encoder(place.form, size), buffer
+        return self._parts[place.name, size]
+
+    def close(self) -> Integers:
+        """[m + 1] what the ranks reduce; NumericalError if a value on the device was out of bounds."""
+        for number in np.flatnonzero(self._anew).tolist():  # the answers were on the device
+            self._accumulators[number].fill(0)
+            self._anew[number] = False
+        if self._there is not None:
+            self._there.add_to(self.numbers[:-1])
+        return self.numbers
+
+    def reduce(self, transport: Transport, everywhere: bool) -> Integers | None:
+        """The sum over all ranks, on ranks that receive it; `numbers` are overwritten. Collective.
+
+        From the first time on they stand where the ranks of a node can read them.
+        """
+        if not self._reduced:
+            self._reduced, self._shared = True, transport.shared(len(self.numbers), self.message.dtype)
+            if self._shared is not None:
+                self._shared.mine[:] = self.numbers
+                self._move(self._shared.mine)
+        receives = everywhere or transport.rank == 0
+        if self._shared is not None:
+            if everywhere:
+                return self._shared.reduce_all()
+            self._shared.reduce(slice(0, len(self.numbers)))
+        elif transport.size > 1:
+            (transport.reduce_all if everywhere else transport.reduce)(self.numbers, self.numbers)
+        return self.numbers if receives else None
+
+
+def _floats(array: Array) -> Array:
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+def merged(parts: Iterable[tuple[np.ndarray, Index]]) -> Iterator[tuple[np.ndarray, Index]]:
+    """(values, index), with consecutive values for the same scattered entries summed beforehand.
+
+    Adding at an array of positions takes several times as long as adding contiguous values.
+    """
+    pending: np.ndarray | None = None
+    where: Index = ...
+    for values, at in parts:
+        scattered = at[-1] if isinstance(at, tuple) and isinstance(at[-1], np.ndarray) else None
+        if scattered is None:
+            yield values, at
+        elif pending is not None and isinstance(where, tuple) and scattered is where[-1]:
+            pending += values
+        else:
+            if pending is not None:
+                yield pending, where
+            pending, where = values.copy(), at
+    if pending is not None:
+        yield pending, where
+
+
+def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:
+    fields: list[tuple[str, Field]] = []
+    forms: list[SumGrid] = []
+    for leaf, field in fields_of(exchange).items():
+        name = f"{exchange.name}.{leaf}".rstrip(".")
+        given = named(how.bounds, name)
+        if field.whole and given:
+            raise UsageError(
+                f"[aggregation.bounds] {name}: whole numbers, whose bound follows from the noise of [privacy], and any "
+                "other would reveal private data; leave it out"
+            )
+        factor = how.target_scale**field.degree
+        most, dtype = how.most.get(exchange.name, clients), "float64" if field.wide else how.dtype
+        try:
+            forms.append(grid(factor * field.scale, given or factor * field.bound, most, dtype))
+        except ValueError as error:
+            raise UsageError(
+                f"[aggregation] {name}: {error}; lower the bound or raise the scale of this field"
+            ) from error
+        fields.append((name, field))
+    if any(form.bits == 64 for form in forms):
+        forms = [form.wide() for form in forms]  # a message has a single dtype
+    places: list[Place] = []
+    for (name, field), form in zip(fields, forms, strict=True):
+        places.append(Place(name, field, form, places[-1].stop if places else 0, clients, how.dtype))
+    return places
+
+
+def names_field(name: str, field: str) -> bool:
+    """Whether `name` is that of the field, or of a record that contains it, with or without `OF_ALL_ROWS`."""
+    return f"{field.replace(OF_ALL_ROWS, '')}.".startswith(f"{name}.")
+
+
+def named(settings: Mapping[str, float], field: str) -> float | None:
+    """The setting of a field by its name, or by the longest name of a record that contains it."""
+    names = [name for name in settings if names_field(name, field)]
+    return settings[max(names, key=len)] if names else None
+
+
+def client_out_of_bounds(place: Place, client: int, values: Array) -> NumericalError:
+    """Error for a client whose values are not all within the bound."""
+    finite = values[np.isfinite(values)]
+    return out_of_bounds(place, client, float(np.abs(finite).max(initial=0.0)), values.size - finite.size)
+
+
+def out_of_bounds(place: Place, client: int, largest: float, unknown: int = 0) -> NumericalError:
+    """Error for a client whose largest value is not within the bound; `unknown`: how many values are not finite."""
+    what = f"has a value of {largest:.6g} in absolute value"
+    if unknown or not np.isfinite(largest):
+        what = f"has {f'{unknown} ' if unknown else ''}values that are not finite"
+    elif largest <= 1e29:  # larger bounds no job can give
+        return NumericalError(
+            f"{place.name}: client {client} {what}, outside the bound {place.form.bound:g}; {_DIVERGED}; if such "
+            f'values are expected, raise the bound: [aggregation.bounds] "{place.name}" = '
+            f"{2 * max(largest, place.form.bound):g}"
+        )
+    return NumericalError(f"{place.name}: client {client} {what}: training diverged; {_DIVERGED}")
+
+
+def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float) -> NumericalError:
+    """Error for a block of clients whose sum has a value outside the bound times their number."""
+    bound, names = place.form.bound * len(clients), ", ".join(map(str, clients[:8]))
+    listed = names + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")
+    what = (
+        f"has a value of {largest:.6g} in absolute value, outside {len(clients)} times the bound {place.form.bound:g}"
+    )
+    remedy = (
+        f'; if it is expected, raise the bound: [aggregation.bounds] "{place.name}" = '
+        f"{2 * max(largest, bound) / len(clients):g}"
+    )
+    if not np.isfinite(largest):  # no bound is large enough
+        what, remedy = "has values that are not finite: training diverged", ""
+    return NumericalError(
+        f"{place.name}: the sum over clients {listed}, a block, {what}; {_DIVERGED}, or set "
+        f'[aggregation] arithmetic = "exact" to learn which client it comes from{remedy}'
+    )
