@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -43,19 +42,21 @@ class Account:
     """
 
     def __init__(self) -> None:
-        self.costs = Counter[str](dict.fromkeys((*Spent._fields, "played", *_OVER_RANKS, "server_s"), 0))
+        seconds = dict.fromkeys((*_OVER_RANKS, "server_s"), 0.0)
+        self.costs: dict[str, float] = {**Spent()._asdict(), "played": 0, **seconds}
 
     def add(self, spent: Spent) -> None:
-        self.costs.update(spent._asdict())
+        for name, value in zip(Spent._fields, spent, strict=True):
+            self.costs[name] += value
 
     @contextmanager
-    def timed(self, name: str = "crypto_s") -> Iterator[None]:
-        """Count the seconds within as those of `name`."""
+    def timed(self) -> Iterator[None]:
+        """Count the seconds within as cryptography."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.costs[name] += time.perf_counter() - start  # type: ignore[assignment]  # seconds
+            self.costs["crypto_s"] += time.perf_counter() - start
 
 
 def gathered(
@@ -65,7 +66,7 @@ def gathered(
     rows = transport.gather([account.costs for account in accounts.values()])
     totals = {name: dict(cost) for name, cost in before.items()}
     for i, (name, account) in enumerate(accounts.items()):
-        cost: dict[str, float] = dict(account.costs)
+        cost = dict(account.costs)
         for key, combine in _OVER_RANKS.items():
             cost[key] = float(combine([row[i][key] for row in rows or [[account.costs] * (i + 1)]]))
         totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}

@@ -49,12 +49,8 @@ class Place:
         self.name, self.field, self.form, self.start = name, field, form, start
         self.stop = start + form.limbs * field.size
         self.dtype = "float64" if field.wide or field.whole or not field.shape else dtype  # of the decoded sum
+        self.shape = field.shape or (1,)  # a scalar has one value along one axis
         self.held, self.clients = field.holdings(clients), clients
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the field; a scalar has one value along one axis."""
-        return self.field.shape or (1,)
 
     def rows(self, leaf: Any, clients: int) -> Array:
         """The leaf [n, ...] as [n, size] floats, where it is; UsageError if it has another shape."""
@@ -70,14 +66,15 @@ class Place:
         """(client, values, index into the field's axes) of each client who fills a part of the field."""
         axis, shape, held = self.field.axis, self.shape, self.held
         assert held is not None
-        before, length, after = shape[:axis], shape[axis], shape[axis + 1 :]
+        whole = (slice(None),) * axis
         if not isinstance(leaf, Placed):
             rows = self.rows(leaf, len(clients))
-            for row, client in zip(rows, clients.tolist(), strict=True):
-                index = *(slice(None),) * axis, held.of(client)
-                if held.widths[client]:
-                    yield client, row.reshape(shape)[index], index
+            for i in np.flatnonzero(self.sizes[clients]).tolist():
+                client = int(clients[i])
+                index = *whole, held.of(client)
+                yield client, rows[i].reshape(shape)[index], index
             return
+        before, length, after = shape[:axis], shape[axis], shape[axis + 1 :]
         for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
             own = (*before, size(at, length), *after)
             if values.shape != own:
@@ -85,7 +82,7 @@ class Place:
                     f"{self.name}: client {client} answers with shape {values.shape} for its {own[axis]} entries, "
                     f"its field declares {own}"
                 )
-            yield client, _floats(values), (*(slice(None),) * axis, at)
+            yield client, _floats(values), (*whole, at)
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:

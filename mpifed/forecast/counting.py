@@ -82,7 +82,7 @@ class Counting(Ranks):
         costs = self.channel.keys.costs if name == "keys" else self._plans[name].account.costs
         if name != "keys" and not costs["played"]:
             return {}
-        return {key: costs[key] // max(1, costs["played"]) for key in ("up_bytes", "down_bytes")}
+        return {key: int(costs[key] // max(1, costs["played"])) for key in ("up_bytes", "down_bytes")}
 
     @property
     def partners(self) -> int:
