@@ -10,8 +10,8 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from mpifed.algorithms.horizontal import Rows, Weighted
-from mpifed.algorithms.hybrid_measures import Grid
-from mpifed.algorithms.vertical import Columns
+from mpifed.algorithms.cells import Grid
+from mpifed.algorithms.columns import Columns
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.block import Batch, Block

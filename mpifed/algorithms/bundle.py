@@ -19,15 +19,16 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.horizontal import model_template, power_of_two
-from mpifed.algorithms.hybrid import (
+from mpifed.algorithms.cells import (
     ByRows,
+    Grid,
     ask_nothing,
     check_duals,
     counted,
     inner_products,
     largest_pulled,
     largest_score,
+    measured_products,
     on_grid,
     own_part,
     padded,
@@ -38,7 +39,7 @@ from mpifed.algorithms.hybrid import (
     told_rows,
     trust_of_duals,
 )
-from mpifed.algorithms.hybrid_measures import Grid, measured_products
+from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array, by_columns, index

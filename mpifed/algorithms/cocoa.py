@@ -14,9 +14,8 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 from annotated_types import Gt, Le
 
+from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measured_products, measures_of_cells, padded, unpadded
 from mpifed.algorithms.horizontal import check_rows, model_template
-from mpifed.algorithms.hybrid import check_duals, lambda_n, padded, unpadded
-from mpifed.algorithms.hybrid_measures import Grid, measured_products, measures_of_cells
 from mpifed.algorithms.minibatches import wrong_draw
 from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure

@@ -13,10 +13,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.cells import measured_products, own_part, placed_by_columns
 from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
-from mpifed.algorithms.hybrid import own_part, placed_by_columns
-from mpifed.algorithms.hybrid_measures import measured_products
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.block import Block

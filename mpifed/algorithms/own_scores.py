@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from mpifed.algorithms.cells import Grid, check_cells
 from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template
-from mpifed.algorithms.hybrid import check_cells
-from mpifed.algorithms.hybrid_measures import Grid
 from mpifed.algorithms.local import LocalSteps
 from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
 from mpifed.algorithms.functions import counts_some
 from mpifed.algorithms.horizontal import count_samples, start_model
 from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
-from mpifed.algorithms.vertical import Columns, check_columns, draw_rows
-from mpifed.algorithms.vertical_pass import Pass, PassBroadcast, PassUpload
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import ABSENT
 from mpifed.core.round import Round

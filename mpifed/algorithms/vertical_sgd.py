@@ -12,9 +12,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge
 
+from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
 from mpifed.algorithms.horizontal import start_model
-from mpifed.algorithms.vertical import Columns, check_columns, draw_rows
-from mpifed.algorithms.vertical_pass import Pass, PassBroadcast, PassUpload
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import ABSENT, Array, map_leaves, zeros
 from mpifed.core.round import Round

@@ -18,8 +18,8 @@ SESSION = "session"  # in the place of a module: what only this process knows
 NO_DATACLASS = "must be a dataclass; its fields are the keys of the table"
 _NEAR = 0.85  # how alike two names are, of 1, for the first to count as a misspelling of the second
 _DERIVED = {  # base classes that give more, by the name of what they derive from
-    "Algorithm": "mpifed.algorithms.horizontal.Rows (data split by rows), mpifed.algorithms.vertical.Columns, "
-    "mpifed.algorithms.hybrid_measures.Grid, or "
+    "Algorithm": "mpifed.algorithms.horizontal.Rows (data split by rows), mpifed.algorithms.columns.Columns, "
+    "mpifed.algorithms.cells.Grid, or "
 }
 
 

@@ -22,10 +22,22 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from mpifed.algorithms.certificate import certificate_columns
 from mpifed.algorithms.functions import Statistics, Tally, sampled, slope_of_each, stacked, tally
-from mpifed.algorithms.horizontal import model_template, tally_fields
+from mpifed.algorithms.horizontal import (
+    CHUNK,
+    Evaluation,
+    measured_rows,
+    model_template,
+    numbers_of_first,
+    reported_certificate,
+    reported_levels,
+    tally_fields,
+)
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.block import Block
-from mpifed.core.exchange import Exchange, Field, Placed, Problem, fields_like, fields_of
+from mpifed.core.exchange import Columns as History
+from mpifed.core.exchange import Exchange, Field, FirstNumbers, Measure, Placed, Problem, fields_like, fields_of
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, in_memory, index, map_leaves, repeated
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
@@ -309,3 +321,98 @@ def _for_each(record: AnyRecord, clients: int) -> AnyRecord:
     if clients == 1:
         return map_leaves(lambda leaf: leaf[None], record)
     return map_leaves(lambda leaf: repeated(leaf, clients), record)
+
+
+class EvaluationServer(NamedTuple):
+    """State of the server during an evaluation."""
+
+    model: Parameters
+    turn: np.int64  # []
+    evaluation: Evaluation
+
+
+def measures_of_columns(algorithm: Algorithm, holder: int | None, sender: int) -> tuple[Measure, ...]:
+    """Losses and constraints, and the certificate; over all rows, in chunks of `CHUNK`."""
+    problem = algorithm.problem
+    chosen = measured_rows(problem)
+    measured = np.arange(problem.samples) if chosen is None else chosen
+    size = min(CHUNK, len(measured))
+    turns = -(-len(measured) // size)
+
+    def ask(sums: EvaluationServer, now: Round) -> PassBroadcast:
+        start = int(sums.turn) * size
+        rows = measured[np.minimum(np.arange(start, start + size), len(measured) - 1)]
+        count = np.int64(min(size, len(measured) - start))
+        return PassBroadcast(rows, sums.model, ABSENT, ABSENT, ABSENT, count)
+
+    def absorb(sums: EvaluationServer, total: PassUpload, now: Round) -> EvaluationServer:
+        evaluation = Evaluation(total.tally, total.statistics.gradient)
+        if sums.turn:
+            evaluation = map_leaves(operator.add, sums.evaluation, evaluation)
+        return EvaluationServer(sums.model, sums.turn + 1, evaluation)
+
+    def measure(
+        gradients: bool,
+        reported: Callable[[Algorithm, Record, Evaluation, FirstNumbers], History],
+        columns: tuple[str, ...] = (),
+        first: Callable[[Record, EvaluationServer], FirstNumbers] | None = None,
+    ) -> Measure:
+        rows_pass = Pass(problem, size, holder, sender, 1, "certificate-" if gradients else "all-", True, gradients)
+        exchanges, nothing = rows_pass.exchanges(ask, absorb), Evaluation(ABSENT, ABSENT)
+        return Measure(
+            exchanges, lambda server: EvaluationServer(algorithm.model(server), np.int64(0), nothing),
+            lambda server, sums, known: reported(algorithm, server, sums.evaluation, known), turns=turns,
+            certificate=columns, first=first,
+        )  # fmt: skip
+
+    def first(server: Record, sums: EvaluationServer) -> FirstNumbers:
+        return numbers_of_first(algorithm, server, sums.evaluation)
+
+    certificate = measure(True, reported_certificate, certificate_columns(problem), first)
+    return measure(False, reported_levels), certificate
+
+
+class Columns(Algorithm):
+    """The base of algorithms for data split by columns; its subclasses have the field `label_holder`.
+
+    All clients must participate: if any is absent, scores are incomplete.
+    """
+
+    label_holder: int | None  # the client who alone has the labels; None: all have
+
+    needs_everybody = True
+
+    @property
+    def sender(self) -> int:
+        """The client who sends what belongs to no columns, as intercepts: the label holder, or 0."""
+        return self.label_holder or 0
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Training loss, objective and constraints; the certificate."""
+        return measures_of_columns(self, self.label_holder, self.sender)
+
+    def reveals(self, received: Received) -> Iterator[Revealed]:
+        """Partial scores, derivatives and gradients of the rows drawn; see `Pass.reveals`."""
+        return Pass.reveals(received)
+
+
+def draw_rows(problem: Problem, now: Round, batch: int) -> Array:
+    """[batch] indices of the rows of a round, drawn by the server."""
+    rows: Array = now.draw("minibatch", np.array([0]), np.array([problem.samples]), batch)[0]
+    return rows
+
+
+def check_columns(problem: Problem, batch: int, holder: int | None) -> list[str]:
+    """Errors of data and settings for vertical algorithms, one message each."""
+    wrong: list[str] = []
+    if problem.split != "columns":
+        wrong.append(
+            f"[algorithm] name: needs data split by columns, and the folder is split by {problem.split}; "
+            "make another with `mpifed data ... --split columns`"
+        )
+    if batch > problem.samples:
+        wrong.append(f"[algorithm] batch_size = {batch}: there are {problem.samples} samples; lower batch_size")
+    if holder is not None and not 0 <= holder < problem.clients:
+        wrong.append(f"[algorithm] label_holder = {holder}: clients are numbered 0 to {problem.clients - 1}")
+    return wrong
