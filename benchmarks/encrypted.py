@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
-
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Protection
+
 from mpifed.comm.transport import Alone
-from mpifed.core.block import Block
 from mpifed.core.exchange import Field, ToServer
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 
 TARGET_S = 1.5
 PARTS = {

@@ -23,13 +23,13 @@ from mpifed.comm.mpi import Communicator
 from mpifed.comm.rounds import play
 from mpifed.comm.transport import Alone as Alone
 from mpifed.comm.transport import MPITransport
-from mpifed.core.block import Block
 from mpifed.core.device import host_record
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, fields_of
 from mpifed.core.record import Array, Record, leaves, map_leaves, on_host, take
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable
+from mpifed.data.block import Block
 from mpifed.data.store import open_federation
 from mpifed.job.job import Job as Job
 from mpifed.job.participation import is_secure, next_attempt, next_round, round_of

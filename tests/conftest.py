@@ -363,7 +363,7 @@ def by_columns(shared_path: Path) -> Path:
 
 
 class ArrayShard:
-    """A client's rows given as an array; see `mpifed.core.block.ClientData`."""
+    """A client's rows given as an array; see `mpifed.data.block.ClientData`."""
 
     joint = joint_columns = None
 

@@ -8,10 +8,10 @@ from operator import add
 from typing import ClassVar, NamedTuple
 
 from mpifed.algorithms.horizontal import Rows, Weighted, check_rows, mean, model_template, start_model, weighted_fields
-from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import beside, map_leaves
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.arrays import column
 from mpifed.maths.objectives import Parameters, penalty_gradient
 from mpifed.maths.optimizers import SGD

@@ -40,11 +40,11 @@ from mpifed.algorithms.cells import (
     trust_of_duals,
 )
 from mpifed.algorithms.horizontal import model_template, power_of_two
-from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array, by_columns, index
 from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.simplex import least_on_simplex
 

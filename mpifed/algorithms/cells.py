@@ -15,12 +15,12 @@ import numpy as np
 from mpifed.algorithms.functions import constrains, squares_alone
 from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Placed, Problem
 from mpifed.core.holdings import Holdings, span
 from mpifed.core.record import ABSENT, Array, Record, by_columns, index, namespace
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
+from mpifed.data.block import Block, ClientData
 from mpifed.maths.certificates import dual_value
 from mpifed.maths.objectives import Parameters, penalty
 

@@ -17,11 +17,11 @@ from annotated_types import Gt, Le
 from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measured_products, measures_of_cells, padded, unpadded
 from mpifed.algorithms.horizontal import check_rows, model_template
 from mpifed.algorithms.minibatches import wrong_draw
-from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array, Record, in_memory
 from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.coordinates import ascend
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Repeats, Size

@@ -35,13 +35,13 @@ from mpifed.algorithms.horizontal import (
     tally_fields,
 )
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Block
 from mpifed.core.exchange import Columns as History
 from mpifed.core.exchange import Exchange, Field, FirstNumbers, Measure, Placed, Problem, fields_like, fields_of
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, in_memory, index, map_leaves, repeated
 from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 
 

@@ -41,11 +41,11 @@ from mpifed.algorithms.private import (
     weights,
 )
 from mpifed.algorithms.revealed import gradient_of_steps, unweighted
-from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Exchange, Lazy
 from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
+from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import AVERAGE, SGD, ServerSGD
 from mpifed.maths.privacy.release import Release

@@ -37,12 +37,12 @@ from mpifed.algorithms.private import (
     weights,
 )
 from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, unweighted
-from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Measure
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, bare_leaves, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.release import Release

@@ -12,7 +12,6 @@ import numpy as np
 from mpifed.algorithms.certificate import certificate_columns, first_iterate, report_certificate
 from mpifed.algorithms.functions import Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Batch, Block
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import (
     Columns,
@@ -29,6 +28,7 @@ from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.core.vector import Layout
+from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, layout_of
 
 CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum

@@ -18,11 +18,11 @@ from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.algorithms.revealed import gradient_of_steps, wide
-from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 
 

@@ -43,12 +43,12 @@ from mpifed.algorithms.cells import (
     unpadded,
 )
 from mpifed.algorithms.horizontal import model_template, power_of_two
-from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Exchange, Field, Measure, Problem
 from mpifed.core.protocols import Dual
 from mpifed.core.record import ABSENT, Array, beside, by_columns, in_memory, index, map_leaves, namespace
 from mpifed.core.reveals import DualSum, DualVariables, Received, Revealed
 from mpifed.core.round import Round
+from mpifed.data.block import Block, ClientData
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.duals import values_along
 from mpifed.maths.objectives import Parameters

@@ -23,12 +23,12 @@ from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_layout, model_template
 from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
 from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, sums_narrow, working_dtype, wrong_privacy
-from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, assign, bare_leaves, map_leaves, unflat
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
+from mpifed.data.block import Block
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import SGD

@@ -10,11 +10,11 @@ import numpy as np
 
 from mpifed.algorithms.horizontal import training_rows
 from mpifed.algorithms.private import privacy_of
-from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.protocols import Features
 from mpifed.core.record import Array, namespace
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 
 MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.algorithms.horizontal import CHUNK, model_template, power_of_two
-from mpifed.core.block import Block
 from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Lazy, Measure, Problem, fields_like, of_each
 from mpifed.core.protocols import Model
 from mpifed.core.record import Array, map_leaves, take
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters, penalty_gradient, squares
 
 

@@ -16,12 +16,12 @@ from mpifed.algorithms.cells import Grid, check_cells
 from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template
 from mpifed.algorithms.local import LocalSteps
-from mpifed.core.block import Block, ClientData
 from mpifed.core.exchange import Problem
 from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array, beside, by_columns, index, leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
+from mpifed.data.block import Block, ClientData
 from mpifed.maths.objectives import LinearScores, Parameters
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats

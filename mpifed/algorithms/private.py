@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import Weighted, mean, model_template, power_of_two, weighted_fields
-from mpifed.core.block import Block
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Problem
 from mpifed.core.privacy import Privacy
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves, namespace
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, record_factors
 from mpifed.maths.kernels import with_noise

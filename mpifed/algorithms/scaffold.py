@@ -37,11 +37,11 @@ from mpifed.algorithms.private import (
     weights,
 )
 from mpifed.algorithms.revealed import gradient_of_steps, unweighted
-from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import AVERAGE, SGD, ServerSGD
 from mpifed.maths.privacy.release import Release

@@ -24,12 +24,12 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.algorithms.revealed import of_statistics, weight_of
 from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
-from mpifed.core.block import Batch, Block
 from mpifed.core.exchange import Exchange, Lazy
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, Array, added, beside, in_memory, map_leaves
 from mpifed.core.reveals import MeanGradient, Received, Revealed
 from mpifed.core.round import Round
+from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters
 
 

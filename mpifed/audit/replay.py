@@ -21,13 +21,13 @@ from mpifed.comm.channels.base import Plan
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.transport import Alone
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Block, ClientData
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
 from mpifed.core.protocols import CsrRows, Piece
 from mpifed.core.record import Array, Record
-from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
+from mpifed.data.block import Block, ClientData
+from mpifed.data.roster import Roster
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.run.evaluation import measure

@@ -25,15 +25,15 @@ from mpifed.comm.channels.base import (
 from mpifed.comm.costs import gathered
 from mpifed.comm.sums import Arithmetic, Message, names_field
 from mpifed.comm.transport import Bytes, Transport
-from mpifed.core.block import Block
 from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import PackedRecord, Record, put, take
-from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round
 from mpifed.core.states import writable
+from mpifed.data.block import Block
+from mpifed.data.roster import Roster
 
 LastAnswers: TypeAlias = dict[int, dict[str, np.ndarray]]  # by client and `Exchange.keeps`
 _HEADER = 8  # bytes of a broadcast before the question: the server's order

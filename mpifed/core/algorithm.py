@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from mpifed.core.block import Block
 from mpifed.core.contract import depth
-from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.core.exchange import Block, Exchange, Measure, Problem
 from mpifed.core.nearest import MadeByKeywords, nearest
 from mpifed.core.record import Record
 from mpifed.core.reveals import Received, Revealed

@@ -9,8 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpifed.core.block import Block
-from mpifed.core.exchange import Placed
+from mpifed.core.exchange import Block, Placed
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, map_leaves, namespace, on_host
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 from typing_extensions import TypeVar
 
-from mpifed.core.block import Block
 from mpifed.core.holdings import Holdings
 from mpifed.core.privacy import Privacy
 from mpifed.core.protocols import Dual, Limited, LinearModel, MeanTerm, Model, Proximal
@@ -23,6 +22,7 @@ from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
 from mpifed.core.round import Round
 
 Columns: TypeAlias = dict[str, float | None]  # of one row of the history
+Block: TypeAlias = Any  # mpifed.data.block.Block, which stands above
 FirstNumbers: TypeAlias = dict[str, Any]  # numbers of the first iterate, in terms of JSON: any that JSON knows
 
 # The classes of an exchange's records, which mypy takes from its functions: what `ask` gives, `answer` must take, and

@@ -8,12 +8,12 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mpifed.core.block import Block, JointColumns, JointRows
 from mpifed.core.errors import DataError
 from mpifed.core.loops import scale_columns, scale_dense
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
-from mpifed.core.roster import Roster
+from mpifed.data.block import Block, JointColumns, JointRows
+from mpifed.data.roster import Roster
 from mpifed.data.scaling import Scaling, joined, scale_sparse
 from mpifed.data.store import REMEDY, TESTS, Federation
 
@@ -37,7 +37,7 @@ class Shard:
         self.client, self._held = client, held
         self.y = y  # [s] int64 classes or float64 targets
         self.samples, self.features = values.shape
-        self.joint: tuple[JointRows, int] | None = None  # see `mpifed.core.block.ClientData`
+        self.joint: tuple[JointRows, int] | None = None  # see `mpifed.data.block.ClientData`
         self.joint_columns: JointColumns | None = None  # the same
         self.sparse, self.scaling = not isinstance(values, np.ndarray), scaling
         self.values, self._mapped = values, mapped

@@ -14,10 +14,10 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from mpifed.core.block import Block, ClientData
 from mpifed.core.device import Device, beside_record, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.record import AnyRecord, Array
+from mpifed.data.block import Block, ClientData
 from mpifed.maths.resident import DeviceBlock, DeviceShard, RowBudget
 
 SHARE = 0.8  # of a device's free memory is for rows and client states

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mpifed.core.block import Batch, Block, ClientData, check_rows
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, ArrayModule
+from mpifed.data.block import Batch, Block, ClientData, check_rows
 from mpifed.maths.kernels import gathered
 from mpifed.maths.sparse import DeviceRows
 
@@ -45,7 +45,7 @@ class RowBudget:
 
 
 class DeviceShard:
-    """The rows of one client on a device: a `mpifed.core.block.ClientData`; `host` is the same shard in memory.
+    """The rows of one client on a device: a `mpifed.data.block.ClientData`; `host` is the same shard in memory.
 
     Only a weak reference to `host` is stored: the caller owns it, and may pass another object with the same rows later.
     """

@@ -22,14 +22,14 @@ import numpy as np
 
 from mpifed.comm.rounds import LastAnswers, Ranks
 from mpifed.comm.transport import Transport
-from mpifed.core.block import Block
 from mpifed.core.device import host_record
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import sha256
 from mpifed.core.record import Record
-from mpifed.core.roster import Roster
 from mpifed.core.states import ClientStates
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.data.block import Block
+from mpifed.data.roster import Roster
 from mpifed.files.atomic import sync_folder
 from mpifed.files.hdf5 import reading_hdf5, write_hdf5
 from mpifed.files.json_file import read_json, write_json

@@ -12,13 +12,13 @@ from mpifed.algorithms.certificate import known
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Block
 from mpifed.core.exchange import Columns, Measure, ServerRecord, States
 from mpifed.core.record import Record
-from mpifed.core.roster import Roster
 from mpifed.core.round import Round
 from mpifed.core.states import ClientStates
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.data.block import Block
+from mpifed.data.roster import Roster
 from mpifed.files.clients import ClientScores
 from mpifed.job import goals
 from mpifed.job.job import Job

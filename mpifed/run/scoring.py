@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from mpifed.algorithms.horizontal import CHUNK
 from mpifed.comm.rounds import Broadcast
 from mpifed.comm.transport import Transport
-from mpifed.core.block import Batch, Block
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Columns, Problem
 from mpifed.core.record import Array, Record, of_vectors
-from mpifed.core.roster import Roster
+from mpifed.data.block import Batch, Block
+from mpifed.data.roster import Roster
 from mpifed.files.clients import ClientScores
 from mpifed.maths import metrics
 from mpifed.maths.objectives import Parameters

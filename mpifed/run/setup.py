@@ -14,17 +14,17 @@ from mpifed.comm.rounds import Ranks
 from mpifed.comm.sums import OF_ALL_ROWS
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.block import Block
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
 from mpifed.core.holdings import Holdings, Members
-from mpifed.core.roster import Roster
 from mpifed.core.round import SETUP, Round, new_key
 from mpifed.core.state_check import Specs, check_started
 from mpifed.core.states import ClientStates
 from mpifed.data import store
+from mpifed.data.block import Block
 from mpifed.data.memory import room
+from mpifed.data.roster import Roster
 from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure

@@ -14,13 +14,13 @@ import pytest
 from both import job_of
 from jobs_in_python import checked
 from lengths import covering
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.accumulate_gpu import DeviceSum
+from mpifed.comm.channel import Channel
 from registry import CASES, NAMES
 from written_files import read_json
 
 from mpifed import doctor
-from mpifed.comm.accumulate import make_sum
-from mpifed.comm.accumulate_gpu import DeviceSum
-from mpifed.comm.channel import Channel
 from mpifed.core.device import Device, any_on_device, host_record
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer, fields_like

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from mpifed import FedAvg
-from mpifed.core.block import Block
 from mpifed.core.record import Array
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.terms import Loss
 
 

@@ -10,9 +10,9 @@ from mpifed import FedAvg
 from mpifed.algorithms.horizontal import mean
 from mpifed.algorithms.private import weighted, weights
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
-from mpifed.core.block import Block
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 
 
 class Doubling:

@@ -9,10 +9,10 @@ import numpy as np
 
 from mpifed import Privacy, StepSize
 from mpifed.algorithms.private import known
-from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.job.components import make, optimizers
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.testing import ALGORITHMS

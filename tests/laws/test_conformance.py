@@ -12,13 +12,13 @@ from ended import of_certificate, run
 from jobs_in_python import checked
 from lengths import long_unless
 from methods import BARE, METHODS, class_of, named
+from mpifed.comm.aggregator import Aggregator
 from registry import CASES, FEW, NAMES, Case, table
 
-from mpifed.comm.aggregator import Aggregator
-from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, States, ToClients, fields_like, play
 from mpifed.core.record import Record, leaves, map_leaves, take
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
@@ -275,7 +275,7 @@ def test_fused_is_the_sum_of_the_answers(case: Case, uneven: Path, monkeypatch: 
             answer = exchange.answer(clients[i], question, some, now)[1]
             total = map_leaves(lambda leaf: np.sum(leaf, axis=0), answer)
             for rows in (1, 1024):  # of one product: of one client after the other, and of all
-                monkeypatch.setattr("mpifed.core.block._ROWS", rows)
+                monkeypatch.setattr("mpifed.data.block._ROWS", rows)
                 fused = exchange.fused(question, some, now)
                 assert [(n, np.shape(a)) for n, a in leaves(fused)] == [(n, np.shape(a)) for n, a in leaves(total)]
                 # float64 rounding over some hundred terms

@@ -16,11 +16,11 @@ from channel_algorithms import by_hand, saved
 from ended import of_certificate, run
 from jobs_in_python import checked
 from methods import private
+from mpifed.comm.masking.channel import Masked
 from registry import CASES, NAMES, Case, table
 from small import algorithm, answers, block_of
 from sparse_masks import sparsest
 
-from mpifed.comm.masking.channel import Masked
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
 from mpifed.core.exchange import play
 from mpifed.core.record import leaves

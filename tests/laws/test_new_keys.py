@@ -15,10 +15,10 @@ from channel_algorithms import progress_of
 from ended import of_certificate, run
 from jobs_in_python import checked
 from methods import private
-from registry import table
-
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.share_deposits import TurnSecrets
+from registry import table
+
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.testing import Alone

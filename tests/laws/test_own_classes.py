@@ -13,9 +13,9 @@ from jobs_in_python import checked
 from registry import table
 from whole_runs import run
 
-from mpifed.core.block import Block
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
+from mpifed.data.block import Block
 from mpifed.files.model_file import model_sha256
 from mpifed.testing import Alone, Job, check_model
 

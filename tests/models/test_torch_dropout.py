@@ -21,11 +21,11 @@ from torch.utils.checkpoint import checkpoint
 
 from mpifed import FedAvg, Privacy
 from mpifed.algorithms.local import LocalSteps
-from mpifed.core.block import Block
 from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.row_seeds import row_seeds, with_seeds
+from mpifed.data.block import Block
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs_in_python import checked
+from mpifed.comm.accumulate import make_sum
+from mpifed.comm.masking.channel import Masked
 from sparse_masks import sparsest
 from test_transport import around_a_piece, worlds
 
-from mpifed.comm.accumulate import make_sum
-from mpifed.comm.masking.channel import Masked
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Field, ToServer

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from mpifed.comm.accumulate import ExactSum, make_sum
+from mpifed.comm.rank_parts import rank_parts
 from numpy.typing import NDArray
 from sub_worlds import worlds
 
-from mpifed.comm.accumulate import ExactSum, make_sum
-from mpifed.comm.rank_parts import rank_parts
 from mpifed.comm.transport import MPITransport
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings

@@ -10,8 +10,8 @@ import pytest
 from lengths import covering
 from loops import Played, local_job, played
 
-from mpifed.core.block import Block
 from mpifed.core.record import leaves
+from mpifed.data.block import Block
 
 STEP = {"initial": 0.4, "exponent": 0.3}
 PLAIN: dict[str, dict[str, Any]] = {

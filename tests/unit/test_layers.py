@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from package_sources import FILES, PACKAGE, nodes
 
-# what each package may import of the others: core <- maths, data <- algorithms; core, maths.fixedpoint <- comm
+# what each package may import of the others: core <- data.block <- maths, comm; maths, data <- algorithms
 _JOB = ["core", "maths", "data", "algorithms", "comm", "files", "observers", "job"]
 MAY = {
     "core": ["core"],
-    "maths": ["core", "maths"],
+    "maths": ["core", "data.block", "maths"],
     "data": ["core", "files", "data"],
     "algorithms": ["core", "maths", "data", "algorithms"],
-    "comm": ["core", "comm", "maths.fixedpoint", "maths.kernels_sums"],
+    "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint", "maths.kernels_sums"],
     "files": ["core", "files"],
     "observers": ["core", "files", "observers"],
     "job": ["core", "maths", "data", "algorithms", "comm", "observers", "job"],

@@ -16,7 +16,7 @@ PRELUDE = """
 from typing import NamedTuple
 
 from mpifed.algorithms.functions import Constraint
-from mpifed.core.block import Block
+from mpifed.data.block import Block
 from mpifed.core.exchange import Measure, Problem, ToClients, ToServer, fields_like
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round

@@ -10,12 +10,12 @@ import pytest
 from jobs_in_python import checked, fedavg, job_table
 from lengths import long_unless
 from methods import METHODS, named
+from mpifed.comm.masking import channel as masked
+from mpifed.comm.masking.neighbour_graph import MaskGraph
 
 from mpifed.audit.exact_checks import ExactChecks, exact_checks
 from mpifed.audit.replay import replay_job
 from mpifed.comm import key_streams
-from mpifed.comm.masking import channel as masked
-from mpifed.comm.masking.neighbour_graph import MaskGraph
 
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from ranks import Threads, on_ranks
-
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.aggregator import make_channel
 from mpifed.comm.channel import Channel, ChannelSetting, Protection
 from mpifed.comm.exchange_plan import ExchangePlan
+from ranks import Threads, on_ranks
+
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.record import map_leaves

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.message_layout import Place
+
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Field, Placed, ToServer
 from mpifed.core.holdings import Cells, Holdings

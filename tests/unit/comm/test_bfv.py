@@ -4,8 +4,8 @@ import pickle
 
 import numpy as np
 import pytest
-
 from mpifed.comm.encryption.bfv import Bfv
+
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from lengths import covering
 from masking import check_alike, errors_of, leaving, play, vector
-from sparse_masks import sparsest
-
 from mpifed.comm.channel import ChannelSetting, Protection
 from mpifed.comm.keys import Keyring
 from mpifed.comm.masking.channel import Masked
 from mpifed.comm.masking.dropout_recovery import threshold
 from mpifed.comm.masking.share_deposits import TurnSecrets
+from sparse_masks import sparsest
+
 from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import ToClients, ToServer
 from mpifed.core.holdings import Cells

@@ -4,14 +4,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from ranks import Threads, on_ranks, totals
-
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.channel import Channel, ChannelSetting, Protection
 from mpifed.comm.encryption.bfv import Bfv
 from mpifed.comm.encryption.bundles import bundle
 from mpifed.comm.encryption.channel import Encrypted
 from mpifed.comm.exchange_plan import ExchangePlan
+from ranks import Threads, on_ranks, totals
+
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
 from mpifed.core.holdings import Cells, Holdings

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from masking import Case, vector
-
 from mpifed.comm.channel import Protection
 from mpifed.comm.masking.secret_sharing import rebuild
+
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.exchange import ToClients, ToServer

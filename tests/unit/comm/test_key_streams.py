@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import covering
-
 from mpifed.comm.key_streams import Pad, Prf, Stream, Turns, nonce
+
 from mpifed.core.errors import BrokenProtocol
 
 # NIST SP 800-38A, F.5: counter block, plaintext

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from ranks import on_ranks
-
 from mpifed.comm.channel import ChannelSetting
 from mpifed.comm.keys import Keyring, agree, derive, seal, unseal
+from ranks import on_ranks
+
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.holdings import Cells
 from mpifed.testing import Alone

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from lengths import covering
 from masking import Answer, Case, check_alike, errors_of, leaving, placed, play, values, vector
+from mpifed.comm.channel import Protection
 from ranks import totals
 
-from mpifed.comm.channel import Protection
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.round import Round

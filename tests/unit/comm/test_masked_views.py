@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from lengths import covering
 from masking import CHANCE, Case, chi_square, leaving, placed, play
-
 from mpifed.comm.channel import Protection
 from mpifed.comm.masking.channel import Masked
+
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.testing import Alone
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.channel import Protection
 from mpifed.comm.exchange_plan import ExchangePlan
 from mpifed.comm.minimum_group import check_groups, fewest, refuse_small, small
+
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Field, ToServer
 from mpifed.core.holdings import Cells, Holdings

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from mpifed.comm.masking.neighbour_graph import enough, neighbours, order
 
 

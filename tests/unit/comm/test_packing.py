@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lengths import covering
-
 from mpifed.comm.accumulate import make_sum
 from mpifed.comm.encryption.packing import Packing, vectors
 from mpifed.comm.exchange_plan import ExchangePlan
+
 from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, ToServer
 from mpifed.core.holdings import Cells, Holdings

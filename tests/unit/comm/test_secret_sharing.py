@@ -8,8 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 import shamirs
-
 from mpifed.comm.masking.secret_sharing import PRIME, SECRET_BYTES, SHARE_BYTES, check, commitment, rebuild, split
+
 from mpifed.core.errors import BrokenProtocol, TooFewClients
 
 

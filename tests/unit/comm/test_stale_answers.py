@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from ranks import Threads, on_ranks
-
 from mpifed.comm.aggregator import Aggregator
 from mpifed.comm.channel import Protection
-from mpifed.core.block import Block
+from ranks import Threads, on_ranks
+
 from mpifed.core.exchange import Exchange, Field, Placed, ToClients, ToServer, play
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.testing import Alone
 
 CLIENTS, ROWS, COLUMNS = 7, 11, 6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from mpifed.core.block import Block
+from mpifed.data.block import Block
 
 SAMPLES, WIDTHS = 64, (3, 1, 4)
 FEW, MANY = np.array([63, 0]), np.array([5, 63, 0])  # rows: 2 of 64 are few

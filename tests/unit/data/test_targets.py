@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
+from mpifed.data.block import Block
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.shards import common_shard, shard_of
 from mpifed.data.sources.dataset import Dataset, Source, whole

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from jobs_in_python import checked
-
 from mpifed.comm.accumulate import make_sum
+
 from mpifed.core.exchange import Problem
 from mpifed.job.participation import most_summed
 from mpifed.maths.objectives import Softmax

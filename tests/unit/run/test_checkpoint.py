@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from mpifed.core.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.states import ClientStates
+from mpifed.data.block import Block
 from mpifed.run import checkpoint_files
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.testing import Alone

@@ -13,7 +13,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.block import Block
+from mpifed.data.block import Block
 
 _FIRST = np.zeros(1, dtype=np.int64)
 
