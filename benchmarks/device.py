@@ -30,9 +30,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from mpifed.comm.rounds import play
 from mpifed.comm.transport import Alone
 from mpifed.core.device import Device
-from mpifed.core.exchange import play
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.maths.device import open_device
@@ -157,22 +157,22 @@ def folder_of(split: str, clients: int, quick: bool) -> Path:
 
 
 def rounds(case: Case, folder: Path, device: str, block: int, count: int) -> tuple[list[float], Any, Any]:
-    """(seconds of each round, the aggregator, the data's sizes)."""
+    """(seconds of each round, the ranks, the data's sizes)."""
     job = Job.check({
         "name": "device", "rounds": count, "data": {"path": str(folder), "block": block, "verify": False},
         "model": case.model, "algorithm": case.algorithm, "compute": {"device": device},
         "aggregation": {"security": "plain"}, "record": {"evaluate_every": 0},
     } | ({"client_optimizer": case.optimizer} if case.optimizer else {}))  # fmt: skip
     at = prepare(job, Alone())
-    machine, found = Machine(at.aggregator.device), []
-    server, clients = play(at.algorithm.setup, at.server, at.clients, at.everybody, at.aggregator)
+    machine, found = Machine(at.ranks.device), []
+    server, clients = play(at.algorithm.setup, at.server, at.clients, at.everybody, at.ranks)
     for index in range(count + 3):
         start = time.perf_counter()
-        now = round_of(job, at.aggregator.clients, index)
-        server, clients = play(at.algorithm.exchanges, server, clients, now, at.aggregator)
+        now = round_of(job, at.ranks.clients, index)
+        server, clients = play(at.algorithm.exchanges, server, clients, now, at.ranks)
         machine.wait()
         found.append(time.perf_counter() - start)
-    return found[3:], at.aggregator, at.algorithm.problem
+    return found[3:], at.ranks, at.algorithm.problem
 
 
 def measured(name: str, options: argparse.Namespace, machine: Machine) -> dict[str, Any]:
@@ -181,11 +181,11 @@ def measured(name: str, options: argparse.Namespace, machine: Machine) -> dict[s
     folder = folder_of(case.split, options.clients, options.quick)
     block = min(options.block, options.clients if case.split == "rows" else 16)
     for where, size in {"cpu": 1, options.device: block}.items():
-        seconds, aggregator, problem = rounds(case, folder, where, size, options.rounds)
+        seconds, ranks, problem = rounds(case, folder, where, size, options.rounds)
         found[where] = {"round_s": median(seconds), "rounds_s": seconds, "block": size}
         here = machine if where == options.device else Machine(open_device("cpu", 0, 1))
         least, flop = floor_of(case, here, problem, size if case.split == "rows" else 1)
-        found[where] |= {"floor_s": least, "flop": flop, "device": aggregator.device.name}
+        found[where] |= {"floor_s": least, "flop": flop, "device": ranks.device.name}
     return found
 
 

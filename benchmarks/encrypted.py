@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
-from mpifed.comm.aggregator import Aggregator
-from mpifed.comm.channel import Protection
 
+from mpifed.comm.channels.base import Protection
+from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.transport import Alone
-from mpifed.core.exchange import Field, ToServer
-from mpifed.core.round import Round
 from mpifed.data.block import Block
+from mpifed.core.exchange import Exchange, Field
+from mpifed.core.round import Round
 
 TARGET_S = 1.5
 PARTS = {
@@ -31,7 +31,7 @@ PARTS = {
 
 
 class Shard(NamedTuple):
-    """As much of a client's data as the aggregator reads: its number."""
+    """As much of a client's data as the ranks read: its number."""
 
     client: int
     y: np.ndarray
@@ -56,37 +56,38 @@ class Clock:
         setattr(thing, name, timed)
 
 
-def _exchange(values: int, clients: int) -> tuple[ToServer, np.ndarray]:
+def _exchange(values: int, clients: int) -> tuple[Exchange, np.ndarray]:
     answers = np.random.default_rng(0).standard_normal((clients, values)).astype(np.float32)
     nothing: Callable[..., Any] = lambda *_: ()  # noqa: E731
+    last: Callable[..., Any] = lambda server, total, now: total  # noqa: E731
     return (
-        ToServer(
+        Exchange(
             "gradients", Field((values,), scale=2.0**-40), ask=nothing,
-            answer=lambda state, question, block, now: (state, answers[block.clients]), absorb=nothing,
+            answer=lambda state, question, block, now: (state, answers[block.clients]), absorb=last,
         ),
         answers,
     )  # fmt: skip
 
 
-def _aggregator(clients: int, channel: str) -> Aggregator:
+def _ranks(clients: int, channel: str) -> Ranks:
     block = Block(tuple(Shard(client, np.zeros(1)) for client in range(clients)), "float32")  # type: ignore[arg-type]
-    return Aggregator(Alone(), [block], clients, protection=Protection(channel=channel))
+    return Ranks(Alone(), [block], clients, protection=Protection(channel=channel))
 
 
-def _play(aggregator: Aggregator, exchange: ToServer, clients: int) -> tuple[float, Any]:
+def _play(ranks: Ranks, exchange: Exchange, clients: int) -> tuple[float, Any]:
     now = Round(0, 1, np.ones(clients, dtype=bool))
     start = time.perf_counter()
-    _, total = aggregator.tally(exchange, [()], (), now)
+    total, _ = play([exchange], (), [()], now, ranks)
     return time.perf_counter() - start, total
 
 
 def measure(clients: int, values: int, repeat: int) -> dict[str, Any]:
     """Seconds of a sum, of its parts, and of starting up."""
     exchange, _ = _exchange(values, clients)
-    plain = _aggregator(clients, "plain")
+    plain = _ranks(clients, "plain")
     plain.make_ready([exchange])
     expected = [_play(plain, exchange, clients) for _ in range(repeat)]
-    secret = _aggregator(clients, "encrypted")
+    secret = _ranks(clients, "encrypted")
     secret.make_ready([exchange])
     start = time.perf_counter()
     secret.agree_on_keys()
@@ -104,7 +105,7 @@ def measure(clients: int, values: int, repeat: int) -> dict[str, Any]:
         rest = seconds - sum(clock.seconds.values())
         parts.append({**clock.seconds, "to integers, pack, bundle, check, decode": rest})
     cpu = (time.process_time() - cpu) / repeat
-    account = secret._plan(exchange).account
+    costs = secret.plan(exchange).account.costs
     return {
         "case": f"encrypted sum, {values} values of {clients} clients",
         "total_s": float(np.median(found)),
@@ -112,8 +113,8 @@ def measure(clients: int, values: int, repeat: int) -> dict[str, Any]:
         "parts_s": {name: float(np.median([one[name] for one in parts])) for name in parts[0]},
         "plain_s": float(np.median([seconds for seconds, _ in expected])),
         "start_up_s": ready,
-        "up_bytes": account.up_bytes // repeat,
-        "down_bytes": account.down_bytes // repeat,
+        "up_bytes": costs["up_bytes"] // repeat,
+        "down_bytes": costs["down_bytes"] // repeat,
         "security": channel.security,  # type: ignore[attr-defined]
         "budget_bits": channel.budget,  # type: ignore[attr-defined]
         "target_s": TARGET_S,

@@ -15,8 +15,8 @@ from prepared import HERE, prepared
 from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.private import mechanism_of
+from mpifed.comm.rounds import play
 from mpifed.comm.transport import Alone
-from mpifed.core.exchange import play
 from mpifed.core.record import flat
 from mpifed.core.round import Round
 from mpifed.job.job import Job
@@ -46,9 +46,9 @@ class Rounds:
         data = f"data.path={prepared(CLIENTS, 'rows')}"
         self.job = Job.read(HERE / "case1-fedsgd.toml", [data, "rounds=1000000", *changes])
         ready = prepare(self.job, Alone())
-        self.algorithm, self.aggregator, self.index, self.key = ready.algorithm, ready.aggregator, 0, ready.key
+        self.algorithm, self.ranks, self.index, self.key = ready.algorithm, ready.ranks, 0, ready.key
         self.exchanges = self.algorithm.exchanges
-        self.states = play(self.algorithm.setup, ready.server, ready.clients, ready.everybody, self.aggregator)
+        self.states = play(self.algorithm.setup, ready.server, ready.clients, ready.everybody, self.ranks)
 
     def now(self) -> Round:
         return next_round(self.job, CLIENTS, self.exchanges, self.index, 0, self.key)
@@ -56,7 +56,7 @@ class Rounds:
     def play(self) -> float:
         """The CPU seconds of the next round."""
         now, start = self.now(), time.process_time()
-        self.states = play(self.exchanges, *self.states, now, self.aggregator)
+        self.states = play(self.exchanges, *self.states, now, self.ranks)
         self.index += 1
         return time.process_time() - start
 

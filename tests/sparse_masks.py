@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpifed.comm.masking.channel import Masked
+from mpifed.comm.channels.masked import Masked
 
 
 def sparsest(channel: Masked, clients: int) -> int:

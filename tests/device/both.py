@@ -9,8 +9,8 @@ import numpy as np
 from jobs_in_python import checked
 from registry import Case, table
 
+from mpifed.comm.rounds import play
 from mpifed.core.device import host_record
-from mpifed.core.exchange import play
 from mpifed.core.record import Record, leaves
 from mpifed.core.round import Round
 from mpifed.job.participation import returning, round_of
@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
     model: Any  # [d] float64
     states: list[Any]  # [...] float64 of each block
     columns: dict[str, Any]
-    aggregator: Any
+    ranks: Any
     bits: bytes  # of the model
 
 
@@ -43,18 +43,16 @@ def job_of(folder: Path, case: Case, device: str, numbers: str = "exact", **chan
 def outcome(job: Job, rounds: int = 2, certify: bool = True) -> Outcome:
     """Set-up and rounds, and what is measured at the end."""
     at = prepare(job, Alone())
-    aggregator, algorithm = at.aggregator, at.algorithm
-    everybody = Round(-1, job.seed, np.ones(aggregator.clients, dtype=bool))
-    server, clients = play(algorithm.setup, at.server, at.clients, everybody, aggregator)
+    ranks, algorithm = at.ranks, at.algorithm
+    everybody = Round(-1, job.seed, np.ones(ranks.clients, dtype=bool))
+    server, clients = play(algorithm.setup, at.server, at.clients, everybody, ranks)
     for index in range(rounds):
-        now = returning(job, round_of(job, aggregator.clients, index))
-        server, clients = play(algorithm.exchanges, server, clients, now, aggregator)
-    columns, _ = measure(
-        algorithm.measures, algorithm, server, aggregator.blocks, clients, everybody, aggregator, None, certify
-    )
+        now = returning(job, round_of(job, ranks.clients, index))
+        server, clients = play(algorithm.exchanges, server, clients, now, ranks)
+    columns, _ = measure(algorithm.measures, algorithm, server, ranks.blocks, clients, everybody, ranks, None, certify)
     model = algorithm.model(server)
     bits = b"".join(np.asarray(leaf).tobytes() for _, leaf in leaves(model))
-    return Outcome(_flat(model), [_flat(host_record(state)) for state in clients], columns, aggregator, bits)
+    return Outcome(_flat(model), [_flat(host_record(state)) for state in clients], columns, ranks, bits)
 
 
 def _flat(record: Record) -> Any:

@@ -15,6 +15,7 @@ from make_believe import USED, Copies, make_believe
 from registry import CASES, FEW, NAMES, Case
 from whole_runs import run
 
+from mpifed.comm.rounds import Ranks
 from mpifed.core.errors import NumericalError
 from mpifed.files.run_folder import summary
 from mpifed.testing import Alone
@@ -52,7 +53,7 @@ FIRST = [number for number, case in enumerate(CASES) if case.name not in [one.na
 def test_every_algorithm_gives_the_processor_s_results(case: Case, folder: Path) -> None:
     certify = CASES.index(case) in FIRST
     on_device = outcome(job_of(folder, case, "gpu"), certify=certify)
-    assert on_device.aggregator.device.name == "Make-believe"
+    assert on_device.ranks.device.name == "Make-believe"
     assert_alike(on_device, outcome(job_of(folder, case, "cpu"), certify=certify), TOLERANCE)
 
 
@@ -72,22 +73,6 @@ def test_other_sums(name: str, numbers: str, skewed: Path, sides: Path, halves: 
 # --- what crosses ------------------------------------------------------------------------------------------------
 
 
-class _Counted:
-    """The aggregator's exchanges, and what each of them has brought from the device to memory."""
-
-    def __init__(self, aggregator: Any) -> None:
-        self.found: list[tuple[str, int, int]] = []
-        tally = aggregator.tally
-
-        def counted(exchange: Any, *given: Any) -> Any:
-            before = Copies.to_host, Copies.looks
-            result = tally(exchange, *given)
-            self.found.append((exchange.name, Copies.to_host - before[0], Copies.looks - before[1]))
-            return result
-
-        aggregator.tally = counted
-
-
 ONE_COPY = [
     "ssca-horizontal-0", "ssca-vertical-0", "ssca-vertical-1", "fedavg-1", "fedprox-0", "scaffold-0", "fedpdm-0",
     "fedpdm-4", "vertical-sgd-0", "hybrid-fedavg-0", "bundle-0", "hyfdca-3", "hyfdca-4",
@@ -98,20 +83,19 @@ ONE_COPY = [
 def test_only_the_message_crosses(
     name: str, skewed: Path, sides: Path, patches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mpifed.run import setup
+    case, found, played = CASES[NAMES.index(name)], [], Ranks.sum
 
-    case, seen, make = CASES[NAMES.index(name)], [], setup.Aggregator
+    def counted(ranks: Ranks, plan: Any, *given: Any) -> Any:
+        before = Copies.to_host, Copies.looks
+        result = played(ranks, plan, *given)
+        found.append((plan.exchange.name, Copies.to_host - before[0], Copies.looks - before[1]))
+        return result
 
-    def watched(*given: Any, **settings: Any) -> Any:
-        aggregator = make(*given, **settings)
-        seen.append(_Counted(aggregator))
-        return aggregator
-
-    monkeypatch.setattr(setup, "Aggregator", watched)
+    monkeypatch.setattr(Ranks, "sum", counted)
     folder = {"rows": skewed, "columns": sides, "cells": patches}[case.split]
     outcome(job_of(folder, case, "gpu"), certify=False)
     # single numbers are looked at where NumPy's memory, and no device, holds them
-    assert {(copies, looks) for _, copies, looks in seen[0].found} == {(1, 0)}, seen[0].found
+    assert {(copies, looks) for _, copies, looks in found} == {(1, 0)}, found
 
 
 def test_rows_are_sent_once(skewed: Path) -> None:
@@ -143,7 +127,7 @@ def test_states_go_back_to_memory_where_there_is_little_room(
 ) -> None:
     case = CASES[NAMES.index("scaffold-0")]
     there = outcome(job_of(skewed, case, "gpu"))
-    assert type(there.aggregator.device.record(np.ones(1))).__module__ == "cupy"
+    assert type(there.ranks.device.record(np.ones(1))).__module__ == "cupy"
     monkeypatch.setattr(double.cuda.runtime, "memGetInfo", lambda: (2**20, 2**40))
     little = outcome(job_of(skewed, case, "gpu"))
     assert little.bits == there.bits

@@ -11,10 +11,10 @@ import numpy as np
 from written_files import read_json
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Field, ToClients, ToServer
+from mpifed.data.block import Block
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
 from mpifed.core.round import Round
-from mpifed.data.block import Block
 from mpifed.job.participation import leaving, round_of
 from mpifed.run.checkpoint import Progress
 from mpifed.testing import Job
@@ -73,11 +73,11 @@ class Gossip(Algorithm):
     """Clients hear the sum of everybody's values and move; then the server hears the sum of what they have now."""
 
     @property
-    def exchanges(self) -> tuple[ToClients | ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         fields = Talk(Field((SIZE,)), Field())
         return (
-            ToClients("talk", fields, self.ask, self.talk, self.hear),
-            ToServer("tell", fields, self.ask, self.tell, self.absorb),
+            Exchange("talk", fields, self.ask, self.talk, hear=self.hear),
+            Exchange("tell", fields, self.ask, self.tell, self.absorb),
         )
 
     @property

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.horizontal import Rows, Weighted, check_rows, mean, model_template, start_model, weighted_fields
-from mpifed.core.exchange import ToServer
+from mpifed.data.block import Block
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.round import Round
-from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 
 
@@ -41,9 +41,9 @@ class Adam(Rows):
     clients_next: ClassVar[Any] = staticmethod(lambda clients: Client(clients.count + 1))
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         fields = weighted_fields(self.problem, model_template(self.problem))
-        return (ToServer("gradients", fields, self.ask, self.answer, self.absorb),)
+        return (Exchange("gradients", fields, self.ask, self.answer, self.absorb),)
 
     def check(self) -> list[str]:
         return check_rows(self.problem, self.batch_size)

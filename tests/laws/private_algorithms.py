@@ -11,10 +11,10 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Field, Measure, ToServer
+from mpifed.data.block import Block
+from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array
 from mpifed.core.round import Round
-from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.privacy.release import Release
 
@@ -48,9 +48,9 @@ class Noise(Algorithm):
     killed_in: Annotated[int, Ge(-1)] = -1  # the round in which the process ends itself, if $MPIFED_TEST_KILL says so
 
     @property
-    def exchanges(self) -> tuple[ToServer, ...]:
+    def exchanges(self) -> tuple[Exchange, ...]:
         p = self.problem.features
-        return (ToServer("noise", Answer(Field((p, self.problem.outputs))), self.ask, self.answer, self.absorb),)
+        return (Exchange("noise", Answer(Field((p, self.problem.outputs))), self.ask, self.answer, self.absorb),)
 
     @property
     def measures(self) -> tuple[Measure, ...]:

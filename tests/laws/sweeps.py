@@ -10,11 +10,11 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from mpifed.comm.masking.channel import Masked
 from quick import quick_disk_and_pools
 from sparse_masks import sparsest
 
 from mpifed.cli import main
+from mpifed.comm.channels.masked import Masked
 from mpifed.comm.transport import connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED

@@ -52,10 +52,10 @@ def happens(trouble: str, turn: int = 3 * ROUND) -> bool:
 
 
 def tamper_with_masks() -> None:
-    from mpifed.comm.key_streams import Turns
-    from mpifed.comm.keys import Keyring
-    from mpifed.comm.masking.dropout_recovery import Dropouts
-    from mpifed.comm.masking.share_deposits import Deposit, RevealedShare, TurnSecrets
+    from mpifed.comm.channels.deposits import Deposit, RevealedShare, TurnSecrets
+    from mpifed.comm.channels.dropouts import Dropouts
+    from mpifed.comm.channels.keys import Keyring
+    from mpifed.comm.channels.streams import Turns
 
     def reveal(before: Any, self: Any, holder: int, *arguments: Any) -> Any:
         found: RevealedShare = before(self, holder, *arguments)
@@ -107,7 +107,7 @@ def tamper_with_masks() -> None:
 
 
 def tamper_with_ciphertexts() -> None:
-    from mpifed.comm.encryption.channel import Encrypted
+    from mpifed.comm.channels.encrypted import Encrypted
 
     def seal(before: Any, self: Any, line: Any, integers: Any, client: int, now: Any) -> Any:
         here = client == CLIENT and now.index == ROUND

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +14,13 @@ from ended import of_certificate, run
 from jobs_in_python import checked
 from lengths import long_unless
 from methods import BARE, METHODS, class_of, named
-from mpifed.comm.aggregator import Aggregator
 from registry import CASES, FEW, NAMES, Case, table
 
-from mpifed.core.exchange import Exchange, States, ToClients, fields_like, play
-from mpifed.core.record import Record, leaves, map_leaves, take
-from mpifed.core.round import Round
+from mpifed.comm.rounds import Ranks, play
 from mpifed.data.block import Block
+from mpifed.core.exchange import Exchange, Lazy, States, fields_like
+from mpifed.core.record import Record, leaves, map_leaves, of_columns, take
+from mpifed.core.round import Round
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
@@ -50,12 +52,12 @@ def ready(folder: Path, case: Case, /, **changes: Any) -> tuple[Job, Ready]:
     changes = {"participation": {} if case.everybody else {"clients_per_round": 5}} | case.tables | changes
     job = checked(table(folder, case.algorithm, **changes))
     at = prepare(job, Alone())
-    server, clients = play(at.algorithm.setup, at.server, at.clients, everybody(job, at), at.aggregator)
+    server, clients = play(at.algorithm.setup, at.server, at.clients, everybody(job, at), at.ranks)
     return job, at._replace(server=server, clients=clients)
 
 
 def everybody(job: Job, at: Ready) -> Round:
-    return Round(-1, job.seed, np.ones(at.aggregator.clients, dtype=bool))
+    return Round(-1, job.seed, np.ones(at.ranks.clients, dtype=bool))
 
 
 def people(folder: Path) -> dict[str, int]:
@@ -68,12 +70,12 @@ def rounds(job: Job, at: Ready, first: int, last: int) -> tuple[Record, list[Rec
     server, clients = at.server, at.clients
     for index in range(first, last):
         now = round_at(job, at, index)
-        server, clients = play(at.algorithm.exchanges, server, clients, now, at.aggregator)
+        server, clients = play(at.algorithm.exchanges, server, clients, now, at.ranks)
     return server, clients
 
 
 def round_at(job: Job, at: Ready, index: int) -> Round:
-    return returning(job, round_of(job, at.aggregator.clients, index))
+    return returning(job, round_of(job, at.ranks.clients, index))
 
 
 def model(folder: Path, case: Case, count: int = 4, /, **changes: Any) -> Any:
@@ -107,83 +109,64 @@ def test_a_row_is_of_the_class_that_plays_it(row: str) -> None:
 
 
 def twice(function: Any, *arguments: Any) -> Any:
-    """The result, the same both times; the arguments stand."""
-    before = [bits(a) for a in arguments]
-    first = function(*arguments)
-    seen = bits(first)
+    """The result, the same both times; the records among the arguments stand."""
+    records = [a for a in arguments if not isinstance(a, Block | Round)]
+    before = [bits(a) for a in records]
+    seen = bits(function(*arguments))
     second = function(*arguments)
-    assert [bits(a) for a in arguments] == before, f"{function.__qualname__} changes what it is given"
-    assert bits(second) == seen, f"{function.__qualname__} gives other bits the second time"
+    assert [bits(a) for a in records] == before, f"{function} changes what it is given"
+    assert bits(second) == seen, f"{function} gives other bits the second time"
     return second
 
 
 class Both(NamedTuple):
     clients: Any
-    answer: Any
+    upload: Any
 
 
-def with_pure_answers(exchange: Exchange, block: Block, now: Round) -> Any:
-    """`answer` as a function of two records that gives one."""
-    both = lambda states, question: Both(*exchange.answer(states, question, block, now))  # noqa: E731
-    both.__qualname__ = f"{exchange.name}: {exchange.answer}"
-    return both
+def made(upload: Any) -> Any:
+    """The uploads of a block, all of them."""
+    if not isinstance(upload, Lazy):
+        return upload
+    who, parts = zip(*upload.parts(), strict=True)
+    return take(map_leaves(lambda *some: np.concatenate(some), *parts), np.argsort(np.concatenate(who)))
 
 
-def with_pure_absorbing(exchange: ToClients, block: Block, now: Round) -> Any:
-    """`absorb` as a function of two records."""
-    hear = lambda states, total: exchange.absorb(states, total, block, now)  # noqa: E731
-    hear.__qualname__ = f"{exchange.name}: {exchange.absorb}"
-    return hear
+def called_twice(exchange: Exchange) -> Exchange:
+    """The same, each of whose functions is called twice and must be pure; uploads are of the clients who are asked."""
 
+    def answer(clients: Any, question: Any, block: Block, now: Round) -> Both:
+        after, upload = exchange.answer(clients, question, block, now)  # type: ignore[misc]
+        found = Both(after, made(upload))
+        assert {len(leaf) for _, leaf in leaves(found.upload)} == {len(block.clients)}
+        return found
 
-def asked_together(exchange: Exchange, block: Block) -> list[Any]:
-    """Positions of the clients who are asked at once."""
-    everyone = np.arange(len(block.clients))
-    return list(everyone[:, None]) if exchange.one_by_one else [everyone]
+    functions = {name: getattr(exchange, name) for name in ("ask", "absorb", "hear") if getattr(exchange, name)}
+    functions |= {"answer": answer} if exchange.answer else {}
+    return replace(exchange, **{name: partial(twice, function) for name, function in functions.items()})
 
 
 def play_twice(
-    exchanges: Sequence[Exchange], server: Record, clients: States, now: Round, aggregator: Aggregator
+    exchanges: Sequence[Exchange], server: Record, clients: States, now: Round, ranks: Ranks, measured: bool = False
 ) -> tuple[Record, States]:
-    """`play` with everybody present, each function of an algorithm called twice."""
-    for exchange in exchanges:
-        if exchange.returning:  # nobody, where everybody is present
-            continue
-        question = twice(lambda s, ask=exchange.ask: ask(s, now), server)
-        for i, block in enumerate(aggregator.blocks):
-            for who in asked_together(exchange, block):
-                some = block.only(who)
-                answered = twice(with_pure_answers(exchange, some, now), take(clients[i], who), question)
-                assert {len(leaf) for _, leaf in leaves(answered.answer)} == {len(who)}
-        clients, total = aggregator.tally(exchange, clients, question, now)
-        if not isinstance(exchange, ToClients):
-            server = twice(lambda s, t, absorb=exchange.absorb: absorb(s, t, now), server, total)
-            continue
-        for i, block in enumerate(aggregator.blocks):
-            who = np.flatnonzero((exchange.hearer is None) | (block.clients == exchange.hearer))
-            if len(who):
-                heard = twice(with_pure_absorbing(exchange, block.only(who), now), take(clients[i], who), total)
-                if exchange.alike:  # what one finds is what all find
-                    alone = exchange.absorb(take(clients[i], who[:1]), total, block.only(who[:1]), now)
-                    assert bits(map_leaves(lambda leaf: leaf[:1], heard)) == bits(alone)
-        clients = aggregator.hear(exchange, clients, total, now)
-    return server, clients
+    """`play`, each function of an algorithm called twice."""
+    return play([called_twice(exchange) for exchange in exchanges], server, clients, now, ranks, measured)
 
 
 @every_algorithm
 def test_pure(case: Case, uneven: Path) -> None:
     job, at = ready(uneven, case, data={"path": str(uneven), "block": 3}, participation=people(uneven))
     server, clients = rounds(job, at, 0, 2)  # so that no state is trivial
-    now = round_of(job, at.aggregator.clients, 2)
-    play_twice(at.algorithm.setup, server, clients, everybody(job, at), at.aggregator)
-    server, clients = play_twice(at.algorithm.exchanges, server, clients, now, at.aggregator)
+    now = round_of(job, at.ranks.clients, 2)
+    play_twice(at.algorithm.setup, server, clients, everybody(job, at), at.ranks)
+    server, clients = play_twice(at.algorithm.exchanges, server, clients, now, at.ranks)
     twice(at.algorithm.model, server)
     for one in at.algorithm.measures:
-        pairs = zip(at.aggregator.blocks, clients, strict=True)
+        pairs = zip(at.ranks.blocks, clients, strict=True)
         found, states = one.start(server), [one.start_clients(*pair) for pair in pairs]
         before = bits(server)
         for _ in range(one.turns):
-            found, states = play_twice(one.exchanges, found, states, everybody(job, at), at.aggregator)
+            found, states = play_twice(one.exchanges, found, states, everybody(job, at), at.ranks, measured=True)
         first = one.first(server, found) if one.first else {}
         assert one.report(server, found, first) == one.report(server, found, first)
         assert bits(server) == before
@@ -196,8 +179,8 @@ def test_measuring_leaves_the_states(case: Case, even: Path) -> None:
     server, clients = rounds(job, at, 0, 3)
     job, at = ready(even, case)
     again, states = rounds(job, at, 0, 1)
-    blocks, now = at.aggregator.blocks, everybody(job, at)
-    measure(at.algorithm.measures, at.algorithm, again, blocks, states, now, at.aggregator, None)
+    blocks, now = at.ranks.blocks, everybody(job, at)
+    measure(at.algorithm.measures, at.algorithm, again, blocks, states, now, at.ranks, None)
     again, states = rounds(job, at._replace(server=again, clients=states), 1, 3)
     assert bits(again) == bits(server)
     assert [bits(c) for c in states] == [bits(c) for c in clients]
@@ -259,24 +242,24 @@ def test_seed_matters(case: Case, even: Path) -> None:
 
 
 @every_algorithm
-def test_fused_is_the_sum_of_the_answers(case: Case, uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_total_is_the_sum_of_the_uploads(case: Case, uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, at = ready(uneven, case, data={"path": str(uneven), "block": 3}, compute={"dtype": "float64"})
     server, clients = rounds(job, at, 0, 2)
-    now = round_of(job, at.aggregator.clients, 2)
+    now = round_at(job, at, 2)
     for exchange in at.algorithm.exchanges:
-        if getattr(exchange, "fused", None) is None:
-            several_steps = case.hyper.get("local_steps", 1) > 1 or "local_epochs" in case.hyper
-            each_has_its_own = any(leaves(clients[0])) or job.privacy is not None
-            what = f"{exchange.name}: clients take one step on rows, so one product gives their sum: it needs `fused`"
-            assert case.split != "rows" or several_steps or each_has_its_own, what
-            continue
         question = exchange.ask(server, now)
-        for i, some in enumerate(at.aggregator.blocks):
-            answer = exchange.answer(clients[i], question, some, now)[1]
-            total = map_leaves(lambda leaf: np.sum(leaf, axis=0), answer)
+        for i, some in enumerate(at.ranks.blocks):
+            upload = exchange.answer and exchange.answer(clients[i], question, some, now)[1]
+            if not isinstance(upload, Lazy) or upload.total is None:
+                several_steps = case.hyper.get("local_steps", 1) > 1 or "local_epochs" in case.hyper
+                each_has_its_own = any(leaves(clients[0])) or job.privacy is not None
+                what = f"{exchange.name}: of one step on rows, one product gives the sum: it needs `total`"
+                assert case.split != "rows" or several_steps or each_has_its_own, what
+                break
+            total = map_leaves(lambda leaf: np.sum(leaf, axis=0), made(upload))
             for rows in (1, 1024):  # of one product: of one client after the other, and of all
                 monkeypatch.setattr("mpifed.data.block._ROWS", rows)
-                fused = exchange.fused(question, some, now)
+                fused = upload.total()
                 assert [(n, np.shape(a)) for n, a in leaves(fused)] == [(n, np.shape(a)) for n, a in leaves(total)]
                 # float64 rounding over some hundred terms
                 np.testing.assert_allclose(flat(fused), flat(total), rtol=1e-11, atol=1e-13)
@@ -301,13 +284,14 @@ def test_streamed_shards_give_the_bits_of_shards_in_memory(case: Case, uneven: P
 @every_algorithm
 def test_questions_and_answers_have_the_declared_fields(case: Case, even: Path) -> None:
     job, at = ready(even, case)
-    now = round_of(job, at.aggregator.clients, 0)._replace(present=everybody(job, at).present)
+    now = round_of(job, at.ranks.clients, 0)._replace(present=everybody(job, at).present)
     server, clients = at.server, at.clients
     for exchange in (*at.algorithm.setup, *at.algorithm.exchanges):
-        question, block = exchange.ask(server, now), at.aggregator.blocks[0]
-        answer = exchange.answer(clients[0], question, block, now)[1]
-        declared = [(n, field.shape) for n, field in leaves(exchange.fields)]
-        assert declared == [(n, np.shape(leaf)[1:]) for n, leaf in leaves(answer)]
+        question, block = exchange.ask(server, now), at.ranks.blocks[0]
+        if exchange.answer is not None:
+            upload = made(exchange.answer(clients[0], question, block, now)[1])
+            declared = [(n, field.shape) for n, field in leaves(exchange.fields)]
+            assert declared == [(n, np.shape(leaf)[1:]) for n, leaf in leaves(upload)]
         assert [n for n, _ in leaves(fields_like(question))] == [n for n, _ in leaves(question)]
-        assert set(exchange.told_by_columns) <= {n for n, _ in leaves(question)} | {"previous.first"}
-        server, clients = play((exchange,), server, clients, now, at.aggregator)
+        assert set(of_columns(question)) <= {n for n, _ in leaves(question)} | {"previous.first"}
+        server, clients = play((exchange,), server, clients, now, at.ranks)

@@ -16,13 +16,13 @@ from channel_algorithms import by_hand, saved
 from ended import of_certificate, run
 from jobs_in_python import checked
 from methods import private
-from mpifed.comm.masking.channel import Masked
 from registry import CASES, NAMES, Case, table
 from small import algorithm, answers, block_of
 from sparse_masks import sparsest
 
+from mpifed.comm.channels.masked import Masked
+from mpifed.comm.rounds import play
 from mpifed.core.errors import BudgetSpent, Interrupted, TooFewClients
-from mpifed.core.exchange import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Leaving, Round
 from mpifed.files.history import read_history
@@ -133,22 +133,22 @@ def test_a_void_round_leaves_every_bit(name: str, block: int, skewed: Path) -> N
     job = job_of(CASES[NAMES.index(name)], skewed, block=block, participation={"clients_per_round": PER_ROUND})
     ready = prepare(job, Alone())
     exchanges = ready.algorithm.exchanges
-    state = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.aggregator)
+    state = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.ranks)
     first, second = (round_of(job, CLIENTS, index) for index in (0, 1))
-    state = play(exchanges, *state, first, ready.aggregator)
+    state = play(exchanges, *state, first, ready.ranks)
     before, kept = [hashed(state[0]), *map(hashed, state[1])], copy.deepcopy(state)
-    sent = ready.aggregator.up_bytes
+    sent = ready.ranks.up_bytes
     who = np.flatnonzero(second.present)
     for half in range(2 * len(exchanges)):
         halves = np.full(CLIENTS, 2 * len(exchanges))
         halves[who[:3]] = half
         void = second._replace(leaving=Leaving(second.present, halves, 2))
         assert void.at(len(exchanges) - 1).void
-        state = play(exchanges, *state, void, ready.aggregator)
+        state = play(exchanges, *state, void, ready.ranks)
         assert [hashed(state[0]), *map(hashed, state[1])] == before
-        assert ready.aggregator.up_bytes > sent  # and is counted
-        sent = ready.aggregator.up_bytes
-    state, kept = (play(exchanges, *one, second, ready.aggregator) for one in (state, kept))
+        assert ready.ranks.up_bytes > sent  # and is counted
+        sent = ready.ranks.up_bytes
+    state, kept = (play(exchanges, *one, second, ready.ranks) for one in (state, kept))
     assert [hashed(state[0]), *map(hashed, state[1])] == [hashed(kept[0]), *map(hashed, kept[1])]
     assert hashed(state[0]) != before[0]
 

@@ -15,10 +15,10 @@ from channel_algorithms import progress_of
 from ended import of_certificate, run
 from jobs_in_python import checked
 from methods import private
-from mpifed.comm.keys import Keyring
-from mpifed.comm.masking.share_deposits import TurnSecrets
 from registry import table
 
+from mpifed.comm.channels.deposits import TurnSecrets
+from mpifed.comm.channels.keys import Keyring
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.testing import Alone
@@ -152,7 +152,7 @@ def test_no_key_is_written(
 ) -> None:  # fmt: skip
     """Neither in checkpoints nor in what is told on the way, before the run is resumed and after."""
     if channel == "encrypted":
-        from mpifed.comm.encryption.bfv import Bfv
+        from mpifed.comm.channels.bfv import Bfv
 
         secret = Bfv.secret
 

@@ -12,10 +12,10 @@ import pytest
 from ended import run
 from jobs_in_python import checked
 from methods import PEOPLE_BY_CHANCE
-from mpifed.comm.masking.share_deposits import TurnSecrets
 from registry import table
 from written_files import read_json
 
+from mpifed.comm.channels.deposits import TurnSecrets
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary

@@ -14,7 +14,7 @@ from methods import SIZES
 from registry import CASES, Case, table
 
 from mpifed.cli import main
-from mpifed.core.exchange import play
+from mpifed.comm.rounds import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.run.data_cache import DataCache
@@ -30,16 +30,16 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
     def played(algorithm: dict[str, Any], wrong: bool) -> tuple[Any, dict[str, Any]]:
         job = checked(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
         at = prepare(job, Alone(), DataCache())  # its labels are changed
-        shards = [shard for block in at.aggregator.blocks for shard in block.shards]
+        shards = [shard for block in at.ranks.blocks for shard in block.shards]
         for shard in shards:
             if wrong and shard.client != case.hyper["label_holder"]:
                 shard.y = (shard.y + 1 + shard.client) % 10
         now = Round(-1, job.seed, np.ones(len(shards), dtype=bool))
-        server, clients = play(at.algorithm.setup, at.server, at.clients, now, at.aggregator)
+        server, clients = play(at.algorithm.setup, at.server, at.clients, now, at.ranks)
         for t in range(3):
             now = now._replace(index=t)
-            server, clients = play(at.algorithm.exchanges, server, clients, now, at.aggregator)
-        where = at.aggregator.blocks, clients, now, at.aggregator
+            server, clients = play(at.algorithm.exchanges, server, clients, now, at.ranks)
+        where = at.ranks.blocks, clients, now, at.ranks
         columns, _ = measure(at.algorithm.measures, at.algorithm, server, *where, None)
         return at.algorithm.model(server), columns
 

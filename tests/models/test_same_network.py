@@ -11,7 +11,7 @@ from ended import run
 from jobs_in_python import checked
 from records import bare_leaves
 
-from mpifed.core.exchange import play
+from mpifed.comm.rounds import play
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import SETUP, Round
@@ -81,8 +81,8 @@ def job_of(data: Path, model: dict[str, Any], dtype: str) -> Any:
 
 def initial(job: Any) -> Parameters:
     at = prepare(job, Alone())
-    everybody = Round(SETUP, job.seed, np.ones(at.aggregator.clients, dtype=bool))
-    server, _ = play(at.algorithm.setup, at.server, at.clients, everybody, at.aggregator)
+    everybody = Round(SETUP, job.seed, np.ones(at.ranks.clients, dtype=bool))
+    server, _ = play(at.algorithm.setup, at.server, at.clients, everybody, at.ranks)
     model: Parameters = at.algorithm.model(server)
     return model
 

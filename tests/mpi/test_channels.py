@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs_in_python import checked
-from mpifed.comm.accumulate import make_sum
-from mpifed.comm.masking.channel import Masked
 from sparse_masks import sparsest
 from test_transport import around_a_piece, worlds
 
+from mpifed.comm.channels.masked import Masked
+from mpifed.comm.sums import Message, Sum
 from mpifed.comm.transport import Bytes
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Field, ToServer
+from mpifed.core.exchange import Exchange, Field
 from mpifed.run.api import run
 from mpifed.testing import Alone, Job
 
@@ -63,18 +63,19 @@ def test_exact_sums_that_move_into_shared_memory(everywhere: bool) -> None:
     shape = (1 << 15, 2)  # long enough to stand there
     for transport in chain(worlds(), [Alone()]):
         earlier = []
-        adder: Any = make_sum(ToServer("up", Field(shape), None, None, None), 4, dtype="float32")  # type: ignore[arg-type]
-        before = adder.message
+        message = Message(Exchange("up", Field(shape), None, None, None), 4)  # type: ignore[arg-type]
+        adder = Sum(message)
+        before = adder.numbers
         for turn in range(10):
             adder.begin(True)
             adder.add(np.full((1, *shape), 1 + transport.rank + turn, "f4"), np.array([transport.rank]))
-            adder.message[-1] = 1
+            adder.close()[-1] = 1
             reduced = adder.reduce(transport, everywhere)
-            assert (adder.message is not before) == (1 < transport.size <= (os.cpu_count() or 1))
+            assert (adder.numbers is not before) == (1 < transport.size <= (os.cpu_count() or 1))
             assert (reduced is not None) == (everywhere or transport.rank == 0)
             if reduced is not None:
                 assert reduced[-1] == transport.size
-                earlier.append((adder.total(reduced), sum(1 + rank + turn for rank in range(transport.size))))
+                earlier.append((message.decode(reduced), sum(1 + rank + turn for rank in range(transport.size))))
         for total, expected in earlier:
             np.testing.assert_array_equal(total, expected)
 

@@ -117,4 +117,4 @@ def test_errors_of_the_set_up_are_everybodys(skewed: Path, shared_tmp_path: Path
             run(job(skewed, aggregation={"bounds": {"changes.nothing": 1.0}}), transport, out)
 
 
-# --- the aggregator, with exchanges of the test's own ------------------------------------------------------------
+# --- the ranks, with exchanges of the test's own ------------------------------------------------------------

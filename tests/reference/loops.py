@@ -64,7 +64,7 @@ class Sums(NamedTuple):
 class Ready(NamedTuple):
     """The clients of a job and their data."""
 
-    aggregator: Sums
+    ranks: Sums
 
 
 class Played(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from paper import model_flat
 
-from mpifed.core.exchange import play
+from mpifed.comm.rounds import play
 from mpifed.core.record import leaves
 from mpifed.job.participation import round_of
 from mpifed.run.setup import Ready, prepare
@@ -28,8 +28,8 @@ class Played(NamedTuple):
 
     def kept(self, field: str) -> Any:
         """[N, d] what the clients keep under this name, or as their whole state."""
-        found = np.empty((self.ready.aggregator.clients, len(self.model)))
-        for block, state in zip(self.ready.aggregator.blocks, self.clients, strict=True):
+        found = np.empty((self.ready.ranks.clients, len(self.model)))
+        for block, state in zip(self.ready.ranks.blocks, self.clients, strict=True):
             record = getattr(state, field) if field else state
             found[block.clients] = np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in leaves(record)], axis=1)
         return found
@@ -40,6 +40,6 @@ def played(task: Job) -> Played:
     ready = prepare(task, Alone())
     server, clients = ready.server, ready.clients
     for index in range(task.rounds):
-        now = round_of(task, ready.aggregator.clients, index)
-        server, clients = play(ready.algorithm.exchanges, server, clients, now, ready.aggregator)
+        now = round_of(task, ready.ranks.clients, index)
+        server, clients = play(ready.algorithm.exchanges, server, clients, now, ready.ranks)
     return Played(ready, server, clients)

@@ -73,8 +73,8 @@ def plain_loop(job: Any, folder: Path, gamma: float = 1.0, sigma: float | None =
 
 def kept(found: Any) -> list[Any]:
     """alpha of every client."""
-    alphas: list[Any] = [None] * found.ready.aggregator.clients
-    for block, state in zip(found.ready.aggregator.blocks, found.clients, strict=True):
+    alphas: list[Any] = [None] * found.ready.ranks.clients
+    for block, state in zip(found.ready.ranks.blocks, found.clients, strict=True):
         for i, shard in enumerate(block.shards):
             assert not state.alpha[i, shard.samples :].any()
             alphas[shard.client] = state.alpha[i, : shard.samples]

@@ -210,10 +210,10 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     objective = {"name": "softmax", "bias": False, "l2": 0.05, "nonconvex_penalty": 0.1}
     task = local_job(skewed, fedpdm(local_steps=3), model=objective, **tables)
     found = played(task)
-    at, aggregator = found.ready, found.ready.aggregator
+    at, ranks = found.ready, found.ready.ranks
     everybody = Round(-1, 1, np.ones(11, dtype=bool))
     columns, _ = measure(
-        at.algorithm.measures, at.algorithm, found.server, aggregator.blocks, found.clients, everybody, aggregator, None
+        at.algorithm.measures, at.algorithm, found.server, ranks.blocks, found.clients, everybody, ranks, None
     )
     data, x_0, x, lam = rows_of(skewed), found.model, found.kept("model"), found.kept("dual")
     N, P, pull = sum(len(y) for _, y in data), 0.0, np.zeros(640)

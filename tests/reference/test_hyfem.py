@@ -34,7 +34,7 @@ def plain_loop(job: Any, folder: Path) -> tuple[Any, list[Any]]:
 def kept(found: Any) -> list[Any]:
     """Every client's w_k, by the product."""
     models: dict[int, Any] = {}
-    for block, state in zip(found.ready.aggregator.blocks, found.clients, strict=True):
+    for block, state in zip(found.ready.ranks.blocks, found.clients, strict=True):
         for shard, row in zip(block.shards, state.first, strict=True):
             models[shard.client] = row[: shard.features, 0]
     return [models[k] for k in sorted(models)]

@@ -20,7 +20,7 @@ from mpifed.cli import main
 from mpifed.core import errors
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, UsageError
-from mpifed.core.exchange import ToServer
+from mpifed.core.exchange import Exchange
 from mpifed.job.loading import read_table
 from mpifed.job.sweep import points
 
@@ -250,7 +250,7 @@ def test_the_contract_is_described() -> None:
     assert not [name for name in dir(Algorithm) if name[0] != "_" and not any(one.startswith(name) for one in every)]
     given = {one.signature.partition(" ")[0] for one in tables[Algorithm] if one.default == "must be given"}
     assert given == {"exchanges", "measures", "start_server(now)"}
-    assert {one.signature: one.default for one in tables[ToServer]}["private"] == "`True`"
+    assert {one.signature: one.default for one in tables[Exchange]}["clear"] == "`False`"
     text = "\n".join(contract.sections())
     assert (
         "| `draw(now, purpose, count, secret=False) -> NDArray[np.int64]` | \\[n, count\\] rows of each client" in text

@@ -30,7 +30,7 @@ MAY = {
         "core",
         "maths",
         "algorithms.private",
-        "comm.channel",
+        "comm.channels.base",
         "files",
         "job",
         "privacy",

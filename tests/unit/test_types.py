@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.data.block import Block
-from mpifed.core.exchange import Measure, Problem, ToClients, ToServer, fields_like
+from mpifed.core.exchange import Exchange, Measure, Problem, fields_like
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Objective, Parameters
@@ -59,16 +59,16 @@ def report(server: State, total: Upload, first: dict[str, object]) -> dict[str, 
     return {}
 """
 RIGHT = [
-    'def right() -> tuple[ToServer, ...]: return (ToServer("sum", Upload(fields), ask, answer, absorb),)',
+    'def right() -> tuple[Exchange, ...]: return (Exchange("sum", Upload(fields), ask, answer, absorb),)',
     "def same(model: Parameters) -> Parameters: return map_leaves(abs, fields_like(model))",
     "def task(o: Objective, t: Term, r: Regularizer, p: Privacy, c: Constraint) -> Problem: "
     'return Problem(o, "rows", fields, 1, 1, 1, minimize=t, constraints=(c,), regularizer=r, privacy=p)',
 ]
 WRONG = [
-    'def broadcasts() -> tuple[ToServer, ...]: return (ToServer("a", Upload(fields), ask_other, answer, absorb),)',
-    'def uploads() -> tuple[ToServer, ...]: return (ToServer("b", Upload(fields), ask, answer, absorb_other),)',
-    'def forms() -> tuple[ToServer, ...]: return (ToServer("c", Other(fields), ask, answer, absorb),)',
-    'def states() -> tuple[ToClients, ...]: return (ToClients("d", Upload(fields), ask, answer, keep),)',
+    'def broadcasts() -> tuple[Exchange, ...]: return (Exchange("a", Upload(fields), ask_other, answer, absorb),)',
+    'def uploads() -> tuple[Exchange, ...]: return (Exchange("b", Upload(fields), ask, answer, absorb_other),)',
+    'def forms() -> tuple[Exchange, ...]: return (Exchange("c", Other(fields), ask, answer, absorb),)',
+    'def states() -> tuple[Exchange, ...]: return (Exchange("d", Upload(fields), ask, answer, hear=keep),)',
     "def measures() -> tuple[Measure, ...]: return (Measure((), lambda server: server, lambda a, b: {}),)",
     "def other(model: Parameters) -> State: return map_leaves(abs, model)",
 ]

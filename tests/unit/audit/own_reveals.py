@@ -20,11 +20,11 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.algorithms.ssca_vertical import SSCAVertical
-from mpifed.core.exchange import Exchange, Measure, Problem, ToServer
+from mpifed.data.block import Block
+from mpifed.core.exchange import Exchange, Measure, Problem
 from mpifed.core.record import map_leaves
 from mpifed.core.reveals import DualSum, MeanGradient, Received
 from mpifed.core.round import Round
-from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 from mpifed.testing import ALGORITHMS
 
@@ -81,7 +81,7 @@ class Raw(Rows):
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         fields = weighted_fields(self.problem, model_template(self.problem))
-        return (ToServer("what-i-saw", fields, self.ask, self.answer, self.absorb),)
+        return (Exchange("what-i-saw", fields, self.ask, self.answer, self.absorb),)
 
     def check(self) -> list[str]:
         return check_rows(self.problem, self.batch_size)

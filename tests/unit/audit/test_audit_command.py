@@ -113,7 +113,7 @@ def test_a_mask_that_is_none_is_found(
     digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel that says it masks and does not: sums and bits are right, and nothing but an audit tells."""
-    from mpifed.comm.masking.channel import Masked
+    from mpifed.comm.channels.masked import Masked
 
     monkeypatch.setattr(Masked, "_mask", lambda *arguments: None)
     found = audit(digits, aggregation=MASKED)

@@ -10,12 +10,11 @@ import pytest
 from jobs_in_python import checked, fedavg, job_table
 from lengths import long_unless
 from methods import METHODS, named
-from mpifed.comm.masking import channel as masked
-from mpifed.comm.masking.neighbour_graph import MaskGraph
 
 from mpifed.audit.exact_checks import ExactChecks, exact_checks
 from mpifed.audit.replay import replay_job
-from mpifed.comm import key_streams
+from mpifed.comm.channels import masked, streams
+from mpifed.comm.channels.graph import MaskGraph
 
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
 
@@ -41,7 +40,7 @@ def test_one_client_has_no_mask(six: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("period", [2, 5])
 def test_nonces_that_come_again(period: int, six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: key_streams.nonce(turn % period, client))
+    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: streams.nonce(turn % period, client))
     found = found_in(six, 12)
     assert set(found.leaks) == {"repeated-mask"}
     assert len(found.occurrences["repeated-mask"]) == 6 * (12 - period)

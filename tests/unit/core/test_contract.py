@@ -10,7 +10,7 @@ import pytest
 from mpifed import FedAvg
 from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import breaches
-from mpifed.core.exchange import ToServer
+from mpifed.core.exchange import Exchange
 from mpifed.maths.objectives import OBJECTIVES, LinearScores, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.maths.terms import TERMS, Loss, Sampled, Term
@@ -119,7 +119,7 @@ class Referring:
     """What `wrong_exchanges` reads of an algorithm, one of whose methods has another name."""
 
     setup = ()
-    exchanges = property(lambda self: (ToServer("gradients", (), self.ask, self.answer, self.absorb),))
+    exchanges = property(lambda self: (Exchange("gradients", (), self.ask, self.answer, self.absorb),))
 
     def ask(self, server: Any, now: Any) -> Any: ...
 
@@ -128,7 +128,7 @@ class Referring:
 
 def test_exchanges_that_are_none() -> None:
     assert list(wrong_exchanges(Referring())) == ['exchanges: Referring has no answer; did you mean "answr"?']
-    Referring.exchanges = ToServer("sums", (), *3 * [lambda *_: ()])
+    Referring.exchanges = Exchange("sums", (), *3 * [lambda *_: ()])
     assert list(wrong_exchanges(Referring())) == [
-        "exchanges: expected a property that is a tuple of ToServer and ToClients; came ToServer"
+        "exchanges: expected a property that is a tuple of Exchange; came Exchange"
     ]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 from jobs_in_python import checked
-from mpifed.comm.accumulate import make_sum
 
+from mpifed.comm.sums import Message
 from mpifed.core.exchange import Problem
-from mpifed.job.participation import most_summed
+from mpifed.job.participation import arithmetic
 from mpifed.maths.objectives import Softmax
 from mpifed.testing import Job
 
@@ -29,8 +29,12 @@ def algorithm_of(**changes: Any) -> tuple[Job, Any]:
 
 
 def limbs(job: Job, algorithm: Any, exchange: Any) -> list[int]:
-    adder = make_sum(exchange, most_summed(job, algorithm, exchange), **job.sum_settings(algorithm.problem))
-    return [place.form.limbs for place in adder.places if place.field.shape]
+    message = Message(exchange, CLIENTS, arithmetic(job, algorithm))
+    return [place.form.limbs for place in message.places if place.field.shape]
+
+
+def most_summed(job: Job, algorithm: Any, exchange: Any) -> int:
+    return arithmetic(job, algorithm).most.get(exchange.name, CLIENTS)
 
 
 def test_few_of_many_clients_need_one_integer_a_value() -> None:
