@@ -263,6 +263,7 @@ def test_a_total_is_the_sum_of_the_uploads(case: Case, uneven: Path, monkeypatch
                 assert [(n, np.shape(a)) for n, a in leaves(fused)] == [(n, np.shape(a)) for n, a in leaves(total)]
                 # float64 rounding over some hundred terms
                 np.testing.assert_allclose(flat(fused), flat(total), rtol=1e-11, atol=1e-13)
+        server, clients = play((exchange,), server, clients, now, at.ranks)
 
 
 @one_of_every_algorithm
