@@ -20,9 +20,9 @@ import numpy as np
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.transport import Alone
-from mpifed.data.block import Block
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 
 TARGET_S = 1.5
 PARTS = {

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from mpifed.algorithms.horizontal import Rows, Weighted
 from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
+from mpifed.algorithms.horizontal import Rows, Weighted
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.attribute_docs import attribute_docs
-from mpifed.data.block import Batch, Block
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed, Problem
 from mpifed.core.round import Round
+from mpifed.data.block import Batch, Block
 from mpifed.data.sources.dataset import Dataset, Source
 from mpifed.maths.objectives import Objective, Parameters, Slope
 from mpifed.maths.regularizers import Regularizer

@@ -11,10 +11,10 @@ import numpy as np
 from written_files import read_json
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.data.block import Block
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.job.participation import leaving, round_of
 from mpifed.run.checkpoint import Progress
 from mpifed.testing import Job

@@ -11,10 +11,10 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.data.block import Block
 from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.privacy.release import Release
 

@@ -17,10 +17,10 @@ from methods import BARE, METHODS, class_of, named
 from registry import CASES, FEW, NAMES, Case, table
 
 from mpifed.comm.rounds import Ranks, play
-from mpifed.data.block import Block
 from mpifed.core.exchange import Exchange, Lazy, States, fields_like
 from mpifed.core.record import Record, leaves, map_leaves, of_columns, take
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary

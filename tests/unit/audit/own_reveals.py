@@ -20,11 +20,11 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.algorithms.ssca_vertical import SSCAVertical
-from mpifed.data.block import Block
 from mpifed.core.exchange import Exchange, Measure, Problem
 from mpifed.core.record import map_leaves
 from mpifed.core.reveals import DualSum, MeanGradient, Received
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 from mpifed.testing import ALGORITHMS
 
