@@ -19,6 +19,7 @@ import numpy as np
 
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.rounds import Ranks, play
+from mpifed.comm.states import ClientStates
 from mpifed.comm.transport import Alone
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.round import Round
@@ -77,7 +78,7 @@ def _ranks(clients: int, channel: str) -> Ranks:
 def _play(ranks: Ranks, exchange: Exchange, clients: int) -> tuple[float, Any]:
     now = Round(0, 1, np.ones(clients, dtype=bool))
     start = time.perf_counter()
-    total, _ = play([exchange], (), [()], now, ranks)
+    total, _ = play([exchange], (), ClientStates(np.zeros(1, int), lambda _: ()), now, ranks)
     return time.perf_counter() - start, total
 
 

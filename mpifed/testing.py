@@ -243,7 +243,7 @@ def _rounds(job: Job, at: Ready, rounds: int, measured: int = 0, sent: Named | N
 
 def _played(at: Ready, round: int, server: ServerRecord, clients: States, columns: dict[str, float | None]) -> Played:
     ranks, transport = at.ranks, at.ranks.transport
-    kept = [(_named(clients[i]), len(block.shards)) for i, block in enumerate(ranks.blocks)]
+    kept = [(_named(clients.take(i)), len(block.shards)) for i, block in enumerate(ranks.blocks)]
     own = [{name: leaf[j] for name, leaf in named.items()} for named, n in kept for j in range(n)]
     everybody = [*chain(*transport.share(transport.gather(own)))]  # by rank, and so in the order of clients
     if ranks.serves:

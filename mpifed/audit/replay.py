@@ -176,7 +176,7 @@ def _play(replay: Replay, ready: Ready, rounds: int, limit: float) -> None:
     measures: tuple[Measure, ...] = (
         measures_of(replay.job, replay.algorithm) if replay.job.record.evaluate_every else ()
     )
-    server, clients = play(replay.algorithm.setup, ready.server, list(ready.clients), everybody, ranks)
+    server, clients = play(replay.algorithm.setup, ready.server, ready.clients, everybody, ranks)
     exchanges = replay.algorithm.exchanges
 
     def measured() -> None:

@@ -31,7 +31,6 @@ from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import PackedRecord, Record, put, take
 from mpifed.core.round import SETUP, Round
-from mpifed.core.states import writable
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
 
@@ -283,9 +282,8 @@ class Ranks:
         summed = channel.name == "plain" and channel.recorder is None and plan.kept is None
         stays = summed or device.on_host
         question = device.record(question)
-        states = writable(states, None if measured else now.leaving)
         for i, who, whole in self._visited(answering(exchange, now), measured):
-            state, block = device.record(states[i]), whole.only(who)
+            state, block = device.record(states.take(i)), whole.only(who)
             before = state if block is whole else take(state, who)
             start = time.perf_counter()
             after, upload = exchange.answer(before, question, block, now)
@@ -300,9 +298,9 @@ class Ranks:
                         add(plan, part if stays else host_record(part), block.clients[few], now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(who))
             if after is not before:  # most clients have no state, or do not change it
-                states[i] = device.states(self._renewed(whole, state, who, after, now, measured))
-            if plan.kept is not None and not isinstance(states, list):
-                states.touch(i)
+                self._renew(states, i, whole, state, who, after, now, measured)
+            if plan.kept is not None:
+                states.changed.add(i)  # though its state is not
         plan.account.costs["answer_s"] += slowest
         return states
 
@@ -312,31 +310,32 @@ class Ranks:
             block = self.blocks.visit(i, keep=not measured)  # a device may ask it for more rows
             yield i, who, self.device.block(block)
 
-    @staticmethod
-    def _renewed(
-        block: Block, state: Record, who: NDArray[np.int64], new: Record, now: Round, measured: bool
-    ) -> Record:
-        """The states of a block with those of clients `who` replaced; where these are all, shapes may change.
+    def _renew(
+        self, states: States, i: int, block: Block, state: Record, who: NDArray[np.int64], new: Record, now: Round,
+        measured: bool,
+    ) -> None:  # fmt: skip
+        """Replace the states of clients `who` of block `i`; where these are all, shapes may change.
 
-        Replaced in place, since copying the states of all clients for a few takes longer than computing those few. A
-        measure may have started from the algorithm's states, and copies them, and so does a round that may be void.
+        In place, since copying the states of all clients for a few takes longer than computing those few. A measure may
+        have started from the algorithm's states, and copies them, and so does a round that may be void.
         """
-        if len(who) == len(block.clients):
-            return new
-        return put(state, who, new, in_place=not (measured or now.leaving is not None))
+        void = now.leaving is not None
+        if len(who) < len(block.clients):
+            new = put(state, who, new, in_place=not (measured or void))
+        states.put(i, self.device.states(new), void)
 
     def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> States:
         """The states, after the clients who are sent the sum have heard it."""
         exchange: Any = plan.exchange  # generic, of any states
-        states, slowest = writable(states, None if measured else now.leaving), 0.0
+        slowest = 0.0
         began, device, total = time.perf_counter(), self.device, self.device.record(total)
         for i, who, whole in self._visited(hearing(exchange, now), measured):
-            state, block = device.record(states[i]), whole.only(who)
+            state, block = device.record(states.take(i)), whole.only(who)
             start = time.perf_counter()
             before = state if block is whole else take(state, who)
             after = exchange.hear(before, total, block, now)
             slowest = max(slowest, (time.perf_counter() - start) / len(who))
-            states[i] = device.states(self._renewed(whole, state, who, after, now, measured))
+            self._renew(states, i, whole, state, who, after, now, measured)
         plan.account.costs["answer_s"] += slowest
         plan.account.costs["work_s"] += time.perf_counter() - began
         return states
@@ -355,7 +354,7 @@ def play(
     Parameters
     ----------
     server : the server's state on rank 0, None elsewhere
-    states : a record for each block that this rank hosts
+    states : those of the blocks that this rank hosts
     measured : whether this is no round, but what is measured off the clock: in no account, and of states of its own
 
     Returns
@@ -374,12 +373,14 @@ def play(
             break
         states, total = ranks.sum(plan, states, question, here, measured)
         if here.void:
+            states.back()
             return before
         if exchange.hear is not None:
             states = ranks.hear(plan, states, total, here, measured)
         else:
             assert exchange.absorb is not None
             server = ranks.serve(plan, exchange.absorb, server, total, here)
+    states.commit()
     return server, states
 
 

@@ -35,8 +35,7 @@ Upload = TypeVar("Upload", bound=Record, default=Record, covariant=True)
 Outcome = TypeVar("Outcome", bound=Record, default=Record, covariant=True)
 
 
-# a client-state record for each block of this rank: a list, or a class of `mpifed.core.states`, of which each caller of
-# `play` gets back what it gave
+# a client-state record for each block of this rank: `mpifed.comm.states.ClientStates`, which stands above
 States: TypeAlias = Any
 ServerRecord: TypeAlias = Any  # a record, or None on ranks that do not have it, which they know
 

@@ -186,7 +186,7 @@ class Same(Schema):
     identity: IdentityTables | None = None
 
 
-FileName = Annotated[str, Field(pattern=r"^(server|clients-[0-9]{8}-[0-9]{5,8})\.h5$")]
+FileName = Annotated[str, Field(pattern=r"^(server|clients-[0-9]{8}-[0-9]{5,8})\.states$")]
 Span = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 

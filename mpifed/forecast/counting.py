@@ -15,6 +15,7 @@ import numpy as np
 
 from mpifed.comm.channels.base import Plan
 from mpifed.comm.rounds import Ranks, make_channel, play
+from mpifed.comm.states import ClientStates
 from mpifed.comm.transport import Alone
 from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
@@ -45,14 +46,22 @@ class Counting(Ranks):
         self.now = _typical_round(job, clients, exchanges)
         server = algorithm.start_server(self.everybody)
         check_started(job.algorithm["name"], server, None, 0)
-        server, _ = play(algorithm.setup, server, [], self.everybody, self)
-        play(exchanges, server, [], self.now, self)
+        self._nobody = ClientStates(self.blocks.first, lambda _: ())
+        server, _ = play(algorithm.setup, server, self._nobody, self.everybody, self)
+        play(exchanges, server, self._nobody, self.now, self)
         self._server = server
 
     def measure(self, measures: Sequence[Measure]) -> None:
         """Keep the broadcasts of these too."""
         for measurement in measures:
-            play(measurement.exchanges, measurement.start(self._server), [], self.everybody, self, measured=True)
+            play(
+                measurement.exchanges,
+                measurement.start(self._server),
+                self._nobody,
+                self.everybody,
+                self,
+                measured=True,
+            )
 
     def serve(self, plan: Plan, method: Callable[..., Any], *arguments: Any) -> Any:  # of any exchange
         """The server's part; its state as it was where a method refuses a sum of zeros."""

@@ -1,9 +1,12 @@
 """Checkpoints: everything a run needs to go on bit for bit, on any number of ranks.
 
-A checkpoint is a folder `checkpoint/round-00000100` with the server's state, what clients keep in segments (see
-`mpifed.run.checkpoint_files`), and a manifest with their SHA-256. It is written under a temporary name, synced and
-renamed, and the one before it is kept; so at any moment a complete one is there, and if the newest is damaged, the
-other is used. Segments that have not changed are hard links in both: each folder is complete, and can be copied.
+A checkpoint is a folder `checkpoint/round-00000100` with the server's state, what clients keep in segments, and a
+manifest with their SHA-256; all but the manifest have the form that `mpifed.comm.states` describes. A segment holds
+what had changed of one rank's clients since the checkpoint before, so that a checkpoint costs no more than that.
+
+It is written under a temporary name, synced and renamed, and the one before it is kept; so at any moment a complete one
+is there, and if the newest is damaged, the other is used. Segments that have not changed are hard links in both: each
+folder is complete, and can be copied.
 """
 
 from __future__ import annotations
@@ -11,40 +14,36 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from mpifed.comm.rounds import LastAnswers, Ranks
+from mpifed.comm.states import STATE, Arrays, ClientStates, StateFile, fitted, named
 from mpifed.comm.transport import Transport
-from mpifed.core.device import host_record
-from mpifed.core.errors import DataError
-from mpifed.core.io_errors import sha256
-from mpifed.core.record import Record
-from mpifed.core.states import ClientStates
-from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
+from mpifed.core.errors import DataError
+from mpifed.core.io_errors import named_in_errors, sha256
+from mpifed.core.record import Record
 from mpifed.data.roster import Roster
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import sync_folder
-from mpifed.files.hdf5 import reading_hdf5, write_hdf5
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import Manifest, conforming, shown_value
-from mpifed.run import checkpoint_files
 from mpifed.run.agreement import agreed
-from mpifed.run.checkpoint_files import Arrays, SegmentPart, Segments
 
-SCHEMA = 5
+SCHEMA = 6
 KEPT = 2  # checkpoints
 _MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written into one
-_SERVER = "server"  # group in server.h5
+_SERVER = "server"  # kind of arrays
+_SERVER_FILE = "server.states"
+_LAST = "last"  # kind of arrays: `last/<position in the block>/<name>`
 _NAME = re.compile(r"round-([0-9]{8,9})")
-# of one rank: SHA-256 of its segments and of other files, first and last client of each segment
-Gathered: TypeAlias = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, tuple[int, int]]]
+# of one rank: SHA-256 of its files; first and last client of each segment
+Gathered: TypeAlias = tuple[Mapping[str, str], Mapping[str, tuple[int, int]]]
 
 
 class Progress(NamedTuple):
@@ -77,8 +76,7 @@ class Checkpoints:
     def __init__(self, run_dir: Path, transport: Transport, blocks: Sequence[Block]) -> None:
         """`blocks`: those that this rank hosts."""
         self._run_dir, self._transport, self._blocks = run_dir, transport, Roster.of(blocks)
-        self._segments = Segments(run_dir, self._blocks.first)
-        self._checksums: dict[str, str] = {}  # of the segments of this rank's clients
+        self._checksums: dict[str, str] = {}  # of the files that this rank has written
         self._only_mine = True  # whether these segments hold clients of this rank alone
         self._last: int | None = None  # the round of the newest one
         self.damaged = ""  # on rank 0: what is wrong with checkpoints newer than the one loaded
@@ -112,33 +110,30 @@ class Checkpoints:
                     for stale in final.parent.glob("round-*.new"):
                         shutil.rmtree(stale)
                     aside.mkdir(parents=True)
-            linked, numbers = self._plan(clients.changed)
-            checksums = {name: self._checksums[name] for name in linked}
-            others: dict[str, str] = {}
-            parts: list[SegmentPart] = []
+            segments, numbers = self._plan(clients)
+            checksums = {file.path.name: self._checksums[file.path.name] for file in segments}
             with agreed(transport):
                 if transport.rank == 0:
-                    others["server.h5"] = _write(aside / "server.h5", server)
-                for name in linked:
-                    _link(self._segments.folder / name, aside / name)
-                name = f"clients-{progress.round:08d}-{transport.rank:05d}.h5"
-                states = ((int(self._blocks.first[i]), self._arrays(i, clients, last_answers)) for i in numbers)
-                first = next(states := ((first, arrays) for first, arrays in states if arrays), None)
-                if first is not None:
-                    parts = checkpoint_files.write(aside / name, chain([first], states))
+                    StateFile.written(aside / _SERVER_FILE, [(0, named(_SERVER, server))])
+                    checksums[_SERVER_FILE] = sha256(aside / _SERVER_FILE)
+                for file in segments:
+                    _link(file.path, aside / file.path.name)
+                if numbers:
+                    name = f"clients-{progress.round:08d}-{transport.rank:05d}.states"
+                    blocks = ((int(self._blocks.first[i]), self._arrays(i, clients, last_answers)) for i in numbers)
+                    segments.append(StateFile.written(aside / name, blocks))
                     checksums[name] = sha256(aside / name)
-            ranges = self._ranges({*linked, *(part.segment for part in parts)}, parts)
-            gathered = transport.gather((checksums, others, ranges))
+            spans = {file.path.name: (min(file.blocks), max(file.blocks)) for file in segments}
+            gathered = transport.gather((checksums, spans))
             manifest = {
                 "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
                 "hosting": self._hosting,
             }  # fmt: skip
             with agreed(transport):
                 self._commit(aside, final, manifest, gathered)
-        self._segments.drop(set(self._checksums) - set(linked))
-        self._segments.add(parts)
-        self._segments.moved(final)
-        clients.is_saved(self._segments)
+        for file in segments:
+            file.path = final / file.path.name
+        clients.are_saved(dict.fromkeys(numbers, segments[-1]) if numbers else {})
         self._checksums, self._only_mine, self._last = checksums, True, progress.round
 
     def load(self, server: Record, clients: ClientStates) -> tuple[Progress, Table, Record, LastAnswers]:
@@ -160,79 +155,69 @@ class Checkpoints:
             choice = _newest_whole(self._run_dir) if transport.rank == 0 else None
         folder, manifest, self.damaged = transport.share(choice)
         with agreed(transport):
-            state = None if server is None else _read(folder / "server.h5", server)
-            self._segments = Segments(folder, self._blocks.first)
-            mine = self._blocks.first
+            state = None if server is None else _read(folder / _SERVER_FILE, server)
+            mine = self._blocks.first.tolist()
             for name, (low, high) in sorted(manifest["segments"].items()):
-                if len(mine) and low <= mine[-1] and mine[0] <= high:
-                    self._segments.add(checkpoint_files.parts_of(folder / name))
+                if mine and low <= mine[-1] and mine[0] <= high:
+                    file = StateFile.opened(folder / name)
+                    clients.files |= {i: file for i, first in enumerate(mine) if first in file.blocks}
                     self._checksums[name] = manifest["files"][name]
-            clients.is_saved(self._segments)
-            for i in self._segments.written()[:1]:
-                clients.peek(int(i))  # raises now if the states are those of another job
-            last_answers = self._last_answers()
+            for i in sorted(clients.files)[:1]:
+                clients.peek(i)  # raises now if the states are those of another job
+            last_answers = self._last_answers(clients)
         self._only_mine = manifest["hosting"] == self._hosting
         self._last = manifest["round"]
         progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
         return progress, manifest["run"], state, last_answers
 
-    def _plan(self, changed: Set[int]) -> tuple[list[str], list[int]]:
+    def _plan(self, clients: ClientStates) -> tuple[list[StateFile], list[int]]:
         """(segments to be linked, blocks to be written).
 
         Blocks of segments that are mostly out of date are written again; where there are many segments, so are
         those of the smaller half.
         """
-        new = np.array(sorted(changed), dtype=np.int64)
-        if not self._only_mine:
-            return [], np.union1d(new, self._segments.written()).tolist()
-        sizes = self._segments.sizes(without=new)
-        stay = [name for name, (needed, whole) in sizes.items() if 2 * needed >= whole and needed]
+        needed = Counter[StateFile]()  # bytes
+        for i in clients.files.keys() - clients.changed if self._only_mine else ():
+            begin, end, _ = clients.files[i].blocks[int(self._blocks.first[i])]
+            needed[clients.files[i]] += end - begin
+        stay = [file for file, nbytes in needed.most_common() if 2 * nbytes >= file.nbytes]
         if len(stay) > _MOST_SEGMENTS:
-            smallest = sorted(stay, key=lambda name: sizes[name])[: len(stay) // 2]
-            stay = [name for name in stay if name not in smallest]
-        again = self._segments.within(set(sizes) - set(stay))
-        return stay, np.union1d(new, again).tolist()
+            stay = stay[: -(len(stay) // 2)]
+        again = {i for i, file in clients.files.items() if file not in stay}
+        return stay, sorted(clients.changed | again)
 
     def _arrays(self, i: int, clients: ClientStates, last_answers: LastAnswers) -> Arrays:
         """The arrays of block `i`: its state, and its clients' last answers."""
-        arrays = checkpoint_files.named(checkpoint_files.STATE, host_record(clients.peek(i)))
-        for j, client in enumerate(self._clients_of(i)):
-            arrays |= {
-                f"{checkpoint_files.LAST}/{j}/{name}": numbers for name, numbers in last_answers.get(client, {}).items()
-            }
-        return arrays
+        return {
+            **named(STATE, clients.peek(i)),
+            **{
+                f"{_LAST}/{client}/{name}": numbers
+                for client in self._clients_of(i)
+                for name, numbers in last_answers.get(client, {}).items()
+            },
+        }
 
-    def _last_answers(self) -> LastAnswers:
+    def _last_answers(self, clients: ClientStates) -> LastAnswers:
         """The last answers of this rank's clients, as far as there are any."""
         last_answers: LastAnswers = {}
-        for i in self._segments.written().tolist():
-            if not self._segments.has(i, checkpoint_files.LAST):
-                continue
-            members = self._clients_of(i)
-            for name, numbers in (self._segments.of(i) or {}).items():
-                kind, *rest = name.split("/", 2)
-                if kind == checkpoint_files.LAST:
-                    last_answers.setdefault(members[int(rest[0])], {})[rest[1]] = numbers
+        for i, file in clients.files.items():
+            members = {str(client): client for client in self._clients_of(i)}
+            for name, numbers in file.read(int(self._blocks.first[i]), _LAST).items():
+                client, _, of = name.removeprefix(f"{_LAST}/").partition("/")
+                if client in members:
+                    last_answers.setdefault(members[client], {})[of] = numbers
         return last_answers
 
     def _clients_of(self, i: int) -> list[int]:
         members: list[int] = self._blocks.clients[self._blocks.bounds[i] : self._blocks.bounds[i + 1]].tolist()
         return members
 
-    def _ranges(self, names: Iterable[str], new: Iterable[SegmentPart]) -> dict[str, tuple[int, int]]:
-        """The first and the last block of each segment, given by their first clients."""
-        low_high: dict[str, tuple[int, int]] = {}
-        for part in [*self._segments.parts, *new]:
-            low, high = low_high.get(part.segment, (int(part.first[0]), int(part.first[0])))
-            low_high[part.segment] = min(low, int(part.first.min())), max(high, int(part.first.max()))
-        return {name: low_high[name] for name in names}
-
     def _commit(self, aside: Path, final: Path, manifest: Table, gathered: Sequence[Gathered] | None) -> None:
         """On rank 0: make the files in `aside` the newest checkpoint."""
         if gathered is None:
             return
-        files = {name: checksum for part in gathered for sums in part[:2] for name, checksum in sums.items()}
-        ranges = {name: span for _, _, spans in gathered for name, span in spans.items()}
+        files = {name: checksum for sums, _ in gathered for name, checksum in sums.items()}
+        ranges = {name: span for _, spans in gathered for name, span in spans.items()}
         write_json(aside / "manifest.json", {**manifest, "files": files, "segments": ranges})
         sync_folder(aside)
         if final.exists():
@@ -249,7 +234,8 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-        checkpoint_files.sync(target)
+        with named_in_errors(target), open(target, "r+b") as file:
+            os.fsync(file.fileno())
 
 
 @contextmanager
@@ -263,21 +249,10 @@ def _whole_or_removed(folder: Path, transport: Transport) -> Iterator[None]:
         raise
 
 
-def _write(path: Path, server: Record) -> str:
-    """Write the server's state into a new file, sync it, and give its SHA-256."""
-    with write_hdf5(path) as file:
-        for name, leaf in checkpoint_files.named(_SERVER, server).items():
-            file[name] = leaf
-            if isinstance(leaf, np.generic):  # NumPy may round scalars differently from arrays
-                file[name].attrs[checkpoint_files.SCALAR] = True
-    checkpoint_files.sync(path)
-    return sha256(path)
-
-
 def _read(path: Path, like: Record) -> Record:
     """The server's state, in the structure of `like`."""
-    with reading_hdf5(path, "not the server's state", checkpoint_files.REMEDY) as file:
-        return checkpoint_files.fitted(_SERVER, like, file, str(path))
+    file = StateFile.opened(path)
+    return fitted(_SERVER, like, file.read(0, _SERVER) if file.blocks else {}, str(path))
 
 
 def generations(run_dir: Path) -> list[Path]:
@@ -306,7 +281,7 @@ def _read_whole(folder: Path) -> Table | str:
             return f"schema {shown_value(manifest.get('schema'))}, this version reads {SCHEMA}"
         content = conforming(Manifest, manifest)
         names = ", ".join(content.files)
-        if folder.name != f"round-{content.round:08d}" or not {"server.h5", *content.segments} <= content.files.keys():
+        if folder.name != f"round-{content.round:08d}" or not {_SERVER_FILE, *content.segments} <= content.files.keys():
             return f"manifest.json: is of round {content.round}, or does not name all files ({names})"
         damaged = [name for name, expected in content.files.items() if sha256(folder / name) != expected]
     except OSError as error:

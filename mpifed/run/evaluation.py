@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from mpifed.algorithms.certificate import known
 from mpifed.comm.rounds import Ranks, play
+from mpifed.comm.states import ClientStates
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Columns, Measure, ServerRecord, States
 from mpifed.core.record import Record
 from mpifed.core.round import Round
-from mpifed.core.states import ClientStates
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
@@ -61,7 +61,7 @@ def measure(
             columns |= dict.fromkeys(measurement.certificate)
             continue
         state: ServerRecord = measurement.start(server) if ranks.serves else None
-        clients: States = ClientStates(len(roster), partial(_begun, measurement, roster, states), room)
+        clients: States = ClientStates(roster.first, partial(_begun, measurement, roster, states), room)
         for _ in range(measurement.turns):
             state, clients = play(measurement.exchanges, state, clients, now, ranks, measured=True)
         if ranks.serves:
@@ -75,7 +75,7 @@ def measure(
 
 def _begun(measurement: Measure, roster: Roster, states: States, i: int) -> Record:
     """The states with which the evaluation of the clients of block `i` begins."""
-    return measurement.start_clients(roster.visit(i, keep=False), states[i])
+    return measurement.start_clients(roster.visit(i, keep=False), states.take(i))
 
 
 class Trained(NamedTuple):

@@ -175,11 +175,11 @@ class RunLoop:
 
     def _check_states(self) -> None:
         """Check that checkpoints can hold the states after the first round: the server's, and those of a block."""
-        clients, name = self.clients.settled(), self.job.algorithm["name"]
+        clients, name = self.clients, self.job.algorithm["name"]
         number = next(iter(clients.changed), None)
         state: tuple[ServerRecord, ServerRecord, int] = (None, None, 0)
         if number is not None:
-            state = clients.peek(number), clients.begun(number), self.ready.ranks.blocks.size(number)
+            state = clients.peek(number), clients.begin(number), self.ready.ranks.blocks.size(number)
         check_renewed(name, self.server, self.ready.specs, *state)
 
     def _check_settings(self) -> None:
@@ -268,7 +268,7 @@ class RunLoop:
         if self.results is not None and self.results.history is not None:
             self.progress = self.progress._replace(rows=self.results.history.sync())
         run: Table = {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
-        self.checkpoints.save(self.progress, run, self.server, self.clients.settled(), self.ready.ranks.last_answers())
+        self.checkpoints.save(self.progress, run, self.server, self.clients, self.ready.ranks.last_answers())
 
     def _load(self) -> None:
         ranks = self.ready.ranks

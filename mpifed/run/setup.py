@@ -10,6 +10,7 @@ import numpy as np
 
 from mpifed.comm.channels.base import Recorder
 from mpifed.comm.placement import Hosted, place
+from mpifed.comm.states import ClientStates
 from mpifed.comm.rounds import Ranks
 from mpifed.comm.sums import OF_ALL_ROWS
 from mpifed.comm.transport import Transport
@@ -20,7 +21,6 @@ from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
 from mpifed.core.holdings import Holdings, Members
 from mpifed.core.round import SETUP, Round, new_key
 from mpifed.core.state_check import Specs, check_started
-from mpifed.core.states import ClientStates
 from mpifed.data import store
 from mpifed.data.block import Block
 from mpifed.data.memory import room
@@ -168,11 +168,11 @@ def prepare(
     ranks.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
     clients = ClientStates(
-        len(blocks), lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
+        blocks.first, lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
     )
     with agreed(transport):
         server = algorithm.start_server(everybody) if ranks.serves else None
-        first, count = (clients[0], blocks.size(0)) if len(blocks) else (None, 0)
+        first, count = (clients.take(0), blocks.size(0)) if len(blocks) else (None, 0)
         specs = check_started(job.algorithm["name"], server, first, count)
         tests = ranks.serves and job.record.evaluate_every > 0
         test = cache.get("test", lambda: _test_block(job, data)) if tests else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -168,12 +169,15 @@ def spoil_table(path: Path, seed: int, sealed: bool) -> None:
 
 @examples(4)
 @given(name=names, number=numbers, seed=seeds, reader=st.sampled_from(READERS))
-def test_hdf5(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
-    """With checksums in the manifest that fit, so that damage inside comes to be read."""
+def test_arrays(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
+    """And states, with checksums in the manifest that fit, so that damage inside comes to be read."""
     folder = made.copied(name, to)
-    files = [one for one in made.files(name) if one.endswith(".h5")]
+    files = [one for one in made.files(name) if one.endswith((".h5", ".states"))]
     path = to / files[number % len(files)]
-    spoil_hdf5(path, seed, made.folder / "beside.h5")
+    if path.suffix == ".h5":
+        spoil_hdf5(path, seed, made.folder / "beside.h5")
+    else:
+        spoil_states(path, seed)
     manifest = path.parent / "manifest.json"
     if manifest.exists():
         table = read_json(manifest)
@@ -182,6 +186,14 @@ def test_hdf5(made: Made, to: Path, name: str, number: int, seed: int, reader: l
         shutil.rmtree(path.parent.with_name("round-00000001"))
     read(folder, reader)
     made.resumed(folder, same=False)
+
+
+def spoil_states(path: Path, seed: int) -> None:
+    """Other bytes, or another index."""
+    content = path.read_bytes()
+    begin = int.from_bytes(content[-8:], "little")
+    index = json.dumps(other_table(json.loads(content[begin:-8]), seed)).encode()
+    path.write_bytes(content[:begin] + index + content[-8:] if seed % 4 else mutated(content, seed))
 
 
 @examples(4)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 from written_files import read_json
 
+from mpifed.comm.states import StateFile
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
@@ -184,26 +184,16 @@ def progress_of(out: Path) -> Progress:
 def saved(out: Path) -> Saved:
     """Read without a federation."""
     folder = max((out / "checkpoint").glob("round-*[0-9]"))
-    with h5py.File(folder / "server.h5") as file:
-        server = _flat(file["server"])
+    server = _flat(StateFile.opened(folder / "server.states").read(0, "server"))
     blocks: dict[int, dict[str, Any]] = {}  # by the first client, of those who were ever present
-    for path in sorted(folder.glob("clients-*.h5")):  # what was written later stands above
-        with h5py.File(path) as file:
-            for part in file.values():
-                states = _flat(part["state"]) if "state" in part else {}
-                for k, first in enumerate(part["first"][()].tolist()):
-                    blocks[first] = {name: values[k] for name, values in states.items()}
+    for path in sorted(folder.glob("clients-*")):  # what was written later stands above
+        file = StateFile.opened(path)
+        blocks |= {first: _flat(file.read(first, "state")) for first in file.blocks}
     ordered = [blocks[first] for first in sorted(blocks)]
     clients = {name: np.concatenate([block[name] for block in ordered]) for name in (ordered[0] if ordered else {})}
     return Saved(progress_of(out), server, clients)
 
 
-def _flat(group: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name.replace("/", ".")] = item[()]
-
-    group.visititems(visit)
-    return found
+def _flat(arrays: dict[str, Any]) -> dict[str, Any]:
+    """By names without the kind."""
+    return {name.partition("/")[2]: values for name, values in arrays.items()}

@@ -17,6 +17,7 @@ from methods import BARE, METHODS, class_of, named
 from registry import CASES, FEW, NAMES, Case, table
 
 from mpifed.comm.rounds import Ranks, play
+from mpifed.comm.states import ClientStates
 from mpifed.core.exchange import Exchange, Lazy, States, fields_like
 from mpifed.core.record import Record, leaves, map_leaves, of_columns, take
 from mpifed.core.round import Round
@@ -162,8 +163,8 @@ def test_pure(case: Case, uneven: Path) -> None:
     server, clients = play_twice(at.algorithm.exchanges, server, clients, now, at.ranks)
     twice(at.algorithm.model, server)
     for one in at.algorithm.measures:
-        pairs = zip(at.ranks.blocks, clients, strict=True)
-        found, states = one.start(server), [one.start_clients(*pair) for pair in pairs]
+        begun = [one.start_clients(*pair) for pair in zip(at.ranks.blocks, clients, strict=True)]
+        found, states = one.start(server), ClientStates(clients.first, begun.__getitem__)
         before = bits(server)
         for _ in range(one.turns):
             found, states = play_twice(one.exchanges, found, states, everybody(job, at), at.ranks, measured=True)
@@ -249,10 +250,10 @@ def test_a_total_is_the_sum_of_the_uploads(case: Case, uneven: Path, monkeypatch
     for exchange in at.algorithm.exchanges:
         question = exchange.ask(server, now)
         for i, some in enumerate(at.ranks.blocks):
-            upload = exchange.answer and exchange.answer(clients[i], question, some, now)[1]
+            upload = exchange.answer and exchange.answer(clients.take(i), question, some, now)[1]
             if not isinstance(upload, Lazy) or upload.total is None:
                 several_steps = case.hyper.get("local_steps", 1) > 1 or "local_epochs" in case.hyper
-                each_has_its_own = any(leaves(clients[0])) or job.privacy is not None
+                each_has_its_own = any(leaves(clients.take(0))) or job.privacy is not None
                 what = f"{exchange.name}: of one step on rows, one product gives the sum: it needs `total`"
                 assert case.split != "rows" or several_steps or each_has_its_own, what
                 break
@@ -290,7 +291,7 @@ def test_questions_and_answers_have_the_declared_fields(case: Case, even: Path) 
     for exchange in (*at.algorithm.setup, *at.algorithm.exchanges):
         question, block = exchange.ask(server, now), at.ranks.blocks[0]
         if exchange.answer is not None:
-            upload = made(exchange.answer(clients[0], question, block, now)[1])
+            upload = made(exchange.answer(clients.take(0), question, block, now)[1])
             declared = [(n, field.shape) for n, field in leaves(exchange.fields)]
             assert declared == [(n, np.shape(leaf)[1:]) for n, leaf in leaves(upload)]
         assert [n for n, _ in leaves(fields_like(question))] == [n for n, _ in leaves(question)]

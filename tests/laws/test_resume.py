@@ -165,9 +165,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     out = tmp_path / "run"
     assert launch(2, "run", job, "--out", out, env={"MPIFED_TEST_TROUBLE": "SIGUSR1"}).code == 75
     newest, before = sorted((out / "checkpoint").iterdir(), reverse=True)
-    stored = bytearray((newest / "server.h5").read_bytes())
+    stored = bytearray((newest / "server.states").read_bytes())
     stored[len(stored) // 2] ^= 1
-    (newest / "server.h5").write_bytes(stored)
+    (newest / "server.states").write_bytes(stored)
     ended = launch(3, "run", job, "--out", out, "--resume")
     assert ended.code == 0, ended.text
     assert f"resumed after round {int(before.name[-8:])}" in ended.out

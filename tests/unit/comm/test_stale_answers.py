@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from mpifed.comm.aggregator import Aggregator
-from mpifed.comm.channel import Protection
 from ranks import Threads, on_ranks
 
+from mpifed.comm.ranks import Aggregator
+from mpifed.comm.channel import Protection
+from mpifed.comm.states import ClientStates
+from mpifed.data.block import Block
 from mpifed.core.exchange import Exchange, Field, Placed, ToClients, ToServer, play
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Round
-from mpifed.data.block import Block
 from mpifed.testing import Alone
 
 CLIENTS, ROWS, COLUMNS = 7, 11, 6
@@ -118,16 +119,17 @@ def run(transport: Any, protection: Protection, stop: int = ROUNDS, private: boo
         found.agree_on_keys()
         return found
 
-    aggregator, server = anew(), [] if transport.rank == 0 else None
-    clients: Any = [Heard(np.zeros((1, ROWS, 2)), np.zeros((1, ROWS, 2)), np.zeros(1)) for _ in blocks]
+    ranks, server = anew(), [] if transport.rank == 0 else None
+    zeros = np.zeros((1, ROWS, 2))
+    clients = ClientStates(np.array(mine), lambda _: Heard(zeros.copy(), zeros.copy(), np.zeros(1)))
     up_bytes = 0
     for index in range(ROUNDS):
         if index == stop:
-            kept = aggregator.last_answers()
-            up_bytes, aggregator = aggregator.up_bytes, anew()
-            aggregator.restore(kept)
-        server, clients = play(exchanges(private), server, clients, now_of(index), aggregator)
-    return Ends(server, dict(zip(mine, clients, strict=True)), up_bytes + aggregator.up_bytes)
+            kept = ranks.last_answers()
+            up_bytes, ranks = ranks.up_bytes, anew()
+            ranks.restore(kept)
+        server, clients = play(exchanges(private), server, clients, now_of(index), ranks)
+    return Ends(server, dict(zip(mine, clients, strict=True)), up_bytes + ranks.up_bytes)
 
 
 def expected() -> tuple[list[Any], dict[int, Heard]]:

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from mpifed.comm.states import ClientStates, StateFile
+from mpifed.data.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
-from mpifed.core.states import ClientStates
-from mpifed.data.block import Block
-from mpifed.run import checkpoint_files
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.testing import Alone
 
@@ -48,28 +47,28 @@ def clients(blocks: list[Block], t: int) -> list[Client]:
     return [Client(b.clients[:, None] + np.arange(3) / 7 + t, b.clients * 10 + t) for b in blocks]
 
 
-def started(states: list[Any]) -> ClientStates:
+def started(blocks: list[Block], states: list[Any]) -> ClientStates:
     """States that a run begins with."""
-    return ClientStates(len(states), lambda i: map_leaves(np.copy, states[i]))
+    return ClientStates(np.array([block.clients[0] for block in blocks]), lambda i: map_leaves(np.copy, states[i]))
 
 
-def renewed(states: list[Any]) -> ClientStates:
+def renewed(blocks: list[Block], states: list[Any]) -> ClientStates:
     """States that were renewed in a round."""
-    found = started(states)
+    found = started(blocks, states)
     for i, state in enumerate(states):
-        found[i] = state
+        found.put(i, state, False)
     return found
 
 
 def save(folder: Path, t: int, blocks: list[Block], states: Any = None, kept: Any = None) -> Path:
     states = clients(blocks, t) if states is None else states
     to = Checkpoints(folder, Alone(), blocks)
-    to.save(Progress(t, 0.5 * t, 10 * t, 20 * t), {"of": t}, server(t), renewed(states), kept or {})
+    to.save(Progress(t, 0.5 * t, 10 * t, 20 * t), {"of": t}, server(t), renewed(blocks, states), kept or {})
     return folder / "checkpoint" / f"round-{t:08d}"
 
 
 def load(folder: Path, blocks: list[Block], like: Any = None, states: Any = None) -> Any:
-    here = started(clients(blocks, 0) if states is None else states)
+    here = started(blocks, clients(blocks, 0) if states is None else states)
     progress, job, found, kept = Checkpoints(folder, Alone(), blocks).load(server(0) if like is None else like, here)
     return progress, job, found, list(here), kept
 
@@ -97,7 +96,7 @@ def test_scalars_stay_scalars_and_arrays_arrays(tmp_path: Path, blocks: list[Blo
     """NumPy's arithmetic of a scalar is not that of an array without axes: a power of it may round otherwise."""
     state = Server(np.float32(0.1), np.zeros((), np.int64), Inner(np.bool_(True), np.ones(1)))
     states = clients(blocks, 1)
-    Checkpoints(tmp_path, Alone(), blocks).save(Progress(1), {}, state, renewed(states), {})
+    Checkpoints(tmp_path, Alone(), blocks).save(Progress(1), {}, state, renewed(blocks, states), {})
     restored = load(tmp_path, blocks, like=map_leaves(np.asarray, state))[2]
     kinds = [type(leaf) for _, leaf in leaves(restored)]
     assert kinds == [np.float32, np.ndarray, np.bool_, np.ndarray]
@@ -125,7 +124,7 @@ def damages() -> list[Any]:
     def remove(folder: Path, name: str) -> None:
         (folder / name.format(round=folder.name[-8:])).unlink()
 
-    names = ["server.h5", "clients-{round}-00000.h5", "manifest.json"]
+    names = ["server.states", "clients-{round}-00000.states", "manifest.json"]
     return [
         pytest.param(damage, name, id=f"{damage.__name__}-{name}")
         for damage in (flip, cut, remove)
@@ -184,9 +183,9 @@ def test_folders_without_hard_links(tmp_path: Path, blocks: list[Block], monkeyp
         raise OSError("no links here")
 
     monkeypatch.setattr("os.link", refused)
-    states, checkpoints = renewed(clients(blocks, 1)), Checkpoints(tmp_path, Alone(), blocks)
+    states, checkpoints = renewed(blocks, clients(blocks, 1)), Checkpoints(tmp_path, Alone(), blocks)
     checkpoints.save(Progress(1), {}, server(1), states, {})
-    states[0] = clients(blocks, 2)[0]
+    states.put(0, clients(blocks, 2)[0], False)
     checkpoints.save(Progress(2), {}, server(2), states, {})
     there = load(tmp_path, blocks)[3]
     assert [bits(s) for s in there] == [bits(s) for s in [clients(blocks, 2)[0], *clients(blocks, 1)[1:]]]
@@ -196,18 +195,19 @@ def test_segments_stay_few_and_small(tmp_path: Path, array_shard: Any) -> None:
     """Random ones of 40 clients change, for 60 rounds: the files never hold twice what is needed."""
     blocks = [Block((array_shard(c, np.zeros((1, 1)), [0]),)) for c in range(40)]
     begin = [np.full((1, 50), float(c)) for c in range(40)]
-    states, checkpoints, rng = started(begin), Checkpoints(tmp_path, Alone(), blocks), np.random.default_rng(0)
+    states, checkpoints, rng = started(blocks, begin), Checkpoints(tmp_path, Alone(), blocks), np.random.default_rng(0)
     expected, touched = [np.copy(one) for one in begin], set()
     for t in range(1, 61):
         for i in rng.choice(40, 3, replace=False).tolist():
-            states[i] = expected[i] = np.full((1, 50), 100.0 * t + i)
+            expected[i] = np.full((1, 50), 100.0 * t + i)
+            states.put(i, expected[i], False)
             touched.add(i)
         checkpoints.save(Progress(t), {}, (), states, {})
         if t % 15 == 0:
             files = list((tmp_path / "checkpoint" / f"round-{t:08d}").glob("clients-*"))
             assert len(files) <= 9
             assert sum(path.stat().st_size for path in files) < 2 * 400 * len(touched) + 8192 * len(files)
-            found = started(begin)
+            found = started(blocks, begin)
             Checkpoints(tmp_path, Alone(), blocks).load((), found)
             np.testing.assert_array_equal(np.concatenate(list(found)), np.concatenate(expected))
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_written_to_its_end_takes_no_room(
         path.write_bytes(b"half of it")
         raise DataError("no room")
 
-    monkeypatch.setattr(checkpoint_files, "write", fails)
+    monkeypatch.setattr(StateFile, "written", fails)
     with pytest.raises(DataError, match="no room"):
         save(tmp_path, 2, blocks)
     assert list(whole.parent.iterdir()) == [whole]

@@ -53,10 +53,10 @@ def test_write_sync_rename_sync(tmp_path: Path, classes: Path, write_job: Callab
     for number in (1, 2):
         final = tmp_path.resolve() / "run" / "checkpoint" / f"round-{number:08d}"
         aside, sizes = f"{final}.new", {path.name: path.stat().st_size for path in final.iterdir()}
-        clients = f"clients-{number:08d}-00000.h5"
+        clients = f"clients-{number:08d}-00000.states"
         first = next(i for i, (_, path, *_) in enumerate(done) if path.startswith(aside))
         assert done[first : first + 7] == [
-            ["fsync", f"{aside}/server.h5", sizes["server.h5"]],  # all of it has been written by then
+            ["fsync", f"{aside}/server.states", sizes["server.states"]],  # all of it has been written by then
             ["fsync", f"{aside}/{clients}", sizes[clients]],
             ["fsync", f"{aside}/manifest.json.new", sizes["manifest.json"]],
             ["replace", f"{aside}/manifest.json.new", sizes["manifest.json"], f"{aside}/manifest.json"],
