@@ -33,11 +33,11 @@ def other_table(table: dict[str, Any], seed: int) -> dict[str, Any]:
         held, key = draw.choice(places)
         kind = draw.randrange(6)
         if kind < 3:
-            held[key] = draw.choice(_STRANGE)
+            held[key] = _copied(draw.choice(_STRANGE))  # which a later change may be within
         elif kind == 3:
             del held[key]
         elif kind == 4 and isinstance(held, dict):
-            held[draw.choice([f"{key} ", "x", "", "schema", "a" * 300])] = draw.choice([held[key], *_STRANGE])
+            held[draw.choice([f"{key} ", "x", "", "schema", "a" * 300])] = _copied(draw.choice([held[key], *_STRANGE]))
         else:
             other, its = draw.choice(places)
             held[key] = _copied(other[its]) if _has(other, its) else None
