@@ -128,6 +128,8 @@ class StateFile:
         """The arrays of that kind of a block; DataError where the file ends before."""
         at, _, form = self.blocks[first]
         found: dict[str, Array] = {}
+        if all(name.split("/")[0] != kind for name, _, _ in form):
+            return found
         try:
             with self.open("rb") as file:
                 for name, dtype, shape in form:
