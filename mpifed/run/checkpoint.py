@@ -24,12 +24,12 @@ from typing import NamedTuple, TypeAlias
 from mpifed.comm.rounds import LastAnswers, Ranks
 from mpifed.comm.states import STATE, Arrays, ClientStates, StateFile, fitted, named
 from mpifed.comm.transport import Transport
-from mpifed.data.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors, sha256
 from mpifed.core.record import Record
-from mpifed.data.roster import Roster
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.data.block import Block
+from mpifed.data.roster import Roster
 from mpifed.files.atomic import sync_folder
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import Manifest, conforming, shown_value

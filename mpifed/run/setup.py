@@ -10,8 +10,8 @@ import numpy as np
 
 from mpifed.comm.channels.base import Recorder
 from mpifed.comm.placement import Hosted, place
-from mpifed.comm.states import ClientStates
 from mpifed.comm.rounds import Ranks
+from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import OF_ALL_ROWS
 from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from mpifed.comm.channel import Protection
+from mpifed.comm.ranks import Aggregator
 from ranks import Threads, on_ranks
 
-from mpifed.comm.ranks import Aggregator
-from mpifed.comm.channel import Protection
 from mpifed.comm.states import ClientStates
-from mpifed.data.block import Block
 from mpifed.core.exchange import Exchange, Field, Placed, ToClients, ToServer, play
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.testing import Alone
 
 CLIENTS, ROWS, COLUMNS = 7, 11, 6

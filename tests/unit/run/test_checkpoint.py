@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mpifed.comm.states import ClientStates, StateFile
-from mpifed.data.block import Block
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
+from mpifed.data.block import Block
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.testing import Alone
 
