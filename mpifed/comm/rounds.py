@@ -239,7 +239,10 @@ class Ranks:
         if self.transport.size == 1:
             return question
         broadcast = self._broadcasts.setdefault(plan.exchange.name, Broadcast())
-        self.order, question = broadcast.send(self.transport, self.order, question)
+        try:
+            self.order, question = broadcast.send(self.transport, self.order, question)
+        except ValueError as error:  # on rank 0, which ends the others
+            raise UsageError(f'the broadcast of "{plan.exchange.name}": {error}') from error
         return question
 
     def sum(

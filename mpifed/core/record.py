@@ -305,7 +305,7 @@ class PackedRecord:
             if array.shape != place.spec.shape or array.dtype != place.dtype:
                 raise ValueError(
                     f"{place.name}: shape {array.shape} and dtype {array.dtype} now, {place.spec.shape} and "
-                    f"{place.spec.dtype} in the first round; a record keeps its shapes for the whole run"
+                    f"{place.spec.dtype} in the first round; it keeps its shapes for the whole run"
                 )
             there = place.nbytes >= LONG and to_send and array.flags.c_contiguous
             if not there:
