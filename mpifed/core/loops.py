@@ -14,13 +14,12 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 10  # of the arguments of what is compiled
-_MOST_TERMS = 8
+_VERSION = 11  # of the arguments of what is compiled
+_MOST_TERMS = 4
 _ABREAST = 16  # sums of a row's products
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
-_F4, _F8 = np.dtype("f4"), np.dtype("f8")
-_FLOATS = (_F4, _F8)
-_RAW = {np.dtype("u1"): "B", _F4: "f", _F8: "d"}
+_FLOATS = (np.dtype("f4"), np.dtype("f8"))
+_RAW = (np.dtype("u1"), *_FLOATS)
 
 
 def _loaded() -> Any:  # a module in C, or None
@@ -62,31 +61,18 @@ def scale_columns(
     IndexError
         when there are fewer rows.
     """
-    kind, dtype = _RAW.get(raw.dtype), outs[0].dtype
-    if compiled is not None and kind is not None and dtype in _FLOATS and all(map(_in_rows, (raw, *outs))):
+    supported = compiled is not None and raw.dtype in _RAW and outs[0].dtype in _FLOATS
+    if supported and all(map(_in_rows, (raw, *outs))):
         rows = None if at is None else np.ascontiguousarray(at, np.int64)
-        compiled.gather(raw, kind, rows, scale, shift, dtype == _F4, tuple(outs))
+        compiled.gather(raw, rows, scale, shift, tuple(outs))
         return
-    if at is not None:
-        raw = raw.take(at, axis=0)
-    start = 0
-    for out in outs:
-        columns = slice(start, start + out.shape[1])
-        factor, term = (part[columns] if part is not None and part.ndim else part for part in (scale, shift))
-        _scale(raw if len(outs) == 1 else raw[:, columns], factor, term, out)
-        start = columns.stop
-
-
-def _scale(raw: Array, scale: Array | None, shift: Array | None, out: Array) -> None:
-    """Put raw * scale + shift into `out`, by NumPy."""
-    if scale is not None and raw.dtype == out.dtype:
-        np.multiply(raw, scale, out=out)
-    elif raw is not out:
-        np.copyto(out, raw, casting="same_kind")
-        if scale is not None:  # a product that converts what it reads is slower than the two
-            np.multiply(out, scale, out=out)
+    whole = (raw if at is None else raw.take(at, axis=0)).astype(outs[0].dtype)
+    if scale is not None:
+        whole *= scale
     if shift is not None:
-        np.add(out, shift, out=out)
+        whole += shift
+    for out, stop in zip(outs, np.cumsum([out.shape[1] for out in outs]).tolist(), strict=True):
+        out[...] = whole[:, stop - out.shape[1] : stop]
 
 
 def _in_rows(array: Array) -> bool:
@@ -115,7 +101,7 @@ def combination(
     if supported and xp is np and all(a.flags.c_contiguous and a.dtype == out.dtype for a in (out, *arrays)):
         width = first.shape[-1] if others is not None else min(array.size for array in arrays)
         at, rest = others or (width, factors)
-        compiled.combine((*factors, *rest), tuple(arrays), out.dtype == _F4, width, at, out)
+        compiled.combine((*factors, *rest), tuple(arrays), width, at, out)
         return out
     if others is not None:
         at, rest = others
@@ -144,7 +130,7 @@ def softmax_residuals(power: Array, y: Array, weights: Array) -> Array:
     total: Array = np.empty(len(power), power.dtype)
     if compiled is not None and len(power) > 1:  # NumPy adds the numbers of a single row in another order
         y, weights = np.ascontiguousarray(y, np.int64), np.ascontiguousarray(weights, np.float64)
-        compiled.residuals(power, power.dtype == _F4, y, weights, total)
+        compiled.residuals(power, *power.shape, y, weights, total)
         return total
     np.array(power.T, order="C").sum(axis=0, out=total)  # not along the last axis: in order
     power /= total[:, None]
@@ -185,17 +171,13 @@ def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:
     counts = np.empty(n, np.int64)
     if compiled is not None:
         words, sizes = np.ascontiguousarray(words), np.ascontiguousarray(sizes)
-        compiled.first_distinct(words, words.shape[1], sizes, count, rows, counts)
+        compiled.first_distinct(words, sizes, *words.shape, count, rows, counts)
         return counts
     drawn = ((words >> np.uint64(11)) * 2.0**-53 * sizes[:, None]).astype(np.int64)
-    order = drawn.argsort(axis=1, kind="stable")
-    ascending = np.take_along_axis(drawn, order, axis=1)
-    new = np.ones(drawn.shape, dtype=bool)
-    np.put_along_axis(new, order[:, 1:], ascending[:, 1:] != ascending[:, :-1], axis=1)
-    place = new.cumsum(axis=1)  # of each new row among those of its client, from 1
-    np.minimum(place[:, -1], count, out=counts)
-    who, k = np.nonzero(new & (place <= count))
-    rows[who, place[who, k] - 1] = drawn[who, k]
+    for i, numbers in enumerate(drawn.tolist()):
+        distinct = list(dict.fromkeys(numbers))[:count]
+        counts[i] = len(distinct)
+        rows[i, : len(distinct)] = distinct
     return counts
 
 
@@ -213,24 +195,18 @@ def alias_level(words: Array, upper: bool, table: Array, middle: int, shift: int
     [t] int64: where the word's upper 16 bits are those of the threshold, so that others must decide; there `out` has
     taken the alias.
     """
-    bits = len(table).bit_length() - 1
     if compiled is not None:
-        ties = np.empty(max(_FEW_TIES, len(words) // _FEW_TIES), np.int64)
-        tied = compiled.alias_level(words, upper, table, bits, middle, shift, first, out, ties)
-        if tied > len(ties):
-            raise AssertionError(f"{tied} of {len(words)} random words are ties: they are not random")
-        return ties[:tied]
-    half = ((words >> np.uint64(32)) if upper else words & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+        ties = np.empty(len(words), np.int64)
+        ties = ties[: compiled.alias_level(words, upper, table, middle, shift, first, out, ties)]
+        if len(ties) > max(_FEW_TIES, len(words) // _FEW_TIES):
+            raise AssertionError(f"{len(ties)} of {len(words)} random words are ties: they are not random")
+        return ties
+    half = (words >> np.uint64(32 * upper)).astype(np.uint32)
     place = half & np.uint32(len(table) - 1)
     entry, drawn = table[place], half >> np.uint32(16)
     threshold = entry >> np.uint32(16)
     chosen = np.where(drawn < threshold, place, entry & np.uint32(0xFFFF)).astype(np.int64)
-    chosen -= middle
-    chosen <<= shift
-    if first:
-        out[:] = chosen
-    else:
-        out += chosen
+    out[:] = (0 if first else out) + ((chosen - middle) << shift)
     return np.flatnonzero(drawn == threshold)
 
 
@@ -246,14 +222,8 @@ def noisy(values: Array, factor: float, most: float, truncate: bool, noise: Arra
     out : [m] float32 or float64
     """
     if compiled is not None:
-        wide = values.dtype == _F4
-        compiled.noisy(values, wide, factor, most, truncate, noise, scale, out.dtype == _F4, out)
+        compiled.noisy(values, factor, most, truncate, noise, scale, out)
         return
-    steps = values.astype(np.float64)
-    steps *= factor
-    np.nan_to_num(steps, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    np.clip(steps, -most, most, out=steps)
-    (np.trunc if truncate else np.rint)(steps, out=steps)
-    steps += noise
-    steps *= scale
-    np.copyto(out, steps, casting="same_kind")
+    steps = np.nan_to_num(values.astype(np.float64) * factor, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    steps = (np.trunc if truncate else np.rint)(np.clip(steps, -most, most))
+    out[...] = (steps + noise) * scale

@@ -151,8 +151,8 @@ class Encoder:
                     return False
                 values = values.astype(self._real)
             within: bool = loops.compiled.add_encoded(
-                np.ascontiguousarray(values), values.dtype == np.float32, *values.shape, common, factor, bound,
-                (*self._constants, 0.0)[:2], anew, (*offsets, 0)[:2], accumulator, narrow,
+                np.ascontiguousarray(values), *values.shape, common, factor, bound,
+                (*self._constants, 0.0)[:2], anew, (*offsets, 0)[:2], accumulator,
             )  # fmt: skip
             return within
         sums = accumulator.reshape(self.form.limbs, -1)

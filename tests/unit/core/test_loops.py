@@ -202,36 +202,44 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
     module, some, pairs = loops.compiled, np.zeros(8), np.zeros((4, 2))
     whole, rows, add = np.zeros(8, np.int64), np.zeros((2, 4), np.int64), module.add_encoded
     for call in (
-        lambda: add(some, False, 2, 5, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole, False),
-        lambda: add(some, False, 1, 8, some[:7], 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole, False),
-        lambda: add(some, False, 1, 8, None, 1.0, 1.0, (1.0, 1.0), True, (0, 0), whole, False),
-        lambda: add(some, False, 1, 8, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole[:4].view("i4"), True),
-        lambda: module.gather(pairs, "d", None, np.zeros(3), None, False, (np.zeros((4, 2)),)),
-        lambda: module.gather(pairs, "d", np.zeros(3, np.int64), None, None, False, (np.zeros((4, 2)),)),
-        lambda: module.gather(pairs, "d", None, None, None, False, (np.zeros((4, 2)), np.zeros((4, 1)))),
-        lambda: module.gather(pairs, "d", None, None, None, False, (np.zeros((4, 1)), np.zeros((3, 1)))),
-        lambda: module.gather(pairs, "f", None, None, None, False, (np.zeros((4, 2)),)),
-        lambda: module.gather(pairs, "d", None, None, None, True, (np.zeros((4, 2)),)),
-        lambda: module.gather(pairs[:, ::-1], "d", None, None, None, False, (np.zeros((4, 2)),)),
-        lambda: module.gather(some, "d", None, None, None, False, (np.zeros((4, 2)),)),
-        lambda: module.gather(pairs, "d", None, None, None, False, ()),
-        lambda: module.combine((1.0, 2.0, 3.0), (some,), False, 8, 0, some),
-        lambda: module.combine((1.0, 1.0), (some[:4],), False, 8, 0, some),
-        lambda: module.combine((), (), False, 8, 0, some),
-        lambda: module.combine((1.0,) * 18, (some,) * 9, False, 8, 0, some),
-        lambda: module.first_distinct(whole.view("u8"), 4, whole[:2], 4, rows[:1], whole[:2].copy()),
-        lambda: module.combine((1.0, 1.0), (np.zeros((4, 4))[:, 0],), False, 4, 0, np.zeros(4)),
+        lambda: add(some, 2, 5, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole),
+        lambda: add(some, 1, 8, some[:7], 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole),
+        lambda: add(some, 1, 8, None, 1.0, 1.0, (1.0, 1.0), True, (0, 0), whole),
+        lambda: add(some, 1, 8, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole[:4].view("i4")),
+        lambda: add(some.astype("f2"), 1, 8, None, 1.0, 1.0, (1.0, 0.0), True, (0, 0), whole),
+        lambda: module.gather(pairs, None, np.zeros(3), None, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs, np.zeros(3, np.int64), None, None, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs, None, None, None, (np.zeros((4, 2)), np.zeros((4, 1)))),
+        lambda: module.gather(pairs, None, None, None, (np.zeros((4, 1)), np.zeros((3, 1)))),
+        lambda: module.gather(pairs, None, None, None, (np.zeros((4, 1)), np.zeros((4, 1), "f4"))),
+        lambda: module.gather(pairs.astype("f2"), None, None, None, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs, None, None, None, (np.zeros((4, 2), "f2"),)),
+        lambda: module.gather(pairs[:, ::-1], None, None, None, (np.zeros((4, 2)),)),
+        lambda: module.gather(some, None, None, None, (np.zeros((4, 2)),)),
+        lambda: module.gather(pairs, None, None, None, ()),
+        lambda: module.combine((1.0, 2.0, 3.0), (some,), 8, 0, some),
+        lambda: module.combine((1.0, 1.0), (some[:4],), 8, 0, some),
+        lambda: module.combine((1.0, 1.0), (some.view("f4"),), 8, 0, some),
+        lambda: module.combine((), (), 8, 0, some),
+        lambda: module.combine((1.0,) * 10, (some,) * 5, 8, 0, some),
+        lambda: module.combine((1.0, 1.0), (np.zeros((4, 4))[:, 0],), 4, 0, np.zeros(4)),
         *[
-            partial(module.combine, (1.0, 1.0), (some,), False, *pair, some)
+            partial(module.combine, (1.0, 1.0), (some,), *pair, some)
             for pair in ((3, 0), (0, 0), (8, 9), (8, -1), (-8, -8))
         ],
-        lambda: module.residuals(some.copy(), False, whole[:2], some[:3], np.zeros(2)),
-        lambda: module.residuals(some.copy(), False, whole[:3], some[:2], np.zeros(2)),
+        lambda: module.first_distinct(whole.view("u8"), whole[:2], 2, 4, 4, rows[:1], whole[:2].copy()),
+        lambda: module.alias_level(whole, False, np.zeros(3, "u4"), 0, 0, True, whole.copy(), whole.copy()),
+        lambda: module.alias_level(whole, False, np.zeros(4, "u4"), 0, 0, True, whole.copy(), whole[:2].copy()),
+        lambda: module.residuals(some.copy(), 2, 4, whole[:2], some[:3], np.zeros(2)),
+        lambda: module.residuals(some.copy(), 3, 4, whole[:3], some[:3], np.zeros(3)),
+        lambda: module.residuals(some.copy(), 2, 4, whole[:2], some[:2], np.zeros(2, "f4")),
+        lambda: module.noisy(some, 1.0, 1.0, False, whole[:7], 1.0, some.copy()),
+        lambda: module.noisy(some.astype("f2"), 1.0, 1.0, False, whole, 1.0, some.copy()),
     ):
         with pytest.raises((ValueError, BufferError)):
             call()
     with pytest.raises(TypeError):
-        module.combine(("x", 1.0), (some,), False, 8, 0, some)
+        module.combine(("x", 1.0), (some,), 8, 0, some)
     for label in (-1, 4):
         with pytest.raises(IndexError, match=f"class {label} of 4"):
-            module.residuals(some.copy(), False, np.array([0, label]), some[:2], np.zeros(2))
+            module.residuals(some.copy(), 2, 4, np.array([0, label]), some[:2], np.zeros(2))
