@@ -34,9 +34,9 @@ TABLES = {
 }
 VALUES = {name: path.with_name("values.json") for name, path in TABLES.items() if name != "real"}
 LIBRARIES = {
-    "laws": ("numpy", "scipy", "dp-accounting", "randomgen", "scikit-learn", "seal-python"),
+    "laws": ("numpy", "scipy", "dp-accounting", "scikit-learn", "seal-python"),
     "models": ("numpy", "torch", "jax", "jaxlib"),
-    "real": ("numpy", "scipy", "dp-accounting", "randomgen", "scikit-learn", "seal-python"),
+    "real": ("numpy", "scipy", "dp-accounting", "scikit-learn", "seal-python"),
 }
 CHOOSING = ("GLIBC_TUNABLES", "MKL_", "ONEDNN_", "XLA_")  # variables whose effect nothing else here shows
 PARTS = ("families", "fedpdm", "heterogeneous", "hyfdca", "mcmahan", "others", "ssca")

@@ -6,13 +6,14 @@ no generator is ever stored, any rank can draw any client's numbers, and no two 
 
 What differential privacy rests on must not be known to anybody who can read the job. In a `secure` round such numbers
 (noise, and the choice of who or what is in a minibatch) come from a stream cipher under a key of the system's entropy,
-which is never stored: no two runs draw the same. It is AES-128 in counter mode, as fast as NumPy's own generators where
-the processor has instructions for it, else ChaCha20.
+which is never stored: no two runs draw the same. It is AES in counter mode, as fast as NumPy's own generators where the
+processor has instructions for it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Callable
 from functools import lru_cache
@@ -31,7 +32,7 @@ _WORD = 2**64 - 1
 _SMALL = 1024  # shards up to this size are drawn for all clients at once
 _FEW = 4  # so many times as many rows as are drawn, and few are drawn twice
 _SPARE = 16  # numbers, or bytes
-_PIECE = 2**13  # words made at once
+_UNIT = 2.0**-53  # of the numbers from 0 to 1 that the upper bits of words make
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -54,61 +55,43 @@ class _Stream:
 _stream = lru_cache(maxsize=64)(_Stream)  # a new generator costs ten times as much as a new counter
 
 
-def new_key() -> int:
-    """256 bits of the system's entropy."""
-    return int.from_bytes(os.urandom(32), "little")
+def secret_words(key: bytes, index: int = 0) -> Callable[[int], NDArray[np.uint64]]:
+    """A function (count) -> the next random words of a round under a secret key of 16 or 32 bytes.
 
-
-def secret_rng(key: int, index: int = 0) -> Generator:
-    """The generator of a round under a secret key: ChaCha20, the round's number in the upper half of its counter."""
-    from randomgen import ChaCha
-
-    return Generator(ChaCha(key=key, counter=(index & (_WORD >> 1)) << 64, rounds=20))
-
-
-@lru_cache(maxsize=1)
-def _own() -> Generator:
-    """This process's secret generator, which is never rewound."""
-    from randomgen import AESCounter
-
-    fast = AESCounter(key=new_key() % 2**128)
-    return Generator(fast) if fast.use_aesni else secret_rng(new_key())
-
-
-@lru_cache(maxsize=1)
-def _own_words() -> Callable[[int], NDArray[np.uint64]]:
-    """This process's secret random words: the key stream of AES-128 in counter mode by OpenSSL, which is never rewound.
-
-    It takes half as long as the generator above, whose numbers NumPy can make anything of.
+    They are the key stream of AES in counter mode, the round's number being the upper half of the counter.
     """
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    # of cryptography, whose types want a writable buffer of Python's own
-    stream: Any = Cipher(algorithms.AES128(os.urandom(16)), modes.CTR(bytes(16))).encryptor()
-    zeros = memoryview(bytes(8 * _PIECE))
+    counter = modes.CTR((index & _WORD).to_bytes(8, "big") + bytes(8))
+    stream: Any = Cipher(algorithms.AES(key), counter).encryptor()  # whose types want no buffer of NumPy's
 
     def words(count: int) -> NDArray[np.uint64]:
         made = np.empty(8 * count + _SPARE, np.uint8)  # the library needs a few bytes beyond its output
-        for start in range(0, count, _PIECE):
-            size = min(_PIECE, count - start)
-            stream.update_into(zeros[: 8 * size], memoryview(made)[8 * start :])  # type: ignore[arg-type]
+        stream.update_into(bytes(8 * count), made)
         return made[: 8 * count].view(np.uint64)
 
     return words
 
 
-def _forget() -> None:
-    """Makes a forked process take keys of its own; otherwise it would draw the same numbers as its parent."""
-    _own.cache_clear()
-    _own_words.cache_clear()
+def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """The multiples of 2^-53 from 0 to 1 that the upper bits of random words are, as NumPy's generators have them."""
+    numbers: NDArray[np.float64] = (words >> np.uint64(11)) * _UNIT
+    return numbers
 
 
-os.register_at_fork(after_in_child=_forget)
+@lru_cache(maxsize=1)
+def _own_words() -> Callable[[int], NDArray[np.uint64]]:
+    """This process's secret random words, which are never rewound."""
+    return secret_words(os.urandom(16))
+
+
+# a forked process takes a key of its own; otherwise it would draw the same numbers as its parent
+os.register_at_fork(after_in_child=_own_words.cache_clear)
 
 
 def below(chances: ArrayLike) -> Array:
     """`chances` rounded down to multiples of 2^-53: the probability with which a generator's number is below them."""
-    return np.floor(np.multiply(chances, 2.0**53)) * 2.0**-53
+    return np.floor(np.multiply(chances, 1 / _UNIT)) * _UNIT
 
 
 class Leaving(NamedTuple):
@@ -200,7 +183,10 @@ class Round(NamedTuple):
     ) -> NDArray[np.floating]:
         """[n, *shape] standard normal numbers, secret, for each of `clients` [n]; client -1 is the server."""
         if self.secure:
-            return _own().standard_normal((len(clients), *shape), dtype=np.dtype(dtype))  # type: ignore[no-any-return]
+            from scipy.special import ndtri
+
+            levels = uniform(_own_words()(len(clients) * math.prod(shape))) + _UNIT / 2
+            return ndtri(levels).astype(dtype).reshape(len(clients), *shape)  # type: ignore[no-any-return]
         normals, stream = np.empty((len(clients), *shape), dtype=dtype), _stream(self.seed, purpose)
         for out, client in zip(normals, clients.tolist(), strict=True):
             stream.at(self._counter(client))
@@ -231,38 +217,25 @@ class Round(NamedTuple):
         same call gives the same rows again.
         """
         rows = np.empty((len(clients), count), dtype=np.int64)
-        size = int(sizes[0]) if len(sizes) else 0
-        if secret and self.secure:
-            if size >= _FEW * count and (sizes == size).all():
-                _choose_few(_own(), size, rows)
-                return rows
-            for row, size in zip(rows, sizes.tolist(), strict=True):
-                _choose(_own(), size, row)
-            return rows
-        if count <= size < _FEW * count and size <= _SMALL and (sizes == size).all():
-            # the same as below, by fewer calls
-            return np.ascontiguousarray(self._by_sorting(purpose, clients, size, 0)[:, :count])
-        few = sizes >= _FEW * count
-        if few.all() and len(few):
-            return self._by_rejection(purpose, clients, sizes, count)
+        keyed, few = None if secret and self.secure else purpose, sizes >= _FEW * count
         if few.any():
-            rows[few] = self._by_rejection(purpose, clients[few], sizes[few], count)
-        small = ~few & (sizes <= _SMALL)
-        large = ~few & ~small
-        if large.any():  # by NumPy's own sampling: few calls, which matter most when the caches are cold
-            stream = _stream(self.seed, purpose)
-            for i in np.flatnonzero(large).tolist():
+            rows[few] = self._by_rejection(keyed, clients[few], sizes[few], count)
+        for size in set(sizes[~few].tolist()):
+            who = np.flatnonzero(sizes == size)
+            parts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+            if keyed is None or size <= _SMALL:
+                for turn, part in enumerate(parts):
+                    rows[who, part] = self._by_sorting(keyed, clients[who], size, turn)[:, : part.stop - part.start]
+                continue
+            stream = _stream(self.seed, keyed)  # NumPy's own sampling: few calls, which matter most if caches are cold
+            for i in who.tolist():
                 stream.at(self._counter(int(clients[i])))
-                _choose(stream.generator, int(sizes[i]), rows[i])
-        for size in np.unique(sizes[small]).tolist():
-            who = np.flatnonzero(small & (sizes == size))
-            for turn, start in enumerate(range(0, count, size)):
-                stop = min(start + size, count)
-                rows[who, start:stop] = self._by_sorting(purpose, clients[who], size, turn)[:, : stop - start]
+                for part in parts:
+                    rows[i, part] = stream.generator.choice(size, part.stop - part.start, replace=False)
         return rows
 
     def _by_rejection(
-        self, purpose: str, clients: NDArray[np.int64], sizes: NDArray[np.int64], count: int
+        self, purpose: str | None, clients: NDArray[np.int64], sizes: NDArray[np.int64], count: int
     ) -> NDArray[np.int64]:
         """[n, count] rows drawn with replacement, without repetitions."""
         rows = np.empty((len(clients), count), dtype=np.int64)
@@ -277,21 +250,28 @@ class Round(NamedTuple):
                 filled[i] = first_distinct(np.hstack(numbers), sizes[i : i + 1], rows[i : i + 1])[0]
         return rows
 
-    def _by_sorting(self, purpose: str, clients: NDArray[np.int64], size: int, turn: int) -> NDArray[np.int64]:
-        """[n, size] permutations, by sorting random keys whose low bits are the rows."""
-        low = np.uint64(2 ** max(size - 1, 1).bit_length() - 1)
+    def _by_sorting(self, purpose: str | None, clients: NDArray[np.int64], size: int, turn: int) -> NDArray[np.int64]:
+        """[n, size] permutations, by sorting random keys whose low bits are the rows; of secret ones, any number."""
         keys = self._numbers(purpose, clients, size, turn)
+        if purpose is None:
+            return keys.argsort(axis=1)
+        low = np.uint64(2 ** max(size - 1, 1).bit_length() - 1)
         keys &= ~low
         keys |= np.arange(size, dtype=np.uint64)
         keys.sort(axis=1)
         keys &= low
         return keys.view(np.int64)
 
-    def _numbers(self, purpose: str, clients: NDArray[np.int64], width: int, turn: int = 0) -> NDArray[np.uint64]:
+    def _numbers(
+        self, purpose: str | None, clients: NDArray[np.int64], width: int, turn: int = 0
+    ) -> NDArray[np.uint64]:
         """[n, width] random words; those of client c begin at c * stride of the stream of (purpose, stride, turn).
 
-        So neighbours come in one call; it costs a tenth of a generator for each client.
+        So neighbours come in one call; it costs a tenth of a generator for each client. Without a purpose they are
+        secret, and no call gives them again.
         """
+        if purpose is None:
+            return _own_words()(len(clients) * width).reshape(-1, width)
         blocks = -(-width // 4)  # Philox makes numbers by fours
         philox = _stream(self.seed, f"{purpose}/{blocks}").at(self._counter(turn=turn))
         parts, done = [], 0
@@ -304,19 +284,3 @@ class Round(NamedTuple):
             done = first + stop - start
         numbers = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return numbers[:, :width]
-
-
-def _choose(generator: Generator, size: int, row: NDArray[np.int64]) -> None:
-    """Fill `row` with permutations of `size` rows, the last one as far as it goes."""
-    for start in range(0, len(row), size):
-        length = min(size, len(row) - start)
-        row[start : start + length] = generator.choice(size, length, replace=False)
-
-
-def _choose_few(generator: Generator, size: int, rows: NDArray[np.int64]) -> None:
-    """As `_choose` for all `rows` [n, count] at once: what is drawn with replacement, without repetitions."""
-    n, count = rows.shape
-    drawn = generator.integers(0, size, (n, count + count // 2 + _SPARE)).view(np.uint64)
-    filled = first_distinct(drawn << np.uint64(11), np.full(n, 2**53), rows)  # 53 bits of a word, of 2^53 rows: itself
-    for i in np.flatnonzero(filled < count).tolist():
-        _choose(generator, size, rows[i])

@@ -9,7 +9,7 @@ import numpy as np
 from mpifed.comm.sums import Arithmetic
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange
-from mpifed.core.round import Leaving, Round, below, secret_rng
+from mpifed.core.round import Leaving, Round, below, secret_words, uniform
 from mpifed.job.settings import Settings
 
 
@@ -23,17 +23,20 @@ def is_secret(job: Settings, algorithm: Algorithm) -> bool:
     return job.privacy is not None and bool(algorithm.released(0).by_chance)
 
 
-def round_of(job: Settings, clients: int, index: int, key: int | None = None) -> Round:
+def round_of(job: Settings, clients: int, index: int, key: bytes | None = None) -> Round:
     """Round `index` with its participating clients, drawn by the job's seed, or by a secret key if given."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
     now = Round(index, job.seed, np.ones(clients, dtype=bool), is_secure(job))
     if per_round is None or per_round >= clients:
         return now
-    rng = now.rng("participation") if key is None else secret_rng(key, index)
+    rng, secret = now.rng("participation"), None if key is None else uniform(secret_words(key, index)(clients))
     if privacy is not None and privacy.by_coins:
-        return now._replace(present=rng.random(clients) < below(per_round / clients))
+        return now._replace(present=(rng.random(clients) if secret is None else secret) < below(per_round / clients))
+    who = (
+        rng.choice(clients, per_round, replace=False) if secret is None else secret.argpartition(per_round)[:per_round]
+    )
     now.present[:] = False
-    now.present[rng.choice(clients, per_round, replace=False)] = True
+    now.present[who] = True
     return now
 
 
@@ -53,7 +56,7 @@ def arithmetic(job: Settings, algorithm: Algorithm) -> Arithmetic:
     return Arithmetic(job.compute.dtype, job.aggregation.bounds, problem.target_scale, by_blocks, most)
 
 
-def returning(job: Settings, now: Round, key: int | None = None) -> Round:
+def returning(job: Settings, now: Round, key: bytes | None = None) -> Round:
     """The round, with the participating clients who did not participate in the round before."""
     if now.index == 0:
         return now._replace(returning=np.zeros_like(now.present))
@@ -62,7 +65,7 @@ def returning(job: Settings, now: Round, key: int | None = None) -> Round:
 
 
 def next_round(
-    job: Settings, clients: int, exchanges: Sequence[Exchange], index: int, attempt: int = 0, key: int | None = None
+    job: Settings, clients: int, exchanges: Sequence[Exchange], index: int, attempt: int = 0, key: bytes | None = None
 ) -> Round:
     """Round `index` after `attempt` void attempts, with the clients who participate, leave, and return."""
     now = leaving(job, round_of(job, clients, index, key), len(exchanges), attempt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
 from mpifed.core.holdings import Holdings, Members
-from mpifed.core.round import SETUP, Round, new_key
+from mpifed.core.round import SETUP, Round
 from mpifed.core.state_check import Specs, check_started
 from mpifed.data import store
 from mpifed.data.block import Block
@@ -51,7 +52,7 @@ class Ready(NamedTuple):
     specs: Specs  # of the server's state
     test: Block | None  # on rank 0
     everybody: Round  # in which all clients participate: for set-up and evaluation
-    key: int | None = None  # draws the participating clients where they are secret; on all ranks, new in each process
+    key: bytes | None = None  # draws the participating clients where they are secret; on all ranks, new in each process
     client_tests: Roster | None = None  # the test rows of this rank's clients, where these are evaluated
 
 
@@ -181,7 +182,7 @@ def prepare(
             own_tests = cache.get(
                 "client tests", lambda: _client_tests(job, data, placement.hosted(transport.rank), space)
             )
-    key = transport.share(new_key() if ranks.serves else None) if secret else None
+    key = transport.share(os.urandom(32) if ranks.serves else None) if secret else None
     return Ready(algorithm, data, ranks, server, clients, specs, test, everybody, key, own_tests)
 
 

@@ -13,7 +13,7 @@ from lengths import covering
 from scipy.stats import chisquare
 
 import mpifed.core.round as round_module
-from mpifed.core.round import SETUP, Round, below, new_key, secret_rng
+from mpifed.core.round import SETUP, Round, below, secret_words
 
 pytestmark = pytest.mark.usefixtures("loops_by")
 NOBODY = np.zeros(0, dtype=bool)
@@ -160,42 +160,28 @@ def test_too_few_random_numbers_are_followed_by_others(spare: int, monkeypatch: 
 
 # --- secret numbers --------------------------------------------------------------------------------------------------
 
-# A. Langley, W. Chang: draft-agl-tls-chacha20poly1305-04, section 7, "Test vectors": key, nonce, keystream
-VECTORS = [
-    ("00" * 32, 0, "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
-     "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"),
-    ("00" * 31 + "01", 0, "4540f05a9f1fb296d7736e7b208e3c96eb4fe1834688d2604f450952ed432d41"
-     "bbe2a0b6ea7566d2a5d1e7e20d42af2c53d792b1c43fea817e9ad275ae546963"),
-    ("00" * 32, 1, "ef3fdfd6c61578fbf5cf35bd3dd33b8009631634d21e42ac33960bd138e50d32"
-     "111e4caf237ee53ca8ad6426194a88545ddc497a0b466e7d6bbdb0041b2f586b"),
-]  # fmt: skip
+# NIST's test vectors of AES-GCM, cases 1 and 13 to 14: blocks 0 and 1 of a key of zeros, and block 2 where it is given
+ZERO_KEYS = {
+    16: "66e94bd4ef8a2c3b884cfa59ca342b2e58e2fccefa7e3061367f1d57a4e7455a",
+    32: "dc95c078a2408989ad48a21492842087530f8afbc74536b9a963b4f1c4cb738bcea7403d4d606b6e074ec5d3baf39d18",
+}
 
 
-def test_secret_numbers_are_aes_in_counter_mode() -> None:
-    """FIPS 197, appendix C.1: AES-128 of one block, which as a counter gives the first numbers."""
-    from randomgen import AESCounter
-
-    key, block = bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff")
-    stream = AESCounter(key=int.from_bytes(key, "little"), counter=int.from_bytes(block, "little"))
-    assert stream.random_raw(2).tobytes().hex() == "69c4e0d86a7b0430d8cdb78070b4c55a"
+@pytest.mark.parametrize("size", ZERO_KEYS)
+def test_secret_numbers_are_aes_in_counter_mode(size: int) -> None:
+    words = secret_words(bytes(size))
+    blocks = [words(count) for count in (1, len(ZERO_KEYS[size]) // 16 - 1)]
+    assert np.concatenate(blocks).tobytes().hex() == ZERO_KEYS[size]
 
 
-@pytest.mark.parametrize(("key", "nonce", "keystream"), VECTORS)
-def test_secret_numbers_are_chacha20(key: str, nonce: int, keystream: str) -> None:
-    """A round has 2^64 words of 4 bytes, 2^60 blocks: so nonce 1, block number 2^64, is where round 16 begins."""
-    rng = secret_rng(int.from_bytes(bytes.fromhex(key), "little"), 16 * nonce)
-    assert rng.bit_generator.random_raw(len(keystream) // 16).astype("<u8").tobytes().hex() == keystream
+@pytest.mark.parametrize("index", [SETUP, 0, 1, 2**40])
+def test_a_round_has_counters_of_its_own(index: int) -> None:
+    """Its number is their upper half."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-
-def test_secret_generators_differ_by_key_and_round() -> None:
-    keys = [0, 1, 2**255, new_key(), new_key()]
-    assert all(0 <= key < 2**256 for key in keys)
-    names = [(k, i) for k in keys for i in (SETUP, 0, 1, 2**40)]
-    streams = {name: secret_rng(*name).integers(2**63, size=40) for name in names}
-    numbers = np.concatenate(list(streams.values()))
-    assert len(np.unique(numbers)) == numbers.size  # no two share a number, shifted or not
-    for name, stream in streams.items():
-        np.testing.assert_array_equal(secret_rng(*name).integers(2**63, size=40), stream)
+    key, counters = os.urandom(32), np.array([[index, 0], [index, 1]]).astype(">i8").tobytes()
+    blocks = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(counters)
+    assert secret_words(key, index)(4).tobytes() == blocks
 
 
 def secure(index: int = 0) -> Round:
