@@ -39,29 +39,28 @@ def breaches(part: type, base: type) -> Iterator[str]:
     for name in sorted(getattr(part, "__abstractmethods__", ())):
         suggestion = nearest(name, [own for own in vars(part) if own not in dir(base)])
         yield f"has no {name}, which every {base.__name__} must have{suggestion}"
-    contract = [name for name in dir(base) if not name.startswith("_")]
-    known = {field.name for field in dataclasses.fields(part)}
+    fields = [field.name for field in dataclasses.fields(part)]
     added: dict[str, None] = {}
     taken, keys = {"name"}, set[str]()  # by mpifed's classes: as a member of any, and as a key
     for kind in part.__mro__[:-1]:
         if kind.__module__.partition(".")[0] == "mpifed":
-            known |= set(dir(kind))
             taken |= set(dir(kind))
             keys |= {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
         else:
             added |= dict.fromkeys(name for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_")
-    for field in dataclasses.fields(part):
-        if field.name in added and field.name in taken - keys:
-            if field.name == "name":
-                yield 'has a key "name", which says in the table what class this is; rename the field'
-                continue
+    for name in fields:
+        if name not in added or name not in taken - keys:
+            continue
+        if name == "name":
+            yield 'has a key "name", which says in the table what class this is; rename the field'
+        else:
             yield (
-                f'has a key "{field.name}", a name that {base.__name__} has for something else; rename the field (the '
+                f'has a key "{name}", a name that {base.__name__} has for something else; rename the field (the '
                 'job can keep its key by field(metadata={"key": ...})), or annotate a constant as ClassVar'
             )
+    members = [member for member in dir(base) if not member.startswith("_")]
     for name in added:
-        near = [] if name in known else _near(name, contract)
-        if near:
+        if name not in taken and name not in fields and (near := _near(name, members)):
             yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
 
 
@@ -132,15 +131,13 @@ def own_object(name: str, place: str, base: type = object) -> Any:  # a class, o
         remedy = "correct it" if exists else "the module must be importable from the folder where you start"
         raise UsageError(f"{place}: importing {module}: {type(error).__name__}: {error}; {remedy}") from error
     if not hasattr(imported, attribute):
+        what = "functions" if base is object else "classes"
         own = [value for value in vars(imported).values() if getattr(value, "__module__", None) == module]
-        if base is object:
-            functions = [value.__name__ for value in own if callable(value)]
-            known = f"its functions are {', '.join(functions)}" if functions else "it has no functions"
-            raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, functions)}; {known}")
-        kinds = [kind for kind in own if isinstance(kind, type)]
-        classes = [kind.__name__ for kind in kinds if issubclass(kind, base)] or [kind.__name__ for kind in kinds]
-        known = f"its classes are {', '.join(classes)}" if classes else "it has no classes"
-        raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, classes)}; {known}")
+        own = [value for value in own if (callable(value) if base is object else isinstance(value, type))]
+        names = [value.__name__ for value in own if base is object or issubclass(value, base)]
+        names = names or [value.__name__ for value in own]
+        known = f"its {what} are {', '.join(names)}" if names else f"it has no {what}"
+        raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, names)}; {known}")
     return getattr(imported, attribute)
 
 
