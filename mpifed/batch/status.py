@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
@@ -13,12 +15,13 @@ from mpifed.batch.run_files import RunFiles, iso
 from mpifed.batch.states import STATES, RunStatus, State, fails_again, inside, look
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import command_line, counted, shown, table_lines
+from mpifed.core.text import command_line, counted, fitted, shown
 from mpifed.files.run_folder import JOB
 from mpifed.results.text import human_seconds, toml_text
 
 _WIDEST, _LONGEST = 160, 2000  # characters of the reason shown for a point and for a run; --json has all of it
 _HEADINGS = {first: (first, "state", "round", "objective", "accuracy", "changed") for first in ("run", "point")}
+_NUMBERS = (2, 3, 4)  # columns of a table that are flush right
 _REASONS = 5  # runs below a folder of which the reason is shown
 _GOES_ON = ("resumable", "waiting", "unknown", "failed")
 
@@ -97,7 +100,7 @@ def _lines(status: RunStatus, width: int | None) -> Iterator[str]:
     if status.sweep:
         rows, reasons = [[*_HEADINGS["point"]], *rows], ["why", *reasons]
     whole = [[*row, why] for row, why in zip(rows, reasons, strict=True)]
-    beside = width is None or not status.sweep or max(map(len, table_lines(whole))) <= width - 2
+    beside = width is None or not status.sweep or max(map(len, _table(whole, None))) <= width
     yield from _table(whole if beside else rows, width)
     if not beside:
         open_points = zip(status.points, reasons[1:], strict=True)
@@ -146,8 +149,36 @@ def _numbers(point: State) -> list[str]:
 
 
 def _table(rows: list[list[str]], width: int | None) -> Iterator[str]:
-    """The rows, indented."""
-    yield from (f"  {line}" for line in table_lines(rows, (2, 3, 4), None if width is None else width - 2))
+    """The lines of a table, indented, whose first row has its headings; they have `width` characters at most.
+
+    Where it is too wide, cells break at two spaces; where that is not enough, each row becomes a list of its cells.
+    """
+    lines, room = _aligned(rows), sys.maxsize if width is None else width - 2
+    if max(map(len, lines)) > room:
+        lines = _aligned([part for row in rows for part in _parts(row)])
+    if max(map(len, lines)) > room:
+        (first, *headings), *others = rows
+        label = max(map(len, headings), default=0)
+        lines = []
+        for name, *cells in others:
+            listed = [f"  {heading:{label}}  {cell}" for heading, cell in zip(headings, cells, strict=True) if cell]
+            lines += fitted("\n".join([f"{first} {name}", *listed]), room).split("\n")
+    yield from (f"  {line}" for line in lines)
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """A line of each row, its numbers flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:{'>' if k in _NUMBERS else '<'}{widths[k]}}" for k, cell in enumerate(row)).rstrip()
+        for row in rows
+    ]
+
+
+def _parts(row: list[str]) -> Iterator[list[str]]:
+    """The rows of a row whose cells break at two spaces."""
+    cells = [cell.replace("  ", "\0  ").split("\0") for cell in row]
+    yield from map(list, zip_longest(*cells, fillvalue=""))
 
 
 def _of_when(files: RunFiles) -> str:

@@ -7,8 +7,8 @@ import shlex
 import shutil
 import sys
 import unicodedata
-from collections.abc import Container, Iterator, Sequence
-from itertools import groupby, zip_longest
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 
@@ -111,42 +111,3 @@ def _broken(line: str, width: int) -> Iterator[str]:
         line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
         replace_whitespace=False, drop_whitespace=True,
     )  # fmt: skip
-
-
-def table_lines(rows: Sequence[Sequence[str]], right: Container[int] = (), width: int | None = None) -> Iterator[str]:
-    """The lines of a table, whose first row has its headings.
-
-    Where it is too wide, cells break at two spaces; where that is not enough, each row becomes a list of its cells.
-
-    Parameters
-    ----------
-    right : columns whose cells are flush right
-    width : characters of a line; None: as many as the table takes
-    """
-    lines = _aligned(rows, right)
-    if width is not None and max(map(len, lines)) > width:
-        lines = _aligned([part for row in rows for part in _parts(row)], right)
-    if width is None or max(map(len, lines)) <= width:
-        yield from lines
-        return
-    headings, *others = rows
-    label = max(map(len, headings[1:]), default=0)
-    for first, *cells in others:
-        yield from _broken(f"{headings[0]} {first}", width)
-        for heading, cell in zip(headings[1:], cells, strict=True):
-            if cell:
-                yield from _broken(f"  {heading:{label}}  {cell}", width)
-
-
-def _aligned(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{cell:{'>' if k in right else '<'}{widths[k]}}" for k, cell in enumerate(row)).rstrip()
-        for row in rows
-    ]
-
-
-def _parts(row: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The rows of a row whose cells break at two spaces."""
-    return zip_longest(*([cell if not k else f"  {cell}" for k, cell in enumerate(cell.split("  "))] for cell in row),
-                       fillvalue="")  # fmt: skip
