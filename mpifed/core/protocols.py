@@ -165,10 +165,6 @@ class LinearModel(Model, Protocol):
 
     def pull(self, X: Features, slopes: Array) -> Array: ...
 
-    def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array: ...
-
-    def head_sum(self, slopes: Array) -> Record: ...
-
 
 class MeanTerm(Protocol):
     """`mpifed.maths.terms.Term`, which says what each member is; its `objective` is the `Model` of the problem."""

@@ -241,13 +241,10 @@ class Round(NamedTuple):
         rows = np.empty((len(clients), count), dtype=np.int64)
         width = count + count // 2 + _SPARE  # of 1.15 times as many, a quarter has been drawn before at most
         width += -width % 4  # Philox makes numbers by fours
-        words = self._numbers(purpose, clients, width)
-        filled, turn = first_distinct(words, sizes, rows), 0
-        while (short := np.flatnonzero(filled < count)).size:
+        words, turn = self._numbers(purpose, clients, width), 0
+        while (first_distinct(words, sizes, rows) < count).any():  # hardly ever
             turn += 1
-            for i in short.tolist():  # hardly anybody, ever
-                numbers = [self._numbers(purpose, clients[i : i + 1], width, t) for t in range(turn + 1)]
-                filled[i] = first_distinct(np.hstack(numbers), sizes[i : i + 1], rows[i : i + 1])[0]
+            words = np.hstack([words, self._numbers(purpose, clients, width, turn)])
         return rows
 
     def _by_sorting(self, purpose: str | None, clients: NDArray[np.int64], size: int, turn: int) -> NDArray[np.int64]:
