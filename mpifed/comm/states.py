@@ -145,7 +145,7 @@ class StateFile:
         return found
 
 
-def _nbytes(dtype: str, shape: Any) -> int:
+def _nbytes(dtype: str, shape: Any) -> int:  # of whatever a file says
     """The bytes of an array of numbers; ValueError or TypeError where there is none."""
     if np.dtype(dtype).kind not in "biuf":
         raise ValueError(dtype)
