@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors, open_regular
-from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, nbytes, on_host
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, on_host
 
 Arrays: TypeAlias = Mapping[str, Array]  # of one block, by name
 Form: TypeAlias = tuple[tuple[str, str, Any], ...]  # of a block: (name, dtype, shape; None of a NumPy scalar)
@@ -164,7 +164,7 @@ class ClientStates:
 
     def __init__(self, first: NDArray[np.int64], begin: Callable[[int], Record], room: float = np.inf) -> None:
         self.first, self.begin, self._room = first, begin, room
-        self._here: OrderedDict[int, Record] = OrderedDict()  # least recently used first
+        self._here: OrderedDict[int, tuple[Record, int]] = OrderedDict()  # and its bytes; least recently used first
         self.nbytes = 0  # in memory
         self._before: dict[int, Record] = {}  # the states that a round, which may be void, has renewed
         self.changed: set[int] = set()  # blocks that are not as the last checkpoint has them
@@ -185,7 +185,7 @@ class ClientStates:
     def peek(self, i: int) -> Record:
         """The state of a block, without loading it into memory for good; DataError when it is that of another job."""
         if i in self._here:
-            return self._here[i]
+            return self._here[i][0]
         begun, file, first = self.begin(i), self.files.get(i), int(self.first[i])
         if file is None:
             return begun
@@ -217,11 +217,12 @@ class ClientStates:
         self.changed.clear()
 
     def _keep(self, i: int, record: Record) -> None:
-        self.nbytes += nbytes(record) - nbytes(self._here.pop(i, ()))
-        self._here[i] = record
+        size = sum(leaf.nbytes for leaf in bare_leaves(record))
+        self.nbytes += size - self._here.pop(i, ((), 0))[1]
+        self._here[i] = record, size
         while self.nbytes > self._room and len(self._here) > 1:
-            old, left = self._here.popitem(last=False)
-            self.nbytes -= nbytes(left)
+            old, (left, size) = self._here.popitem(last=False)
+            self.nbytes -= size
             if old in self.changed:
                 self._write(old, named(STATE, left))
 
