@@ -160,15 +160,16 @@ class Message:
     def units(self) -> list[Unit]:
         """What all clients fill, then what only some do; alike where fields are held alike."""
         everybody = Unit(np.ones(self.clients, dtype=bool), [], False)
-        units: dict[tuple[int, int], Unit] = {}
+        units: dict[tuple[int, bool, int], Unit] = {}
         for place in self.places:
             held = place.held
-            if held is None or len(held.members) == 1:
+            if held is None or (held.widths == held.length).all():
                 everybody.at.append((place, slice(place.start, place.stop)))
                 continue
-            key = id(place.field.held) if place.field.sender is None else -1 - place.field.sender
+            key, to_holders = place.field.sender, place.field.to_holders
+            key = id(held) if key is None else -1 - key
             for number, (who, at) in enumerate(held.shared):
-                unit = units.setdefault((key, number), Unit(who, [], place.field.to_holders))
+                unit = units.setdefault((key, to_holders, number), Unit(who, [], to_holders))
                 unit.at.append((place, place.positions(at)))
         return [everybody] * bool(everybody.at) + list(units.values())
 

@@ -1,0 +1,294 @@
+"""Messages: where fields stand, who fills them, and sums that are exact however uploads come together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifed.comm.rounds import Ranks, play
+from mpifed.comm.sums import Arithmetic, Message, Sum
+from mpifed.core.errors import NumericalError, UsageError
+from mpifed.core.exchange import Exchange, Field, Lazy, Placed, fields_of
+from mpifed.core.holdings import Holdings
+from mpifed.core.record import leaves, map_leaves
+from mpifed.core.round import Round
+from mpifed.data.block import Block
+from mpifed.testing import Alone
+
+GRIDS = {32: (2.0**-18, 8.0), 64: (2.0**-40, 2.0**10), 128: (2.0**-20, 2.0**40)}  # by bits of a value
+
+
+class Inner(NamedTuple):
+    """A record within a record."""
+
+    m: Any
+    k: Any
+
+
+class Upload(NamedTuple):
+    """Three fields."""
+
+    v: Any
+    inner: Inner
+
+
+class Case(NamedTuple):
+    """A message of fields of any shape and kind, and uploads to it."""
+
+    message: Message
+    held: dict[str, Any]  # [N, *shape] who fills what, by field
+    values: dict[str, Any]  # [N, *shape] float32; what a client does not fill is none of the sum
+    rng: np.random.Generator
+
+    def upload(self, who: Any, placed: bool = True) -> Any:
+        """The uploads of some clients; where `placed`, of a held field their own places alone."""
+
+        def leaf(name: str, field: Field) -> Any:
+            rows = self.values[name][who]
+            if not placed or field.held is None:
+                return rows
+            at, before = [field.held.of(client) for client in who.tolist()], (slice(None),) * field.axis
+            return Placed(
+                [row[(*before, own)] for row, own in zip(rows, at, strict=True)], at, field.held.length, field.axis
+            )
+
+        names = iter(fields_of(self.message.exchange).items())
+        return map_leaves(lambda _: leaf(*next(names)), self.message.exchange.fields)
+
+    def split(self, who: Any) -> list[Any]:
+        """Clients in pieces, one after the other."""
+        cuts = np.sort(self.rng.integers(0, len(who) + 1, int(self.rng.integers(0, 4))))
+        return [piece for piece in np.split(who, cuts) if len(piece)]
+
+    def sum_of(self, pieces: list[Any], adder: Sum | None = None) -> Any:
+        """[m] the sum of uploads that come in these pieces."""
+        adder = adder or Sum(self.message)
+        adder.begin(bool(pieces))
+        for who in pieces:
+            adder.add(self.upload(who, bool(self.rng.integers(2))), who)
+        return adder.close()[:-1].copy()
+
+
+def holdings(rng: np.random.Generator, clients: int, length: int) -> Holdings:
+    """Groups of places as they come, alike or apart, side by side or not, some of them empty."""
+    members: list[Any] = []
+    for _ in range(int(rng.integers(1, 4))):
+        start, stop = np.sort(rng.integers(0, length + 1, 2)).tolist()
+        members.append(slice(start, stop) if rng.integers(2) else np.flatnonzero(rng.random(length) < 0.5))
+    return Holdings(length, rng.integers(0, len(members), clients), tuple(members))
+
+
+def case_of(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    clients, bits, alike = int(rng.integers(1, 7)), int(rng.choice(list(GRIDS))), dict[int, Holdings]()
+
+    def field() -> Field:
+        shape = tuple(rng.integers(1, 5, int(rng.integers(0, 4))).tolist())
+        kind, grid = rng.choice(["all", "held", "one"]), GRIDS[bits]
+        if kind == "one":
+            return Field(shape, *grid, sender=int(rng.integers(clients)))
+        if kind == "all" or not shape:
+            return Field(shape, *grid)
+        axis = int(rng.integers(len(shape)))
+        held = alike.setdefault(shape[axis], holdings(rng, clients, shape[axis]))  # fields may be held alike
+        return Field(shape, *grid, held=held, axis=axis, to_holders=bool(rng.integers(2)))
+
+    exchange: Any = Exchange("up", Upload(field(), Inner(field(), field())), *3 * [lambda *_: ()])
+    held, values = {}, {}
+    for name, one in fields_of(exchange).items():
+        own = np.zeros((clients, *one.shape), dtype=bool)
+        for client in range(clients):
+            if one.held is not None:
+                own[(client, *(slice(None),) * one.axis, one.held.of(client))] = True
+            else:
+                own[client] = one.sender in (None, client)
+        held[name], values[name] = own, (rng.uniform(-1, 1, own.shape) * min(one.bound, 1e9)).astype("f4")
+    return Case(Message(exchange, clients, Arithmetic("float64" if bits > 32 else "float32")), held, values, rng)
+
+
+cases = given(st.integers(0, 2**32).map(case_of))
+
+
+def positions(case: Case) -> Iterator[tuple[str, int, Any]]:
+    """(field, position in the message, [N] who fills it)."""
+    for name, own in case.held.items():
+        (place,) = (place for place in case.message.places if place.name == f"up.{name}")
+        for number, at in enumerate(range(place.start, place.stop)):
+            yield name, at, own.reshape(len(own), -1)[:, number % place.field.size]
+
+
+@cases
+@settings(max_examples=150)
+def test_units_are_the_places_with_the_same_holders(case: Case) -> None:
+    message, numbers = case.message, np.arange(case.message.size)
+    assert [(a.stop, b.start) for a, b in pairwise(message.places)] == [(b.start, b.start) for b in message.places[1:]]
+    units = [(unit, np.concatenate([numbers[at] for _, at in unit.at])) for unit in message.units]
+    present = case.rng.random(message.clients) < 0.6
+    behind: dict[str, list[int]] = {f"up.{name}": [] for name in case.held}
+    for name, position, who in positions(case):
+        field = fields_of(message.exchange)[name]
+        here = [unit for unit, at in units if (at == position).any()]
+        assert len(here) == who.any() or not any(unit.who.any() for unit in here)
+        for unit in here:
+            assert (unit.who == who).all()
+            assert unit.to_holders == field.to_holders or who.all()
+        assert [position in message.pick(numbers, client) for client in range(len(who))] == who.tolist()
+        behind[f"up.{name}"].append(int(who[present].sum()))
+    for client in range(message.clients):
+        own = message.pick(numbers, client)
+        assert len(set(own.tolist())) == len(own) and message.sent[client] == message.dtype.itemsize * len(own)
+        filled = [at for number, (_, at) in enumerate(units) if number in message.units_of[client]]
+        assert sorted(own) == sorted(np.concatenate([numbers[:0], *filled]))
+    for place in message.places:
+        counts = [count for count in behind[place.name] if count > place.field.to_holders]
+        assert place.fewest(present) == min(counts, default=0), place.name
+
+
+@cases
+@settings(max_examples=150)
+def test_a_sum_has_the_same_bits_however_uploads_come(case: Case) -> None:
+    """In any pieces, on any ranks, each by itself, dense or in places; and it is that of the rounded rationals."""
+    message, everybody, adder = case.message, np.arange(case.message.clients), Sum(case.message)
+    whole = case.sum_of([everybody], adder)
+    assert whole.tobytes() == case.sum_of(case.split(everybody), adder).tobytes()  # nothing is left of the last time
+    ranks = np.array_split(everybody, int(case.rng.integers(1, 4)))
+    assert whole.tobytes() == np.sum([case.sum_of(case.split(who)) for who in ranks], 0, message.dtype).tobytes()
+    put = np.zeros_like(whole)
+    for client in everybody:
+        message.put(put, client, message.pick(case.sum_of([everybody[client : client + 1]]), client))
+    assert whole.tobytes() == put.tobytes()
+    for (name, field), (_, total) in zip(
+        fields_of(message.exchange).items(), leaves(message.decode(whole)), strict=True
+    ):
+        scale, rows = Fraction(field.scale), np.where(case.held[name], case.values[name], 0).reshape(len(everybody), -1)
+        for column, found in zip(rows.T, np.ravel(total), strict=True):
+            exact = sum(round(Fraction(float(value)) / scale) for value in column) * scale
+            if total.dtype == np.float32:
+                assert found == np.float32(float(exact))
+            else:  # two limbs are added in doubles
+                assert abs(Fraction(float(found)) - exact) <= abs(exact) * Fraction(2) ** -51
+
+
+class Shard(NamedTuple):
+    """As much of a client's data as ranks read."""
+
+    client: int
+    y: Any = np.zeros(1)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_lazy_uploads_are_summed_as_their_rows_or_as_their_total(seed: int) -> None:
+    """Values on the grid, with weights: sums by clients and by blocks are the same, and those of arrays."""
+    rng = np.random.default_rng(seed)
+    clients, shape = int(rng.integers(1, 9)), tuple(rng.integers(1, 5, int(rng.integers(0, 3))).tolist())
+    weight = 2.0 ** rng.integers(-2, 3, clients)
+    values = (rng.integers(-100, 100, (clients, *shape)) * weight.reshape(-1, *[1] * len(shape))).astype("f4")
+    present = rng.random(clients) < 0.8
+    blocks = [Block(tuple(map(Shard, who)), "float32") for who in case_of(seed).split(np.arange(clients))]  # type: ignore[arg-type]
+    came: list[Any] = []
+
+    def rows(states: Any, question: Any, block: Block, now: Round) -> Any:
+        return states, values[block.clients]
+
+    def lazy(states: Any, question: Any, block: Block, now: Round) -> Any:
+        own, order = values[block.clients], np.random.default_rng(seed).permutation(len(block.clients))
+        pieces = np.array_split(order, min(2, len(order)))
+        return states, Lazy(lambda: ((who, own[who]) for who in pieces), lambda: came.append(1) or own.sum(axis=0))
+
+    def total(answer: Any, by_blocks: bool) -> Any:
+        ranks = Ranks(Alone(), blocks, clients, Arithmetic(by_blocks=by_blocks))
+        exchange: Any = Exchange("up", Field(shape), lambda *_: (), answer, lambda server, total, now: total)
+        return play((exchange,), (), [()] * len(blocks), Round(0, 1, present), ranks)[0]
+
+    if values[present].size:
+        for answer, by_blocks in ((rows, False), (lazy, False), (lazy, True)):
+            assert np.array_equal(total(answer, by_blocks), values[present].sum(axis=0, dtype="f8"))
+            assert bool(came) == by_blocks
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def three(*fields: Field) -> Any:
+    return Exchange("up", Upload(fields[0], Inner(fields[1], fields[2])), *3 * [lambda *_: ()])  # type: ignore[arg-type]
+
+
+COLUMNS = Holdings(9, np.arange(5), (slice(0, 2), np.array([2, 5, 8]), np.array([3]), slice(6, 8), np.array([4])))
+
+
+@pytest.mark.parametrize(
+    ("bits", "leaf", "client"), [(b, *one) for b in GRIDS for one in (("v", 1), ("inner.m", 3), ("inner.k", 2))]
+)
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, -(2.0**60)])
+def test_a_value_that_cannot_be_summed_names_field_and_client(bits: int, leaf: str, client: int, bad: float) -> None:
+    grid, who = GRIDS[bits], np.arange(5)
+    exchange = three(Field((3,), *grid), Field((2, 9, 2), *grid, held=COLUMNS, axis=1), Field((4,), *grid, sender=2))
+    adder = Sum(Message(exchange, 5))
+    placed = Placed([np.ones((2, len(np.arange(9)[at]), 2)) for at in COLUMNS.members], COLUMNS.members, 9, 1)
+    upload = {"v": np.ones((5, 3)), "inner.m": placed, "inner.k": np.ones((5, 4))}
+    (placed.values if leaf == "inner.m" else upload[leaf])[client][..., -1] = bad  # type: ignore[call-overload]
+    adder.begin(True)
+    said = rf"has a value of .* outside the bound {re.escape(f'{grid[1]:g}')};.*raise the bound: \[aggregation.bounds\] \"up.{leaf}\" = "
+    said = said if np.isfinite(bad) else r"has \d values that are not finite: training diverged"
+    with pytest.raises(NumericalError, match=rf"^up\.{leaf}: client {client} {said}"):
+        adder.add(Upload(upload["v"], Inner(placed, upload["inner.k"])), who)
+    total = Upload(np.full(3, 6 * grid[1]), Inner(np.ones((2, 9, 2)), np.ones(4)))
+    with pytest.raises(
+        NumericalError, match=r"^up\.v: the sum over clients 0, 1, 2, 3, 4, a block, .* outside 5 times"
+    ):
+        adder.add_total(total, who)
+
+
+def test_uploads_of_another_shape_name_the_field_and_both_shapes() -> None:
+    adder = Sum(Message(three(Field((3,)), Field((2, 9, 2), held=COLUMNS, axis=1), Field((4,), sender=2)), 5))
+    for v, placed, of_one, said in (
+        (3, (2, 3, 2), 4, r"up\.inner\.m: client 0 answers with shape \(2, 3, 2\) for its 2 entries, .* \(2, 2, 2\)"),
+        (3, (2, 2, 2), 5, r"up\.inner\.k: the answer of 1 clients has shape \(1, 5\), .* \(1, 4\)"),
+        (
+            2,
+            (2, 2, 2),
+            4,
+            r"up\.v: the answer of 1 clients has shape \(1, 2\), .* \(1, 3\); the leading axis is clients",
+        ),
+    ):
+        upload = Upload(np.ones((1, v)), Inner(Placed([np.ones(placed)], [slice(0, 2)], 9, 1), np.ones((1, of_one))))
+        adder.begin(True)
+        with pytest.raises(UsageError, match=said):
+            adder.add(upload, np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("narrow", "of_count", "clients", "dtype", "bits"),
+    [((2.0**-20, 4.0), (1.0, 8.0), 500, "float32", 32), ((2.0**-20, 4.0), (1.0, 8.0), 513, "float32", 64),
+     ((2.0**-20, 4.0), (1.0, 8.0), 500, "float64", 64), ((2.0**-20, 4.0), (), 500, "float32", 64),
+     ((), (1.0, 8.0), 500, "float32", 64)],
+)  # fmt: skip
+def test_32_bits_need_every_field_in_float32_and_few_clients(
+    narrow: Any, of_count: Any, clients: int, dtype: str, bits: int
+) -> None:
+    message = Message(
+        three(Field((3,), *narrow), Field((), *of_count), Field((2,), *narrow)), clients, Arithmetic(dtype)
+    )
+    assert message.dtype == np.dtype(f"int{bits}") and message.nbytes == 6 * bits // 8
+
+
+def test_bounds_of_the_job_and_what_no_job_may_bound() -> None:
+    exchange = three(Field((3,)), Field((), whole=True), Field((2, 2), wide=True))
+    message = Message(exchange, 5, Arithmetic("float32", {"up.inner.k": 2.0**20, "up.v": 8.0, "up.inn": 1.0}, 4.0))
+    assert [place.form.bound for place in message.places] == [8.0, 2.0**10, 2.0**20]
+    assert [place.form.scale for place in message.places] == [2.0**-38, 2.0**-40, 2.0**-38]
+    assert [leaf.dtype for _, leaf in leaves(message.decode(np.zeros(message.size, "i8")))] == ["f4", "f8", "f8"]
+    for name in ("up", "up.inner", "up.inner.m"):
+        with pytest.raises(UsageError, match=r"up\.inner\.m: whole numbers, whose bound follows from the noise"):
+            Message(exchange, 5, Arithmetic(bounds={name: 2.0**20}))
+    with pytest.raises(UsageError, match=r"\[aggregation\] up\.v: .*lower the bound or raise the scale"):
+        Message(exchange, 5, Arithmetic(bounds={"up.v": 2.0**80}))
