@@ -237,7 +237,8 @@ def test_a_value_that_cannot_be_summed_names_field_and_client(bits: int, leaf: s
     upload = {"v": np.ones((5, 3)), "inner.m": placed, "inner.k": np.ones((5, 4))}
     (placed.values if leaf == "inner.m" else upload[leaf])[client][..., -1] = bad  # type: ignore[call-overload]
     adder.begin(True)
-    said = rf"has a value of .* outside the bound {re.escape(f'{grid[1]:g}')};.*raise the bound: \[aggregation.bounds\] \"up.{leaf}\" = "
+    beyond = re.escape(f"outside the bound {grid[1]:g};")
+    said = rf'has a value of .* {beyond} .*raise the bound: \[aggregation.bounds\] "up.{leaf}" = '
     said = said if np.isfinite(bad) else r"has \d values that are not finite: training diverged"
     with pytest.raises(NumericalError, match=rf"^up\.{leaf}: client {client} {said}"):
         adder.add(Upload(upload["v"], Inner(placed, upload["inner.k"])), who)
