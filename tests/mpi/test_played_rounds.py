@@ -1,25 +1,151 @@
-"""`mpifed.testing.rounds` on the ranks of a communicator."""
+"""Rounds on the ranks of a communicator: the same bits in every channel, recorded or not, and whoever is absent."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from jobs_in_python import checked, job_table
+from sub_worlds import comms, worlds
 
-from mpifed.testing import rounds
+from mpifed.comm.channels.base import Protection
+from mpifed.comm.rounds import Ranks, play
+from mpifed.comm.sums import Arithmetic
+from mpifed.core.block import Block
+from mpifed.core.exchange import Exchange, Field, Lazy, Placed
+from mpifed.core.holdings import Holdings
+from mpifed.core.record import leaves
+from mpifed.core.round import Round
+from mpifed.testing import Alone, rounds
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+CLIENTS, PLACES = 6, 9
+OWN = Holdings(PLACES, np.array([0, 1, 2, 1, 0, 2]), (slice(0, 5), slice(3, 8), np.array([1, 4, 8])))
+PRESENT = np.array([[1, 1, 1, 1, 0, 1], [1, 0, 1, 1, 1, 1], [1, 1, 0, 1, 0, 1], [1, 1, 1, 0, 1, 1]], dtype=bool)
+CHANNELS = [Protection(name, min_clients=1) for name in ("plain", "masked", "encrypted")]
 
 
-@pytest.mark.mpi(min_size=2)
+class Shard(NamedTuple):
+    """As much of a client's data as ranks read."""
+
+    client: int
+    y: Any = np.zeros(1)
+
+
+class Deaf:
+    """Records nothing, so that each client's message is made by itself."""
+
+    question = upload = passed_on = opened = note = lambda self, *message: None
+
+
+class Upload(NamedTuple):
+    """One field of each kind."""
+
+    whole: Any
+    own: Any
+    one: Any
+
+
+class Seen(NamedTuple):
+    """Of each client."""
+
+    value: Any  # [n, 3]
+    sums: Any  # [n, 9]
+
+
+def exchanges(lazy: bool) -> tuple[Exchange, ...]:
+    """To the server and to clients, of some or of all, with and without those who are absent."""
+    fields = Upload(Field((3,)), Field((2, PLACES), held=OWN, axis=1), Field((), sender=2))
+    back = Upload(Field((3,)), Field((2, PLACES), held=OWN, axis=1, to_holders=True), Field((), sender=2))
+
+    def ask(server: Any, now: Round) -> Any:
+        return np.sum([np.sum(leaf) for _, leaf in leaves(server[-1:] or ((),))], keepdims=True)
+
+    def answer(states: Seen, question: Any, block: Block, now: Round) -> Any:
+        value = states.value + question / 64 + now.normals("value", block.clients, (3,), "float64")
+        at = [OWN.of(client) for client in block.clients.tolist()]
+
+        def upload(who: Any) -> Upload:
+            own = [np.outer([1, -2], np.resize(value[i], np.arange(PLACES)[at[i]].shape)) for i in who]
+            return Upload(value[who], Placed(own, [at[i] for i in who], PLACES, 1), value[who, 0])
+
+        everybody = np.arange(len(block.clients))
+        parts = ((who, upload(who)) for who in everybody[:, None])
+        return states._replace(value=value), Lazy(lambda: parts) if lazy else upload(everybody)
+
+    def hear(states: Seen, total: Upload, block: Block, now: Round) -> Seen:
+        sums = np.zeros_like(states.sums)
+        for row, client in zip(sums, block.clients.tolist(), strict=True):
+            row[OWN.of(client)] = total.own[0, OWN.of(client)]  # of no more does a client know
+        return states._replace(sums=states.sums / 2 + sums)
+
+    def absorb(server: Any, total: Upload, now: Round) -> Any:
+        return *server, total
+
+    first = lambda now: now.present & (np.arange(CLIENTS) != 3)  # noqa: E731
+    return (
+        Exchange("up", fields, ask, answer, absorb),
+        Exchange("some", fields, ask, answer, absorb, who=first),
+        Exchange("down", back, ask, answer, hear=hear),
+        Exchange("down to some", back, ask, answer, hear=hear, hears=first),
+        Exchange("clear", fields, ask, answer, absorb, clear=True),
+        Exchange("kept", fields, ask, answer, absorb, keeps="up"),
+        Exchange("kept down", back, ask, answer, hear=hear, keeps="down"),
+        Exchange("heard again", back, ask, None, hear=hear, keeps="down"),
+        Exchange("all kept", Upload(Field((3,)), (), ()), ask, lambda s, q, b, now: (s, Upload(s.value, (), ())), absorb, keeps="all"),
+    )  # fmt: skip
+
+
+def outcome(transport: Any, protection: Protection, lazy: bool = False, recorded: bool = False) -> Any:
+    """(sums that the server has heard, states of all clients, bytes of a deployment), on rank 0."""
+    who = np.array_split(np.arange(CLIENTS), 3)
+    mine = [some for number, some in enumerate(who) if number % transport.size == transport.rank]
+    blocks = [Block(tuple(map(Shard, some)), "float64") for some in mine]  # type: ignore[arg-type]
+    ranks = Ranks(transport, blocks, CLIENTS, Arithmetic("float64"), protection)
+    ranks.make_ready(exchanges(lazy))
+    ranks.record(Deaf() if recorded else None)
+    ranks.agree_on_keys()
+    server: Any = () if transport.rank == 0 else None
+    states: Any = [Seen(np.zeros((len(some), 3)), np.zeros((len(some), PLACES))) for some in mine]
+    for index, present in enumerate(PRESENT):
+        server, states = play(exchanges(lazy), server, states, Round(index, 1, present), ranks)
+    own = [
+        (int(c), state.value[i].tobytes(), state.sums[i].tobytes())
+        for some, state in zip(mine, states, strict=True)
+        for i, c in enumerate(some)
+    ]
+    kept = transport.gather(own)
+    if transport.rank:
+        return None
+    return [leaf.tobytes() for _, leaf in leaves(server)], sorted(sum(kept, [])), (ranks.up_bytes, ranks.down_bytes)
+
+
+def test_every_channel_has_the_bits_of_one_rank_in_the_clear() -> None:
+    """Recorded or not, a few clients at a time or all; some absent, of whom some sums keep the last answers."""
+    expected = outcome(Alone(), CHANNELS[0])
+    assert len(set(expected[0])) > len(PRESENT) and expected[1][0][2] != np.zeros(PLACES).tobytes()
+    for transport in worlds():
+        for protection in CHANNELS:
+            for lazy, recorded in ((False, False), (True, False), (True, True)):
+                found = outcome(transport, protection, lazy, recorded)
+                if found is not None:
+                    assert found[:2] == expected[:2], (transport.size, protection.channel, lazy, recorded)
+                    assert (found[2] == expected[2]) == (protection.channel == "plain")
+
+
 def test_all_ranks_play_the_same_rounds(classes: Path) -> None:
-    from mpi4py import MPI
-
     algorithm = {"name": "scaffold", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
     job = checked(job_table(classes, algorithm=algorithm, participation={"clients_per_round": 3}))
-    for alone, here in zip(rounds(job), rounds(job, ranks=MPI.COMM_WORLD), strict=True):
-        kept = [{name: values.tobytes() for name, values in one.items()} for one in here.clients]
-        assert kept == [{name: values.tobytes() for name, values in one.items()} for one in alone.clients]
-        if MPI.COMM_WORLD.rank == 0:
-            assert {n: v.tobytes() for n, v in here.model.items()} == {n: v.tobytes() for n, v in alone.model.items()}
-        else:
-            assert here.model == here.server == {}
+    for comm in comms():
+        for alone, here in zip(rounds(job), rounds(job, ranks=comm), strict=True):
+            kept = [{name: values.tobytes() for name, values in one.items()} for one in here.clients]
+            assert kept == [{name: values.tobytes() for name, values in one.items()} for one in alone.clients]
+            if comm.rank == 0:
+                assert {n: v.tobytes() for n, v in here.model.items()} == {
+                    n: v.tobytes() for n, v in alone.model.items()
+                }
+            else:
+                assert here.model == here.server == {}
