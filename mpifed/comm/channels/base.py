@@ -121,7 +121,8 @@ class Channel:
     def begin(self, plan: Plan, now: Round) -> None:
         """Prepare for the answers of one exchange. Called on all ranks alike."""
         participating = answering(plan.exchange, now)
-        plan.sum.begin(self.recorder is None and bool(participating[self.setting.hosted].any()))
+        adds = self.recorder is None and plan.kept is None and bool(participating[self.setting.hosted].any())
+        plan.sum.begin(adds)
         if plan.kept is not None:
             plan.kept.answered |= participating
 
