@@ -26,7 +26,7 @@ from mpifed.comm.transport import MPITransport
 from mpifed.core.device import host_record
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, fields_of
-from mpifed.core.record import Array, Record, leaves, map_leaves, on_host, take
+from mpifed.core.record import Array, Record, leaves, on_host
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable
 from mpifed.data.block import Block
@@ -213,10 +213,7 @@ class _Listener:
 def _answered(answer: Callable[..., tuple[Any, Any]], *given: object) -> tuple[Any, Any]:
     """What a function answers, made."""
     state, upload = answer(*given)
-    if not isinstance(upload, Lazy):
-        return state, upload
-    who, parts = zip(*upload.parts(), strict=True)
-    return state, take(map_leaves(lambda *leaves: np.concatenate(leaves), *parts), np.argsort(np.concatenate(who)))
+    return state, upload.made() if isinstance(upload, Lazy) else upload
 
 
 def _rounds(job: Job, at: Ready, rounds: int, measured: int = 0, sent: Named | None = None) -> Iterator[Played]:

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from mpifed.core.holdings import Holdings
 from mpifed.core.privacy import Privacy
 from mpifed.core.protocols import Dual, Limited, LinearModel, MeanTerm, Model, Proximal
-from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves
+from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 
 Columns: TypeAlias = dict[str, float | None]  # of one row of the history
@@ -156,7 +156,8 @@ class Placed(_InPlaceOfArray):
 class Lazy(_InPlaceOfArray):
     """Uploads of a block's clients, made by who adds them: a few at a time, while they are in the cache, or as one sum.
 
-    (A class of its own and no NamedTuple, because it stands in place of a record.)
+    Who looks at one of its fields has all uploads, which are then what is added. (A class of its own and no NamedTuple,
+    because it stands in place of a record.)
 
     Parameters
     ----------
@@ -168,6 +169,19 @@ class Lazy(_InPlaceOfArray):
         self, parts: Callable[[], Iterator[tuple[Array, Any]]], total: Callable[[], Any] | None = None
     ) -> None:
         self.parts, self.total = parts, total
+
+    def made(self) -> Any:  # a record of the exchange's fields
+        """All the uploads, leaves [n, ...]."""
+        who, parts = zip(*self.parts(), strict=True)
+        order = np.argsort(np.concatenate(who))
+        record = map_leaves(lambda *some: namespace(some[0]).concatenate(some)[order], *parts)
+        self.parts, self.total = lambda: iter([(np.arange(len(order)), record)]), None
+        return record
+
+    def __getattr__(self, name: str) -> Any:  # what the record has
+        if name.startswith("__"):  # of Python's own protocols there are none
+            raise AttributeError(name)
+        return getattr(self.made(), name)
 
 
 def of_each(block: Block, upload: Callable[[Array], Any]) -> Lazy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,13 @@ from sub_worlds import comms, worlds
 
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.rounds import Ranks, play
+from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import Arithmetic
-from mpifed.core.block import Block
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.testing import Alone, rounds
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -62,7 +64,7 @@ def exchanges(lazy: bool) -> tuple[Exchange, ...]:
     back = Upload(Field((3,)), Field((2, PLACES), held=OWN, axis=1, to_holders=True), Field((), sender=2))
 
     def ask(server: Any, now: Round) -> Any:
-        return np.sum([np.sum(leaf) for _, leaf in leaves(server[-1:] or ((),))], keepdims=True)
+        return np.array([server[-1].whole.sum() if server else 0.5])
 
     def answer(states: Seen, question: Any, block: Block, now: Round) -> Any:
         value = states.value + question / 64 + now.normals("value", block.clients, (3,), "float64")
@@ -85,17 +87,22 @@ def exchanges(lazy: bool) -> tuple[Exchange, ...]:
     def absorb(server: Any, total: Upload, now: Round) -> Any:
         return *server, total
 
-    first = lambda now: now.present & (np.arange(CLIENTS) != 3)  # noqa: E731
+    def some(now: Round) -> Any:
+        return now.present & (np.arange(CLIENTS) != 3)
+
+    def alone(states: Seen, question: Any, block: Block, now: Round) -> Any:
+        return states, Upload(states.value, (), ())
+
     return (
         Exchange("up", fields, ask, answer, absorb),
-        Exchange("some", fields, ask, answer, absorb, who=first),
+        Exchange("some", fields, ask, answer, absorb, who=some),
         Exchange("down", back, ask, answer, hear=hear),
-        Exchange("down to some", back, ask, answer, hear=hear, hears=first),
+        Exchange("down to some", back, ask, answer, hear=hear, hears=some),
         Exchange("clear", fields, ask, answer, absorb, clear=True),
         Exchange("kept", fields, ask, answer, absorb, keeps="up"),
         Exchange("kept down", back, ask, answer, hear=hear, keeps="down"),
         Exchange("heard again", back, ask, None, hear=hear, keeps="down"),
-        Exchange("all kept", Upload(Field((3,)), (), ()), ask, lambda s, q, b, now: (s, Upload(s.value, (), ())), absorb, keeps="all"),
+        Exchange("all kept", Upload(Field((3,)), (), ()), ask, alone, absorb, keeps="all"),
     )  # fmt: skip
 
 
@@ -109,24 +116,24 @@ def outcome(transport: Any, protection: Protection, lazy: bool = False, recorded
     ranks.record(Deaf() if recorded else None)
     ranks.agree_on_keys()
     server: Any = () if transport.rank == 0 else None
-    states: Any = [Seen(np.zeros((len(some), 3)), np.zeros((len(some), PLACES))) for some in mine]
+    first = np.array([some[0] for some in mine], dtype=np.int64)
+    states = ClientStates(first, lambda i: Seen(np.zeros((len(mine[i]), 3)), np.zeros((len(mine[i]), PLACES))))
     for index, present in enumerate(PRESENT):
         server, states = play(exchanges(lazy), server, states, Round(index, 1, present), ranks)
-    own = [
-        (int(c), state.value[i].tobytes(), state.sums[i].tobytes())
-        for some, state in zip(mine, states, strict=True)
-        for i, c in enumerate(some)
-    ]
+    own = {}
+    for some, state in zip(mine, states, strict=True):
+        own |= {int(client): (state.value[i].tobytes(), state.sums[i].tobytes()) for i, client in enumerate(some)}
     kept = transport.gather(own)
     if transport.rank:
         return None
-    return [leaf.tobytes() for _, leaf in leaves(server)], sorted(sum(kept, [])), (ranks.up_bytes, ranks.down_bytes)
+    sums = [np.asarray(leaf).tobytes() for total in server for _, leaf in leaves(total)]
+    return sums, dict(sorted(chain(*map(dict.items, kept)))), (ranks.up_bytes, ranks.down_bytes)
 
 
 def test_every_channel_has_the_bits_of_one_rank_in_the_clear() -> None:
     """Recorded or not, a few clients at a time or all; some absent, of whom some sums keep the last answers."""
     expected = outcome(Alone(), CHANNELS[0])
-    assert len(set(expected[0])) > len(PRESENT) and expected[1][0][2] != np.zeros(PLACES).tobytes()
+    assert len(set(expected[0])) > len(PRESENT) and expected[1][0][1] != np.zeros(PLACES).tobytes()
     for transport in worlds():
         for protection in CHANNELS:
             for lazy, recorded in ((False, False), (True, False), (True, True)):

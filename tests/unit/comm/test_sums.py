@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifed.comm.rounds import Ranks, play
+from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import Arithmetic, Message, Sum
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed, fields_of
@@ -207,7 +208,8 @@ def test_lazy_uploads_are_summed_as_their_rows_or_as_their_total(seed: int) -> N
     def total(answer: Any, by_blocks: bool) -> Any:
         ranks = Ranks(Alone(), blocks, clients, Arithmetic(by_blocks=by_blocks))
         exchange: Any = Exchange("up", Field(shape), lambda *_: (), answer, lambda server, total, now: total)
-        return play((exchange,), (), [()] * len(blocks), Round(0, 1, present), ranks)[0]
+        states = ClientStates(ranks.blocks.first, lambda i: ())
+        return play((exchange,), (), states, Round(0, 1, present), ranks)[0]
 
     if values[present].size:
         for answer, by_blocks in ((rows, False), (lazy, False), (lazy, True)):
