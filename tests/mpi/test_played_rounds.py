@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from jobs_in_python import checked, job_table
+from jobs_in_python import checked, fedavg, job_table
 from sub_worlds import comms, worlds
 
+from mpifed import FederatedDataset
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
@@ -156,3 +157,33 @@ def test_all_ranks_play_the_same_rounds(classes: Path) -> None:
                 }
             else:
                 assert here.model == here.server == {}
+
+
+SUMS: list[dict[str, str]] = [{}, {"arithmetic": "exact-blocks"}, {"security": "masked"}, {"security": "encrypted"}]
+
+
+@pytest.mark.parametrize("aggregation", SUMS, ids=str)
+def test_targets_times_a_million_give_the_model_times_a_million(aggregation: Any, shared_tmp_path: Path) -> None:
+    """And losses a million times a million as large: grids are as fine and as wide as the targets are large."""
+    rng, found = np.random.default_rng(5), dict[tuple[str, int], list[Any]]()
+    X, y = rng.standard_normal((60, 4)), rng.integers(1, 16, 60)
+    base = {
+        "rounds": 6,
+        "model": {"name": "least-squares"},
+        "compute": {"dtype": "float64"},
+        "aggregation": aggregation,
+    }
+    for times in (1.0, 1e6):
+        folder = shared_tmp_path / f"times-{times:g}"
+        FederatedDataset.from_arrays(X, times * y, clients=6, out=folder)
+        more = base | {"data": {"path": str(folder), "block": 2}, "participation": {"clients_per_round": 4}}
+        for algorithm in (fedavg(5), {"name": "ssca", "batch_size": 5}):
+            for comm in comms():
+                (*_, last) = rounds(checked(job_table(algorithm=algorithm, **more)), ranks=comm, measured=6)
+                if comm.rank == 0:
+                    loss = last.columns["train_loss"] / times**2
+                    model = [leaf.ravel() / times for leaf in last.model.values()]
+                    found.setdefault((algorithm["name"], comm.size), []).append(np.concatenate([*model, [loss]]))
+    for (name, size), (one, million) in found.items():
+        np.testing.assert_allclose(million, one, rtol=1e-9, atol=1e-9, err_msg=f"{name} on {size}")
+        assert one.tobytes() == found[name, 1][0].tobytes() and np.abs(one).max() > 0.1
