@@ -30,8 +30,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import play
-from mpifed.comm.transport import Alone
 from mpifed.core.device import Device
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
@@ -163,7 +163,7 @@ def rounds(case: Case, folder: Path, device: str, block: int, count: int) -> tup
         "model": case.model, "algorithm": case.algorithm, "compute": {"device": device},
         "aggregation": {"security": "plain"}, "record": {"evaluate_every": 0},
     } | ({"client_optimizer": case.optimizer} if case.optimizer else {}))  # fmt: skip
-    at = prepare(job, Alone())
+    at = prepare(job, Solo())
     machine, found = Machine(at.ranks.device), []
     server, clients = play(at.algorithm.setup, at.server, at.clients, at.everybody, at.ranks)
     for index in range(count + 3):

@@ -18,9 +18,9 @@ import click
 import numpy as np
 
 from mpifed.comm.channels.base import Protection
+from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
-from mpifed.comm.transport import Alone
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.round import Round
 from mpifed.data.block import Block
@@ -72,7 +72,7 @@ def _exchange(values: int, clients: int) -> tuple[Exchange, np.ndarray]:
 
 def _ranks(clients: int, channel: str) -> Ranks:
     block = Block(tuple(Shard(client, np.zeros(1)) for client in range(clients)), "float32")  # type: ignore[arg-type]
-    return Ranks(Alone(), [block], clients, protection=Protection(channel=channel))
+    return Ranks(Solo(), [block], clients, protection=Protection(channel=channel))
 
 
 def _play(ranks: Ranks, exchange: Exchange, clients: int) -> tuple[float, Any]:

@@ -15,8 +15,8 @@ from prepared import HERE, prepared
 from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.private import mechanism_of
+from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import play
-from mpifed.comm.transport import Alone
 from mpifed.core.record import flat
 from mpifed.core.round import Round
 from mpifed.job.job import Job
@@ -45,7 +45,7 @@ class Rounds:
     def __init__(self, *changes: str) -> None:
         data = f"data.path={prepared(CLIENTS, 'rows')}"
         self.job = Job.read(HERE / "case1-fedsgd.toml", [data, "rounds=1000000", *changes])
-        ready = prepare(self.job, Alone())
+        ready = prepare(self.job, Solo())
         self.algorithm, self.ranks, self.index, self.key = ready.algorithm, ready.ranks, 0, ready.key
         self.exchanges = self.algorithm.exchanges
         self.states = play(self.algorithm.setup, ready.server, ready.clients, ready.everybody, self.ranks)

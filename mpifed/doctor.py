@@ -26,8 +26,7 @@ from mpifed.batch.plugin import plugin, plugins
 from mpifed.batch.slurm import has, misconfigured
 from mpifed.comm.channels import bfv
 from mpifed.comm.channels.streams import KEY_BYTES, Pad, Stream
-from mpifed.comm.mpi import PMI, family_of, launched_rank, launched_ranks, library
-from mpifed.comm.transport import Alone, connect
+from mpifed.comm.mpi import PMI, Solo, connect, family_of, launched_rank, launched_ranks, library
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.text import on_screen
@@ -67,21 +66,21 @@ class RankLocation(NamedTuple):
 def examine(environment: Mapping[str, str] = os.environ) -> int:
     """Run all checks, and print their results on rank 0; 1 on every rank if any is an error, else 0. Collective."""
     try:
-        transport, failure = connect(environment), None
+        comm, failure = connect(environment), None
     except UsageError as error:
-        transport, failure = Alone(), error
+        comm, failure = Solo(), error
 
     def report() -> int:
-        locations = transport.gather(_location())
+        locations = comm.gather(_location())
         code = None
         if locations is not None:
             findings = [*joined(locations, environment, failure), *_facts(locations, environment)]
             if failure is None or launched_rank(environment) == 0:
                 print(on_screen("\n".join(map(str, findings))), flush=True)
             code = int(any(finding.level == "error" for finding in findings))
-        return int(transport.share(code))
+        return int(comm.bcast(code))
 
-    return int(guarded(transport, None, report))
+    return int(guarded(comm, None, report))
 
 
 def _facts(locations: Sequence[RankLocation], environment: Mapping[str, str]) -> Iterator[CheckResult]:

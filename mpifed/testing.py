@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from mpifed.algorithms import ALGORITHMS as ALGORITHMS
 from mpifed.algorithms.minibatches import Minibatches
-from mpifed.comm.mpi import Communicator
+from mpifed.comm.mpi import Communicator, Intracomm
+from mpifed.comm.mpi import Solo as Solo
 from mpifed.comm.rounds import play
-from mpifed.comm.transport import Alone as Alone
-from mpifed.comm.transport import MPITransport
 from mpifed.core.device import host_record
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, fields_of
@@ -70,7 +69,7 @@ def rounds(job: AnyJob, *, ranks: Communicator | None = None, measured: int = 0)
         As the run itself would.
     """
     checked = _checked(job)
-    at = prepare(checked, Alone() if ranks is None else MPITransport(ranks))
+    at = prepare(checked, Solo() if ranks is None else Intracomm(ranks))
     yield from _rounds(checked, at, checked.rounds, measured)
 
 
@@ -239,10 +238,10 @@ def _rounds(job: Job, at: Ready, rounds: int, measured: int = 0, sent: Named | N
 
 
 def _played(at: Ready, round: int, server: ServerRecord, clients: States, columns: dict[str, float | None]) -> Played:
-    ranks, transport = at.ranks, at.ranks.transport
+    ranks, comm = at.ranks, at.ranks.comm
     kept = [(_named(clients.take(i)), len(block.shards)) for i, block in enumerate(ranks.blocks)]
     own = [{name: leaf[j] for name, leaf in named.items()} for named, n in kept for j in range(n)]
-    everybody = [*chain(*transport.share(transport.gather(own)))]  # by rank, and so in the order of clients
+    everybody = [*chain(*comm.allgather(own))]  # by rank, and so in the order of clients
     if ranks.serves:
         return Played(round, _named(at.algorithm.model(server)), _named(server), everybody, columns)
     return Played(round, {}, {}, everybody, {})
@@ -279,4 +278,4 @@ def _reproducible(job: AnyJob) -> Job:
 
 def _prepared(job: AnyJob) -> tuple[Job, Ready]:
     checked = _reproducible(job)
-    return checked, prepare(checked, Alone())
+    return checked, prepare(checked, Solo())

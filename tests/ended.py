@@ -10,12 +10,12 @@ import whole_runs
 from mpifed.core.errors import NotCertified
 from mpifed.maths.certificates import Certificate
 from mpifed.run.outcome import Result
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 CERTIFICATE = Certificate._fields  # columns of the history
 
 
-def run(job: Job, alone: Alone, out: Path, **how: Any) -> Result | None:
+def run(job: Job, alone: Solo, out: Path, **how: Any) -> Result | None:
     """A whole run, of rounds so few that a limit need not be met."""
     try:
         return whole_runs.run(job, alone, out, **how)

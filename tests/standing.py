@@ -25,7 +25,7 @@ from launching import environment, mpiexec
 
 import mpifed.run.command  # noqa: F401 - for those that are forked
 from mpifed.cli import main
-from mpifed.comm.transport import connect
+from mpifed.comm.mpi import connect
 
 OURS = (str(Path(__file__).parents[1]), sys.prefix)  # which may be in the folder for temporary files
 

@@ -18,8 +18,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from mpifed.audit.transcript import Transcript
 from mpifed.comm.channels.base import Plan
+from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import Ranks, play
-from mpifed.comm.transport import Alone
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
@@ -159,7 +159,7 @@ def replay_job(job: Job, rounds: int, limit: float = math.inf) -> Replay:
     on no further round is recorded. Raises UsageError, DataError or TooFewClients as the run itself would.
     """
     observer, transcript = RowObserver(), Transcript()
-    ready = prepare(job, Alone(), recorder=transcript)
+    ready = prepare(job, Solo(), recorder=transcript)
     ranks = ready.ranks
     transcript.channel = ranks.channel.name
     blocks = list(ranks.blocks)

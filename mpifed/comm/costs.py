@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm
 
 # how the seconds of the ranks become those of a run: cryptography is summed, of others the slowest rank's count, and of
 # a reduction, in which ranks wait for one another, the least
@@ -60,10 +60,10 @@ class Account:
 
 
 def gathered(
-    transport: Transport, accounts: Mapping[str, Account], before: Mapping[str, Mapping[str, float]]
+    comm: Comm, accounts: Mapping[str, Account], before: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
     """The accounts, by name, combined over all ranks and added to `before`; complete on rank 0 only. Collective."""
-    rows = transport.gather([account.costs for account in accounts.values()])
+    rows = comm.gather([account.costs for account in accounts.values()])
     totals = {name: dict(cost) for name, cost in before.items()}
     for i, (name, account) in enumerate(accounts.items()):
         cost = dict(account.costs)

@@ -1,20 +1,34 @@
-"""The MPI library, and the launcher's environment. mpi4py is imported here alone, without initializing MPI."""
+"""The MPI library, the launcher's environment, and the ranks. mpi4py is imported here alone, initializing nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
+from mpifed.core.io_errors import explained, explaining
 
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
+if TYPE_CHECKING:  # `import mpifed` is quick
+    import numpy as np
+    from mpi4py import MPI
+    from numpy.typing import NDArray
 
-Communicator: TypeAlias = "Comm"
+Communicator: TypeAlias = "MPI.Comm"
+Array: TypeAlias = "np.ndarray"
+Bytes: TypeAlias = "NDArray[np.uint8]"  # [length]
+T = TypeVar("T")
 
+PER_NODE = "MPIFED_RANKS_PER_NODE"  # for tests: this many consecutive ranks count as a node
+JOINED = "MPIFED_JOINED"  # a file that rank 0 creates when all ranks have joined, for the launcher of the run
+LONG = 2**17  # bytes: shorter arrays take microseconds whatever adds them
+PIECE = 2**30  # bytes per call: no count nears 2^31
+_leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
 PMI, PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and libraries fit each other
 _FAMILIES = {"Open MPI": PMIX, "OpenRTE": PMIX, "PRRTE": PMIX, "Intel": PMI, "HYDRA": PMI, "MPICH": PMI}
 PROCESS = "MPIFED_PROCESS"  # the process that is the rank, in its environment and in that of its children
@@ -111,3 +125,163 @@ def world(environment: Mapping[str, str] = os.environ) -> Communicator | None:
         )
     everybody: Communicator = MPI.COMM_WORLD
     return everybody
+
+
+class Solo:
+    """One process, no MPI; the methods say what they do where there are ranks. All but `abort` are collective."""
+
+    rank, size = 0, 1
+    node_rank = 0  # of this rank within its node
+    node_size = 1  # ranks on this rank's node
+    nodes = 1
+
+    def Barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    def bcast(self, value: Any, root: int = 0) -> Any:  # whatever can be pickled; None on other ranks
+        """Any picklable value of rank `root`, on every rank."""
+        return value
+
+    def gather(self, value: T) -> list[T] | None:
+        """The values of all ranks, on rank 0."""
+        return [value]
+
+    def allgather(self, value: T) -> list[T]:
+        """The values of all ranks, on every rank."""
+        return [value]
+
+    def reduce(self, value: T, op: Callable[[T, T], T]) -> T | None:
+        """All ranks' values, put together by `op` along a tree, in order, on rank 0: for sums that MPI lacks."""
+        return value
+
+    def Bcast(self, array: Array) -> None:
+        """Overwrite `array` on every rank by rank 0's."""
+
+    def Reduce(self, array: Array, total: Array | None) -> None:
+        """Sum `array` over ranks into `total` on rank 0; None elsewhere, where `array` may be overwritten.
+
+        The two may be the same array: then MPI reduces in place, and it is overwritten on every rank.
+        """
+        if total is not None and total is not array:
+            total[...] = array
+
+    def Allreduce(self, array: Array, total: Array) -> None:
+        """Sum `array` over ranks into `total`, which may be the same array, on every rank."""
+        self.Reduce(array, total)
+
+    def raise_on_all_ranks(self, error: BaseException | None = None) -> None:
+        """Raise on every rank if any rank has an error: that of the lowest such rank."""
+        if error is not None:
+            with explaining():
+                raise error
+
+    def abort(self, code: int) -> NoReturn:
+        """Terminate all ranks at once with this exit code; not collective."""
+        _leave(code)
+
+
+class Intracomm:
+    """The ranks of one communicator of mpi4py, with the methods of `Solo`. The constructor is collective.
+
+    Ranks share a node where MPI says that they can share memory, or `per_node` consecutive ones do.
+    """
+
+    def __init__(self, comm: Communicator, per_node: int = 0) -> None:
+        self.mpi, self.rank, self.size = comm, comm.rank, comm.size
+        self.Barrier, self.bcast, self.reduce = comm.Barrier, comm.bcast, comm.reduce
+        self.gather, self.allgather = comm.gather, comm.allgather
+        if per_node:
+            self.node = comm.Split(self.rank // per_node, self.rank)
+        else:
+            self.node = comm.Split_type(load().COMM_TYPE_SHARED, self.rank)
+        self.node_rank, self.node_size = self.node.rank, self.node.size
+        self.nodes = comm.allreduce(int(self.node_rank == 0))
+        self._leaders: Communicator | None = None
+
+    def leaders(self) -> Communicator:
+        """The first ranks of the nodes; that of the other ranks is not used. Collective."""
+        if self._leaders is None:
+            self._leaders = self.mpi.Split(min(self.node_rank, 1), self.rank)
+        return self._leaders
+
+    def Bcast(self, array: Array) -> None:
+        flat = array.reshape(-1).view("u1")
+        for piece in pieces(flat):
+            self.mpi.Bcast(flat[piece])
+
+    def Reduce(self, array: Array, total: Array | None) -> None:
+        add_over(self.mpi, array, total)
+
+    def Allreduce(self, array: Array, total: Array) -> None:
+        add_over(self.mpi, array, total, everywhere=True)
+
+    def raise_on_all_ranks(self, error: BaseException | None = None) -> None:
+        for failure in self.allgather(None if error is None else self._as_sent(error)):
+            if failure is not None:
+                kind, message = failure
+                raise kind(message, agreed=True) from error
+
+    def _as_sent(self, error: BaseException) -> tuple[type[MpifedError], str]:
+        known = error if isinstance(error, MpifedError) else explained(error)
+        if known is not None:
+            return type(known), str(known)
+        text = "".join(traceback.format_exception(error)).rstrip()
+        return UnexpectedError, f"on rank {self.rank} of {self.size}\n{text}"
+
+    def abort(self, code: int) -> NoReturn:
+        """MPI_Abort: the launcher ends every rank. MPICH's own message would hide the error, and is suppressed."""
+        if is_mpich():
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr closed, replaced, or on a full disk
+                sys.stderr.flush()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        self.mpi.Abort(code)
+        _leave(code)
+
+
+Comm: TypeAlias = Solo | Intracomm  # a group of ranks
+_worlds: dict[str, Intracomm] = {}  # by ranks per node: a library has a limited number of communicators
+
+
+def add_over(comm: Communicator, array: Array, total: Array | None, everywhere: bool = False) -> None:
+    """As `Solo.Reduce`, or `Solo.Allreduce`, by the library's own calls, piece after piece."""
+    if not everywhere and array.nbytes >= LONG and is_mpich():  # a third of the time of MPI_Reduce in MPICH 5.0
+        everywhere, total = True, array if total is None else total
+    received = total if everywhere or comm.rank == 0 else None
+    for piece in pieces(array):
+        sent = load().IN_PLACE if received is array else array[piece]
+        into = None if received is None else received[piece]
+        if everywhere:
+            comm.Allreduce(sent, into)
+        else:
+            comm.Reduce(sent, into)
+
+
+def pieces(array: Array) -> list[slice]:
+    """Slices of an array of at most as much as a single MPI call takes."""
+    step = PIECE // array.itemsize
+    return [slice(start, start + step) for start in range(0, array.size, step)]
+
+
+def connect(environment: Mapping[str, str] = os.environ) -> Comm:
+    """The ranks of this launch: those of MPI under a launcher, else a single process. Collective under MPI.
+
+    Raises UsageError when a launcher started several processes that MPI does not join into a single MPI_COMM_WORLD.
+    """
+    ranks: Comm = Solo()
+    if (everybody := world(environment)) is not None:
+        per_node = environment.get(PER_NODE, "")
+        if per_node and not (per_node.isdigit() and int(per_node)):
+            raise UsageError(f"{PER_NODE}={per_node}: expected a number of ranks, or nothing")
+        if per_node not in _worlds:
+            _worlds[per_node] = Intracomm(everybody, int(per_node or 0))
+        ranks = _worlds[per_node]
+        ranks.Barrier()
+    if ranks.rank == 0 and (name := environment.get(JOINED)):
+        try:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).touch()
+        except OSError as error:
+            raise UsageError(
+                f"{JOINED}={name} cannot be created ({error}): name a file that can, or unset it"
+            ) from error
+    return ranks

@@ -23,8 +23,8 @@ from mpifed.comm.channels.base import (
     check_rounds,
 )
 from mpifed.comm.costs import gathered
+from mpifed.comm.mpi import Bytes, Comm
 from mpifed.comm.sums import Arithmetic, Message, names_field
-from mpifed.comm.transport import Bytes, Transport
 from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
@@ -51,11 +51,11 @@ class Broadcast:
         self._layout: PackedRecord | None = None
         self._buffer: Bytes = np.zeros(0, dtype=np.uint8)
 
-    def send(self, transport: Transport, order: int, question: Record) -> tuple[int, Record]:
+    def send(self, comm: Comm, order: int, question: Record) -> tuple[int, Record]:
         """(rank 0's order, its question): views until the next broadcast. Collective."""
-        serves = transport.rank == 0
+        serves = comm.rank == 0
         if self._layout is None:
-            self._layout = transport.share(PackedRecord(question) if serves else None)
+            self._layout = comm.bcast(PackedRecord(question) if serves else None)
             self._buffer = np.zeros(_HEADER + self._layout.nbytes, dtype=np.uint8)
         header, packed = self._buffer[:_HEADER].view(np.int64), self._buffer[_HEADER:]
         if serves:
@@ -64,7 +64,7 @@ class Broadcast:
         else:
             long = self._layout.long(packed)
         for part in (self._buffer[: _HEADER + self._layout.short], *long):
-            transport.broadcast(part)
+            comm.Bcast(part)
         return int(header[0]), question if serves else self._layout.unpack(packed)
 
 
@@ -84,7 +84,7 @@ class Ranks:
 
     def __init__(
         self,
-        transport: Transport,
+        comm: Comm,
         blocks: Sequence[Block],
         clients: int,
         arithmetic: Arithmetic = Arithmetic(),  # noqa: B008
@@ -94,10 +94,10 @@ class Ranks:
         device: Device | None = None,
         drawn: int | None = None,
     ) -> None:
-        self.transport, self.clients, self.protection = transport, clients, protection
+        self.comm, self.clients, self.protection = comm, clients, protection
         self.blocks, self.device = Roster.of(blocks), device or Device()
         self._arithmetic, self._columns, self._drawn = arithmetic, columns or Holdings.all(clients, 1), drawn
-        setting = ChannelSetting(transport, self.blocks.clients, clients, protection)
+        setting = ChannelSetting(comm, self.blocks.clients, clients, protection)
         self.channel = make_channel(setting)
         self._clear = Channel(setting)  # for exchanges in the clear
         self._plans: dict[str, Plan] = {}
@@ -111,7 +111,7 @@ class Ranks:
     @property
     def serves(self) -> bool:
         """Whether this is rank 0."""
-        return self.transport.rank == 0
+        return self.comm.rank == 0
 
     # --- before the first round ---------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class Ranks:
             answered_here = np.zeros(self.clients, dtype=np.int64)
             answered_here[list(kept.last)] = 1
             answered = np.empty_like(answered_here)
-            self.transport.reduce_all(answered_here, answered)
+            self.comm.Allreduce(answered_here, answered)
             kept.answered[:] = answered > 0
             if kept.answered.any():
                 self._channel(plan).resend(plan, Round(SETUP, 0, kept.answered.copy()))
@@ -197,7 +197,7 @@ class Ranks:
         Bytes are those that a deployment would send; seconds are combined as `gathered` says; measures are left out.
         """
         by_name = {name: plan.account for name, plan in self._plans.items() if plan.account.costs["played"]}
-        return gathered(self.transport, {"keys": self.channel.keys, **by_name}, before)
+        return gathered(self.comm, {"keys": self.channel.keys, **by_name}, before)
 
     def _count(self, plan: Plan, question: Record, now: Round) -> None:
         plan.account.costs["played"] += 1
@@ -237,11 +237,11 @@ class Ranks:
 
     def tell(self, plan: Plan, question: ServerRecord) -> ServerRecord:
         """Broadcast the server's question and order; the views returned hold until its next broadcast."""
-        if self.transport.size == 1:
+        if self.comm.size == 1:
             return question
         broadcast = self._broadcasts.setdefault(plan.exchange.name, Broadcast())
         try:
-            self.order, question = broadcast.send(self.transport, self.order, question)
+            self.order, question = broadcast.send(self.comm, self.order, question)
         except ValueError as error:  # on rank 0, which ends the others
             raise UsageError(f'the broadcast of "{plan.exchange.name}": {error}') from error
         return question

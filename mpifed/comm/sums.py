@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.allreduce import SharedArrays
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm
+from mpifed.comm.reduce import SharedMessage, shared_message
 from mpifed.core.device import Device
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Placed, fields_of
@@ -235,7 +235,7 @@ class Sum:
         self._anew = [False] * len(message.places)  # whether the next answers overwrite what is there
         self._move(np.zeros(message.size + 1, message.dtype))
         self._parts: dict[tuple[str, int], tuple[Encoder, Integers]] = {}
-        self._shared: SharedArrays | None = None
+        self._shared: SharedMessage | None = None
         self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
         self._there: DeviceSum | None = None  # what is summed on the device, from its first answer on
 
@@ -323,24 +323,20 @@ class Sum:
             self._there.add_to(self.numbers[:-1])
         return self.numbers
 
-    def reduce(self, transport: Transport, everywhere: bool) -> Integers | None:
+    def reduce(self, comm: Comm, everywhere: bool) -> Integers | None:
         """The sum over all ranks, on ranks that receive it; `numbers` are overwritten. Collective.
 
         From the first time on they stand where the ranks of a node can read them.
         """
         if not self._reduced:
-            self._reduced, self._shared = True, transport.shared(len(self.numbers), self.message.dtype)
+            self._reduced, self._shared = True, shared_message(comm, len(self.numbers), self.message.dtype)
             if self._shared is not None:
                 self._shared.mine[:] = self.numbers
                 self._move(self._shared.mine)
-        receives = everywhere or transport.rank == 0
         if self._shared is not None:
-            if everywhere:
-                return self._shared.reduce_all()
-            self._shared.reduce(slice(0, len(self.numbers)))
-        elif transport.size > 1:
-            (transport.reduce_all if everywhere else transport.reduce)(self.numbers, self.numbers)
-        return self.numbers if receives else None
+            return self._shared.reduce(everywhere)
+        (comm.Allreduce if everywhere else comm.Reduce)(self.numbers, self.numbers)
+        return self.numbers if everywhere or comm.rank == 0 else None
 
 
 class DeviceSum:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-import mpifed
 from mpifed.core.errors import DataError, MpifedError
 
 _REMEDIES = {
@@ -117,4 +116,4 @@ def _frames(error: BaseException) -> traceback.StackSummary:
     return traceback.extract_tb(error.__traceback__)
 
 
-_PACKAGE, _STANDARD = Path(mpifed.__file__).parent, Path(sysconfig.get_path("stdlib"))
+_PACKAGE, _STANDARD = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))

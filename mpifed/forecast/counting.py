@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from mpifed.comm.channels.base import Plan
+from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import Ranks, make_channel, play
 from mpifed.comm.states import ClientStates
-from mpifed.comm.transport import Alone
 from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
 from mpifed.core.record import Record
@@ -36,7 +36,7 @@ class Counting(Ranks):
         """Raises UsageError as a run would before its first round."""
         clients, exchanges = algorithm.problem.clients, algorithm.exchanges
         how = arithmetic(job, algorithm)
-        super().__init__(Alone(), [], clients, how, job.protection(), columns=algorithm.problem.columns)
+        super().__init__(Solo(), [], clients, how, job.protection(), columns=algorithm.problem.columns)
         self.channel = make_channel(self.channel.setting._replace(hosted=np.arange(clients)))
         self.broadcasts: dict[str, Record] = {}
         self.make_ready(all_exchanges(algorithm))

@@ -325,11 +325,11 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
             together,
         )
         return in_memory(data)
-    transport, chosen = begin_call(
+    comm, chosen = begin_call(
         "FederatedDataset",
         options,
         lambda chosen: {**vars(chosen), "out": str(out), "source": None, "data": chosen.source.read(0)},
         together,
     )
-    alike(transport, lambda: transport.rank == 0 and bool(prepare(chosen)))
+    alike(comm, lambda: comm.rank == 0 and bool(prepare(chosen)))
     return Path(out)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mpifed.comm.gate import at_last
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm
 from mpifed.core.errors import MpifedError, UnexpectedError
 from mpifed.core.io_errors import explaining
 from mpifed.run.agreement import agreed
@@ -83,39 +83,39 @@ def spoken() -> Iterator[None]:
         raise error.with_traceback(None)  # noqa: B904  # the message says it all; its cause, as of own code, stays
 
 
-def together(transport: Transport, folder: Path | None, work: Callable[[], T], brief: bool = False) -> T:
+def together(comm: Comm, folder: Path | None, work: Callable[[], T], brief: bool = False) -> T:
     """Run `work` on every rank; errors are raised in a single process, and end all ranks under MPI."""
 
     def called() -> T:
         with spoken():
             return work()
 
-    if transport.size > 1:
-        return guarded(transport, folder, called, brief)
+    if comm.size > 1:
+        return guarded(comm, folder, called, brief)
     with explaining():
         try:
             return called()
         except Exception as error:
             if folder is not None:
-                note_failure(folder, error, transport, brief)
+                note_failure(folder, error, comm, brief)
             raise
 
 
-def alike(transport: Transport, work: Callable[[], T]) -> T:
+def alike(comm: Comm, work: Callable[[], T]) -> T:
     """The result of work without collective calls, whose errors on any rank are those of all. Collective."""
 
     def all_agree() -> T:
         results = []
-        with agreed(transport), explaining():
+        with agreed(comm), explaining():
             results.append(work())
         return results[0]
 
-    return together(transport, None, all_agree)
+    return together(comm, None, all_agree)
 
 
-def temporary(transport: Transport, prefix: str) -> Path:
+def temporary(comm: Comm, prefix: str) -> Path:
     """A folder that vanishes with the process of rank 0, once the others have ended, too. Collective."""
-    folder = Path(transport.share(tempfile.mkdtemp(prefix=prefix) if transport.rank == 0 else None))
-    if transport.rank == 0:
+    folder = Path(comm.bcast(tempfile.mkdtemp(prefix=prefix) if comm.rank == 0 else None))
+    if comm.rank == 0:
         at_last(partial(shutil.rmtree, folder, ignore_errors=True))
     return folder

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.nearest import nearest
@@ -162,15 +162,13 @@ def run(
         observers.extend(all_observers(checked, settings.get("observers", ())))
         return checked
 
-    transport, checked = begin_call(
-        "run", described, lambda checked: {**settings_of(checked), "out": str(out)}, together
-    )
-    folder = run_folder(transport, out, "mpifed-run-")
+    comm, checked = begin_call("run", described, lambda checked: {**settings_of(checked), "out": str(out)}, together)
+    folder = run_folder(comm, out, "mpifed-run-")
     train(
-        transport, checked, folder, observers, out, overwrite=overwrite, resume=resume, max_hours=max_hours,
+        comm, checked, folder, observers, out, overwrite=overwrite, resume=resume, max_hours=max_hours,
         progress=progress,
     )  # fmt: skip
-    trained: Run = transport.share(read_run(folder) if transport.rank == 0 else None)
+    trained: Run = comm.bcast(read_run(folder) if comm.rank == 0 else None)
     return trained
 
 
@@ -203,7 +201,7 @@ def _read_or_described(
 
 
 def train(
-    transport: Transport, checked: Job, folder: Path, observers: Sequence[Observer], out: str | Path | None, *,
+    comm: Comm, checked: Job, folder: Path, observers: Sequence[Observer], out: str | Path | None, *,
     overwrite: bool = False, resume: bool = False, max_hours: float | None = None, progress: Progress = "auto",
     cache: DataCache | None = None, who: str = "", replace: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
@@ -215,14 +213,14 @@ def train(
     from mpifed.run import api
 
     def work() -> None:
-        shown = reporter(transport.rank, _progress_name(progress))
+        shown = reporter(comm.rank, _progress_name(progress))
         try:
             api.run(
-                checked, transport, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
+                checked, comm, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
                 observers=observers, overwrite=overwrite, replace=replace,
             )  # fmt: skip
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
-            if transport.rank == 0:
+            if comm.rank == 0:
                 shown.warn(str(error))
         except Interrupted as error:
             how = "give out=..., to keep what is done" if out is None else f"go on with resume=True, out={str(out)!r}"
@@ -233,7 +231,7 @@ def train(
                 error.args = (f"{who}: {error}; resume=True goes on with the other runs of the sweep",)
             raise
 
-    together(transport, folder, work, checked.released_only)
+    together(comm, folder, work, checked.released_only)
 
 
 def check(
@@ -249,7 +247,7 @@ def check(
     from mpifed.forecast.job import forecast
     from mpifed.forecast.text import forecast_text
 
-    transport, written = begin_call(
+    comm, written = begin_call(
         "check", lambda: _read_or_described("check", algorithm, data, model, settings), settings_of, together
     )
 
@@ -267,9 +265,9 @@ def check(
             result["who_learns"] += [observer_statement(observer, written) for observer in unnamed]
             return str(forecast_text(result))
 
-    return alike(transport, forecasted)
+    return alike(comm, forecasted)
 
 
-def run_folder(transport: Transport, out: str | Path | None, prefix: str) -> Path:
+def run_folder(comm: Comm, out: str | Path | None, prefix: str) -> Path:
     """The folder of a run, on every rank: a temporary one where none is given. Collective."""
-    return Path(out) if out is not None else temporary(transport, prefix) / "run"
+    return Path(out) if out is not None else temporary(comm, prefix) / "run"

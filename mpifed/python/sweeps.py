@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import BudgetSpent, MpifedError, NumericalError, TooFewClients, UsageError
 from mpifed.core.io_errors import say
@@ -97,14 +97,14 @@ def sweep(
         return points({**base, "seed": first, "sweep": {"methods": labelled, "seed": chosen}}, "sweep")
 
     how = {"out": str(out), "resume": resume}
-    transport, all_points = begin_call(
+    comm, all_points = begin_call(
         "sweep",
         described,
         lambda listed: {**how, **{_named(point): settings_of(point.job) for point in listed}},
         together,
     )
-    observers = alike(transport, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
-    folder = run_folder(transport, out, "mpifed-sweep-")
+    observers = alike(comm, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
+    folder = run_folder(comm, out, "mpifed-sweep-")
     replaces = overwrite  # on rank 0: until the first run is ready to write
 
     def replace() -> None:
@@ -122,17 +122,17 @@ def sweep(
             )
         begin_sweep(folder, all_points, resume, overwrite)
 
-    alike(transport, lambda: None if transport.rank else begin())
+    alike(comm, lambda: None if comm.rank else begin())
     cache = DataCache()
     failed: dict[str, MpifedError] = {}  # by name of the point
     for point in all_points:
         run_dir = folder / point.name
         try:
-            if resume and alike(transport, lambda: _diverged(transport, point, run_dir)):  # noqa: B023  # called here
+            if resume and alike(comm, lambda: _diverged(comm, point, run_dir)):  # noqa: B023  # called here
                 raise NumericalError(f"diverged before, and would again; remove {run_dir} to run it anew")
-            who = _named(point) if transport.size > 1 else ""
+            who = _named(point) if comm.size > 1 else ""
             train(
-                transport, point.job, run_dir, observers, out, progress=progress, cache=cache, resume=resume, who=who,
+                comm, point.job, run_dir, observers, out, progress=progress, cache=cache, resume=resume, who=who,
                 overwrite=overwrite, replace=replace,
             )  # fmt: skip
         except _ENDS_OF_A_RUN as error:
@@ -141,25 +141,25 @@ def sweep(
             if not isinstance(end.__cause__, _ENDS_OF_A_RUN):
                 raise
             failed[point.name] = end.__cause__
-    alike(transport, lambda: None if transport.rank or replaces else write_sweep(folder, all_points))
-    alike(transport, lambda: _report(transport, all_points, failed))
-    found: Sweep = transport.share(_of(folder, all_points, failed) if transport.rank == 0 else None)
+    alike(comm, lambda: None if comm.rank or replaces else write_sweep(folder, all_points))
+    alike(comm, lambda: _report(comm, all_points, failed))
+    found: Sweep = comm.bcast(_of(folder, all_points, failed) if comm.rank == 0 else None)
     return found
 
 
-def _diverged(transport: Transport, point: SweepPoint, run_dir: Path) -> bool:
+def _diverged(comm: Comm, point: SweepPoint, run_dir: Path) -> bool:
     """Whether a run has failed numerically before, with exactly this job. Collective."""
-    diverged = transport.rank == 0 and ended_before(point.job, run_dir, (NumericalError.exit_code,)) is not None
-    return bool(transport.share(diverged))
+    diverged = comm.rank == 0 and ended_before(point.job, run_dir, (NumericalError.exit_code,)) is not None
+    return bool(comm.bcast(diverged))
 
 
-def _report(transport: Transport, all_points: list[SweepPoint], failed: Mapping[str, MpifedError]) -> None:
+def _report(comm: Comm, all_points: list[SweepPoint], failed: Mapping[str, MpifedError]) -> None:
     """Say which runs have failed; raise the first error where all have."""
     first = next(iter(failed.values()), None)
     if first is not None and len(failed) == len(all_points):
         first.args = (f"sweep: all of {counted(len(all_points), 'run')} failed, the first by: {first}",)
         raise first
-    for point in all_points if transport.rank == 0 else ():
+    for point in all_points if comm.rank == 0 else ():
         if (error := failed.get(point.name)) is not None:
             say(f"mpifed: warning: sweep: {_named(point)} failed, exit {error.exit_code}: {error}", file=sys.stderr)
 

@@ -14,8 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from mpifed.comm.gate import enter
-from mpifed.comm.mpi import launched_ranks
-from mpifed.comm.transport import Transport, connect
+from mpifed.comm.mpi import Comm, connect, launched_ranks
 from mpifed.core.contract import SESSION, remembered
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
@@ -28,22 +27,22 @@ T = TypeVar("T")
 
 
 @contextmanager
-def agreed(transport: Transport) -> Iterator[None]:
+def agreed(comm: Comm) -> Iterator[None]:
     """A block of work without collective calls: if it fails on any rank, all raise the same error. Collective."""
     error: Exception | SystemExit | None = None
     try:
         yield
     except (Exception, SystemExit) as failed:  # whatever it is, all ranks must raise it
         error = failed
-    transport.agree(error)
+    comm.raise_on_all_ranks(error)
 
 
 def begin_call(
     call: str, describe: Callable[[], T], facts: Callable[[T], Mapping[str, object]], guard: Callable[..., T]
-) -> tuple[Transport, T]:
-    """The transport, and what `describe` gives on this rank: the first step of every collective function of users.
+) -> tuple[Comm, T]:
+    """The ranks, and what `describe` gives on this rank: the first step of every collective function of users.
 
-    By `guard(transport, None, function)` all ranks end, or raise, where `describe` fails on any, where they are in
+    By `guard(comm, None, function)` all ranks end, or raise, where `describe` fails on any, where they are in
     different calls, or where the `facts` differ. Collective; where a rank has left the program, all end.
     """
     described, text, error = list[T](), "", None
@@ -57,13 +56,13 @@ def begin_call(
     texts = enter(call, text)
     if texts and "" not in texts:  # where a rank has an error, that will be raised
         error = _difference([dict(dotted(json.loads(each))) for each in texts])
-    transport = connect()
+    comm = connect()
 
     def agree() -> T:
-        transport.agree(error)
+        comm.raise_on_all_ranks(error)
         return described[0]
 
-    return transport, guard(transport, None, agree)
+    return comm, guard(comm, None, agree)
 
 
 def _difference(facts: list[Table]) -> UsageError:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm
 from mpifed.job.job import Job
 from mpifed.observers.base import Observer
 from mpifed.privacy.ledger_file import LEDGER
@@ -29,7 +29,7 @@ from mpifed.run.signals import stop_on_signals
 
 def run(
     job: Job,
-    transport: Transport,
+    comm: Comm,
     out: Path,
     *,
     resume: bool = False,
@@ -73,16 +73,16 @@ def run(
             return open_folder(job, out, resume)
 
         (STANDING.add if overwrite else STANDING.discard)(out)
-        with agreed(transport):
-            if transport.rank == 0:
+        with agreed(comm):
+            if comm.rank == 0:
                 chosen = checked_observers(job.make_observers() if observers is None else observers)
                 watched = Observation(chosen, out, reporter)
                 if overwrite:
                     to_remove(out)
                 else:
                     opened = prepared()
-        opened = transport.share(opened)
-        if opened is not None and transport.rank == 0:
+        opened = comm.bcast(opened)
+        if opened is not None and comm.rank == 0:
             if opened.damaged:
                 reporter.warn(opened.damaged)
             if resume and not opened.saved:
@@ -90,11 +90,11 @@ def run(
         header = None if opened is None else opened.header
         try:
             with watched.watching():
-                this = RunLoop(job, transport, out, reporter, request, cache, header, accept_changed, watched)
+                this = RunLoop(job, comm, out, reporter, request, cache, header, accept_changed, watched)
                 if opened is None:
-                    with agreed(transport):
-                        opened = prepared() if transport.rank == 0 else None
-                    opened = transport.share(opened)
+                    with agreed(comm):
+                        opened = prepared() if comm.rank == 0 else None
+                    opened = comm.bcast(opened)
                     STANDING.discard(out)
                 return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
         finally:

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import LastAnswers, Ranks
 from mpifed.comm.states import STATE, Arrays, ClientStates, StateFile, fitted, named
-from mpifed.comm.transport import Transport
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors, sha256
 from mpifed.core.record import Record
@@ -73,15 +73,14 @@ class Progress(NamedTuple):
 class Checkpoints:
     """The checkpoints of a run; on every rank."""
 
-    def __init__(self, run_dir: Path, transport: Transport, blocks: Sequence[Block]) -> None:
+    def __init__(self, run_dir: Path, comm: Comm, blocks: Sequence[Block]) -> None:
         """`blocks`: those that this rank hosts."""
-        self._run_dir, self._transport, self._blocks = run_dir, transport, Roster.of(blocks)
+        self._run_dir, self._comm, self._blocks = run_dir, comm, Roster.of(blocks)
         self._checksums: dict[str, str] = {}  # of the files that this rank has written
         self._only_mine = True  # whether these segments hold clients of this rank alone
         self._last: int | None = None  # the round of the newest one
         self.damaged = ""  # on rank 0: what is wrong with checkpoints newer than the one loaded
-        hosting = transport.gather(self._blocks.clients[:1].tolist())
-        self._hosting: list[list[int]] = transport.share(hosting)  # the first client of each rank
+        self._hosting = comm.allgather(self._blocks.clients[:1].tolist())  # the first client of each rank
 
     def save(
         self, progress: Progress, run: Table, server: Record, clients: ClientStates, last_answers: LastAnswers
@@ -101,35 +100,35 @@ class Checkpoints:
         if self._last == progress.round:
             return
         final = self._run_dir / "checkpoint" / f"round-{progress.round:08d}"
-        aside, transport = final.with_name(final.name + ".new"), self._transport
-        if transport.share(transport.rank == 0 and final.exists() and not isinstance(_read_whole(final), str)):
+        aside, comm = final.with_name(final.name + ".new"), self._comm
+        if comm.bcast(comm.rank == 0 and final.exists() and not isinstance(_read_whole(final), str)):
             return
-        with _whole_or_removed(aside, transport):
-            with agreed(transport):
-                if transport.rank == 0:
+        with _whole_or_removed(aside, comm):
+            with agreed(comm):
+                if comm.rank == 0:
                     for stale in final.parent.glob("round-*.new"):
                         shutil.rmtree(stale)
                     aside.mkdir(parents=True)
             segments, numbers = self._plan(clients)
             checksums = {file.path.name: self._checksums[file.path.name] for file in segments}
-            with agreed(transport):
-                if transport.rank == 0:
+            with agreed(comm):
+                if comm.rank == 0:
                     StateFile.written(aside / _SERVER_FILE, [(0, named(_SERVER, server))])
                     checksums[_SERVER_FILE] = sha256(aside / _SERVER_FILE)
                 for file in segments:
                     _link(file.path, aside / file.path.name)
                 if numbers:
-                    name = f"clients-{progress.round:08d}-{transport.rank:05d}.states"
+                    name = f"clients-{progress.round:08d}-{comm.rank:05d}.states"
                     blocks = ((int(self._blocks.first[i]), self._arrays(i, clients, last_answers)) for i in numbers)
                     segments.append(StateFile.written(aside / name, blocks))
                     checksums[name] = sha256(aside / name)
             spans = {file.path.name: (min(file.blocks), max(file.blocks)) for file in segments}
-            gathered = transport.gather((checksums, spans))
+            gathered = comm.gather((checksums, spans))
             manifest = {
                 "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
                 "hosting": self._hosting,
             }  # fmt: skip
-            with agreed(transport):
+            with agreed(comm):
                 self._commit(aside, final, manifest, gathered)
         for file in segments:
             file.path = final / file.path.name
@@ -150,11 +149,11 @@ class Checkpoints:
         DataError
             when there is no complete checkpoint.
         """
-        transport = self._transport
-        with agreed(transport):
-            choice = _newest_whole(self._run_dir) if transport.rank == 0 else None
-        folder, manifest, self.damaged = transport.share(choice)
-        with agreed(transport):
+        comm = self._comm
+        with agreed(comm):
+            choice = _newest_whole(self._run_dir) if comm.rank == 0 else None
+        folder, manifest, self.damaged = comm.bcast(choice)
+        with agreed(comm):
             state = None if server is None else _read(folder / _SERVER_FILE, server)
             mine = self._blocks.first.tolist()
             for name, (low, high) in sorted(manifest["segments"].items()):
@@ -239,12 +238,12 @@ def _link(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _whole_or_removed(folder: Path, transport: Transport) -> Iterator[None]:
+def _whole_or_removed(folder: Path, comm: Comm) -> Iterator[None]:
     """Remove a folder that could not be written completely: a full disk needs the space."""
     try:
         yield
     except BaseException:
-        if transport.rank == 0:
+        if comm.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
         raise
 

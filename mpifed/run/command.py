@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from mpifed.comm.transport import JOINED, Transport
+from mpifed.comm.mpi import JOINED, Comm
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
@@ -58,7 +58,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
         return jobs, "sweep" in table
 
     try:
-        transport, (all_points, is_sweep) = begin_call(
+        comm, (all_points, is_sweep) = begin_call(
             "mpifed run",
             read,
             lambda jobs: {"--out": str(out), **{each.name: settings(each.job) for each in jobs[0]}},
@@ -67,24 +67,24 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
     except MpifedError as error:  # each process reports it, since there is no communicator
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
-    if transport.rank == 0 and loops.compiled is None:
+    if comm.rank == 0 and loops.compiled is None:
         say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
     folder = out or Path("runs") / all_points[0].job.name
     words: list[object] = ["mpifed", "run", path, *(word for change in changes for word in ("--set", change))]
     words += ["--out", folder, "--resume", *(() if point is None else ("--point", point))]
     words += ["--accept-changed"] * how.accept_changed
-    launcher = ["mpirun", "-n", transport.size] * (transport.size > 1)
+    launcher = ["mpirun", "-n", comm.size] * (comm.size > 1)
     how = how._replace(again=command_line(*launcher, *words))
     if not is_sweep:
         job = all_points[0].job
-        if how.resume and (code := _on_server(transport, partial(_finished, job, folder))) is not None:
+        if how.resume and (code := _on_server(comm, partial(_finished, job, folder))) is not None:
             return int(code)
-        guarded(transport, folder, lambda: _run_point(all_points[0], transport, folder, how), job.released_only)
+        guarded(comm, folder, lambda: _run_point(all_points[0], comm, folder, how), job.released_only)
         return 0
-    return _sweep(all_points, all_points if point is None else [all_points[point]], transport, folder, how)
+    return _sweep(all_points, all_points if point is None else [all_points[point]], comm, folder, how)
 
 
-def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Transport, folder: Path, how: How) -> int:
+def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], comm: Comm, folder: Path, how: How) -> int:
     """Run the chosen points, except those that need not be run again, on shared data; their worst exit code."""
     codes, cache = [], DataCache()
     replaces = how.overwrite and chosen == all_points  # on rank 0: until the first point is ready to write
@@ -98,21 +98,21 @@ def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Tr
         replaces = False
         begin_sweep(folder, all_points)
 
-    _on_server(transport, partial(begin_sweep, folder, all_points, how.resume, replaces))
-    if transport.rank == 0 and any(point.job.privacy is not None for point in all_points):
+    _on_server(comm, partial(begin_sweep, folder, all_points, how.resume, replaces))
+    if comm.rank == 0 and any(point.job.privacy is not None for point in all_points):
         say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
     for point in chosen:
         run_dir = folder / point.name
-        code, begun = (None, False) if how.overwrite else _on_server(transport, partial(_before, point, run_dir))
+        code, begun = (None, False) if how.overwrite else _on_server(comm, partial(_before, point, run_dir))
         if how.resume and code is not None:
             codes.append(code)
             continue
         again = how._replace(resume=how.resume and begun)
         try:
             guarded(
-                transport,
+                comm,
                 run_dir,
-                partial(_run_point, point, transport, run_dir, again, cache, partial(replace, run_dir)),
+                partial(_run_point, point, comm, run_dir, again, cache, partial(replace, run_dir)),
                 point.job.released_only,
             )
         except SystemExit as end:
@@ -120,20 +120,20 @@ def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], transport: Tr
             if end.code == Interrupted.exit_code:
                 break
     whole = worst(codes) != Interrupted.exit_code and chosen == all_points
-    _on_server(transport, lambda: None if replaces else _end(folder, all_points, whole))
+    _on_server(comm, lambda: None if replaces else _end(folder, all_points, whole))
     return worst(codes)
 
 
-def _on_server(transport: Transport, function: Callable[[], Value]) -> Value:
+def _on_server(comm: Comm, function: Callable[[], Value]) -> Value:
     """The result of `function` on rank 0, on every rank. Collective."""
 
     def shared() -> Value:
-        with agreed(transport):
-            result = function() if transport.rank == 0 else None
-        shared_result: Value = transport.share(result)
+        with agreed(comm):
+            result = function() if comm.rank == 0 else None
+        shared_result: Value = comm.bcast(result)
         return shared_result
 
-    return guarded(transport, None, shared)
+    return guarded(comm, None, shared)
 
 
 def _finished(job: Job, folder: Path) -> int | None:
@@ -171,20 +171,20 @@ def _end(folder: Path, points: list[SweepPoint], print_table: bool) -> None:
 
 
 def _run_point(
-    point: SweepPoint, transport: Transport, folder: Path, how: How, cache: DataCache | None = None,
+    point: SweepPoint, comm: Comm, folder: Path, how: How, cache: DataCache | None = None,
     replace: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
-    shown = reporter(transport.rank, how.progress)
+    shown = reporter(comm.rank, how.progress)
     try:
         run(
-            point.job, transport, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, cache=cache,
+            point.job, comm, folder, resume=how.resume, max_hours=how.max_hours, reporter=shown, cache=cache,
             accept_changed=how.accept_changed, overwrite=how.overwrite, replace=replace,
         )  # fmt: skip
     except MpifedError as error:
-        if transport.rank == 0 and error.exit_code in FINISHED:
+        if comm.rank == 0 and error.exit_code in FINISHED:
             say(on_screen(run_text(folder)))
         if isinstance(error, Interrupted) and JOINED not in os.environ:  # a batch script queues its job again
             error.args = (f"{error}; go on with {how.again}",)
         raise
-    if transport.rank == 0:
+    if comm.rank == 0:
         say(on_screen(run_text(folder)))

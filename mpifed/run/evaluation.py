@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mpifed.algorithms.certificate import known
+from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
-from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Columns, Measure, ServerRecord, States
 from mpifed.core.record import Record
@@ -94,13 +94,13 @@ class RunEvaluation:
     the model of this round reaches what `[stop]` requires.
     """
 
-    def __init__(self, job: Job, transport: Transport, ready: Ready) -> None:
-        self._job, self._transport, self._ready = job, transport, ready
+    def __init__(self, job: Job, comm: Comm, ready: Ready) -> None:
+        self._job, self._comm, self._ready = job, comm, ready
         self._measures = measures_of(job, ready.algorithm)
         self._client_evaluation: ClientEvaluation | None = None
         if ready.client_tests is not None:
             problem, counts = ready.algorithm.problem, ready.data.test_counts
-            self._client_evaluation = ClientEvaluation(problem, transport, ready.client_tests, counts)
+            self._client_evaluation = ClientEvaluation(problem, comm, ready.client_tests, counts)
         self.clients: ClientScores | None = None
         self.row: Table = {}
         self.late: Columns = {}
@@ -109,7 +109,7 @@ class RunEvaluation:
 
     def share_row(self) -> None:
         """Every rank must know what has been measured already."""
-        self.row = self._transport.share(self.row)
+        self.row = self._comm.bcast(self.row)
 
     def advance(self) -> None:
         """A round is done: what was measured is not of this model."""
@@ -146,21 +146,21 @@ class RunEvaluation:
         if not self._job.stop.certificates or self.row.get("round") != trained.round:
             return
         serves = self._ready.ranks.serves
-        self.reached = self._transport.share(serves and not self.lacking())
+        self.reached = self._comm.bcast(serves and not self.lacking())
         if self.reached and self._job.record.evaluate_rows:
             self.late = self.columns(trained, self._all_rows())
-            self.reached = self._transport.share(serves and not self.lacking())
+            self.reached = self._comm.bcast(serves and not self.lacking())
 
     def complete(self, trained: Trained, measured: bool) -> None:
         """What the last row lacks: certificates, and limits over all rows; `measured`: it was there before the end."""
         if self._goals_apart():
             # otherwise all rows were measured to decide whether this is the end
-            if not self._transport.share(bool(self.late)):
+            if not self._comm.bcast(bool(self.late)):
                 self.late = self.columns(trained, self._all_rows())
             return
         certificates = [measure for measure in self._measures if measure.certificate]
         lacks = certificates and known(self.row, "kkt_residual") is None
-        if self._job.record.evaluate_every and measured and self._transport.share(lacks):
+        if self._job.record.evaluate_every and measured and self._comm.bcast(lacks):
             self.late = self.columns(trained, certificates)
 
     def lacking(self) -> list[str]:

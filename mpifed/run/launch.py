@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
 from mpifed.core.tables import Table
@@ -49,23 +49,23 @@ def launch(
     An error on any rank ends all of them with its exit code. In a single process, errors are raised.
     """
 
-    def guard(transport: Transport, run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
-        if transport.size > 1:
-            return guarded(transport, run_dir, function, brief)
+    def guard(comm: Comm, run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
+        if comm.size > 1:
+            return guarded(comm, run_dir, function, brief)
         with explaining():
             return function()
 
     def facts(checked: Job) -> Table:
         return {**settings(checked), "out": str(out)}
 
-    transport, checked = begin_call("launch", lambda: _job(job), facts, guard)
-    folder, shown = Path(out or Path("runs") / checked.name), reporter(transport.rank)
+    comm, checked = begin_call("launch", lambda: _job(job), facts, guard)
+    folder, shown = Path(out or Path("runs") / checked.name), reporter(comm.rank)
     result: Result | None = guard(
-        transport,
+        comm,
         folder,
         lambda: run(
             checked,
-            transport,
+            comm,
             folder,
             resume=resume,
             max_hours=max_hours,
@@ -83,7 +83,7 @@ def _job(job: Job | Table | str | Path) -> Job:
     return Job.check(job) if isinstance(job, dict) else Job.read(Path(job))
 
 
-def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
+def guarded(comm: Comm, run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
     """The result of `function`; if it fails, the message is printed once and every rank ends with the same exit code.
 
     An error that all ranks agreed on ends them in order. Any other has occurred on this rank alone, while the rest
@@ -95,22 +95,22 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
         """Print the error, and end all ranks; returns the exit code where this process can end in order."""
         error = explained(error) or error
         agreed = isinstance(error, MpifedError) and error.agreed
-        code, text, folder = code_of(error), message(error, transport), run_dir
-        if folder in STANDING or ((agreed or transport.size == 1) and _leaves(folder, error)):
+        code, text, folder = code_of(error), message(error, comm), run_dir
+        if folder in STANDING or ((agreed or comm.size == 1) and _leaves(folder, error)):
             folder = None
-        if transport.rank == 0 if agreed else _first(folder, _brief(error) if brief else text) or transport.size == 1:
+        if comm.rank == 0 if agreed else _first(folder, _brief(error) if brief else text) or comm.size == 1:
             _print(text)
             _note_exit(folder, code)
-            if not agreed and transport.size > 1:
+            if not agreed and comm.size > 1:
                 time.sleep(_HEARD_S)  # a launcher that ends at once may not have forwarded the message
         elif not agreed:
             time.sleep(_GRACE_S)  # the first rank to fail ends this one, after printing its message
-        if not agreed and transport.size > 1:
-            transport.abort(code)
+        if not agreed and comm.size > 1:
+            comm.abort(code)
         return code
 
     process = os.getpid()
-    with _no_other_ends(lambda error: transport.abort(end(error))):
+    with _no_other_ends(lambda error: comm.abort(end(error))):
         try:
             with process_ends_with_run():
                 return function()
@@ -122,15 +122,15 @@ def guarded(transport: Transport, run_dir: Path | None, function: Callable[[], V
             except BaseException as secondary:
                 if isinstance(secondary, Exception):  # as where an error has no text
                     _print(f"mpifed: unexpected error {type(error).__name__}, and another while it was reported")
-                transport.abort(code_of(error))
+                comm.abort(code_of(error))
             raise SystemExit(code) from error
 
 
-def note_failure(run_dir: Path, error: Exception, transport: Transport, brief: bool) -> None:
+def note_failure(run_dir: Path, error: Exception, comm: Comm, brief: bool) -> None:
     """Write the error of a run in a single process into its folder, as `guarded` does."""
     known = explained(error) or error
     if run_dir not in STANDING and not _leaves(run_dir, known):
-        _first(run_dir, _brief(known) if brief else message(known, transport))
+        _first(run_dir, _brief(known) if brief else message(known, comm))
         _note_exit(run_dir, code_of(known))
 
 
@@ -191,7 +191,7 @@ def _leaves(run_dir: Path | None, error: BaseException) -> bool:
     return True
 
 
-def message(error: BaseException, transport: Transport) -> str:
+def message(error: BaseException, comm: Comm) -> str:
     """The message of an error: a line for an expected one, the traceback for any other."""
     if isinstance(error, Interrupted):
         return f"mpifed: {error}"
@@ -201,7 +201,7 @@ def message(error: BaseException, transport: Transport) -> str:
         return f"mpifed: error: {shown_lines(error)}"
     if isinstance(error, KeyboardInterrupt):
         return "mpifed: stopped"
-    where = f" on rank {transport.rank} of {transport.size}" if transport.size > 1 else ""
+    where = f" on rank {comm.rank} of {comm.size}" if comm.size > 1 else ""
     return f"mpifed: unexpected error{where}\n{''.join(traceback.format_exception(error))}"
 
 

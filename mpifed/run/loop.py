@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mpifed.algorithms.private import settings
+from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Request, play
-from mpifed.comm.transport import Transport
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
@@ -44,7 +44,7 @@ class RunLoop:
     def __init__(
         self,
         job: Job,
-        transport: Transport,
+        comm: Comm,
         out: Path,
         reporter: Reporter,
         request: Request,
@@ -53,19 +53,19 @@ class RunLoop:
         accept_changed: bool,
         observation: Observation,
     ) -> None:
-        self.job, self.transport, self.out, self.reporter = job, transport, out, reporter
-        self.ready: Ready = prepare(job, transport, cache, header)
+        self.job, self.comm, self.out, self.reporter = job, comm, out, reporter
+        self.ready: Ready = prepare(job, comm, cache, header)
         self.ready.ranks.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.exchanges = self.ready.algorithm.exchanges
         self.settings, self.accept_changed, self.observation = job.table(), accept_changed, observation
-        with agreed(transport):
+        with agreed(comm):
             self.identity = Identity.of(job, self.ready.data, self.ready.ranks.device) if self.serves else None
-        self.checkpoints = Checkpoints(out, transport, self.ready.ranks.blocks)
+        self.checkpoints = Checkpoints(out, comm, self.ready.ranks.blocks)
         self.header = header  # of the ledger, if the run is resumed
         self.results: Results | None = None  # on rank 0
         self.progress = Progress(0)
-        self.evaluation = RunEvaluation(job, transport, self.ready)
+        self.evaluation = RunEvaluation(job, comm, self.ready)
         self.round_s: list[float] = []
         self.spent: Mapping[str, Mapping[str, float]] = {}  # costs of the exchanges before the run was resumed
         self.started = time.monotonic()
@@ -89,12 +89,12 @@ class RunLoop:
                 self.ready.algorithm.setup, self.server, self.clients, self.ready.everybody, ranks
             )
             self.progress = Progress(0).after(0.0, ranks)
-        with agreed(self.transport):
+        with agreed(self.comm):
             if self.serves:
                 self.results = self._results(resume)
                 if resume:
                     self.evaluation.row = self.results.resume(self.progress)
-                self.results.open(self.transport, self.progress, resume)
+                self.results.open(self.comm, self.progress, resume)
         self.evaluation.share_row()
         gc.collect()
         gc.freeze()  # these objects live to the end, so the collector need not scan them again
@@ -104,14 +104,14 @@ class RunLoop:
         if ranks.order != INTERRUPTED:
             self._measure_the_end()
         self._checkpoint()
-        code = self.transport.share(self._code())
+        code = self.comm.bcast(self._code())
         self._close_results(cpu_s, code)
         return self._result(code)
 
     def stands(self, code: int) -> Result | None:
         """The result of a run that has ended before with this exit code; nothing is written."""
         self._load()
-        with agreed(self.transport):
+        with agreed(self.comm):
             if self.serves:
                 same_end(self.out, self.progress.round)
         self.ready.ranks.record(None)
@@ -129,8 +129,8 @@ class RunLoop:
             model = self.ready.algorithm.model(self.server)
             result = Result(self.out, self.progress.round, self.evaluation.last_columns(), model)
         ledger = self.ledger
-        refusal = self.transport.share(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
-        lacking = self.transport.share(self.evaluation.lacking() if self.serves else None)
+        refusal = self.comm.bcast(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
+        lacking = self.comm.bcast(self.evaluation.lacking() if self.serves else None)
         error = outcome.error_of(code, self.job, self.progress.round, self.out, lacking, refusal)
         if isinstance(error, NotCertified):
             error.result = result
@@ -164,7 +164,7 @@ class RunLoop:
                 continue
             self._advance(time.perf_counter() - start)
             if len(self.round_s) == 1:
-                with agreed(self.transport):
+                with agreed(self.comm):
                     self._check_states()
                 self._check_settings()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
@@ -186,8 +186,7 @@ class RunLoop:
         """Refuse settings of optimizers that an own method was given, and that no rank has read by now. Collective."""
         parts = vars(self.ready.algorithm).items()
         unread = {f"[{key}] {name}" for key, part in parts if isinstance(part, Watched) for name in part.unread}
-        gathered = self.transport.gather(unread)
-        if unread := self.transport.share(gathered and set.intersection(*gathered)):
+        if unread := set.intersection(*self.comm.allgather(unread)):
             method = self.job.algorithm["name"]
             raise UsageError(
                 f'{", ".join(sorted(unread))}: "{method}" has not read that; leave it out, or make use of it'
@@ -275,7 +274,7 @@ class RunLoop:
         self.progress, before, self.server, last_answers = self.checkpoints.load(self.server, self.clients)
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
-        with agreed(self.transport):
+        with agreed(self.comm):
             same_job(self.out, before.get("job", {}), self.settings)
             if self.identity is not None:  # on rank 0
                 self.identity = self.identity.resumed(self.out, before, self.progress.round, self.accept_changed)
@@ -301,7 +300,7 @@ class RunLoop:
         )  # fmt: skip
 
     def _close_results(self, cpu_s: float, code: int) -> None:
-        gathered = self.transport.gather((cpu_s, environment.peak_rss_bytes()))
+        gathered = self.comm.gather((cpu_s, environment.peak_rss_bytes()))
         if gathered is not None and self.results is not None:
             evaluation = self.evaluation
             last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}

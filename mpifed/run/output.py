@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifed.comm.mpi import library
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm, library
 from mpifed.core import loops
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device
@@ -78,7 +77,7 @@ class Results:
         self.history = History.resume(self.out, done.round, renewed, done.rows)
         return self.history.last()
 
-    def open(self, transport: Transport, progress: Progress, resumed: bool) -> None:
+    def open(self, comm: Comm, progress: Progress, resumed: bool) -> None:
         """Write the job and the first run.json, and start the reporter."""
         self.history = self.history or History(self.out)
         job, text = self.job, self.job.text()
@@ -91,13 +90,13 @@ class Results:
             "seed": job.seed,
             "started": _utc(),
             "host": environment.host(),
-            "ranks": transport.size,
+            "ranks": comm.size,
             "commit": environment.commit(),
             "device": self.device.name,
             "versions": environment.versions() | dict(self.device.versions),
             "blas": environment.blas(),
             "loops": "compiled" if loops.compiled else "numpy",
-            "mpi": library() if transport.size > 1 else None,
+            "mpi": library() if comm.size > 1 else None,
             "slurm_job": job_id if (job_id := os.environ.get("SLURM_JOB_ID", "")).isdecimal() else None,
             "process": this_process(),
             "warnings": self._warnings(),
@@ -108,7 +107,7 @@ class Results:
         }
         self.write(progress, None, [], 0.0, [])
         resumption = f", resumed after round {progress.round}" if resumed else ""
-        clients, ranks = self.algorithm.problem.clients, transport.size
+        clients, ranks = self.algorithm.problem.clients, comm.size
         self.reporter.start(
             progress.round, job.rounds, f"{job.name}: {clients} clients on {ranks} rank{'s'[: ranks > 1]}{resumption}"
         )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.comm.transport import Transport
+from mpifed.comm.mpi import Comm
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
@@ -81,7 +81,7 @@ def refuse_own_by_laws(job: Job, problem: Problem) -> None:
     _refuse(_own_parts(job, problem), lambda part: check_by_laws(part, job, problem))
 
 
-def refuse_own_by_shapes(job: Job, problem: Problem, transport: Transport, device: Device) -> None:
+def refuse_own_by_shapes(job: Job, problem: Problem, comm: Comm, device: Device) -> None:
     """UsageError on every rank, with all that is wrong with the user's classes. Collective."""
     now = Round(SETUP, job.seed, np.ones(problem.clients, dtype=bool))
 
@@ -92,7 +92,7 @@ def refuse_own_by_shapes(job: Job, problem: Problem, transport: Transport, devic
             laws.check_alone(_function(part, problem), laws.trial(problem, rng, "float64"), True)
 
     if parts := _own_parts(job, problem):
-        with agreed(transport):
+        with agreed(comm):
             _refuse(parts, check)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.horizontal import CHUNK
+from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Broadcast
-from mpifed.comm.transport import Transport
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Columns, Problem
 from mpifed.core.record import Array, Record, of_vectors
@@ -93,17 +93,17 @@ class ClientEvaluation:
     the columns have the same bits on any number of ranks.
     """
 
-    def __init__(self, problem: Problem, transport: Transport, blocks: Roster, counts: NDArray[np.int64]) -> None:
+    def __init__(self, problem: Problem, comm: Comm, blocks: Roster, counts: NDArray[np.int64]) -> None:
         """`blocks` of the test rows of the clients that this rank hosts; `counts` [N] of the test rows of all."""
-        self._problem, self._transport, self._blocks, self._counts = problem, transport, blocks, counts
+        self._problem, self._comm, self._blocks, self._counts = problem, comm, blocks, counts
         self._broadcast = Broadcast()
 
     def scores(self, model: Record) -> ClientScores | None:
         """The scores of a model that rank 0 has; on rank 0. Collective."""
-        _, shared = self._broadcast.send(self._transport, 0, model)
+        _, shared = self._broadcast.send(self._comm, 0, model)
         parameters: Parameters = shared  # type: ignore[assignment]  # as it was sent
         values = [self._of_block(parameters, i) for i in range(len(self._blocks))]
-        gathered = self._transport.gather(np.concatenate([np.zeros((0, 2)), *values]))
+        gathered = self._comm.gather(np.concatenate([np.zeros((0, 2)), *values]))
         if gathered is None:
             return None
         tested = np.flatnonzero(self._counts)

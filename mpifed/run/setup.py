@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed.comm.channels.base import Recorder
+from mpifed.comm.mpi import Comm
 from mpifed.comm.placement import Hosted, place
 from mpifed.comm.rounds import Ranks
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import OF_ALL_ROWS
-from mpifed.comm.transport import Transport
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
@@ -125,7 +125,7 @@ def _wrong_tests(job: Job, data: store.Federation) -> Iterator[str]:
 
 def prepare(
     job: Job,
-    transport: Transport,
+    comm: Comm,
     cache: DataCache | None = None,
     header: Header | None = None,
     recorder: Recorder | None = None,
@@ -142,25 +142,25 @@ def prepare(
         on every rank, when job and data do not fit, a class is wrong or a shard is damaged.
     """
     cache = cache or DataCache()
-    cache.use_key((job.data, job.compute, job.dedicated, transport.rank, transport.size))
-    with agreed(transport):
+    cache.use_key((job.data, job.compute, job.dedicated, comm.rank, comm.size))
+    with agreed(comm):
         data = cache.get("data", lambda: store.open_federation(job.data.path))
-        if job.data.verify and transport.rank == 0:
+        if job.data.verify and comm.rank == 0:
             cache.get("verified", data.verify_common)
         algorithm = job.make_algorithm(problem_of(job, data))
     secret = False
     if job.privacy is not None:
-        algorithm, secret = _settled(job, algorithm, transport, header)
-    space = min(job.data.memory_gib * 2**30, room() / transport.node_size)
-    placement = place(data.counts, job.data.block, transport.size, job.dedicated)
-    with agreed(transport):
-        blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(transport.rank), space))
-        device = cache.get("device", lambda: Device() if data.targets > 1 else device_of(job, transport))
-    refuse_own_by_shapes(job, algorithm.problem, transport, device)
-    with agreed(transport):
+        algorithm, secret = _settled(job, algorithm, comm, header)
+    space = min(job.data.memory_gib * 2**30, room() / comm.node_size)
+    placement = place(data.counts, job.data.block, comm.size, job.dedicated)
+    with agreed(comm):
+        blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(comm.rank), space))
+        device = cache.get("device", lambda: Device() if data.targets > 1 else device_of(job, comm))
+    refuse_own_by_shapes(job, algorithm.problem, comm, device)
+    with agreed(comm):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None
         ranks = Ranks(
-            transport, blocks, data.clients, arithmetic(job, algorithm), job.protection(),
+            comm, blocks, data.clients, arithmetic(job, algorithm), job.protection(),
             columns=algorithm.problem.columns, device=device, drawn=drawn,
         )  # fmt: skip
         ranks.make_ready(all_exchanges(algorithm))
@@ -171,7 +171,7 @@ def prepare(
     clients = ClientStates(
         blocks.first, lambda i: algorithm.start_clients(blocks[i], everybody), job.data.state_gib * 2**30
     )
-    with agreed(transport):
+    with agreed(comm):
         server = algorithm.start_server(everybody) if ranks.serves else None
         first, count = (clients.take(0), blocks.size(0)) if len(blocks) else (None, 0)
         specs = check_started(job.algorithm["name"], server, first, count)
@@ -179,31 +179,29 @@ def prepare(
         test = cache.get("test", lambda: _test_block(job, data)) if tests else None
         own_tests = None
         if tests_clients(job, data):
-            own_tests = cache.get(
-                "client tests", lambda: _client_tests(job, data, placement.hosted(transport.rank), space)
-            )
-    key = transport.share(os.urandom(32) if ranks.serves else None) if secret else None
+            own_tests = cache.get("client tests", lambda: _client_tests(job, data, placement.hosted(comm.rank), space))
+    key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret else None
     return Ready(algorithm, data, ranks, server, clients, specs, test, everybody, key, own_tests)
 
 
-def device_of(job: Job, transport: Transport) -> Device:
+def device_of(job: Job, comm: Comm) -> Device:
     """The device of this rank's clients; UsageError where the job requires a device that the rank does not have."""
     table = job.compute
     if table.device == "cpu":
         return Device()
     from mpifed.maths.device import open_device
 
-    return open_device(table.device, transport.node_rank, transport.node_size, table.memory_gib)
+    return open_device(table.device, comm.node_rank, comm.node_size, table.memory_gib)
 
 
-def _settled(job: Job, algorithm: Algorithm, transport: Transport, header: Header | None) -> tuple[Algorithm, bool]:
+def _settled(job: Job, algorithm: Algorithm, comm: Comm, header: Header | None) -> tuple[Algorithm, bool]:
     """(the algorithm with its noise multiplier, whether participation is secret). Collective."""
     multiplier = 0.0
-    with agreed(transport):
-        if transport.rank == 0:
+    with agreed(comm):
+        if comm.rank == 0:
             multiplier = settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
-    settled = with_noise(algorithm, transport.share(multiplier))
-    with agreed(transport):
+    settled = with_noise(algorithm, comm.bcast(multiplier))
+    with agreed(comm):
         secret = is_secret(job, settled)
     return settled, secret and is_secure(job)
 

@@ -16,7 +16,7 @@ from mpifed.core.round import Round
 from mpifed.job.participation import returning, round_of
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 
 class Outcome(NamedTuple):
@@ -42,7 +42,7 @@ def job_of(folder: Path, case: Case, device: str, numbers: str = "exact", **chan
 
 def outcome(job: Job, rounds: int = 2, certify: bool = True) -> Outcome:
     """Set-up and rounds, and what is measured at the end."""
-    at = prepare(job, Alone())
+    at = prepare(job, Solo())
     ranks, algorithm = at.ranks, at.algorithm
     everybody = Round(-1, job.seed, np.ones(ranks.clients, dtype=bool))
     server, clients = play(algorithm.setup, at.server, at.clients, everybody, ranks)

@@ -217,7 +217,7 @@ class _Shared:
 
 
 class _Sharing:
-    """The transport of such ranks."""
+    """Such ranks."""
 
     rank, size = 0, 2
 

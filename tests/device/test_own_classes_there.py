@@ -14,7 +14,7 @@ from whole_runs import run
 from written_files import read_json
 
 from mpifed.core.errors import UsageError
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +32,10 @@ def job(folder: Path, name: str, **more: Any) -> Job:
 
 def test_a_right_class(digits: Path, tmp_path: Path) -> None:
     more = {"regularizer": {"name": "own_functions:L1"}, "record": {"evaluate_every": 0}}
-    run(job(digits, "MLP", **more), Alone(), tmp_path / "run")
+    run(job(digits, "MLP", **more), Solo(), tmp_path / "run")
     assert not [line for line in read_json(tmp_path / "run" / "run.json")["warnings"] if "own_" in line]
 
 
 def test_a_class_with_a_wrong_shape(digits: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"own_functions:WrongShape.*has shape"):
-        run(job(digits, "WrongShape"), Alone(), tmp_path / "run")
+        run(job(digits, "WrongShape"), Solo(), tmp_path / "run")

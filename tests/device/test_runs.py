@@ -18,7 +18,7 @@ from whole_runs import run
 from mpifed.comm.rounds import Ranks
 from mpifed.core.errors import NumericalError
 from mpifed.files.run_folder import summary
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 pytestmark = pytest.mark.long
 
@@ -139,9 +139,9 @@ def test_a_run_goes_on_from_its_checkpoint(name: str, skewed: Path, patches: Pat
     case = CASES[NAMES.index(name)]
     folder, record = {"rows": skewed, "cells": patches}[case.split], {"evaluate_every": 0, "checkpoint_every": 2}
     job = job_of(folder, case, "gpu", record=record)
-    run(job.model_copy(update={"rounds": 2}), Alone(), tmp_path / "parts")
-    run(job, Alone(), tmp_path / "parts", resume=True)
-    run(job, Alone(), tmp_path / "whole")
+    run(job.model_copy(update={"rounds": 2}), Solo(), tmp_path / "parts")
+    run(job, Solo(), tmp_path / "parts", resume=True)
+    run(job, Solo(), tmp_path / "whole")
     found = [summary(tmp_path / one) for one in ("parts", "whole")]
     assert found[0]["rounds"] == found[1]["rounds"] == 4
     assert found[0]["model_sha256"] == found[1]["model_sha256"]

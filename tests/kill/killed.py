@@ -19,7 +19,7 @@ from mpifed.cli import main
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.job.sweep import points
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 sys.path.append(str(OWN))
 NAMES = ("model_sha256", "rounds", "exit", "objective", "train_loss", "up_bytes", "down_bytes", "epsilon")
@@ -129,7 +129,7 @@ def forked(work: Callable[[], None]) -> int:
 
 def play(table: dict[str, Any], out: Path, resume: bool = False) -> None:
     """Run a job in this process."""
-    run(points(table, "job")[0].job, Alone(), out, resume=resume)
+    run(points(table, "job")[0].job, Solo(), out, resume=resume)
 
 
 STEPS = ("rename", "replace", "fsync", "link", "unlink", "mkdir", "rmdir", "ftruncate", "pwrite")  # of `os`

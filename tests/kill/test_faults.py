@@ -18,7 +18,7 @@ from test_kill import data_of
 from mpifed.job.sweep import points
 from mpifed.run.api import run
 from mpifed.run.launch import guarded
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 pytestmark = [pytest.mark.kill, pytest.mark.launch]
 ROUNDS = 3
@@ -31,7 +31,7 @@ def said(out: Path, work: Callable[[], Any]) -> tuple[int, str]:
     def guard() -> None:
         with open(words, "w") as file:
             sys.stderr = file
-            guarded(Alone(), out, work)
+            guarded(Solo(), out, work)
 
     def ended() -> None:
         try:
@@ -58,7 +58,7 @@ def test_a_disk_that_fails_from_any_step_on(
 
         def work(number: int = number, out: Path = out) -> None:
             fail_from(number, kind, str(out))
-            run(job, Alone(), out)
+            run(job, Solo(), out)
 
         code, words = said(out, work)
         if code == 0:

@@ -15,7 +15,7 @@ from sparse_masks import sparsest
 
 from mpifed.cli import main
 from mpifed.comm.channels.masked import Masked
-from mpifed.comm.transport import connect
+from mpifed.comm.mpi import connect
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED
 

@@ -74,7 +74,7 @@ def tamper_with_masks() -> None:
         if not happens("public key"):
             before(self, *arguments)
             return
-        gather = self.transport.gather
+        gather = self.comm.gather
 
         def altered(value: Any) -> Any:
             found = gather(value)
@@ -85,11 +85,11 @@ def tamper_with_masks() -> None:
                 found[-1] = clients, keys
             return found
 
-        self.transport.gather = altered
+        self.comm.gather = altered
         try:
             before(self, *arguments)
         finally:
-            self.transport.gather = gather
+            self.comm.gather = gather
 
     def all_shares(before: Any, self: Any, turn: Any, *arguments: Any) -> Any:
         found: list[RevealedShare] = before(self, turn, *arguments)

@@ -24,7 +24,7 @@ from mpifed.core.record import leaves
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.maths.privacy.discrete import levels_of
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 P, COMMON, L, ROWS = 2000, 20, 10, 20  # features, those of everybody, classes, and rows of a client
 FLOATS, RUNS = 8, 40  # runs with noise in floats, and with integers
@@ -103,7 +103,7 @@ def test_the_model_file_alone_is_enough(neighbours: Any, tmp_path: Path) -> None
     for there in (True, False):
         for distribution in ("float", "discrete"):
             job, out = job_of(neighbours(there, 3), "central", distribution=distribution), tmp_path / f"{there}"
-            run(job, Alone(), out / distribution)
+            run(job, Solo(), out / distribution)
             values = read_model(out / distribution / "model.h5")["first"].ravel()
             deviation = np.float32(40 * 0.5 * 2 / ROWS)
             found = share(values, lambda noise: noise * deviation / np.float32(3), np.random.default_rng(1))  # noqa: B023

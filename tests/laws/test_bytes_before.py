@@ -11,7 +11,7 @@ from lengths import long_unless
 from methods import PEOPLE_BY_CHANCE
 from registry import CASES, FEW, NAMES, table
 
-from mpifed.comm.transport import Alone
+from mpifed.comm.mpi import Solo
 from mpifed.files.json_file import read_json
 from mpifed.forecast.job import forecast
 from mpifed.job.job import Job
@@ -29,6 +29,6 @@ def test_bytes_before_and_after(
     folder = request.getfixturevalue(FOLDERS[case.split])
     path = write_job(tmp_path / "job.toml", table(folder, case.algorithm, **case.tables))
     found = forecast(path, (), 1)
-    run(Job.read(path), Alone(), tmp_path / "run")
+    run(Job.read(path), Solo(), tmp_path / "run")
     counted = read_json(tmp_path / "run" / "run.json")
     assert (found["up_bytes"], found["down_bytes"]) == (counted["up_bytes"], counted["down_bytes"])

@@ -20,7 +20,7 @@ from registry import table
 from whole_runs import run
 
 from mpifed.core.errors import NotCertified
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 HORIZONTAL, VERTICAL = {"name": "ssca", **SIZES}, {"name": "ssca", **SIZES}
@@ -35,7 +35,7 @@ def result(job: dict[str, Any], out: Path, **changes: Any) -> Columns:
     """The last row of a run, whether its limits are met or not."""
     task = checked(job | {"record": {"evaluate_every": 2, "checkpoint_every": 0}} | changes)
     with suppress(NotCertified):
-        run(task, Alone(), out)
+        run(task, Solo(), out)
     return last_row(out)
 
 

@@ -28,7 +28,7 @@ from mpifed.files.run_folder import summary
 from mpifed.job.participation import returning, round_of
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import Ready, prepare
-from mpifed.testing import ALGORITHMS, Alone, Job
+from mpifed.testing import ALGORITHMS, Job, Solo
 
 every_algorithm = pytest.mark.parametrize("case", CASES, ids=NAMES)
 one_of_every_algorithm = pytest.mark.parametrize(  # and the others if long
@@ -52,7 +52,7 @@ def ready(folder: Path, case: Case, /, **changes: Any) -> tuple[Job, Ready]:
     """Everything that a run needs, its set-up played; 5 clients in a round, or all who are needed."""
     changes = {"participation": {} if case.everybody else {"clients_per_round": 5}} | case.tables | changes
     job = checked(table(folder, case.algorithm, **changes))
-    at = prepare(job, Alone())
+    at = prepare(job, Solo())
     server, clients = play(at.algorithm.setup, at.server, at.clients, everybody(job, at), at.ranks)
     return job, at._replace(server=server, clients=clients)
 
@@ -200,9 +200,9 @@ def test_runs_are_resumable(case: Case, uneven: Path, tmp_path: Path) -> None:
     some = {} if case.everybody else {"clients_per_round": 5}
     job = table(uneven, case.algorithm, record={"evaluate_every": 1}, participation=some, **case.tables)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(checked(job | {"rounds": 4}), Alone(), whole)
-    run(checked(job | {"rounds": 2}), Alone(), parts)
-    run(checked(job | {"rounds": 4}), Alone(), parts, resume=True)
+    run(checked(job | {"rounds": 4}), Solo(), whole)
+    run(checked(job | {"rounds": 2}), Solo(), parts)
+    run(checked(job | {"rounds": 4}), Solo(), parts, resume=True)
     names = ("model_sha256", "rounds", "exit", "objective", "kkt_residual", "constraint_values", "up_bytes")
     assert [summary(parts)[name] for name in names] == [summary(whole)[name] for name in names]
     one, other = read_history(whole), read_history(parts)

@@ -19,7 +19,7 @@ from written_files import read_json, write_json
 from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
 from mpifed.privacy.ledger_file import LEDGER, linked
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 ROUNDS = 6
 PRIVACY = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0, "noise": "test"}
@@ -50,7 +50,7 @@ def folders(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     found = {}
     for kind, changes in KINDS.items():
         job, out = job_of(digits, **changes), tmp_path_factory.mktemp(kind) / "run"
-        run(checked(job), Alone(), out)
+        run(checked(job), Solo(), out)
         found[kind] = job, out
     return found
 
@@ -201,7 +201,7 @@ def test_what_is_edited_is_found(name: str, copied: Callable[..., tuple[Job, Pat
         shown = CliRunner().invoke(main, ["show", str(out), *options])
         assert (shown.exit_code, type(shown.exception)) == (3, SystemExit), shown.exception
     with pytest.raises(DataError, match=said) as caught:
-        run(job, Alone(), out, resume=True)
+        run(job, Solo(), out, resume=True)
     assert SAID in str(caught.value) or "schema" in said or "JSON" in str(caught.value) or "put it back" in said
 
 
@@ -223,21 +223,21 @@ def test_what_a_resume_finds(name: str, copied: Callable[..., tuple[Job, Path]])
     job, out = copied(kind, rounds=8)
     edited(out)
     with pytest.raises(DataError, match=said):
-        run(job, Alone(), out, resume=True)
+        run(job, Solo(), out, resume=True)
 
 
 def test_the_ledger_of_another_run(copied: Callable[..., tuple[Job, Path]]) -> None:
-    """Alone, it is not what run.json says; with all the files that count its lines, it has another job."""
+    """Solo, it is not what run.json says; with all the files that count its lines, it has another job."""
     (job, out), (_, other) = copied(rounds=8), copied("other")
     shutil.copy(other / LEDGER, out / LEDGER)
     with pytest.raises(DataError, match=r"run\.json says"):
-        run(job, Alone(), out, resume=True)
+        run(job, Solo(), out, resume=True)
     shutil.copy(other / "run.json", out / "run.json")
     with pytest.raises(DataError, match=r"model\.h5 says"):
-        run(job, Alone(), out, resume=True)
+        run(job, Solo(), out, resume=True)
     shutil.copy(other / "model.h5", out / "model.h5")
     with pytest.raises(DataError, match=r"job\.toml: is not the job in line 1 of .*seed: 6 before, 5 now"):
-        run(job, Alone(), out, resume=True)
+        run(job, Solo(), out, resume=True)
     shutil.copy(other / "job.toml", out / "job.toml")
     with pytest.raises(UsageError, match=r"--resume with another job .seed: 6 before, 5 now"):
-        run(job, Alone(), out, resume=True)
+        run(job, Solo(), out, resume=True)

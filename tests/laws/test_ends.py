@@ -21,7 +21,7 @@ from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.job import goals
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 
 def convex(folder: Path, name: str = "ssca", batch: int = 60, **changes: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def by_rows_or_columns(request: pytest.FixtureRequest, classes: Path, by_columns
 def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
     """The exit code of a run in this process; Interrupted is for others."""
     try:
-        run(checked(job), Alone(), out, **how)
+        run(checked(job), Solo(), out, **how)
     except NotCertified as error:
         assert error.agreed
         return error.exit_code
@@ -143,11 +143,11 @@ def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Pa
     limits = [{"name": "loss", "limit": 0.3}, {"name": "norm", "limit": 1e-3}]
     tables = {"model": {"name": "softmax", "bias": False}, "minimize": {"name": "loss"}, "constraint": limits}
     with pytest.raises(NotCertified, match="the limits contradict each other"):
-        run(checked(table(classes, hyper, rounds=60, **tables)), Alone(), tmp_path / "run")
+        run(checked(table(classes, hyper, rounds=60, **tables)), Solo(), tmp_path / "run")
     assert "the limits contradict each other" in launch(None, "show", tmp_path / "run").out
     too_far = [{"name": "loss", "limit": 0.9}]  # a limit that takes time, and no contradiction
     with pytest.raises(NotCertified) as caught:
-        run(checked(table(classes, hyper, rounds=1, **tables | {"constraint": too_far})), Alone(), tmp_path / "time")
+        run(checked(table(classes, hyper, rounds=1, **tables | {"constraint": too_far})), Solo(), tmp_path / "time")
     assert "contradict each other" not in str(caught.value)
 
 
@@ -262,6 +262,6 @@ def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:
     assert 0 < whole["duality_gap"] <= 0.02
     assert 4 < whole["rounds"] < 60
     with pytest.raises(NotCertified, match=r"not reached in 4 rounds: .*duality_gap = 0\.02 \(it is 0\.\d+\)"):
-        run(checked(gapped(patches, rounds=4)), Alone(), tmp_path / "run")
+        run(checked(gapped(patches, rounds=4)), Solo(), tmp_path / "run")
     assert ended_with(gapped(patches), tmp_path / "run", resume=True) == 0
     assert summary(tmp_path / "run")["model_sha256"] == whole["model_sha256"]

@@ -14,7 +14,7 @@ from written_files import read_json
 
 from mpifed.core.errors import NotCertified
 from mpifed.files.history import read_history
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, "slack_cost": 30.0}
 LIMITS = [{"name": "loss", "classes": [1], "limit": 0.3}, {"name": "norm", "limit": 2.0}]
@@ -27,7 +27,7 @@ def ends(folder: Path, out: Path, split: str = "rows", resume: bool = False, **c
     base = {"model": {"name": "softmax", "bias": False, "l2": 0.01}, "constraint": LIMITS, "rounds": 6}
     code = 0
     try:
-        run(checked(table(folder, algorithm, **(base | changes))), Alone(), out, resume=resume)
+        run(checked(table(folder, algorithm, **(base | changes))), Solo(), out, resume=resume)
     except NotCertified as error:
         code = error.exit_code
     told = read_json(out / "run.json")

@@ -19,7 +19,7 @@ from registry import CASES, FEW, NAMES, table
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -204,7 +204,7 @@ def test_what_single_clients_send_must_be_allowed(
     def refused(allow: list[str]) -> str:
         """What is said to a job that allows these."""
         with pytest.raises(UsageError) as caught:
-            run(checked(given | {"aggregation": {"security": channel, "allow": allow}}), Alone(), tmp_path / "refused")
+            run(checked(given | {"aggregation": {"security": channel, "allow": allow}}), Solo(), tmp_path / "refused")
         return str(caught.value)
 
     text = refused([])
@@ -216,6 +216,6 @@ def test_what_single_clients_send_must_be_allowed(
         assert all(f"{field}.".startswith(f"{known}.") for field in re.findall(r"([\w.-]+) \(1\)", left))
     (pasted,) = re.findall(r"\[aggregation\] (allow = \[.*\])", text)
     sums = {"security": channel, **tomllib.loads(pasted)}
-    run(checked(given | {"aggregation": sums}), Alone(), tmp_path / "pasted")
-    run(checked(given), Alone(), tmp_path / "declared")
+    run(checked(given | {"aggregation": sums}), Solo(), tmp_path / "pasted")
+    run(checked(given), Solo(), tmp_path / "declared")
     assert summary(tmp_path / "pasted")["model_sha256"] == summary(tmp_path / "declared")["model_sha256"]

@@ -18,7 +18,7 @@ from registry import table
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}, "local_steps": 1}
 SSCA = {"name": "ssca", "batch_size": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "start": "paper"}
@@ -35,7 +35,7 @@ def made(data: Path, algorithm: dict[str, Any], numbers: str = "exact-blocks", *
 @pytest.mark.parametrize("algorithm", [AVG, SSCA], ids=["fedavg", "ssca-horizontal"])
 def test_close_to_exact_sums(algorithm: dict[str, Any], skewed: Path, tmp_path: Path) -> None:
     for numbers in ("exact", "exact-blocks"):
-        run(checked(made(skewed, algorithm, numbers)), Alone(), tmp_path / numbers)
+        run(checked(made(skewed, algorithm, numbers)), Solo(), tmp_path / numbers)
     exact, blocks = (read_model(tmp_path / one / "model.h5") for one in ("exact", "exact-blocks"))
     for name, leaf in exact.items():
         np.testing.assert_allclose(blocks[name], leaf, rtol=1e-4, atol=1e-5)
@@ -46,7 +46,7 @@ def test_close_to_exact_sums(algorithm: dict[str, Any], skewed: Path, tmp_path: 
 
 def test_algorithms_without_sums_of_blocks_have_the_bits_of_exact_ones(skewed: Path, tmp_path: Path) -> None:
     for numbers in ("exact", "exact-blocks"):
-        run(checked(made(skewed, AVG | {"local_steps": 2}, numbers)), Alone(), tmp_path / numbers)
+        run(checked(made(skewed, AVG | {"local_steps": 2}, numbers)), Solo(), tmp_path / numbers)
     assert summary(tmp_path / "exact")["model_sha256"] == summary(tmp_path / "exact-blocks")["model_sha256"]
 
 
@@ -57,7 +57,7 @@ def test_killed_on_three_ranks_and_resumed_on_two(
     own = {"name": "own_algorithms:TroubledSum"} | {key: value for key, value in AVG.items() if key != "name"}
     given = made(skewed, own, rounds=8, seed=4, record={"evaluate_every": 4, "checkpoint_every": 2})
     job, out = write_job(tmp_path / "job.toml", given), tmp_path / "run"
-    run(checked(given), Alone(), tmp_path / "whole")
+    run(checked(given), Solo(), tmp_path / "whole")
     ended = launch(3, "run", job, "--out", out, env={"MPIFED_TEST_TROUBLE": "SIGTERM"})
     assert ended.code == 75, ended.text
     ended = launch(2, "run", job, "--out", out, "--resume")

@@ -17,7 +17,7 @@ from mpifed.core.errors import UsageError
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 PENALTY = 1e-2
 RULES: dict[str, dict[str, Any]] = {
@@ -198,5 +198,5 @@ def test_who_is_absent_leaves_no_best(shared_path: Path) -> None:
         "name": "law", "rounds": 1, "data": {"path": str(folder)}, "algorithm": {"name": "hyfdca", "rule": "damped"},
         "model": {"name": "hinge", "bias": False, "l2": PENALTY}, "aggregation": {"security": "plain"},
     }  # fmt: skip
-    chosen = [prepare(checked(table | more), Alone()).algorithm for more in ({}, some)]
+    chosen = [prepare(checked(table | more), Solo()).algorithm for more in ({}, some)]
     assert [one.model_is for one in chosen] == ["best", "mean"]

@@ -31,7 +31,7 @@ from mpifed.files.run_folder import summary
 from mpifed.job import participation
 from mpifed.job.participation import leaving, round_of
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 CLIENTS, PER_ROUND = 11, 9  # of `skewed`
 LEAVING = {"clients_per_round": PER_ROUND, "dropout_rate": 0.2, "max_dropouts": 2}
@@ -75,7 +75,7 @@ def test_the_same_bits_as_by_hand(channel: str, block: int, skewed: Path, tmp_pa
     expected = by_hand(job, CLIENTS)
     assert expected.ended is None and sum(expected.attempts) > job.rounds  # some rounds were void, at first
     assert all(expected.happened.values()), expected.happened  # and everything that can happen has
-    run(job, Alone(), tmp_path / "run")
+    run(job, Solo(), tmp_path / "run")
     found = saved(tmp_path / "run")
     for name, leaf in expected.clients._asdict().items():
         np.testing.assert_array_equal(found.clients[name], leaf, err_msg=name)
@@ -98,7 +98,7 @@ def test_where_nobody_leaves_room_for_it_changes_nothing(skewed: Path, tmp_path:
         for most in (0, 2):
             part = {"clients_per_round": PER_ROUND, "max_dropouts": most}
             out = tmp_path / f"{name}-{most}"
-            run(checked(gossip(skewed, rounds=2, participation=part, **tables)), Alone(), out)
+            run(checked(gossip(skewed, rounds=2, participation=part, **tables)), Solo(), out)
             hashes.add(summary(out)["model_sha256"])
         assert len(hashes) == 1
 
@@ -131,7 +131,7 @@ ROWS = [name for name, case in zip(NAMES, CASES, strict=True) if case.split == "
 def test_a_void_round_leaves_every_bit(name: str, block: int, skewed: Path) -> None:
     """After a round that counts, rounds are void at each half of their exchanges; then one counts again."""
     job = job_of(CASES[NAMES.index(name)], skewed, block=block, participation={"clients_per_round": PER_ROUND})
-    ready = prepare(job, Alone())
+    ready = prepare(job, Solo())
     exchanges = ready.algorithm.exchanges
     state = play(ready.algorithm.setup, ready.server, ready.clients, everybody(job), ready.ranks)
     first, second = (round_of(job, CLIENTS, index) for index in (0, 1))
@@ -160,7 +160,7 @@ def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Pa
     expected = by_hand(job, CLIENTS)
     assert (expected.ended, expected.attempts) == (2, [1, 2, 2])  # the first sum of round 2 was opened at last
     with pytest.raises(TooFewClients, match=r"round 2: .*max_dropouts = 2.*the model of round 2 stands") as caught:
-        run(job, Alone(), tmp_path / "run")
+        run(job, Solo(), tmp_path / "run")
     assert caught.value.agreed
     for _ in range(2):
         found = saved(tmp_path / "run")
@@ -172,7 +172,7 @@ def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Pa
         if channel == "plain":
             assert (found.progress.up_bytes, found.progress.down_bytes) == (expected.up_bytes, expected.down_bytes)
         with pytest.raises(TooFewClients):  # nor when it is resumed
-            run(job, Alone(), tmp_path / "run", resume=True)
+            run(job, Solo(), tmp_path / "run", resume=True)
 
 
 def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch:
     avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
     record = {"evaluate_every": 1, "checkpoint_every": 0}
     job = checked(table(skewed, avg, rounds=4, seed=2, participation=LEAVING, record=record, **private(level="client")))
-    run(job, Alone(), tmp_path / "whole")
+    run(job, Solo(), tmp_path / "whole")
     expected = read_history(tmp_path / "whole")
     plays = len(ledger(tmp_path / "whole"))
     assert plays > job.rounds
@@ -196,8 +196,8 @@ def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch:
         out = tmp_path / f"after-{number}"
         with monkeypatch.context() as patch, pytest.raises(Interrupted):
             patch.setattr(participation, "leaving", signalled)
-            run(job, Alone(), out)
-        run(job, Alone(), out, resume=True)
+            run(job, Solo(), out)
+        run(job, Solo(), out, resume=True)
         found = read_history(out)
         for name in (one for one in found.keys() - {"elapsed_s"} if not of_certificate(one)):
             np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
@@ -249,16 +249,16 @@ def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Pat
         tries = (leaving(job, round_of(job, CLIENTS, index), 1, attempt).at(0).void for attempt in range(10))
         attempts.append(next(number for number, void in enumerate(tries) if not void) + 1)
     assert sum(attempts) > job.rounds
-    run(job, Alone(), tmp_path / "run")
+    run(job, Solo(), tmp_path / "run")
     assert ledger(tmp_path / "run") == [index for index, count in enumerate(attempts) for _ in range(count)]
     longer = checked(base | {"rounds": sum(attempts)})
-    run(longer, Alone(), tmp_path / "longer")
+    run(longer, Solo(), tmp_path / "longer")
     column = "epsilon" if noise == "secure" else "epsilon_if_secret"
     found, expected = (read_history(tmp_path / name)[column] for name in ("run", "longer"))
     assert found.tolist() == expected[np.cumsum([0, *attempts])].tolist()
     # a run that is interrupted and goes on has spent as much
-    run(job.model_copy(update={"rounds": 3}), Alone(), tmp_path / "resumed")
-    run(job, Alone(), tmp_path / "resumed", resume=True)
+    run(job.model_copy(update={"rounds": 3}), Solo(), tmp_path / "resumed")
+    run(job, Solo(), tmp_path / "resumed", resume=True)
     assert read_history(tmp_path / "resumed")[column].tolist() == found.tolist()
     assert ledger(tmp_path / "resumed") == ledger(tmp_path / "run")
 
@@ -271,12 +271,12 @@ def test_void_rounds_do_not_exceed_the_epsilon_that_noise_was_computed_for(skewe
     base = table(skewed, avg, rounds=4, seed=3, record={"evaluate_every": 1, "checkpoint_every": 1}, privacy=tables)
     job = checked(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
     with pytest.raises(BudgetSpent, match=r"\[privacy\] epsilon = 8: "):
-        run(job, Alone(), tmp_path / "run")
+        run(job, Solo(), tmp_path / "run")
     told = summary(tmp_path / "run")
     assert (told["exit"], len(ledger(tmp_path / "run"))) == (6, job.rounds) and told["rounds"] < job.rounds
     assert 7.99 < told["epsilon_if_secret"] <= 8.0
     read_model(tmp_path / "run" / "model.h5")
-    run(checked(job.table() | {"stop": {"epsilon": 30.0}}), Alone(), tmp_path / "run", resume=True)
+    run(checked(job.table() | {"stop": {"epsilon": 30.0}}), Solo(), tmp_path / "run", resume=True)
     assert summary(tmp_path / "run")["exit"] == 0 and summary(tmp_path / "run")["epsilon_if_secret"] > 8.0
 
 

@@ -17,7 +17,7 @@ from mpifed.core.errors import Interrupted
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 ROUNDS, B, J, L = 3, 7, 4, 10  # minibatch, hidden cells, classes
 HEAD = J * L
@@ -48,7 +48,7 @@ class Sent(NamedTuple):
 
 def ledger(job: Job, out: Path) -> tuple[Any, Any]:
     """(up, down) [rounds + 1], before any round and after each."""
-    run(job, Alone(), out)
+    run(job, Solo(), out)
     history = read_history(out)
     assert history["round"].tolist() == list(range(ROUNDS + 1))
     return history["up_bytes"], history["down_bytes"]
@@ -203,8 +203,8 @@ def test_the_set_up_is_counted_once(folder: str, request: pytest.FixtureRequest,
     whole = ledger(task, tmp_path / "whole")
     assert whole[0][0] > 0
     with pytest.raises(Interrupted):
-        run(task, Alone(), tmp_path / "parts", max_hours=0)
-    run(task, Alone(), tmp_path / "parts", resume=True)
+        run(task, Solo(), tmp_path / "parts", max_hours=0)
+    run(task, Solo(), tmp_path / "parts", resume=True)
     parts = read_history(tmp_path / "parts")
     np.testing.assert_array_equal([parts["up_bytes"], parts["down_bytes"]], whole)
 
@@ -215,6 +215,6 @@ def test_measuring_costs_nothing(scattered: Path, tmp_path: Path) -> None:
     for name, record in (("none", {"evaluate_every": 0}), ("all", {"evaluate_every": 1, "certify_every": 1})):
         algorithm = {"name": "ssca", **SIZES, "slack_cost": 10.0}
         task = job(scattered, algorithm, constraint=[CLASSES], record={**record, "checkpoint_every": 0})
-        run(checked(task), Alone(), tmp_path / name)
+        run(checked(task), Solo(), tmp_path / name)
         found.append([summary(tmp_path / name)[column] for column in ("up_bytes", "down_bytes", "model_sha256")])
     assert found[0] == found[1]

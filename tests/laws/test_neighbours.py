@@ -23,7 +23,7 @@ from whole_runs import run
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.privacy.disclosure import PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 RUNS = 4  # of each data set
 WHO = ("present", "absent")
@@ -95,7 +95,7 @@ def test_all_that_differs_is_noise(name: str, neighbours: Callable[..., Path], t
         job = job.model_copy(update={"data": job.data.model_copy(update={"verify": False})})
         folders[who] = [tmp_path / f"{who}-{number}" for number in range(RUNS)]
         for folder in folders[who]:
-            run(job, Alone(), folder)
+            run(job, Solo(), folder)
     everything = {who: [list(read(folder)) for folder in each] for who, each in folders.items()}
     reference = everything["absent"][0]
     for at, (file, key, value) in enumerate(reference):
@@ -127,7 +127,7 @@ def test_measures_follow_from_the_model(name: str, digits: Path, tmp_path: Path)
     from mpifed.audit.replay import dense_rows, replay_job
 
     job = checked(private(digits, **JOBS[name], model={"name": "softmax", "bias": False}))
-    run(job, Alone(), tmp_path / "run")
+    run(job, Solo(), tmp_path / "run")
     model, history = read_model(tmp_path / "run" / "model.h5"), read_history(tmp_path / "run")
     test = replay_job(job, 1).test
     assert test is not None

@@ -21,7 +21,7 @@ from mpifed.comm.channels.deposits import TurnSecrets
 from mpifed.comm.channels.keys import Keyring
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 PDM = {
     "name": "fedpdm",
@@ -56,7 +56,7 @@ def given(skewed: Path, **changes: Any) -> dict[str, Any]:
 def whole(skewed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The uninterrupted run, in the plain channel."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    run(checked(given(skewed)), Alone(), out)
+    run(checked(given(skewed)), Solo(), out)
     return out
 
 
@@ -86,7 +86,7 @@ def test_resumed_on_another_number_of_ranks(
     assert here["uploads"]["played"] == there["uploads"]["played"] > 6  # some rounds were void
     # keys were agreed on twice
     once = tmp_path / "once"
-    run(checked(given(skewed, rounds=1, **CHANNELS[channel])), Alone(), once)
+    run(checked(given(skewed, rounds=1, **CHANNELS[channel])), Solo(), once)
     assert here["keys"]["up_bytes"] == 2 * progress_of(once).exchanges["keys"]["up_bytes"] > 0
 
 
@@ -167,7 +167,7 @@ def test_no_key_is_written(
     record = {"evaluate_every": 1, "checkpoint_every": 1, "evaluate_rows": 20}
     for rounds in (2, 3):
         tables = given(skewed, rounds=rounds, record=record, **CHANNELS[channel])
-        run(checked(tables), Alone(), out, resume=rounds == 3)
+        run(checked(tables), Solo(), out, resume=rounds == 3)
     written = files(out)
     assert sum("checkpoint" in name for name in written) > 4
     assert len(set(keys)) > 2 * (11 + 1)  # twice, of 11 clients and their group
@@ -184,7 +184,7 @@ def test_two_runs_have_different_keys(keys: Keys, skewed: Path, tmp_path: Path) 
     for name, rounds in (("one", 1), ("other", 1), ("one", 2)):
         keys.clear()
         tables = given(skewed, rounds=rounds, record={"evaluate_every": 0, "checkpoint_every": 0}, **CHANNELS["masked"])
-        run(checked(tables), Alone(), tmp_path / name, resume=rounds == 2)
+        run(checked(tables), Solo(), tmp_path / name, resume=rounds == 2)
         seen.append(set(keys))
     assert all(len(some) > 12 for some in seen)
     assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])

@@ -17,7 +17,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.data.block import Block
 from mpifed.files.model_file import model_sha256
-from mpifed.testing import Alone, Job, check_model
+from mpifed.testing import Job, Solo, check_model
 
 ROOT = Path(__file__).resolve().parents[2]
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
@@ -83,7 +83,7 @@ CLIPPED = ["own_functions:WrongHeadSquares", "own_functions:WrongHeadSum", "own_
 def test_shapes_are_compared_by_a_run_too(digits: Path, tmp_path: Path, check: Check, name: str) -> None:
     task = job(digits, model={"name": name})
     with pytest.raises(UsageError) as error:
-        run(task, Alone(), tmp_path / "run")
+        run(task, Solo(), tmp_path / "run")
     assert not (tmp_path / "run" / "run.json").exists()
     assert str(error.value).startswith(f'[model] name = "{name}": ')
     assert SHAPES[name] in str(error.value)
@@ -110,7 +110,7 @@ def test_what_clipping_reads_is_tried_by_a_private_run(
     private = job(digits, model=model, privacy=PRIVATE)
     assert "the sum of clipped gradients" in check(private)
     with pytest.raises(UsageError, match=rf'\[model\] name = "{name}": the sum of clipped gradients'):
-        run(private, Alone(), tmp_path / "run")
+        run(private, Solo(), tmp_path / "run")
 
 
 TERMS = {
@@ -204,7 +204,7 @@ def test_right_classes(
     algorithm = vertical if data in ("sides", "columns") else rows
     task = job(request.getfixturevalue(data), **({"algorithm": algorithm} | changes))
     assert not check(task)
-    run(task, Alone(), tmp_path / "run")
+    run(task, Solo(), tmp_path / "run")
 
 
 def test_no_bit_of_a_run_depends_on_it(digits: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_no_bit_of_a_run_depends_on_it(digits: Path, tmp_path: Path) -> None:
     found = []
     for name in ("own_functions:MLP", "mlp"):
         state = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
-        result = run(job(digits, model={"name": name, "hidden": 6}), Alone(), tmp_path / name.partition(":")[2])
+        result = run(job(digits, model={"name": name, "hidden": 6}), Solo(), tmp_path / name.partition(":")[2])
         assert state == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
         found.append(model_sha256(dict(leaves(result.model))))
     assert found[0] == found[1]

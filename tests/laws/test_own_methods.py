@@ -12,7 +12,7 @@ from whole_runs import run
 
 from mpifed.core.errors import UsageError
 from mpifed.files.run_folder import summary
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 FEDAVG = {"batch_size": 5, "client_optimizer": {"learning_rate": 0.1}}
 SSCA = {"batch_size": 5, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -23,7 +23,7 @@ PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7}
 def trained(folder: Path, out: Path, name: str, settings: dict[str, Any], /, **tables: Any) -> dict[str, Any]:
     """run.json of a short job."""
     job = table(folder, {"name": name, **settings}, **{"rounds": 2, "model": SOFTMAX, **tables})
-    run(checked(job), Alone(), out)
+    run(checked(job), Solo(), out)
     return summary(out)
 
 

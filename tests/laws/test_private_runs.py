@@ -26,7 +26,7 @@ from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
 from mpifed.privacy import ledger
 from mpifed.results.show import run_text
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 CLIENTS, DELTA = 8, 1e-4
 NOISE = {"name": "private_algorithms:Noise"}
@@ -51,7 +51,7 @@ def privacy(**changes: Any) -> dict[str, Any]:
 
 def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
     try:
-        run(checked(job), Alone(), out, **how)
+        run(checked(job), Solo(), out, **how)
     except (BudgetSpent, Interrupted) as error:
         assert error.agreed
         return error.exit_code
@@ -166,7 +166,7 @@ def test_noise_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
     # the budget is in it as well
     said = r"\[privacy\] epsilon = 0.5: 0.5 is .* by the paper's formula; \[stop\] epsilon, which is rigorous"
     with pytest.raises(BudgetSpent, match=said):
-        run(checked(job | {"rounds": 30}), Alone(), out, resume=True)
+        run(checked(job | {"rounds": 30}), Solo(), out, resume=True)
     assert read_json(out / "run.json")["epsilon_paper"] == pytest.approx(0.5, rel=1e-9)
 
 
@@ -214,7 +214,7 @@ def test_more_rounds_than_the_noise_was_computed_for(digits: Path, tmp_path: Pat
     most = parts(job, 10).max()
     rounds = next(t for t in range(10, 40) if parts(job, t + 1).max() > most)
     with pytest.raises(BudgetSpent, match=r"\[privacy\] epsilon = 2: .* is spent after .* stop\.epsilon=.* --resume"):
-        run(checked(job | {"rounds": 40}), Alone(), out, resume=True)
+        run(checked(job | {"rounds": 40}), Solo(), out, resume=True)
     told = summary(out)
     assert (told["exit"], told["rounds"]) == (6, rounds) and 1.99 < spent_of(told) <= 2.0
     assert rounds_in(out) == list(range(rounds))
@@ -270,13 +270,13 @@ def test_another_job_does_not_reset_it(saved: bool, change: dict[str, Any], digi
             path.rmdir() if path.is_dir() else path.unlink()
     other = job | {"privacy": privacy(noise="test") | change}
     with pytest.raises(UsageError, match=rf"--resume with another job \(privacy\.{next(iter(change))}"):
-        run(checked(other), Alone(), out, resume=True)
+        run(checked(other), Solo(), out, resume=True)
     without = {key: value for key, value in job.items() if key != "privacy"}
     with pytest.raises(UsageError, match="--resume with another job"):
-        run(checked(without), Alone(), out, resume=True)
+        run(checked(without), Solo(), out, resume=True)
     (out / "job.toml").unlink()
     with pytest.raises(UsageError, match="holds a run already"):
-        run(checked(job), Alone(), out)
+        run(checked(job), Solo(), out)
 
 
 @pytest.mark.parametrize(("noise", "synced"), [("secure", True), ("test", False)])

@@ -20,7 +20,7 @@ from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.job.participation import round_of
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 AVG = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
 
@@ -84,8 +84,8 @@ def test_nothing_altered_is_opened(
         return
     assert read_history(out)["round"].max() <= rounds
     # what was there before stands, and the run goes on once all are honest, to the bits of one without trouble
-    run(checked(given), Alone(), out, resume=True)
-    run(checked(given | {"aggregation": {}}), Alone(), tmp_path / "honest")
+    run(checked(given), Solo(), out, resume=True)
+    run(checked(given | {"aggregation": {}}), Solo(), tmp_path / "honest")
     assert summary(out)["model_sha256"] == summary(tmp_path / "honest")["model_sha256"]
     assert read_json(out / "run.json")["rounds"] == 3
 
@@ -117,11 +117,11 @@ def by_chance(folder: Path, channel: str, wanted: Callable[[list[int]], bool], *
 def test_one_client_by_chance(channel: str, digits: Path, tmp_path: Path) -> None:
     job, _ = by_chance(digits, channel, lambda counts: counts[0] >= 2 and counts[1] == 1)
     if channel == "plain":
-        run(job, Alone(), tmp_path / "run")
+        run(job, Solo(), tmp_path / "run")
         assert summary(tmp_path / "run")["rounds"] == 3
         return
     with pytest.raises(UsageError, match="would end in a round of fewer, and tell their number"):
-        run(job, Alone(), tmp_path / "run")
+        run(job, Solo(), tmp_path / "run")
 
 
 @pytest.mark.parametrize("channel", ["plain", *PROTECTED])
@@ -129,8 +129,8 @@ def test_nobody_by_chance(channel: str, digits: Path, tmp_path: Path) -> None:
     """A sum of no answers shows nobody; the model stays where it is, but for the noise."""
     job, _ = by_chance(digits, channel, lambda counts: counts[1] == 0 and min(counts[0], counts[2]) > 1)
     job = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"min_clients": 1})})
-    run(job, Alone(), tmp_path / "run")
-    run(job.model_copy(update={"aggregation": type(job.aggregation)()}), Alone(), tmp_path / "plain")
+    run(job, Solo(), tmp_path / "run")
+    run(job.model_copy(update={"aggregation": type(job.aggregation)()}), Solo(), tmp_path / "plain")
     assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "plain")["model_sha256"]
 
 
@@ -141,7 +141,7 @@ def test_a_single_answer_can_be_allowed_by_name(channel: str, digits: Path, tmp_
     for sums in ({"security": channel, "allow": ["changes"]}, {"security": channel, "min_clients": 1}, {}):
         one = job_of(digits, **{**job.model_dump(exclude_none=True), "aggregation": sums})
         out = tmp_path / str(len(list(tmp_path.iterdir())))
-        run(one, Alone(), out)
+        run(one, Solo(), out)
         hashes.add(summary(out)["model_sha256"])
     assert len(hashes) == 1
 
@@ -190,6 +190,6 @@ def test_a_job_that_cannot_be(name: str, digits: Path, sides: Path, tmp_path: Pa
     folder = {ROWS: digits, COLUMNS: sides}[kind]
     given = table(folder, tables.pop("algorithm", AVG), rounds=1) | tables
     with pytest.raises(UsageError, match=said) as caught:
-        run(checked(given), Alone(), tmp_path / "run")
+        run(checked(given), Solo(), tmp_path / "run")
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run" / "history.csv").exists()

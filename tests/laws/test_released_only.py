@@ -21,7 +21,7 @@ from mpifed.files.history import read_history
 from mpifed.job.loading import dotted
 from mpifed.privacy.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 CLIENTS = 8
 AVG = {"name": "fedavg", "batch_size": 7, "client_optimizer": {"learning_rate": 0.3}}
@@ -107,9 +107,9 @@ def check(run_dir: Path) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path, launch: Any) -> None:
     job = checked(private(digits, **JOBS[name]))
-    run(job.model_copy(update={"rounds": 3}), Alone(), tmp_path / "run")
+    run(job.model_copy(update={"rounds": 3}), Solo(), tmp_path / "run")
     check(tmp_path / "run")
-    run(job, Alone(), tmp_path / "run", resume=True)
+    run(job, Solo(), tmp_path / "run", resume=True)
     check(tmp_path / "run")
     assert read_json(tmp_path / "run" / "run.json")["private"] is True
     text = launch(None, "show", tmp_path / "run").out
@@ -118,7 +118,7 @@ def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path, 
 
 
 def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path, launch: Any) -> None:
-    run(checked(private(digits, record={"released_only": False})), Alone(), tmp_path / "run")
+    run(checked(private(digits, record={"released_only": False})), Solo(), tmp_path / "run")
     text = launch(None, "show", tmp_path / "run").out
     (line,) = (line for line in text.splitlines() if line.startswith("epsilon does not cover"))
     assert "measured without noise: train_loss" in line and "test_accuracy" not in line
@@ -165,7 +165,7 @@ def test_nothing_public_tells_who_took_part(name: str, digits: Path, tmp_path: P
     """Two runs of one job draw other clients, and write the same bytes, counts and times of the network."""
     job = checked(private(digits, **JOBS[name] | {"participation": {}}))
     for number in (1, 2):
-        run(job, Alone(), tmp_path / str(number))
+        run(job, Solo(), tmp_path / str(number))
     first, second = (told(tmp_path / number) for number in ("1", "2"))
     assert first == second
     history = read_history(tmp_path / "1")
@@ -185,8 +185,8 @@ REFUSED = [
 @pytest.mark.parametrize(("changes", "said"), REFUSED, ids=["leaving", "room for leaving", "small groups"])
 def test_what_would_tell_how_many_take_part(changes: dict[str, Any], said: str, digits: Path) -> None:
     with pytest.raises(UsageError, match=said):
-        prepare(checked(private(digits, **changes)), Alone())
+        prepare(checked(private(digits, **changes)), Solo())
     fixed = changes | {"privacy": CENTRAL}
     if "sum" in changes:
         fixed |= {"participation": {"clients_per_round": 6}}
-    prepare(checked(private(digits, **fixed)), Alone())
+    prepare(checked(private(digits, **fixed)), Solo())

@@ -20,7 +20,7 @@ from mpifed.core.round import Round
 from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "label_holder" in case.hyper], ids=str)
@@ -29,7 +29,7 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
 
     def played(algorithm: dict[str, Any], wrong: bool) -> tuple[Any, dict[str, Any]]:
         job = checked(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
-        at = prepare(job, Alone(), DataCache())  # its labels are changed
+        at = prepare(job, Solo(), DataCache())  # its labels are changed
         shards = [shard for block in at.ranks.blocks for shard in block.shards]
         for shard in shards:
             if wrong and shard.client != case.hyper["label_holder"]:
@@ -72,7 +72,7 @@ def test_data_split_by_columns_and_data_of_one_client_give_the_same(name: str, s
     found = []
     for number, folder in enumerate((whole, scattered)):
         job = table(folder, algorithm, compute={"dtype": "float64"}, **tables)
-        found.append(run(checked(job), Alone(), tmp_path / str(number)))
+        found.append(run(checked(job), Solo(), tmp_path / str(number)))
     for (_, one), (_, other) in zip(leaves(found[0].model), leaves(found[1].model), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)  # sums are rounded to multiples of 2^-40
     for column in ("objective", "train_loss", "kkt_residual"):

@@ -18,7 +18,7 @@ from mpifed.core.round import SETUP, Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import MLP, TorchNetwork
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 import nets  # noqa: E402  # needs torch
@@ -80,7 +80,7 @@ def job_of(data: Path, model: dict[str, Any], dtype: str) -> Any:
 
 
 def initial(job: Any) -> Parameters:
-    at = prepare(job, Alone())
+    at = prepare(job, Solo())
     everybody = Round(SETUP, job.seed, np.ones(at.ranks.clients, dtype=bool))
     server, _ = play(at.algorithm.setup, at.server, at.clients, everybody, at.ranks)
     model: Parameters = at.algorithm.model(server)
@@ -103,8 +103,8 @@ def test_four_rounds_of_fedavg(
     before = as_in_torch(initial(job))
     monkeypatch.setattr(nets, "START", [np.asarray(leaf, "f4") for leaf in before])
     ours, theirs = (
-        run(job, Alone(), tmp_path / "numpy"),
-        run(job_of(skewed, {"name": "torch", "build": "nets:perceptron"}, dtype), Alone(), tmp_path / "torch"),
+        run(job, Solo(), tmp_path / "numpy"),
+        run(job_of(skewed, {"name": "torch", "build": "nets:perceptron"}, dtype), Solo(), tmp_path / "torch"),
     )
     assert ours is not None and theirs is not None
     for a, b, old in zip(as_in_torch(ours.model), bare_leaves(theirs.model), before, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mpifed.comm.transport import MPITransport
+from mpifed.comm.mpi import Intracomm
 
 
 def comms(least: int = 1) -> Iterator[Any]:
@@ -21,6 +21,6 @@ def comms(least: int = 1) -> Iterator[Any]:
         world.Barrier()
 
 
-def worlds(least: int = 1) -> Iterator[MPITransport]:
+def worlds(least: int = 1) -> Iterator[Intracomm]:
     """The transports of `comms`."""
-    return map(MPITransport, comms(least))
+    return map(Intracomm, comms(least))

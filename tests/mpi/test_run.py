@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from jobs_in_python import checked
 from rank_runs import run
-from test_transport import worlds
+from sub_worlds import worlds
 
 from mpifed.core.errors import DataError, NotCertified, UsageError
 from mpifed.core.record import leaves
 from mpifed.files.model_file import model_sha256
 from mpifed.run import api
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -38,11 +38,11 @@ def sha256(result: Any) -> str:
 
 @pytest.mark.parametrize("dedicated", [False, True])
 def test_same_bits(skewed: Path, shared_tmp_path: Path, dedicated: bool, tmp_path: Path) -> None:
-    expected = run(job(skewed), Alone(), tmp_path / "alone")  # every rank by itself
-    for transport in worlds():
-        out = shared_tmp_path / f"on-{transport.size}"
-        result = run(job(skewed, server={"dedicated": dedicated}), transport, out)
-        assert (result is None) == (transport.rank != 0)
+    expected = run(job(skewed), Solo(), tmp_path / "alone")  # every rank by itself
+    for comm in worlds():
+        out = shared_tmp_path / f"on-{comm.size}"
+        result = run(job(skewed, server={"dedicated": dedicated}), comm, out)
+        assert (result is None) == (comm.rank != 0)
         if result is not None:
             assert sha256(result) == sha256(expected)
             del result.columns["elapsed_s"], expected.columns["elapsed_s"]
@@ -69,11 +69,11 @@ def test_same_bits_with_constraints(
     def task(**changes: Any) -> Job:
         return vertical(scattered, **changes) if kind == "columns" else job(skewed, **CONSTRAINED, **changes)
 
-    expected = run(task(), Alone(), tmp_path / "alone")
-    for transport in worlds():
-        out = shared_tmp_path / f"on-{transport.size}"
-        result = run(task(server={"dedicated": dedicated}), transport, out)
-        assert (result is None) == (transport.rank != 0)
+    expected = run(task(), Solo(), tmp_path / "alone")
+    for comm in worlds():
+        out = shared_tmp_path / f"on-{comm.size}"
+        result = run(task(server={"dedicated": dedicated}), comm, out)
+        assert (result is None) == (comm.rank != 0)
         if result is not None:
             assert sha256(result) == sha256(expected)
             same = [{**one.columns, "elapsed_s": 0} for one in (result, expected)]
@@ -82,39 +82,39 @@ def test_same_bits_with_constraints(
 
 
 def test_not_certified_is_everybodys_end(skewed: Path, shared_tmp_path: Path) -> None:
-    for transport in worlds():
-        out = shared_tmp_path / f"on-{transport.size}"
+    for comm in worlds():
+        out = shared_tmp_path / f"on-{comm.size}"
         with pytest.raises(NotCertified, match="kkt_residual = 1e-09") as caught:
-            api.run(job(skewed, stop={"kkt_residual": 1e-9}), transport, out)
+            api.run(job(skewed, stop={"kkt_residual": 1e-9}), comm, out)
         assert caught.value.agreed
-        easy = api.run(job(skewed, stop={"kkt_residual": 1e3}, rounds=9), transport, out, resume=True)
-        assert (easy is None) == (transport.rank != 0)
+        easy = api.run(job(skewed, stop={"kkt_residual": 1e3}, rounds=9), comm, out, resume=True)
+        assert (easy is None) == (comm.rank != 0)
         if easy is not None:
             assert easy.rounds == 5  # it was there already
 
 
 def test_resume_on_other_worlds(skewed: Path, shared_tmp_path: Path, tmp_path: Path) -> None:
-    expected = run(job(skewed), Alone(), tmp_path / "alone")
+    expected = run(job(skewed), Solo(), tmp_path / "alone")
     out = shared_tmp_path / "run"
-    for transport in worlds():  # one round further on each, and one for all that are left on the last
-        target = job(skewed, rounds=min(transport.size, 5))
-        run(target, transport, out, resume=transport.size > 1)
-    for transport in worlds():
-        result = run(job(skewed), transport, out, resume=True)
+    for comm in worlds():  # one round further on each, and one for all that are left on the last
+        target = job(skewed, rounds=min(comm.size, 5))
+        run(target, comm, out, resume=comm.size > 1)
+    for comm in worlds():
+        result = run(job(skewed), comm, out, resume=True)
         if result is not None:
             assert sha256(result) == sha256(expected)
 
 
 def test_errors_of_the_set_up_are_everybodys(skewed: Path, shared_tmp_path: Path) -> None:
-    for transport in worlds():
-        out = shared_tmp_path / f"on-{transport.size}"
+    for comm in worlds():
+        out = shared_tmp_path / f"on-{comm.size}"
         too_many = job(skewed, participation={"clients_per_round": 99})
         with pytest.raises(UsageError, match="clients_per_round = 99"):
-            run(too_many, transport, out)
+            run(too_many, comm, out)
         with pytest.raises(DataError, match="no such"):
-            run(job(shared_tmp_path / "nothing"), transport, out)
+            run(job(shared_tmp_path / "nothing"), comm, out)
         with pytest.raises(UsageError, match="no such field"):
-            run(job(skewed, aggregation={"bounds": {"changes.nothing": 1.0}}), transport, out)
+            run(job(skewed, aggregation={"bounds": {"changes.nothing": 1.0}}), comm, out)
 
 
 # --- the ranks, with exchanges of the test's own ------------------------------------------------------------

@@ -21,7 +21,7 @@ from mpifed.core.round import Round
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 from mpifed.run.outcome import Result
-from mpifed.testing import Alone, Job, rounds
+from mpifed.testing import Job, Solo, rounds
 
 # --- jobs and data -----------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ def job(folder: Path, algorithm: dict[str, Any], objective: dict[str, Any], roun
 
 def play(task: Job, out: Path) -> Result:
     """The job's run, on one rank."""
-    result = run(task, Alone(), out)
+    result = run(task, Solo(), out)
     assert result is not None
     return result
 

@@ -11,7 +11,7 @@ from mpifed.comm.rounds import play
 from mpifed.core.record import leaves
 from mpifed.job.participation import round_of
 from mpifed.run.setup import Ready, prepare
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 
 class Played(NamedTuple):
@@ -37,7 +37,7 @@ class Played(NamedTuple):
 
 def played(task: Job) -> Played:
     """All rounds of a job, by the product."""
-    ready = prepare(task, Alone())
+    ready = prepare(task, Solo())
     server, clients = ready.server, ready.clients
     for index in range(task.rounds):
         now = round_of(task, ready.ranks.clients, index)

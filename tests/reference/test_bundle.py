@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 
 from mpifed.algorithms.bundle import PARTS
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 PENALTY = 1e-2
 
@@ -104,7 +104,7 @@ def test_least_squares(shared_path: Path) -> None:
         shared_path / "ridge", "synthetic", "--split", "columns", "--clients", 3, "--samples", 60, "--features", 8
     )
     job = job_of(folder, 40, "least-squares", 0.1)
-    held = prepare(job, Alone()).ranks.blocks
+    held = prepare(job, Solo()).ranks.blocks
     shards = [shard for block in held for shard in block.shards]
     X, y = np.zeros((60, 8)), shards[0].y
     for shard in shards:

@@ -19,7 +19,7 @@ from sklearn.svm import LinearSVC
 from whole_runs import run
 
 from mpifed.core.round import Round
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 COCOA = {"name": "cocoa"}
 
@@ -139,7 +139,7 @@ def test_it_nears_the_optimum_and_the_dual_never_falls(
         unequal, COCOA | hyper | {"local_epochs": 4}, participation=part, rounds=60,
         record={"evaluate_every": 1, "checkpoint_every": 0}, model={"name": objective, "l2": PENALTY},
     )  # fmt: skip
-    run(job, Alone(), tmp_path / "run")
+    run(job, Solo(), tmp_path / "run")
     found = rows(tmp_path / "run")
     assert found[-1]["duality_gap"] < gap * best
     for before, after in pairwise(found):

@@ -18,7 +18,7 @@ from mpifed.core.round import Round
 from mpifed.data.shards import common_rows
 from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 ROUNDS, SEED = 4, 5
 STEP = {"initial": 0.4, "exponent": 0.25}
@@ -58,7 +58,7 @@ def plain_loop(task: Job, gradient: Any, steps: int = 1, epochs: int = 0, per_ro
     """The model's arrays after all rounds."""
     federation = open_federation(task.data.path)
     data, batch, penalty = rows_of(federation), task.algorithm["batch_size"], task.model["l2"]
-    start = prepare(task, Alone()).server.model
+    start = prepare(task, Solo()).server.model
     w = [start.first, *start.head]
     velocity = [np.zeros_like(v) for v in w]
     for t in range(task.rounds):
@@ -111,7 +111,7 @@ def test_local_steps(
         skewed, {"batch_size": 4, "local_steps": steps}, participation=participation,
         data={"path": str(skewed), "block": block}, aggregation={"arithmetic": arithmetic},
     )  # fmt: skip
-    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, steps, 0, per_round))
+    close(run(task, Solo(), tmp_path / "run").model, plain_loop(task, network_gradient, steps, 0, per_round))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_answers_a_few_at_a_time_sum_to_the_same_bits(
     """As all answers of a block at once: with weights of clients that differ, and with those that do not."""
     alike = make_data(shared_path / "few-alike", "digits", "--split", "rows", "--clients", 7, "--labels", "below:7")
     folder = skewed if data == "skewed" else alike
-    ready = prepare(job(folder, work, data={"path": str(folder), "block": 6}, compute={"dtype": dtype}), Alone())
+    ready = prepare(job(folder, work, data={"path": str(folder), "block": 6}, compute={"dtype": dtype}), Solo())
     models = []
     for at_once in (False, True):  # as of an objective that is not convex, whose clients are taken all at once
         if at_once:
@@ -146,7 +146,7 @@ def test_answers_a_few_at_a_time_sum_to_the_same_bits(
 
 def test_local_steps_with_l1(skewed: Path, tmp_path: Path) -> None:
     task = job(skewed, {"batch_size": 4, "local_steps": 3}, regularizer={"name": "l1", "weight": 0.01})
-    model = run(task, Alone(), tmp_path / "run").model
+    model = run(task, Solo(), tmp_path / "run").model
     close(model, plain_loop(task, network_gradient, 3))
     assert (model.first == 0).any()
 
@@ -156,7 +156,7 @@ def test_local_steps_with_l1(skewed: Path, tmp_path: Path) -> None:
 def test_local_epochs(skewed: Path, tmp_path: Path, epochs: int, batch: int) -> None:
     """Shards of different sizes, so that the last minibatch of a pass is smaller; or a whole shard at once."""
     task = job(skewed, {"batch_size": batch, "local_epochs": epochs}, rounds=2, data={"path": str(skewed), "block": 3})
-    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, 1, epochs))
+    close(run(task, Solo(), tmp_path / "run").model, plain_loop(task, network_gradient, 1, epochs))
 
 
 @pytest.mark.parametrize(("steps", "arithmetic"), [(1, "exact"), (1, "exact-blocks"), (3, "exact")])
@@ -168,7 +168,7 @@ def test_clients_with_fewer_rows_than_a_minibatch_take_all(
         skewed, {"batch_size": batch, "local_steps": steps}, rounds=2, data={"path": str(skewed), "block": 4},
         aggregation={"arithmetic": arithmetic},
     )  # fmt: skip
-    close(run(task, Alone(), tmp_path / "run").model, plain_loop(task, network_gradient, steps))
+    close(run(task, Solo(), tmp_path / "run").model, plain_loop(task, network_gradient, steps))
 
 
 @pytest.mark.parametrize("per_round", [None, 3])
@@ -178,7 +178,7 @@ def test_momentum(skewed: Path, tmp_path: Path, work: dict[str, int], per_round:
     task = job(skewed, {"batch_size": 4, "server_optimizer": {"momentum": 0.8}, **work}, participation=participation)
     steps, epochs = work.get("local_steps", 1), work.get("local_epochs", 0)
     expected = plain_loop(task, network_gradient, steps, epochs, per_round)
-    close(run(task, Alone(), tmp_path / "run").model, expected)
+    close(run(task, Solo(), tmp_path / "run").model, expected)
 
 
 def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regression: Path, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regressio
         rounds=120,
         model={"name": "least-squares", "bias": False},
     )  # fmt: skip
-    result = run(task, Alone(), tmp_path / "run")
+    result = run(task, Solo(), tmp_path / "run")
     np.testing.assert_allclose(result.model.first[:, 0], np.linalg.solve(left, right), rtol=0, atol=1e-8)
 
 
@@ -203,7 +203,7 @@ def test_measured_columns(digits: Path, tmp_path: Path) -> None:
     from sklearn.metrics import accuracy_score, log_loss
 
     task = job(digits, {"batch_size": 8, "local_steps": 2}, record={"evaluate_every": 4, "checkpoint_every": 0})
-    result = run(task, Alone(), tmp_path / "run")
+    result = run(task, Solo(), tmp_path / "run")
     first, second = result.model.first, result.model.head.second
 
     def probabilities(X: Any) -> Any:

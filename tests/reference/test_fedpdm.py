@@ -18,7 +18,7 @@ from whole_runs import run
 
 from mpifed.core.round import Round
 from mpifed.run.evaluation import measure
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 RHO = 2.0
 RULES: dict[str, dict[str, float]] = {
@@ -181,7 +181,7 @@ def to_the_end(folder: Path, out: Path, rounds: int, batch: int, **tables: Any) 
         "rho": 3.0,
         "local_steps": 6,
     }
-    return run(local_job(folder, algorithm, rounds=rounds, record=record, **tables), Alone(), out)
+    return run(local_job(folder, algorithm, rounds=rounds, record=record, **tables), Solo(), out)
 
 
 @pytest.mark.parametrize("gamma", [0.05, *(pytest.param(gamma, marks=pytest.mark.long) for gamma in (0.0, 0.3))])

@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 
 from mpifed.core.round import Round
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 PENALTY = 1e-2
 CLOSE = {"rtol": 0, "atol": 1e-8}  # sums over some hundred rows, rounded to multiples of 2^-40 or so
@@ -177,7 +177,7 @@ def split(folder: Path, how: str) -> Path:
 
 
 def exchanges(job: Job) -> Any:
-    return prepare(job, Alone()).algorithm.exchanges
+    return prepare(job, Solo()).algorithm.exchanges
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared-hinge", "logistic"])

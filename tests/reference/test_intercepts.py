@@ -20,7 +20,7 @@ from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.record import leaves
 from mpifed.files.run_folder import job_of
 from mpifed.run.outcome import Result
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 DOUBLE = {"dtype": "float64"}
 RIDGE = {"name": "least-squares", "l2": 0.05}
@@ -70,7 +70,7 @@ def trained(folder: Path, out: Path, algorithm: dict[str, Any], rounds: int = 1,
         "name": "intercepts", "rounds": rounds, "seed": 3, "data": {"path": str(folder)}, "algorithm": algorithm,
         "model": RIDGE, "compute": DOUBLE, "record": {"evaluate_every": rounds, "checkpoint_every": 0},
     }  # fmt: skip
-    result = run(checked(table | tables), Alone(), out)
+    result = run(checked(table | tables), Solo(), out)
     assert result is not None
     return result
 

@@ -19,7 +19,7 @@ from mpifed.core.round import Round
 from mpifed.data.shards import common_rows, shard_of
 from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 ROUNDS, B, TAU, LAMBDA, HIDDEN = 6, 3, 0.15, 2e-3, 4
 RHO, GAMMA = (0.8, 0.3), (0.7, 0.35)
@@ -84,7 +84,7 @@ def paper(task: Job, start: str, per_round: int | None) -> tuple[Any, Any]:
     federation = open_federation(task.data.path)
     held = [shard_of(federation, i).rows for i in range(federation.clients)]
     train = pixels, labels
-    first = prepare(task, Alone()).server.model  # "choose any w^1"
+    first = prepare(task, Solo()).server.model  # "choose any w^1"
     w1, w2 = first.first.T.copy(), first.head.second.T.copy()
     b, c, beta1, beta2 = np.zeros_like(w1), np.zeros_like(w2), np.zeros_like(w1), np.zeros_like(w2)
     missing = 1.0  # prod (1 - rho_s)
@@ -119,9 +119,9 @@ def paper(task: Job, start: str, per_round: int | None) -> tuple[Any, Any]:
 def test_algorithm_1(skewed: Path, tmp_path: Path, start: str, per_round: int | None) -> None:
     participation = {} if per_round is None else {"clients_per_round": per_round}
     task = job(skewed, algorithm={"start": start}, participation=participation)
-    counts = prepare(task, Alone()).algorithm.problem.counts
+    counts = prepare(task, Solo()).algorithm.problem.counts
     assert counts.max() > 2 * counts.min()  # unequal, so that the weights N_i/(B N) matter
-    model = run(task, Alone(), tmp_path / "run").model
+    model = run(task, Solo(), tmp_path / "run").model
     w1, w2 = paper(task, start, per_round)
     # gradients are rounded to multiples of 2^-40 = 1e-12 for each client; 6 rounds with factors gamma/(2 tau) < 3
     np.testing.assert_allclose(model.first.T, w1, rtol=0, atol=1e-10)
@@ -137,12 +137,12 @@ def test_it_is_heavy_ball_sgd(digits: Path, tmp_path: Path, start: str) -> None:
         model={"l2": 0.0},
         algorithm={"start": start, "rho": list(rho), "gamma": list(gamma), "tau": tau},
     )
-    model = run(task, Alone(), tmp_path / "run").model
+    model = run(task, Solo(), tmp_path / "run").model
     data = load_digits()
     federation = open_federation(digits)
     held = [shard_of(federation, i).rows for i in range(8)]
     train = _training_rows(data.data / 16, data.target, federation)
-    first = prepare(task, Alone()).server.model
+    first = prepare(task, Solo()).server.model
     w = w1, w2 = first.first.T.copy(), first.head.second.T.copy()
     before = w
     for t in range(1, ROUNDS + 1):
@@ -210,7 +210,7 @@ def test_full_batches_find_the_optimum_of_a_convex_problem(classes: Path, tmp_pa
         "name": "convex", "rounds": 400, "data": {"path": str(classes)}, "compute": {"dtype": "float64"},
         "record": {"evaluate_every": 400, "checkpoint_every": 0}, **table,
     })  # fmt: skip
-    result = run(task, Alone(), tmp_path / "run")
+    result = run(task, Solo(), tmp_path / "run")
     np.testing.assert_allclose(result.model.first.reshape(-1), best.x, rtol=0, atol=1e-6)
     assert abs(result.columns["objective"] - best.fun) < 1e-9
     assert result.columns["objective"] - result.columns["train_loss"] == pytest.approx(penalty * (best.x**2).sum())

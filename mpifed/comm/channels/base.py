@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.costs import Account, Spent
+from mpifed.comm.mpi import Comm
 from mpifed.comm.sums import Integers, Message, Sum, names_field
-from mpifed.comm.transport import Transport
 from mpifed.core.device import Device
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Placed, answering, hearing
@@ -37,7 +37,7 @@ class Protection(NamedTuple):
 class ChannelSetting(NamedTuple):
     """What a channel knows about ranks and clients; of this rank."""
 
-    transport: Transport
+    comm: Comm
     hosted: NDArray[np.int64]  # clients of this rank
     clients: int  # N
     protection: Protection = Protection()
@@ -111,7 +111,7 @@ class Channel:
     name = "plain"
 
     def __init__(self, setting: ChannelSetting) -> None:
-        self.setting, self.transport = setting, setting.transport
+        self.setting, self.comm = setting, setting.comm
         self.recorder: Recorder | None = None
         self.keys = Account()  # of the key agreement
 
@@ -172,7 +172,7 @@ class Channel:
         numbers = plan.sum.close()
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, numbers[:-1])
-        reduced = plan.sum.reduce(self.transport, plan.exchange.hear is not None)
+        reduced = plan.sum.reduce(self.comm, plan.exchange.hear is not None)
         if reduced is None:
             return False
         plan.reduced = reduced

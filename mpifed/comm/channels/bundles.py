@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channels.bfv import Bfv
-from mpifed.comm.transport import Bytes
+from mpifed.comm.mpi import Bytes
 from mpifed.core.errors import BrokenProtocol
 
 

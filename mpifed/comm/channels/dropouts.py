@@ -66,7 +66,7 @@ class Dropouts:
     """The clients' part and, on rank 0, the server's, where up to `most` clients may leave within a turn."""
 
     def __init__(self, setting: ChannelSetting, keyring: Keyring, pad: Pad) -> None:
-        self.setting, self.transport, self.keyring = setting, setting.transport, keyring
+        self.setting, self.comm, self.keyring = setting, setting.comm, keyring
         self.most = setting.protection.max_dropouts
         self.turn_secrets = TurnSecrets(keyring, 0)  # of the turn
         self._pad = pad
@@ -92,12 +92,10 @@ class Dropouts:
             for deposit in deposits:
                 what = "deposit and sealed shares"
                 recorder.note(turn.plan, turn.now, f"client {deposit.client}", "server", what, deposit.payload)
-        gathered = self.transport.gather(deposits) or []
+        gathered = self.comm.gather(deposits) or []
         self._deposits = {deposit.client: deposit for deposit in chain(*gathered)}
         # in a deployment each client receives only what its own neighbours have sealed for it
-        self.turn_secrets.held = self.transport.share(
-            {client: deposit.shares for client, deposit in self._deposits.items()}
-        )
+        self.turn_secrets.held = self.comm.bcast({client: deposit.shares for client, deposit in self._deposits.items()})
 
     def _hosted(self, chosen: NDArray[np.bool_]) -> list[int]:
         clients: list[int] = self.setting.hosted[chosen[self.setting.hosted]].tolist()
@@ -141,14 +139,14 @@ class Dropouts:
         except BrokenProtocol as error:
             failure = error
         self.turn_secrets.seeds.clear()  # from here on, single uploads cannot be unmasked, only the sum
-        gathered = self.transport.gather(revealed)
+        gathered = self.comm.gather(revealed)
         if gathered is not None and all(shares is not None for shares in gathered):
             try:
                 with turn.account.timed():
                     self._unmask(turn, reduced, [share for shares in gathered for share in shares or []])
             except (BrokenProtocol, TooFewClients) as error:
                 failure = error
-        self.transport.agree(failure)
+        self.comm.raise_on_all_ranks(failure)
 
     def _reveal(self, turn: Turn, recorder: Recorder | None) -> list[RevealedShare]:
         """The shares that this rank's clients reveal."""

@@ -20,7 +20,7 @@ from mpifed.comm.channels.bundles import bundle, unbundle
 from mpifed.comm.channels.decryption import DecryptionRequest, Note, Opened, SharedKeyDecryption
 from mpifed.comm.channels.keys import Keyring
 from mpifed.comm.channels.packing import Packing, Vector, vectors
-from mpifed.comm.transport import Bytes
+from mpifed.comm.mpi import Bytes
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.exchange import answering, hearing
 from mpifed.core.record import Record
@@ -56,10 +56,10 @@ class Encrypted(Channel):
 
         Raises BrokenProtocol when the sum of all clients' largest integers is not decrypted correctly.
         """
-        gathered = self.transport.gather(self.setting.hosted)
+        gathered = self.comm.gather(self.setting.hosted)
         for rank, clients in enumerate(gathered or []):
             self._homes[clients] = rank
-        self._homes = self.transport.share(self._homes)
+        self._homes = self.comm.bcast(self._homes)
         keyring = Keyring(self.setting)
         keyring.prepare(self.keys.timed)
         self._keyring = keyring
@@ -84,7 +84,7 @@ class Encrypted(Channel):
                 more = self.scheme.load(block)
                 for _ in range(int((mine == kind).sum())):
                     total = self.scheme.load(block) if total is None else self.scheme.add(total, more)
-        folded = self.transport.fold(bundle({} if total is None else {0: self.scheme.save(total)}), self._fold)
+        folded = self.comm.reduce(bundle({} if total is None else {0: self.scheme.save(total)}), self._fold)
         able = set(self._homes[self._homes >= 0].tolist())
         what = f"the self-test of the encryption, the sum of {self.setting.clients} clients' largest integers"
         try:
@@ -155,8 +155,8 @@ class Encrypted(Channel):
         bounds.
         """
         refuse_small(plan.message, self.setting.protection, now)
-        serves = self.transport.rank == 0
-        self.transport.reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
+        serves = self.comm.rank == 0
+        self.comm.Reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
         answered = answering(plan.exchange, now)
         if plan.kept is not None:
             answered = plan.kept.answered
@@ -171,7 +171,7 @@ class Encrypted(Channel):
             self._totals = {}
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, message)
-        folded = self.transport.fold(message, plan.account.timed()(self._fold))
+        folded = self.comm.reduce(message, plan.account.timed()(self._fold))
         to_server = plan.exchange.hear is None
         ranks, opener = self._hearing(plan, now)
         if not ranks:
@@ -186,7 +186,7 @@ class Encrypted(Channel):
             return opened is not None
         if ranks != {0}:
             opened_here = plan.reduced[:-1].copy() if opened is not None else None
-            for opened_sum in self.transport.gather(opened_here) or []:
+            for opened_sum in self.comm.gather(opened_here) or []:
                 if opened_sum is not None:
                     plan.reduced[:-1] = opened_sum
         if opened is not None:

@@ -67,10 +67,10 @@ def unseal(key: bytes, nonce: bytes, sealed: bytes, context: bytes = b"") -> byt
 
 
 class Keyring:
-    """The keys of this rank's clients; the transport of the channel carries public keys."""
+    """The keys of this rank's clients; public keys travel between ranks."""
 
     def __init__(self, setting: ChannelSetting) -> None:
-        self.transport, self.hosted, self.clients = setting.transport, setting.hosted, setting.clients
+        self.comm, self.hosted, self.clients = setting.comm, setting.hosted, setting.clients
         self.public: NDArray[np.uint8] = np.zeros((0, KEY_BYTES), np.uint8)  # [N, 32]; on every rank
         self._private: dict[int, X25519PrivateKey] = {}
         self._pairs: dict[tuple[int, int], bytes] = {}
@@ -104,10 +104,10 @@ class Keyring:
             self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
             public_bytes = b"".join(key.public_key().public_bytes_raw() for key in self._private.values())
         public, ranks = np.zeros((self.clients, KEY_BYTES), np.uint8), np.full(self.clients, -1)
-        gathered = self.transport.gather((self.hosted, np.frombuffer(public_bytes, np.uint8).reshape(-1, KEY_BYTES)))
+        gathered = self.comm.gather((self.hosted, np.frombuffer(public_bytes, np.uint8).reshape(-1, KEY_BYTES)))
         for rank, (clients, keys) in enumerate(gathered or []):
             public[clients], ranks[clients] = keys, rank
-        self.public, ranks = self.transport.share((public, ranks))
+        self.public, ranks = self.comm.bcast((public, ranks))
         if len(np.unique(self.public, axis=0)) < self.clients or (ranks < 0).any():
             raise BrokenProtocol(
                 f"{self.clients} clients, but {len(np.unique(self.public, axis=0))} different public keys of "
@@ -130,11 +130,11 @@ class Keyring:
                     for rank, client in first.items()
                     if client != creator
                 }
-        gathered = self.transport.gather(sealed)
-        sealed = self.transport.share({rank: key for keys in gathered or [] for rank, key in keys.items()})
+        gathered = self.comm.gather(sealed)
+        sealed = self.comm.bcast({rank: key for keys in gathered or [] for rank, key in keys.items()})
         if self._private and self._group is None:
-            receiver = first[self.transport.rank]
-            self._group = unseal(self._group_seal(receiver, creator), _GROUP_NONCE, sealed[self.transport.rank])
+            receiver = first[self.comm.rank]
+            self._group = unseal(self._group_seal(receiver, creator), _GROUP_NONCE, sealed[self.comm.rank])
 
     def _group_seal(self, i: int, j: int) -> bytes:
         return derive(self.pair(i, j), PROTOCOL + b", group key")

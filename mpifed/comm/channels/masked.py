@@ -61,7 +61,7 @@ class Masked(Channel):
         self.keyring.prepare(self.keys.timed)
         self._streams.clear()
         self._group, self._turns = None, Turns()
-        if self.transport.rank == 0:
+        if self.comm.rank == 0:
             self.keys.costs["up_bytes"] += self.keyring.setup_up_bytes
             self.keys.costs["down_bytes"] += self.keyring.setup_down_bytes
         if self.recorder is not None:
@@ -182,19 +182,19 @@ class Masked(Channel):
         self._refuse(turn)
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, message[:-1])
-        to_clients, serves = plan.exchange.hear is not None, self.transport.rank == 0
+        to_clients, serves = plan.exchange.hear is not None, self.comm.rank == 0
         stored: SealedTotal | None = plan.kept.sealed if plan.kept is not None else None
         if stored is not None and to_clients and serves:
             message[:-1] += stored.total[:-1]
         if to_clients and self._dropouts is None:
-            self.transport.reduce_all(message, reduced)
+            self.comm.Allreduce(message, reduced)
         else:
-            self.transport.reduce(message, reduced if serves else None)
+            self.comm.Reduce(message, reduced if serves else None)
         if self._dropouts is not None:
             if now.present.any():
                 self._dropouts.open(turn, reduced, self.recorder)
             if to_clients:
-                self.transport.broadcast(reduced)
+                self.comm.Bcast(reduced)
         if stored is not None and to_clients:
             return self._hear_stored(turn, stored)
         if stored is not None and serves:
@@ -244,8 +244,8 @@ class Masked(Channel):
                         sealed = message[unit.at].tobytes()
                         self.recorder.note(plan, now, f"client {client}", "server", "sum so far, sealed", sealed)
                 stored.sealed_in[unit.number] = turn.number
-        total = np.empty_like(message) if self.transport.rank == 0 else None
-        self.transport.reduce(message, total)
+        total = np.empty_like(message) if self.comm.rank == 0 else None
+        self.comm.Reduce(message, total)
         if total is not None:
             for unit, _ in sealers:
                 stored.total[unit.at] = total[unit.at]

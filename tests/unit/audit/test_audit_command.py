@@ -21,7 +21,7 @@ from mpifed.audit.replay import replay_job
 from mpifed.audit.report import Audit
 from mpifed.cli import main
 from mpifed.privacy.disclosure import NOTE
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 SSCA = {"name": "ssca", "batch_size": 1, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 VERTICAL = SSCA | {"name": "ssca", "batch_size": 5}
@@ -216,7 +216,7 @@ def test_json_text_and_folder(digits: Path, write_job: Callable[..., Path], tmp_
 
 
 def test_the_job_of_a_run_is_played_again(digits: Path, tmp_path: Path) -> None:
-    run(checked(table(digits)), Alone(), tmp_path / "run")
+    run(checked(table(digits)), Solo(), tmp_path / "run")
     ended = invoke(tmp_path / "run")
     assert ended.exit_code == 7, ended.output
     assert ", 4 rounds" in ended.stdout and "reconstruction" in ended.stdout  # of 12 all that the job has

@@ -58,10 +58,10 @@ class Case(NamedTuple):
         columns = self.columns or Cells.all(self.clients)
         return ExchangePlan(exchange, lambda: make_sum(exchange, self.clients, dtype=self.dtype), columns)
 
-    def channel(self, transport: Any) -> Channel:
-        mine = np.array(self.hosted[transport.rank], dtype=np.int64)
+    def channel(self, comm: Any) -> Channel:
+        mine = np.array(self.hosted[comm.rank], dtype=np.int64)
         columns = self.columns or Cells.all(self.clients)
-        return make_channel(ChannelSetting(transport, mine, self.clients, columns, self.protection))
+        return make_channel(ChannelSetting(comm, mine, self.clients, columns, self.protection))
 
     def of(self, who: Any) -> Any:
         """The answers of some."""
@@ -77,8 +77,8 @@ class Case(NamedTuple):
 def play(case: Case, meddle: Callable[[Channel, ExchangePlan], None] | None = None, turns: int = 1) -> list[Heard]:
     """What each rank has in the end; `meddle` is called after answers are in."""
 
-    def on(transport: Threads) -> Heard:
-        channel, plan, now = case.channel(transport), case.plan(), case.round
+    def on(comm: Threads) -> Heard:
+        channel, plan, now = case.channel(comm), case.plan(), case.round
         channel.prepare([plan])
         for _ in range(turns):
             channel.begin(plan, now)
@@ -86,11 +86,11 @@ def play(case: Case, meddle: Callable[[Channel, ExchangePlan], None] | None = No
             for some in (here[:1], here[1:]):
                 if len(some):
                     channel.add(plan, case.of(some), some, now)
-            plan.sum.message[-1] = transport.rank
+            plan.sum.message[-1] = comm.rank
             if meddle is not None:
                 meddle(channel, plan)
             opened = channel.collect(plan, now)
-        return Heard(opened, plan.reduced.copy(), transport.heard, plan, channel)
+        return Heard(opened, plan.reduced.copy(), comm.heard, plan, channel)
 
     return on_ranks(len(case.hosted), on)
 

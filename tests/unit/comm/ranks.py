@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import threading
 from collections.abc import Callable
@@ -16,10 +17,10 @@ class _World:
 
 
 class Threads:
-    """The transport of one thread; it keeps all that this rank was given, as bytes, in `heard`."""
+    """The ranks as one thread has them; it keeps all that this rank was given, as bytes, in `heard`."""
 
     def __init__(self, world: _World, rank: int) -> None:
-        self._world, self.rank, self.size = world, rank, world.size
+        self._world, self.rank, self.size, self.nodes = world, rank, world.size, world.size
         self.heard: list[bytes] = []
 
     def _meet(self, value: Any) -> list[Any]:
@@ -34,40 +35,32 @@ class Threads:
         self.heard.append(value.tobytes() if isinstance(value, np.ndarray) else pickle.dumps(value))
         return value
 
-    def broadcast(self, array: Any) -> None:
+    def Bcast(self, array: Any) -> None:
         array[...] = self._hear(self._meet(array.copy())[0])
 
-    def reduce(self, array: Any, total: Any) -> None:
+    def Reduce(self, array: Any, total: Any) -> None:
         found = self._meet(array.copy())
         if total is not None and self.rank == 0:
             total[...] = self._hear(np.sum(found, axis=0, dtype=array.dtype))
 
-    def reduce_all(self, array: Any, total: Any) -> None:
+    def Allreduce(self, array: Any, total: Any) -> None:
         total[...] = self._hear(np.sum(self._meet(array.copy()), axis=0, dtype=array.dtype))
 
-    def shared(self, length: int, dtype: Any) -> None:
-        """Threads sum copies."""
-
-    def share(self, value: Any) -> Any:
-        return self._hear(self._meet(value)[0])
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        return self._hear(self._meet(value)[root])
 
     def gather(self, value: Any) -> list[Any] | None:
         found = self._meet(value)
         return [self._hear(one) for one in found] if self.rank == 0 else None
 
-    def fold(self, message: Any, add: Callable[[Any, Any], Any]) -> Any:
-        found = self._meet(message.copy())
-        if self.rank:
-            return None
-        total = self._hear(found[0])
-        for one in found[1:]:
-            total = add(total, self._hear(one))
-        return total
+    def allgather(self, value: Any) -> list[Any]:
+        return [self._hear(one) for one in self._meet(value)]
 
-    def spread(self, root: int, message: Any) -> Any:
-        return self._hear(self._meet(message)[root].copy())
+    def reduce(self, value: Any, op: Callable[[Any, Any], Any]) -> Any:
+        found = self.gather(value)
+        return functools.reduce(op, found) if found is not None else None
 
-    def agree(self, error: BaseException | None = None) -> None:
+    def raise_on_all_ranks(self, error: BaseException | None = None) -> None:
         for one in self._meet(error):
             if one is not None:
                 raise one

@@ -20,7 +20,7 @@ from mpifed.core.errors import BrokenProtocol, TooFewClients, UsageError
 from mpifed.core.exchange import ToClients, ToServer
 from mpifed.core.holdings import Cells
 from mpifed.core.round import Round
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 TWO = Protection("masked", max_dropouts=2)
 
@@ -57,7 +57,7 @@ def test_sparse_graphs_with_some_asked(seed: int, kind: Any, monkeypatch: pytest
 def test_who_has_left_comes_back() -> None:
     """Turn after turn others leave, under the same keys."""
     case = vector(protection=TWO)
-    channel, plan = case._replace(hosted=[list(range(6))]).channel(Alone()), case.plan()
+    channel, plan = case._replace(hosted=[list(range(6))]).channel(Solo()), case.plan()
     channel.prepare([plan])
     opened = set()
     for gone in ([], [1], [2, 3], [1, 5], []):
@@ -91,7 +91,7 @@ def test_the_answer_of_one_who_left_before_it_was_in_stays_hidden() -> None:
 @pytest.mark.parametrize("gone", [[], [1]])
 def test_a_sealed_share_changed_on_its_way(kind: Any, gone: list[int]) -> None:
     def change(channel: Any, plan: Any) -> None:
-        if channel.transport.rank == 2:
+        if channel.comm.rank == 2:
             shares = channel._dropouts.turn_secrets.held
             changed = [one[:9] + bytes([one[9] ^ 4]) + one[10:] for one in shares[1]]
             channel._dropouts.turn_secrets.held = shares | {1: changed}
@@ -121,7 +121,7 @@ def changing(change: Any, giver: int = 1) -> Any:
             found = [change(one) if one.giver == giver else one for one in reveal(*arguments)]
             return [one for one in found if one is not None]
 
-        if channel.transport.rank == 1:
+        if channel.comm.rank == 1:
             channel._dropouts._reveal = changed
 
     return meddle
@@ -166,7 +166,7 @@ def test_a_round_that_asks_too_few() -> None:
 
 
 def secrets(turn: int = 5) -> TurnSecrets:
-    ring = Keyring(ChannelSetting(Alone(), np.arange(6), 6, Cells.all(6)))
+    ring = Keyring(ChannelSetting(Solo(), np.arange(6), 6, Cells.all(6)))
     ring.prepare()
     return TurnSecrets(ring, turn)
 

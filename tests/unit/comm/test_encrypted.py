@@ -16,7 +16,7 @@ from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.exchange import Field, Placed, ToClients, ToServer
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Leaving, Round
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 CLIENTS = 5
 
@@ -64,16 +64,16 @@ class Party:
     """A rank with its channel and the plan of one exchange."""
 
     def __init__(
-        self, transport: Any, of: Any, columns: Cells = DISJOINT, channel: type = Encrypted, scheme: Any = None,
+        self, comm: Any, of: Any, columns: Cells = DISJOINT, channel: type = Encrypted, scheme: Any = None,
         hosted: Any = None, dtype: str = "float64", **protection: Any,
     ) -> None:  # fmt: skip
         if hosted is None:  # rank 0 only serves, where there are others
-            ranks = np.arange(CLIENTS) % max(1, transport.size - 1) + (transport.size > 1)
-            hosted = np.flatnonzero(ranks == transport.rank)
+            ranks = np.arange(CLIENTS) % max(1, comm.size - 1) + (comm.size > 1)
+            hosted = np.flatnonzero(ranks == comm.rank)
         clients = len(columns.columns.groups)
         protection = {"channel": channel.name, "allow": (of.name,)} | protection
         self.hosted = np.asarray(hosted, dtype=np.int64)
-        setting = ChannelSetting(transport, self.hosted, clients, columns, Protection(**protection))
+        setting = ChannelSetting(comm, self.hosted, clients, columns, Protection(**protection))
         self.channel = channel(setting) if scheme is None else channel(setting, scheme())
         self.columns = columns
         self.plan = ExchangePlan(of, lambda: make_sum(of, clients, dtype=dtype), columns)
@@ -93,7 +93,7 @@ class Party:
 
 
 def plain(of: Any, columns: Cells, now: Round) -> np.ndarray:
-    return Party(Alone(), of, columns, Channel, hosted=np.arange(CLIENTS)).play(now)[1][:-1]
+    return Party(Solo(), of, columns, Channel, hosted=np.arange(CLIENTS)).play(now)[1][:-1]
 
 
 @pytest.mark.parametrize("kind", [ToServer, ToClients])
@@ -104,7 +104,7 @@ def plain(of: Any, columns: Cells, now: Round) -> np.ndarray:
 def test_the_sum_is_the_plain_channels(kind: type, ranks: int, scheme: Any, columns: Cells) -> None:
     of, now = exchange(kind), everybody([1, 1, 0, 1, 1])
     expected = plain(of, columns, now)
-    found = on_ranks(ranks, lambda transport: Party(transport, of, columns, scheme=scheme).play(now))
+    found = on_ranks(ranks, lambda comm: Party(comm, of, columns, scheme=scheme).play(now))
     for rank, (heard, reduced) in enumerate(found):
         idle = rank == 3  # its one client is absent
         assert heard == (ranks == 1 or (rank == 0 if kind is ToServer else rank > 0 and not idle))
@@ -116,11 +116,11 @@ def test_the_sum_is_the_plain_channels(kind: type, ranks: int, scheme: Any, colu
 def test_a_server_without_clients_has_no_secret_key_and_hears_no_sum_for_clients() -> None:
     of = exchange(ToClients)
 
-    def play(transport: Threads) -> tuple[Any, ...]:
-        party = Party(transport, of)
+    def play(comm: Threads) -> tuple[Any, ...]:
+        party = Party(comm, of)
         _, reduced = party.play(everybody())
         secret = party.channel.scheme.secret() if party.channel.scheme.opens else None
-        return party.channel.scheme, transport.heard, reduced, secret
+        return party.channel.scheme, comm.heard, reduced, secret
 
     (scheme, heard, reduced, _), (_, _, known, secret), (_, _, _, same) = on_ranks(3, play)
     assert not scheme.opens
@@ -140,7 +140,7 @@ def test_the_self_test_finds_parameters_that_are_too_small(bits: list[int], enou
 
     def start(clients: int) -> Party:
         of, columns = exchange(fields=Field((3,))), Cells.all(clients)
-        return Party(Alone(), of, columns, scheme=lambda: Bfv(bits), hosted=np.arange(clients))
+        return Party(Solo(), of, columns, scheme=lambda: Bfv(bits), hosted=np.arange(clients))
 
     if enough:
         assert start(enough).channel.budget < 16
@@ -155,11 +155,11 @@ def test_the_self_test_finds_sums_that_wrap() -> None:
         return scheme
 
     with pytest.raises(BrokenProtocol, match=r"decrypts to other values in \d+ of 8192 slots"):
-        on_ranks(2, lambda transport: Party(transport, exchange(), scheme=too_roomy))
+        on_ranks(2, lambda comm: Party(comm, exchange(), scheme=too_roomy))
 
 
 def test_integers_out_of_range_are_never_encrypted() -> None:
-    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
+    party = Party(Solo(), exchange(), hosted=np.arange(CLIENTS))
     party.channel.scheme.encrypt = None  # a call would be another error
     integers = np.zeros(len(party.plan.reduced) - 1, dtype=np.int64)
     integers[0] = 2**50 + 1
@@ -188,7 +188,7 @@ def damaged(upload: np.ndarray, how: str) -> np.ndarray:
     "how", ["cut", "no header", "miscounted", "negative", "coefficients", "coefficients too large"]
 )
 def test_what_was_altered_on_its_way_is_not_opened(how: str) -> None:
-    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
+    party = Party(Solo(), exchange(), hosted=np.arange(CLIENTS))
     now, plan, channel = everybody(), party.plan, party.channel
     plan.reduced[...] = 7
     channel.begin(plan, now)
@@ -205,10 +205,10 @@ def test_traffic_counts_ciphertexts() -> None:
     now, block = everybody([1, 1, 0, 1, 1]), Bfv().nbytes
     one = Field((9000,))  # two ciphertexts
     for kind, up, down in [(ToServer, 4 * 2 * block + 8 * 9000, 2 * block), (ToClients, 4 * 2 * block, 4 * 2 * block)]:
-        party = Party(Alone(), exchange(kind, one), hosted=np.arange(CLIENTS))
+        party = Party(Solo(), exchange(kind, one), hosted=np.arange(CLIENTS))
         assert totals(party.channel.traffic(party.plan, now)) == (up, down)
     many = Cells.of_columns(Holdings(20000, np.array([0, 0, 0, 1, 1]), (slice(0, 10000), slice(10000, 20000))))
-    party = Party(Alone(), exchange(fields=Field((20000,), columns=0)), many, hosted=np.arange(CLIENTS))
+    party = Party(Solo(), exchange(fields=Field((20000,), columns=0)), many, hosted=np.arange(CLIENTS))
     assert totals(party.channel.traffic(party.plan, now)) == (4 * 2 * block + 8 * 20000, 4 * block)
     assert party.channel.keys.up_bytes > 196_000 and party.channel.keys.down_bytes > 4 * 196_000
 
@@ -216,7 +216,7 @@ def test_traffic_counts_ciphertexts() -> None:
 def test_a_single_client_and_a_field_of_nothing() -> None:
     columns = Cells.all(1)
     for size, expected in ((3, 1.0), (0, 0.0)):
-        party = Party(Alone(), exchange(fields=Field((size,))), columns, hosted=np.arange(1))
+        party = Party(Solo(), exchange(fields=Field((size,))), columns, hosted=np.arange(1))
         now = Round(0, 1, np.ones(1, dtype=bool))
         party.channel.begin(party.plan, now)
         party.channel.add(party.plan, np.ones((1, size)), np.array([0]), now)
@@ -225,7 +225,7 @@ def test_a_single_client_and_a_field_of_nothing() -> None:
 
 
 def test_missing_and_unknown_ciphertexts() -> None:
-    party = Party(Alone(), exchange(), hosted=np.arange(CLIENTS))
+    party = Party(Solo(), exchange(), hosted=np.arange(CLIENTS))
     now, plan, channel = everybody(), party.plan, party.channel
     channel.begin(plan, now)
     with pytest.raises(BrokenProtocol, match=r"ciphertexts \[0\] of the sum are missing"):
@@ -239,7 +239,7 @@ def test_missing_and_unknown_ciphertexts() -> None:
 
 def test_a_client_that_encrypts_more_than_it_may() -> None:
     """Such a sum is not what honest clients can add up to."""
-    party = Party(Alone(), exchange(fields=Field((3,), 1.0, 10.0)), hosted=np.arange(CLIENTS))
+    party = Party(Solo(), exchange(fields=Field((3,), 1.0, 10.0)), hosted=np.arange(CLIENTS))
     now, plan, channel = everybody(), party.plan, party.channel
     channel.begin(plan, now)
     channel.gather(plan, bundle({0: channel.scheme.encrypt(np.array([51, 0, 0]))}), 0)

@@ -10,7 +10,7 @@ from masking import Case, vector
 from mpifed.comm.channel import Protection
 from mpifed.comm.masking.secret_sharing import rebuild
 
-from mpifed.comm.transport import Alone
+from mpifed.comm.mpi import Solo
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.exchange import ToClients, ToServer
 
@@ -38,7 +38,7 @@ class Sent:
 
 def masks_of(case: Case, turns: int) -> tuple[Any, list[Sent]]:
     """([turns, clients, m] what each client has added to its integers in each turn, what was sent in each turn)."""
-    channel, plan, everybody = case.channel(Alone()), case.plan(), np.arange(CLIENTS)
+    channel, plan, everybody = case.channel(Solo()), case.plan(), np.arange(CLIENTS)
     channel.prepare([plan])
     masks, recorded = [], []
     for _ in range(turns):

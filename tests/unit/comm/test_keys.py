@@ -14,7 +14,7 @@ from ranks import on_ranks
 
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.holdings import Cells
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 
 def private(text: str) -> X25519PrivateKey:
@@ -96,11 +96,11 @@ def rings(hosted: list[list[int]]) -> list[tuple[Keyring, Any]]:
     """Those of ranks that host these clients, with what each rank heard."""
     clients = sum(map(len, hosted))
 
-    def play(transport: Any) -> tuple[Keyring, Any]:
-        mine = np.array(hosted[transport.rank], dtype=np.int64)
-        ring = Keyring(ChannelSetting(transport, mine, clients, Cells.all(clients)))
+    def play(comm: Any) -> tuple[Keyring, Any]:
+        mine = np.array(hosted[comm.rank], dtype=np.int64)
+        ring = Keyring(ChannelSetting(comm, mine, clients, Cells.all(clients)))
         ring.prepare()
-        return ring, transport.heard
+        return ring, comm.heard
 
     return on_ranks(len(hosted), play)
 
@@ -133,7 +133,7 @@ def test_a_server_without_clients_knows_no_secret() -> None:
 
 
 def test_a_key_of_small_order_among_them() -> None:
-    ring = Keyring(ChannelSetting(Alone(), np.arange(3), 3, Cells.all(3)))
+    ring = Keyring(ChannelSetting(Solo(), np.arange(3), 3, Cells.all(3)))
     ring.prepare()
     ring.public[2] = 0
     with pytest.raises(BrokenProtocol, match="large order"):
@@ -141,7 +141,7 @@ def test_a_key_of_small_order_among_them() -> None:
 
 
 def test_a_keyring_shows_and_gives_nothing() -> None:
-    ring = Keyring(ChannelSetting(Alone(), np.arange(3), 3, Cells.all(3)))
+    ring = Keyring(ChannelSetting(Solo(), np.arange(3), 3, Cells.all(3)))
     ring.prepare()
     assert repr(ring) == "Keyring(of 3 of 3 clients)"
     with pytest.raises(TypeError, match="stays on its rank"):
@@ -149,7 +149,7 @@ def test_a_keyring_shows_and_gives_nothing() -> None:
 
 
 def test_the_same_key_twice() -> None:
-    class Doubling(Alone):
+    class Doubling(Solo):
         def gather(self, value: Any) -> Any:
             if isinstance(value, tuple):
                 keys = value[1].copy()

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.comm.mpi import launched_ranks
-from mpifed.comm.transport import connect
+from mpifed.comm.mpi import connect, launched_ranks
 from mpifed.core.errors import DataError, UsageError
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def test_launched_ranks(environment: dict[str, str], expected: int) -> None:
 
 
 def test_without_a_launcher_there_is_no_mpi() -> None:
-    assert isinstance(connect({"SLURM_NTASKS": "8"}), Alone)
+    assert isinstance(connect({"SLURM_NTASKS": "8"}), Solo)
 
 
 def test_who_has_launched_the_ranks_learns_that_they_have_joined(tmp_path: Path) -> None:
@@ -48,6 +47,6 @@ def test_who_has_launched_the_ranks_learns_that_they_have_joined(tmp_path: Path)
 def test_an_error_alone_is_raised_as_it_is() -> None:
     error = DataError("mine")
     with pytest.raises(DataError) as caught:
-        Alone().agree(error)
+        Solo().raise_on_all_ranks(error)
     assert caught.value is error
-    Alone().agree(None)
+    Solo().raise_on_all_ranks(None)

@@ -14,7 +14,7 @@ from ranks import totals
 from mpifed.core.errors import BrokenProtocol, NumericalError, TooFewClients
 from mpifed.core.exchange import Field, ToClients, ToServer
 from mpifed.core.round import Round
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 SPLITS = [[[0, 1, 2, 3, 4, 5]], [[], [0, 1, 2], [3, 4, 5]], [[2], [0, 5], [1], [3, 4]], [[], [0, 1, 2, 3, 4, 5]]]
 
@@ -95,7 +95,7 @@ def test_integers_out_of_range(dtype: str, place: int) -> None:
     fields = Answer(Field((9,), 2.0**-6, 64.0), Field((), 1.0, 2.0**10), Field((2, 2), 2.0**-20, 2.0**40))
     fields = fields if dtype == "float64" else fields._replace(m=Field((8,), 2.0**-6, 64.0))
     case = Case([[0, 1]], None, fields, dtype=dtype)
-    channel, plan = case.channel(Alone()), case.plan()
+    channel, plan = case.channel(Solo()), case.plan()
     channel.prepare([plan])
     largest = [4096] * 9 + [1024] + ([2**28] * 4 + [2**31] * 4 if dtype == "float64" else [4096] * 8)
     for sign in (1, -1):

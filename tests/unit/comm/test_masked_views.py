@@ -12,12 +12,12 @@ from mpifed.comm.channel import Protection
 from mpifed.comm.masking.channel import Masked
 
 from mpifed.core.exchange import Field, ToClients, ToServer
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 
 def uploads(case: Case, turns: int = 1) -> tuple[Masked, list[dict[int, Any]]]:
     """All clients of one rank: their channel, and what leaves each of them in each turn, sealed."""
-    channel, plan = case.channel(Alone()), case.plan()
+    channel, plan = case.channel(Solo()), case.plan()
     channel.prepare([plan])
     assert isinstance(channel, Masked)
     found = []

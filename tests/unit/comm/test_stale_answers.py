@@ -15,7 +15,7 @@ from mpifed.core.exchange import Exchange, Field, Placed, ToClients, ToServer, p
 from mpifed.core.holdings import Cells, Holdings
 from mpifed.core.round import Round
 from mpifed.data.block import Block
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 CLIENTS, ROWS, COLUMNS = 7, 11, 6
 # row groups overlap in part, as arbitrary maps allow; the last one is one client's alone
@@ -107,19 +107,19 @@ def now_of(index: int) -> Round:
     return Round(index, 1, PRESENT[index], returning=PRESENT[index] & ~before)
 
 
-def run(transport: Any, protection: Protection, stop: int = ROUNDS, private: bool = True) -> Ends:
+def run(comm: Any, protection: Protection, stop: int = ROUNDS, private: bool = True) -> Ends:
     """All rounds; where `stop` is before the end, in two parts, the second on what is kept of the first."""
-    hosts = max(1, transport.size - 1)
-    mine = [c for c in range(CLIENTS) if c % hosts + (transport.size > 1) == transport.rank]
+    hosts = max(1, comm.size - 1)
+    mine = [c for c in range(CLIENTS) if c % hosts + (comm.size > 1) == comm.rank]
     blocks = [Block((Shard(client),), "float64") for client in mine]
 
     def anew() -> Aggregator:
-        found = Aggregator(transport, blocks, CLIENTS, dtype="float64", cells=CELLS, protection=protection)
+        found = Aggregator(comm, blocks, CLIENTS, dtype="float64", cells=CELLS, protection=protection)
         found.make_ready(exchanges(private))
         found.agree_on_keys()
         return found
 
-    ranks, server = anew(), [] if transport.rank == 0 else None
+    ranks, server = anew(), [] if comm.rank == 0 else None
     zeros = np.zeros((1, ROWS, 2))
     clients = ClientStates(np.array(mine), lambda _: Heard(zeros.copy(), zeros.copy(), np.zeros(1)))
     up_bytes = 0
@@ -184,29 +184,29 @@ CHANNELS = {name: Protection(name, min_clients=1) for name in ("plain", "masked"
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_absent_clients_count_with_their_last_answers(channel: str, ranks: int) -> None:
-    reference = run(Alone(), CHANNELS["plain"])
+    reference = run(Solo(), CHANNELS["plain"])
     check([reference])
-    found = on_ranks(ranks, lambda transport: run(transport, CHANNELS[channel]))
+    found = on_ranks(ranks, lambda comm: run(comm, CHANNELS[channel]))
     check(found, reference)
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_on_from_what_is_kept(channel: str) -> None:
     """With new keys, on three ranks."""
-    reference = run(Alone(), CHANNELS["plain"])
+    reference = run(Solo(), CHANNELS["plain"])
     for stop in (1, 3):
-        check(on_ranks(3, lambda transport, at=stop: run(transport, CHANNELS[channel], stop=at)), reference)
+        check(on_ranks(3, lambda comm, at=stop: run(comm, CHANNELS[channel], stop=at)), reference)
 
 
 def test_masked_messages_show_nothing_of_rows() -> None:
     """No integer that rank 0 is given of a sum that clients hear is one of the plain run."""
 
-    def heard(transport: Threads) -> list[bytes]:
-        run(transport, CHANNELS["masked"])
-        return transport.heard
+    def heard(comm: Threads) -> list[bytes]:
+        run(comm, CHANNELS["masked"])
+        return comm.heard
 
     found = on_ranks(3, heard)[0]
-    plain = on_ranks(3, lambda transport: (run(transport, CHANNELS["plain"]), transport.heard)[1])[0]
+    plain = on_ranks(3, lambda comm: (run(comm, CHANNELS["plain"]), comm.heard)[1])[0]
     size = 8 * (2 * ROWS + 1)
     numbers = [
         np.concatenate([np.frombuffer(one, np.int64)[: 2 * ROWS] for one in messages if len(one) == size])

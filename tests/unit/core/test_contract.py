@@ -56,7 +56,7 @@ class Bare(L1):
 
 
 @dataclass(frozen=True)
-class Alone:
+class Solo:
     weight: float = 1.0
 
 
@@ -96,7 +96,7 @@ class ShadowingTerm(Loss):
             f"has no {name}, which every Objective must have" for name in ("predict", "slope", "start")
         ]),
         (Bare, Regularizer, ['has "checks": did you mean "check"?']),
-        (Alone, Regularizer, ["is no Regularizer; derive it from mpifed.maths.regularizers.Regularizer"]),
+        (Solo, Regularizer, ["is no Regularizer; derive it from mpifed.maths.regularizers.Regularizer"]),
         (Sampled, Objective, ["is no Objective; derive it from mpifed.maths.objectives.form.Objective"]),
     ],
 )  # fmt: skip

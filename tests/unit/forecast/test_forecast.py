@@ -16,7 +16,7 @@ from written_files import read_json
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data import store
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 SEALED = ["masked", "encrypted"]
 
@@ -28,7 +28,7 @@ def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 def ran(job: Path, changes: tuple[str, ...], out: Path) -> dict[str, Any]:
-    result = run(Job.read(job, changes), Alone(), out)
+    result = run(Job.read(job, changes), Solo(), out)
     assert result is not None
     return result.columns
 

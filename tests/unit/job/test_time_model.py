@@ -20,7 +20,7 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.job.schema import SimulatedNetworkTable
 from mpifed.job.time_model import KINDS, simulate
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 LINK = {"latency_s": 0.1, "up_bytes_per_s": 1000.0, "down_bytes_per_s": 4000.0}
 # two plays with 3 clients, of whom the largest sends 100 values and is told 200
@@ -108,7 +108,7 @@ def sha256(out: Path) -> str:
 @pytest.mark.usefixtures("microseconds")
 def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path, launch: Any) -> None:
     out = tmp_path / "run"
-    run(job(digits, simulated_network=LINK | {"client_slowdown": 1e-9}), Alone(), out)
+    run(job(digits, simulated_network=LINK | {"client_slowdown": 1e-9}), Solo(), out)
     history, found = read_history(out), read_json(out / "run.json")
     simulated = history["simulated_s"]
     assert simulated[0] == 0 and (np.diff(simulated) > 0).all()
@@ -127,7 +127,7 @@ def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path, launch: An
     assert "simulated seconds" in text and "over a network with 100 ms there and back" in text
 
     plain = tmp_path / "plain"
-    run(checked({k: v for k, v in job(digits).table().items() if k != "simulated_network"}), Alone(), plain)
+    run(checked({k: v for k, v in job(digits).table().items() if k != "simulated_network"}), Solo(), plain)
     assert sha256(plain) == sha256(out)
     assert "simulated_s" not in read_history(plain) and summary(plain)["simulated_s"] is None
     assert "simulated seconds" not in launch(None, "show", plain).out
@@ -146,7 +146,7 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, launch: Any, ch
         "aggregation": {"security": channel},
     }  # fmt: skip
     out = tmp_path / "run"
-    run(checked(table), Alone(), out)
+    run(checked(table), Solo(), out)
     simulated = read_json(out / "run.json")["simulated"]
     rows = 719 * 100 / 1000 + 719 * 100 / 4000
     question = (22 * 4 + 2 * 8) / 4000  # w in float32, and two numbers
@@ -166,7 +166,7 @@ def test_it_is_that_of_any_number_of_ranks(digits: Path, tmp_path: Path, launch:
         write_job(tmp_path / "job.toml", job(digits, simulated_network={"name": "lte"}).table()),
     )
     assert launch(2, "run", task, "--out", out).code == 0
-    run(job(digits, simulated_network={"name": "lte"}), Alone(), tmp_path / "alone")
+    run(job(digits, simulated_network={"name": "lte"}), Solo(), tmp_path / "alone")
     for kind in ("latency", "transfer"):
         found = [
             [one[kind] for one in read_json(run_dir / "run.json")["simulated"]["rounds"].values()]
@@ -180,9 +180,9 @@ def test_it_is_that_of_any_number_of_ranks(digits: Path, tmp_path: Path, launch:
 def test_resumed_runs_go_on_with_it(digits: Path, tmp_path: Path) -> None:
     network = LINK | {"client_slowdown": 1e-9}  # so that hardly anything of it is measured
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(job(digits, 8, simulated_network=network), Alone(), whole)
-    run(job(digits, 4, simulated_network=network), Alone(), parts)
-    run(job(digits, 8, simulated_network=network), Alone(), parts, resume=True)
+    run(job(digits, 8, simulated_network=network), Solo(), whole)
+    run(job(digits, 4, simulated_network=network), Solo(), parts)
+    run(job(digits, 8, simulated_network=network), Solo(), parts, resume=True)
     once, twice = (read_history(out)["simulated_s"] for out in (whole, parts))
     np.testing.assert_allclose(once, twice, rtol=1e-6)
     assert len(twice) == 5 and sha256(whole) == sha256(parts)

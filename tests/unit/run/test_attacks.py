@@ -14,7 +14,7 @@ from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.job.loading import read_table
 from mpifed.run.launch import guarded
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 
 class Untold(Exception):
@@ -41,7 +41,7 @@ def ended(work: Any) -> tuple[int, str]:
         os.dup2(writer, 2)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
         try:
-            guarded(Alone(), None, work)
+            guarded(Solo(), None, work)
         except SystemExit as end:
             os._exit(int(end.code or 0))
         os._exit(0)
@@ -88,7 +88,7 @@ def test_a_forked_process_ends_for_itself(error: BaseException, code: int, tmp_p
             raise error
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    assert guarded(Alone(), tmp_path, work) == code
+    assert guarded(Solo(), tmp_path, work) == code
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.data.block import Block
 from mpifed.run.checkpoint import Checkpoints, Progress
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 
 class Inner(NamedTuple):
@@ -62,14 +62,14 @@ def renewed(blocks: list[Block], states: list[Any]) -> ClientStates:
 
 def save(folder: Path, t: int, blocks: list[Block], states: Any = None, kept: Any = None) -> Path:
     states = clients(blocks, t) if states is None else states
-    to = Checkpoints(folder, Alone(), blocks)
+    to = Checkpoints(folder, Solo(), blocks)
     to.save(Progress(t, 0.5 * t, 10 * t, 20 * t), {"of": t}, server(t), renewed(blocks, states), kept or {})
     return folder / "checkpoint" / f"round-{t:08d}"
 
 
 def load(folder: Path, blocks: list[Block], like: Any = None, states: Any = None) -> Any:
     here = started(blocks, clients(blocks, 0) if states is None else states)
-    progress, job, found, kept = Checkpoints(folder, Alone(), blocks).load(server(0) if like is None else like, here)
+    progress, job, found, kept = Checkpoints(folder, Solo(), blocks).load(server(0) if like is None else like, here)
     return progress, job, found, list(here), kept
 
 
@@ -96,7 +96,7 @@ def test_scalars_stay_scalars_and_arrays_arrays(tmp_path: Path, blocks: list[Blo
     """NumPy's arithmetic of a scalar is not that of an array without axes: a power of it may round otherwise."""
     state = Server(np.float32(0.1), np.zeros((), np.int64), Inner(np.bool_(True), np.ones(1)))
     states = clients(blocks, 1)
-    Checkpoints(tmp_path, Alone(), blocks).save(Progress(1), {}, state, renewed(blocks, states), {})
+    Checkpoints(tmp_path, Solo(), blocks).save(Progress(1), {}, state, renewed(blocks, states), {})
     restored = load(tmp_path, blocks, like=map_leaves(np.asarray, state))[2]
     kinds = [type(leaf) for _, leaf in leaves(restored)]
     assert kinds == [np.float32, np.ndarray, np.bool_, np.ndarray]
@@ -183,7 +183,7 @@ def test_folders_without_hard_links(tmp_path: Path, blocks: list[Block], monkeyp
         raise OSError("no links here")
 
     monkeypatch.setattr("os.link", refused)
-    states, checkpoints = renewed(blocks, clients(blocks, 1)), Checkpoints(tmp_path, Alone(), blocks)
+    states, checkpoints = renewed(blocks, clients(blocks, 1)), Checkpoints(tmp_path, Solo(), blocks)
     checkpoints.save(Progress(1), {}, server(1), states, {})
     states.put(0, clients(blocks, 2)[0], False)
     checkpoints.save(Progress(2), {}, server(2), states, {})
@@ -195,7 +195,7 @@ def test_segments_stay_few_and_small(tmp_path: Path, array_shard: Any) -> None:
     """Random ones of 40 clients change, for 60 rounds: the files never hold twice what is needed."""
     blocks = [Block((array_shard(c, np.zeros((1, 1)), [0]),)) for c in range(40)]
     begin = [np.full((1, 50), float(c)) for c in range(40)]
-    states, checkpoints, rng = started(blocks, begin), Checkpoints(tmp_path, Alone(), blocks), np.random.default_rng(0)
+    states, checkpoints, rng = started(blocks, begin), Checkpoints(tmp_path, Solo(), blocks), np.random.default_rng(0)
     expected, touched = [np.copy(one) for one in begin], set()
     for t in range(1, 61):
         for i in rng.choice(40, 3, replace=False).tolist():
@@ -208,7 +208,7 @@ def test_segments_stay_few_and_small(tmp_path: Path, array_shard: Any) -> None:
             assert len(files) <= 9
             assert sum(path.stat().st_size for path in files) < 2 * 400 * len(touched) + 8192 * len(files)
             found = started(blocks, begin)
-            Checkpoints(tmp_path, Alone(), blocks).load((), found)
+            Checkpoints(tmp_path, Solo(), blocks).load((), found)
             np.testing.assert_array_equal(np.concatenate(list(found)), np.concatenate(expected))
 
 

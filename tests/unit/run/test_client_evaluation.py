@@ -24,7 +24,7 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.privacy.disclosure import uncovered
 from mpifed.results.show import run_text
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 RNG = np.random.default_rng(8)
 SIZES = (40, 1, 25, 12, 2, 60, 33)  # the clients of 1 and 2 rows have no test rows
@@ -84,7 +84,7 @@ def scored(folder: Path, model: dict[str, Any]) -> tuple[list[float], list[float
 def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(kind)
     table = {"data": {"path": str(folder), "block": block}}
-    run(job(folder, "softmax" if kind == "classes" else "least-squares", **table), Alone(), tmp_path / "run")
+    run(job(folder, "softmax" if kind == "classes" else "least-squares", **table), Solo(), tmp_path / "run")
     quality, losses = scored(folder, read_model(tmp_path / "run" / "model.h5"))
     name, ascending = ("accuracy", sorted(quality)) if kind == "classes" else ("rmse", sorted(quality)[::-1])
     last = {column: values[-1] for column, values in read_history(tmp_path / "run").items()}
@@ -107,8 +107,8 @@ def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.F
 
 
 def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path: Path) -> None:
-    run(job(classes, record={"metrics": ["auc", "macro_f1"]}), Alone(), tmp_path / "a")
-    run(job(targets, "least-squares"), Alone(), tmp_path / "b")
+    run(job(classes, record={"metrics": ["auc", "macro_f1"]}), Solo(), tmp_path / "a")
+    run(job(targets, "least-squares"), Solo(), tmp_path / "b")
     rows, y = common_rows(open_federation(classes), "f8")
     model = read_model(tmp_path / "a" / "model.h5")
     z = rows @ model["first"] + model["head.bias"]
@@ -142,7 +142,7 @@ def test_no_bit_of_the_model_depends_on_them(tmp_path: Path) -> None:
     tasks = [
         job(path), job(path, record={"client_tests": False}), job(path, record={"evaluate_every": 0}), job(alone),
     ]  # fmt: skip
-    results = [run(task, Alone(), tmp_path / str(number)) for number, task in enumerate(tasks)]
+    results = [run(task, Solo(), tmp_path / str(number)) for number, task in enumerate(tasks)]
     assert len({sha256(result) for result in results}) == 1
     measured = [any(name.startswith("client_test") for name in result.columns) for result in results]
     assert (
@@ -152,9 +152,9 @@ def test_no_bit_of_the_model_depends_on_them(tmp_path: Path) -> None:
 
 def test_resumed(classes: Path, tmp_path: Path) -> None:
     """The history and clients.csv of a run that was interrupted are those of one that was not."""
-    run(job(classes), Alone(), tmp_path / "whole")
-    run(job(classes, rounds=2), Alone(), tmp_path / "parts")
-    run(job(classes), Alone(), tmp_path / "parts", resume=True)
+    run(job(classes), Solo(), tmp_path / "whole")
+    run(job(classes, rounds=2), Solo(), tmp_path / "parts")
+    run(job(classes), Solo(), tmp_path / "parts", resume=True)
     for name, values in read_history(tmp_path / "whole").items():
         if name.startswith("client_test"):
             assert values.tolist() == read_history(tmp_path / "parts")[name].tolist(), name
@@ -163,9 +163,9 @@ def test_resumed(classes: Path, tmp_path: Path) -> None:
 
 def test_many_clients_do_not_fit_into_memory(classes: Path, tmp_path: Path) -> None:
     """Rows are read from their files, with the same numbers."""
-    inside = run(job(classes), Alone(), tmp_path / "a")
+    inside = run(job(classes), Solo(), tmp_path / "a")
     data = {"path": str(classes), "memory_gib": 0.0}
-    streamed = run(job(classes, data=data), Alone(), tmp_path / "b")
+    streamed = run(job(classes, data=data), Solo(), tmp_path / "b")
     clock = ("elapsed_s",)
     assert {k: v for k, v in inside.columns.items() if k not in clock} == {
         k: v for k, v in streamed.columns.items() if k not in clock
@@ -187,7 +187,7 @@ def test_who_is_told_a_number_of_each_client(
 ) -> None:
     """Nobody, where uploads are hidden or only releases are recorded, unless the job asks for it; `check` says so."""
     task = job(classes, **changes)
-    run(task, Alone(), tmp_path / "run")
+    run(task, Solo(), tmp_path / "run")
     assert (tmp_path / "run" / "clients.csv").exists() == evaluated
     assert ("client_test_accuracy_mean" in read_history(tmp_path / "run")) == evaluated
     if "privacy" in changes:
@@ -209,6 +209,6 @@ def test_what_is_asked_for_in_vain(classes: Path, targets: Path, tmp_path: Path)
     ]
     for number, (task, message) in enumerate(wrong):
         with pytest.raises(UsageError, match=message):
-            run(task, Alone(), tmp_path / str(number))
+            run(task, Solo(), tmp_path / str(number))
     with pytest.raises(UsageError, match="client_tests and released_only"):
         job(classes, **PRIVATE | {"record": {"released_only": True, "client_tests": True}})

@@ -18,7 +18,7 @@ from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import read_run, summary
 from mpifed.run.api import run
 from mpifed.run.progress import Reporter
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 PRIVATE = {"privacy": {"noise_multiplier": 2.0, "noise": "test", "delta": 1e-5, "clip": 0.3}}
 
@@ -47,7 +47,7 @@ def more(request: pytest.FixtureRequest) -> dict[str, Any]:
 def resumed(digits: Path, out: Path, **more: Any) -> list[str]:
     """Resume to the third round; what was warned of."""
     reporter = Heard()
-    run(job(digits, 3, **more), Alone(), out, resume=True, reporter=reporter)
+    run(job(digits, 3, **more), Solo(), out, resume=True, reporter=reporter)
     return reporter.warnings
 
 
@@ -114,7 +114,7 @@ def test_types_and_ranges(tmp_path: Path, change: dict[str, Any], said: str) -> 
 
 
 def test_what_a_later_version_adds_is_left_out(digits: Path, tmp_path: Path) -> None:
-    run(job(digits, 1), Alone(), tmp_path / "run")
+    run(job(digits, 1), Solo(), tmp_path / "run")
     write_json(tmp_path / "run" / "run.json", read_run(tmp_path / "run") | {"newer": {"a": 1}, "own_measure": 0.5})
     shown = mpifed("show", tmp_path / "run")
     assert shown.exit_code == 0 and "run.json has newer, of another version of mpifed" in shown.output
@@ -127,21 +127,21 @@ def test_what_a_later_version_adds_is_left_out(digits: Path, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def two_rounds(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, to be copied."""
-    run(job(digits, 2), Alone(), out := tmp_path_factory.mktemp("two") / "run")
+    run(job(digits, 2), Solo(), out := tmp_path_factory.mktemp("two") / "run")
     return out
 
 
 @pytest.fixture(scope="module")
 def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The SHA-256 of the model after three rounds at once."""
-    run(job(digits, 3), Alone(), out := tmp_path_factory.mktemp("whole") / "run")
+    run(job(digits, 3), Solo(), out := tmp_path_factory.mktemp("whole") / "run")
     return str(summary(out)["model_sha256"])
 
 
 def test_an_edited_run_json(digits: Path, whole: str, tmp_path: Path, more: dict[str, Any]) -> None:
     """It is written anew from the checkpoint; but where it counts what was released, the run is refused."""
     out = tmp_path / "run"
-    run(job(digits, 2, **more), Alone(), out)
+    run(job(digits, 2, **more), Solo(), out)
     text = (out / "run.json").read_text()
     (out / "run.json").write_text(text.replace('"rounds": 2', '"rounds": 1'))
     shown = mpifed("show", out)

@@ -67,7 +67,7 @@ def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -
     program = """if True:
         import sys
         from pathlib import Path
-        from mpifed.comm.transport import Alone
+        from mpifed.comm.mpi import Solo
         from mpifed.core.errors import NumericalError
         from mpifed.run.launch import guarded
 
@@ -75,7 +75,7 @@ def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -
             print("a line that waits")
             raise NumericalError("up.v")
 
-        guarded(Alone(), Path(sys.argv[1]), work)
+        guarded(Solo(), Path(sys.argv[1]), work)
     """
     with open("/dev/full", "w") as full:
         ended = subprocess.run(

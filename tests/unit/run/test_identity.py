@@ -23,7 +23,7 @@ from mpifed.files.run_folder import summary
 from mpifed.job.own_sources import sources_of
 from mpifed.run import environment
 from mpifed.run.outcome import code_of
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 MINE = """
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def job(folder: Path, **changes: Any) -> Job:
 def interrupted(task: Job, out: Path) -> None:
     """A run that has come to its first checkpoint."""
     with pytest.raises(Interrupted):
-        run(task, Alone(), out, max_hours=0)
+        run(task, Solo(), out, max_hours=0)
 
 
 def command(task: Job, folder: Path) -> list[str]:
@@ -85,8 +85,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_data_that_were_moved_are_the_same_data(digits: Path, copy: Path, tmp_path: Path) -> None:
     interrupted(job(digits), tmp_path / "run")
-    run(job(copy), Alone(), tmp_path / "run", resume=True)
-    run(job(digits), Alone(), tmp_path / "whole")
+    run(job(copy), Solo(), tmp_path / "run", resume=True)
+    run(job(digits), Solo(), tmp_path / "whole")
     assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
     assert len(read_json(tmp_path / "run" / "run.json")["data_sha256"]) == 64
 
@@ -100,11 +100,11 @@ def test_other_data_are_refused_whatever_is_accepted(digits: Path, tmp_path: Pat
     before = read_json(out / "run.json") | {"exit": None}  # as after a kill
     write_json(out / "run.json", before)
     with pytest.raises(UsageError, match=r"with other data \(sha256: \w{12} before, \w{12} now; scaling: ") as caught:
-        run(job(copy), Alone(), out, resume=True, accept_changed=True)
+        run(job(copy), Solo(), out, resume=True, accept_changed=True)
     assert code_of(caught.value) == 2 and "clients" not in str(caught.value)
     other = make_data(tmp_path / "other", "digits", "--split", "rows", "--clients", "3")
     with pytest.raises(UsageError, match=r"clients: 8 before, 3 now; .*options\.clients: 8 before, 3 now"):
-        run(job(other), Alone(), out, resume=True)
+        run(job(other), Solo(), out, resume=True)
     ended = CliRunner().invoke(main, [*command(job(other), tmp_path), "--resume"])
     assert ended.exit_code == 2 and "with other data" in ended.output
     assert read_json(out / "run.json") == before
@@ -124,9 +124,9 @@ def test_changed_sources_are_refused_unless_accepted(own: Path, digits: Path, tm
     (own / changed).write_text(FILES[changed] + "# edited\n")
     said = rf"other sources or libraries.*\({changed}: \w{{12}} before, .*--accept-changed"
     with pytest.raises(UsageError, match=said):
-        run(task, Alone(), out, resume=True)
-    run(task.model_copy(update={"rounds": 2}), Alone(), out, resume=True, accept_changed=True)
-    run(task, Alone(), out, resume=True)
+        run(task, Solo(), out, resume=True)
+    run(task.model_copy(update={"rounds": 2}), Solo(), out, resume=True, accept_changed=True)
+    run(task, Solo(), out, resume=True)
     told = read_json(out / "run.json")
     (change,) = told["accepted_changes"]
     assert change.startswith(f"after round 0: {changed}: ")
@@ -147,14 +147,14 @@ def test_other_libraries_are_refused(
     interrupted(job(digits), tmp_path / "run")
     monkeypatch.setattr(environment, name, lambda: now)
     with pytest.raises(UsageError, match=said) as caught:
-        run(job(digits), Alone(), tmp_path / "run", resume=True)
+        run(job(digits), Solo(), tmp_path / "run", resume=True)
     assert "python" not in str(caught.value)
 
 
 def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_path: Path) -> None:
     privacy = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test"}
     task = job(digits, privacy=privacy, regularizer=None)
-    run(task, Alone(), tmp_path / "run")
+    run(task, Solo(), tmp_path / "run")
     text = (tmp_path / "run" / "run.json").read_text() + str(read_attributes(tmp_path / "run" / "model.h5"))
     assert "data_sha256" not in text
     (manifest,) = (tmp_path / "run" / "checkpoint").glob("*4/manifest.json")

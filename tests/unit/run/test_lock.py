@@ -23,7 +23,7 @@ from mpifed.run import lock
 from mpifed.run.folder import HEARTBEAT, LOCK
 from mpifed.run.launch import guarded
 from mpifed.run.lock import locked
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 HOLD = """
 import errno, fcntl, sys
@@ -122,7 +122,7 @@ def test_a_second_run_is_refused_and_touches_nothing(digits: Path, tmp_path: Pat
         write_json(out / "run.json", {"exit": None})
         (out / "history.csv").write_text("of the other")
         with pytest.raises(SystemExit) as caught:
-            guarded(Alone(), out, lambda: run(job, Alone(), out, resume=resume))
+            guarded(Solo(), out, lambda: run(job, Solo(), out, resume=resume))
         assert caught.value.code == 2
         assert read_json(out / "run.json") == {"exit": None}
         assert (out / "history.csv").read_text() == "of the other"

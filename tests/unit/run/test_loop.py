@@ -27,7 +27,7 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.observers import Observer
 from mpifed.run.launch import guarded
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 
 def job(folder: Path, **changes: Any) -> Job:
@@ -37,7 +37,7 @@ def job(folder: Path, **changes: Any) -> Job:
 
 def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
     out, task = tmp_path / "a" / "run", job(digits)
-    result = run(task, Alone(), out)
+    result = run(task, Solo(), out)
     assert Job.read(out / "job.toml").table() == task.table()
     assert (result.run_dir, result.rounds) == (out, 5)
     stored = read_model(out / "model.h5")
@@ -66,19 +66,19 @@ def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_failed_before_its_first_checkpoint_may_be_replaced(digits: Path, tmp_path: Path) -> None:
     """There is nothing to lose; what else has begun stays as it is."""
-    run(job(digits), Alone(), tmp_path / "whole")
+    run(job(digits), Solo(), tmp_path / "whole")
     (tmp_path / "run").mkdir()
     (tmp_path / "run/job.toml").write_text("")
     with pytest.raises(UsageError, match="holds a run already"):
-        run(job(digits), Alone(), tmp_path / "run")
+        run(job(digits), Solo(), tmp_path / "run")
     (tmp_path / "run/failure.txt").write_text("it diverged")
     (tmp_path / "run/history.csv").write_text("round\n0\n")
-    run(job(digits), Alone(), tmp_path / "run")
+    run(job(digits), Solo(), tmp_path / "run")
     assert (tmp_path / "run/model.h5").read_bytes() == (tmp_path / "whole/model.h5").read_bytes()
     assert not (tmp_path / "run/failure.txt").exists()
     (tmp_path / "whole/failure.txt").write_text("later")
     with pytest.raises(UsageError, match="holds a run already"):
-        run(job(digits), Alone(), tmp_path / "whole")
+        run(job(digits), Solo(), tmp_path / "whole")
 
 
 @pytest.mark.parametrize("left", [[], ["job.toml"], ["job.toml", "run.json", "history.csv"], ["checkpoint"]])
@@ -86,7 +86,7 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
     digits: Path, tmp_path: Path, left: list[str]
 ) -> None:
     """As it was killed at some moment before its first checkpoint; with what it had written till then."""
-    run(job(digits), Alone(), tmp_path / "whole")
+    run(job(digits), Solo(), tmp_path / "whole")
     for name in left:
         (tmp_path / "run").mkdir(exist_ok=True)
         if name == "checkpoint":  # which was being written
@@ -95,9 +95,9 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
             shutil.copy(tmp_path / "whole" / name, tmp_path / "run" / name)
         if name == "run.json":
             write_json(tmp_path / "run" / name, read_json(tmp_path / "whole" / name) | {"exit": None})
-    run(job(digits), Alone(), tmp_path / "run", resume=True)
+    run(job(digits), Solo(), tmp_path / "run", resume=True)
     assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
-    once_more = run(job(digits), Alone(), tmp_path / "run", resume=True)  # of a run that is finished
+    once_more = run(job(digits), Solo(), tmp_path / "run", resume=True)  # of a run that is finished
     assert once_more is not None
     assert summary(tmp_path / "run")["exit"] == 0
 
@@ -113,9 +113,9 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
     ],
 )
 def test_resuming_another_job_is_refused(digits: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    run(job(digits), Alone(), tmp_path / "run")
+    run(job(digits), Solo(), tmp_path / "run")
     with pytest.raises(MpifedError, match=said or "float64"):
-        run(job(digits, **change), Alone(), tmp_path / "run", resume=True)
+        run(job(digits, **change), Solo(), tmp_path / "run", resume=True)
 
 
 def test_so_does_the_command_which_says_so(digits: Path, tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_so_does_the_command_which_says_so(digits: Path, tmp_path: Path) -> None
 def test_what_is_finished_stays_though_all_else_is_lost(digits: Path, tmp_path: Path, lost: str) -> None:
     data, out = Path(shutil.copytree(digits, tmp_path / "data")), tmp_path / "run"
     task = job(data, record={"checkpoint_every": 2})
-    run(task, Alone(), out)
+    run(task, Solo(), out)
     shutil.rmtree(tmp_path / "data" if lost == "data" else out / lost)
     before = contents(out)
     with pytest.raises(SystemExit) as caught:
-        guarded(Alone(), out, lambda: run(task, Alone(), out, resume=True))
+        guarded(Solo(), out, lambda: run(task, Solo(), out, resume=True))
     assert caught.value.code == (3 if lost == "data" else 2)
     assert contents(out) == before
 
@@ -195,10 +195,10 @@ def test_a_process_that_ends_is_not_killed_by_a_second_signal(digits: Path, tmp_
     before = handlers()
     assert signal.SIG_IGN not in before[:2]  # of another test
     with pytest.raises(SystemExit) as ended:
-        guarded(Alone(), tmp_path / "run", lambda: run(job(digits), Alone(), tmp_path / "run", max_hours=0))
+        guarded(Solo(), tmp_path / "run", lambda: run(job(digits), Solo(), tmp_path / "run", max_hours=0))
     assert ended.value.code == 75 and handlers() == [signal.SIG_IGN, signal.SIG_IGN, before[2]]
     for number, handler in zip(NUMBERS[:2], before, strict=False):
         signal.signal(number, handler)
     with pytest.raises(Interrupted):
-        run(job(digits), Alone(), tmp_path / "other", max_hours=0)
+        run(job(digits), Solo(), tmp_path / "other", max_hours=0)
     assert handlers() == before

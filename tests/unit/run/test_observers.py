@@ -26,7 +26,7 @@ from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.observers.base import ObservedRun, RunOutcome
 from mpifed.run.api import run
-from mpifed.testing import Alone, Job
+from mpifed.testing import Job, Solo
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,7 +88,7 @@ def rounds(observer: Recorder) -> list[float]:
 
 def test_what_each_call_gets(classes: Path, tmp_path: Path) -> None:
     first, second, task = Recorder(), Recorder(), job(classes)
-    run(task, Alone(), tmp_path / "run", observers=[first, second])
+    run(task, Solo(), tmp_path / "run", observers=[first, second])
     begun = ObservedRun("watched", task.table(), tmp_path / "run", 6, None)
     assert first.runs == second.runs == [begun]
     history = read_history(tmp_path / "run")
@@ -110,8 +110,8 @@ def test_one_that_fails_is_left_out(
     """The model, the exit code and the other observer are as without it; a warning says so once."""
     bad, good = Recorder(call, error), Recorder()
     state, handling = np.random.get_state()[1], np.geterr()  # noqa: NPY002
-    run(job(classes), Alone(), tmp_path / "run", observers=[bad, good])
-    run(job(classes), Alone(), tmp_path / "without")
+    run(job(classes), Solo(), tmp_path / "run", observers=[bad, good])
+    run(job(classes), Solo(), tmp_path / "without")
     assert np.array_equal(np.random.get_state()[1], state) and np.geterr() == handling  # noqa: NPY002
     first, second = summary(tmp_path / "run"), summary(tmp_path / "without")
     assert (first["exit"], first["model_sha256"]) == (0, second["model_sha256"])
@@ -139,7 +139,7 @@ def test_a_thread_of_an_observer_ends_nothing(classes: Path, tmp_path: Path, cap
                 self.late.join()
 
     starts = Starts()
-    run(job(classes), Alone(), tmp_path / "run", observers=[starts])
+    run(job(classes), Solo(), tmp_path / "run", observers=[starts])
     assert rounds(starts) == [0, 2] and not starts.ends
     assert "a thread that it started failed (KeyError: 'gone')" in capsys.readouterr().err
 
@@ -148,28 +148,28 @@ def test_the_end_of_a_run_that_fails(classes: Path, tmp_path: Path) -> None:
     """By an error on this rank; one that fails before round 0 has not begun."""
     observer = Recorder()
     with pytest.raises(NumericalError):
-        run(job(classes, algorithm=fedavg(4, 1e30)), Alone(), tmp_path / "run", observers=[observer])
+        run(job(classes, algorithm=fedavg(4, 1e30)), Solo(), tmp_path / "run", observers=[observer])
     assert [(end.exit, end.summary["exit"], end.summary["rounds"]) for end in observer.ends] == [(4, 4, 0)]
     with pytest.raises(mf.UsageError, match="local_steps and local_epochs"):
         both = fedavg(local_steps=1, local_epochs=1)
-        run(job(classes, algorithm=both), Alone(), tmp_path / "other", observers=[observer])
+        run(job(classes, algorithm=both), Solo(), tmp_path / "other", observers=[observer])
     assert len(observer.ends) == len(observer.runs) == 1
 
 
 def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_path: Path) -> None:
     out, first = tmp_path / "run", Recorder()
     keep = job(classes, record={"evaluate_every": 1, "checkpoint_every": 2})
-    run(keep.model_copy(update={"rounds": 2}), Alone(), out, observers=[first])
+    run(keep.model_copy(update={"rounds": 2}), Solo(), out, observers=[first])
     with pytest.raises(mf.Interrupted):
-        run(keep, Alone(), out, resume=True, max_hours=0, observers=[second := Recorder()])
+        run(keep, Solo(), out, resume=True, max_hours=0, observers=[second := Recorder()])
     assert (rounds(first), rounds(second)) == ([0, 1, 2], [])
     assert (second.runs[0].resumed_after, second.ends[0].exit) == (2, 75)
     commas = "," * ((out / "history.csv").read_text().split("\n")[0].count(","))
     with open(out / "history.csv", "a") as history:  # as a kill leaves it: rounds 3 and 4 measured, 5 in part
         history.write(f"3{commas}\n4{commas}\n5,")
     with pytest.raises(mf.Interrupted):  # killed again before those rounds are done again
-        run(keep, Alone(), out, resume=True, max_hours=0, observers=[Recorder()])
-    run(keep, Alone(), out, resume=True, observers=[third := Recorder(), added := Recorder()])
+        run(keep, Solo(), out, resume=True, max_hours=0, observers=[Recorder()])
+    run(keep, Solo(), out, resume=True, observers=[third := Recorder(), added := Recorder()])
     assert rounds(third) == [5, 6]  # it has had rounds 3 and 4
     assert rounds(added) == [3, 4, 5, 6]  # a second one was not there
     assert read_history(out)["round"].tolist() == [0, 1, 2, 3, 4, 5, 6]
@@ -178,12 +178,12 @@ def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_pat
 def test_observers_may_come_and_go(classes: Path, tmp_path: Path) -> None:
     """They are in no digest: a finished run stays as it is, and another goes on, with the same bits."""
     out = tmp_path / "run"
-    run(job(classes, observe=[{"name": "tensorboard"}]).model_copy(update={"rounds": 2}), Alone(), out)
+    run(job(classes, observe=[{"name": "tensorboard"}]).model_copy(update={"rounds": 2}), Solo(), out)
     before = (out / "run.json").read_bytes()
-    run(job(classes).model_copy(update={"rounds": 2}), Alone(), out, resume=True)
+    run(job(classes).model_copy(update={"rounds": 2}), Solo(), out, resume=True)
     assert (out / "run.json").read_bytes() == before  # finished already
-    run(job(classes, observe=[{"name": "tensorboard", "folder": str(tmp_path / "b")}]), Alone(), out, resume=True)
-    run(job(classes), Alone(), tmp_path / "whole")
+    run(job(classes, observe=[{"name": "tensorboard", "folder": str(tmp_path / "b")}]), Solo(), out, resume=True)
+    run(job(classes), Solo(), tmp_path / "whole")
     assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
     assert "observe" not in (tmp_path / "whole/job.toml").read_text()
 
@@ -204,7 +204,7 @@ def events(folder: Path) -> list[Any]:
 
 def test_event_files_of_tensorboard(classes: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run(job(classes, observe=[{"name": "tensorboard"}]), Alone(), out)
+    run(job(classes, observe=[{"name": "tensorboard"}]), Solo(), out)
     history, found = read_history(out), events(out / "tensorboard")
     assert found[0].file_version == "brain.Event:2"
     assert [event.step for event in found[1:]] == [0, 2, 4, 6]
@@ -212,7 +212,7 @@ def test_event_files_of_tensorboard(classes: Path, tmp_path: Path) -> None:
         values = {value.tag: value.simple_value for value in event.summary.value}
         assert values["train_loss"] == np.float32(history["train_loss"][number]) and "round" not in values
     with pytest.raises(mf.UsageError, match="holds a run already"):
-        run(job(classes), Alone(), out)
+        run(job(classes), Solo(), out)
     mf.run(str(out / "job.toml"), out=out, overwrite=True, progress="none")  # the events are a run's own
     assert len(events(out / "tensorboard")) == 5
 
@@ -270,8 +270,8 @@ def test_calls_of_mlflow(classes: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     out, task = tmp_path / "run", job(classes, observe=[{"name": "mlflow"}])
     with pytest.raises(mf.Interrupted):
-        run(task, Alone(), out, max_hours=0)
-    run(task, Alone(), out, resume=True)
+        run(task, Solo(), out, max_hours=0)
+    run(task, Solo(), out, resume=True)
     told = Client.store["run"]
     assert Client.store["uris"] == [(tmp_path / "mlruns").as_uri()] * 2 and "watched" in Client.store
     assert (told["name"], told["steps"]) == ("watched", [0, 2, 4, 6])
@@ -294,7 +294,7 @@ def test_what_is_wrong_is_said_before_the_run(classes: Path, tmp_path: Path, mon
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.setattr(mf.MLflow, "requires", {"no_such_module": "mlflow-skinny"})
     with pytest.raises(mf.UsageError, match="no_such_module is missing; pip install mlflow-skinny"):
-        run(job(classes, observe=[{"name": "mlflow"}]), Alone(), tmp_path / "run")
+        run(job(classes, observe=[{"name": "mlflow"}]), Solo(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -1,0 +1,140 @@
+"""Messages between ranks, on worlds of 1 to 4 ranks made by splitting one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sub_worlds import worlds
+
+from mpifed.comm import mpi as module
+from mpifed.comm.mpi import Intracomm, connect
+from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageError
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+def part(rank: int, size: int, dtype: str) -> Any:
+    """What a rank contributes: small integers, whose sums are exact in every dtype but differ by rank and place."""
+    return ((np.arange(size) * 7 + 3 * rank) % 50).astype(dtype)
+
+
+def sizes(dtype: str) -> list[int]:
+    """Numbers of values that are few, and just below, at and above one and two pieces of 4,096 bytes."""
+    step = 4096 // np.dtype(dtype).itemsize
+    return [0, 1, 7, 1000, step - 1, step, step + 1, 2 * step - 1, 2 * step, 2 * step + 1]
+
+
+@pytest.mark.parametrize("long", [1, 2**17])  # MPICH takes MPI_Allreduce where rank 0 alone needs a long sum
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
+def test_arrays_are_sent_and_summed(dtype: str, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 4096)
+    monkeypatch.setattr(module, "LONG", long)
+    for comm in worlds():
+        for size in sizes(dtype):
+            mine, total = part(comm.rank, size, dtype), np.full(size, 77, dtype=dtype)
+            expected = sum(part(rank, size, dtype) for rank in range(comm.size))
+            comm.Allreduce(mine, total)
+            np.testing.assert_array_equal(total, expected)
+            np.testing.assert_array_equal(mine, part(comm.rank, size, dtype))
+            total[:] = 77
+            comm.Reduce(mine, total if comm.rank == 0 else None)
+            np.testing.assert_array_equal(total, expected if comm.rank == 0 else 77)
+            for add in (comm.Reduce, comm.Allreduce):
+                mine = part(comm.rank, size, dtype)
+                add(mine, mine)
+                if comm.rank == 0 or add == comm.Allreduce:
+                    np.testing.assert_array_equal(mine, expected)
+            mine = part(comm.rank, size, dtype)
+            comm.Bcast(mine)
+            np.testing.assert_array_equal(mine, part(0, size, dtype))
+
+
+def test_integers_are_added_modulo_2_to_the_64() -> None:
+    for comm in worlds():
+        mine = np.array([2**62, -(2**62)])
+        comm.Allreduce(mine, mine)
+        assert mine.tolist() == [(comm.size * x + 2**63) % 2**64 - 2**63 for x in (2**62, -(2**62))]
+
+
+def test_values_are_sent_and_gathered() -> None:
+    for comm in worlds():
+        every = [("rank", rank) for rank in range(comm.size)]
+        for root in range(comm.size):
+            assert comm.bcast(every[comm.rank] if comm.rank == root else None, root) == every[root]
+        assert comm.gather(every[comm.rank]) == (every if comm.rank == 0 else None)
+        assert comm.allgather(every[comm.rank]) == every
+
+
+@pytest.mark.parametrize("length", [0, 5, 100_000])
+def test_values_are_put_together_in_order_of_ranks(length: int) -> None:
+    """Concatenation shows the order, and that nothing is left out or taken twice; values are not alike in length."""
+    for comm in worlds():
+        each = [part(rank, length + 3 * (rank % 2), "uint8") for rank in range(comm.size)]
+        found = comm.reduce(each[comm.rank], lambda one, other: np.concatenate([one, other]))
+        assert (found is None) == (comm.rank > 0)
+        if found is not None:
+            np.testing.assert_array_equal(found, np.concatenate(each))
+
+
+@pytest.mark.parametrize("kind", [UsageError, DataError, NumericalError, MpifedError])
+def test_an_error_is_raised_on_all_ranks(kind: type[MpifedError]) -> None:
+    for comm in worlds():
+        comm.raise_on_all_ranks()
+        for failing in range(comm.size):
+            error = kind(f"of rank {comm.rank}") if comm.rank >= failing else None
+            with pytest.raises(MpifedError) as caught:
+                comm.raise_on_all_ranks(error)
+            assert type(caught.value) is kind
+            assert str(caught.value) == f"of rank {failing}"  # the first in order of ranks
+            assert caught.value.agreed
+            assert caught.value.exit_code == kind.exit_code
+
+
+@pytest.mark.parametrize("per_node", ["", "1"])
+def test_all_ranks_have_joined_before_that_is_said(per_node: str, shared_tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    joined = shared_tmp_path / "joined"
+    given = {**os.environ, "MPIFED_RANKS_PER_NODE": per_node, "MPIFED_JOINED": str(joined)}
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        time.sleep(0.3)
+        assert not joined.exists()
+    comm = connect(given)
+    comm.Barrier()
+    assert joined.exists()
+    assert (comm.node_rank, comm.node_size) == ((0, 1) if per_node else (comm.rank, comm.size))
+
+
+@pytest.mark.large
+@pytest.mark.long
+def test_more_than_2_gib_and_2_to_the_31_values() -> None:
+    """One byte a value: counts and bytes both pass 2^31."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    size = 2**31 + 4321
+    free = world.bcast(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if free < 6 * size:
+        pytest.skip(f"needs {6 * size >> 30} GiB of free memory, here are {free >> 30}")
+    half = world.Split(0 if world.rank < 2 else MPI.UNDEFINED, world.rank)
+    if half == MPI.COMM_NULL:
+        return
+    comm = Intracomm(half)
+    marks = [0, 1, 2**30 - 1, 2**30, 2**31 - 1, 2**31, size - 1]
+    array = np.full(size, comm.rank, dtype=np.uint8)
+    if comm.rank == 0:
+        array[marks] = np.arange(10, 10 + len(marks))
+    comm.Bcast(array)
+    assert array[marks].tolist() == list(range(10, 10 + len(marks)))
+    assert np.count_nonzero(array) == len(marks)
+    total = np.empty_like(array) if comm.rank == 0 else None
+    comm.Reduce(array, total)
+    if total is not None:
+        assert total[marks].tolist() == [2 * mark for mark in range(10, 10 + len(marks))]
+        assert np.count_nonzero(total) == len(marks)
+    half.Free()
