@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 mpiexec -n 2 python benchmarks/reductions.py [--nodes K] [--values M ...] [--json FILE]
 
 Rank 0 prints a table. floor: a copy of the array in memory, which every rank makes at least; bare: the one call of the
-MPI library, from here; "direct" is that of `mpifed.comm.allreduce`, "nodes" its sum of arrays which stand in shared
-memory, as long ones do under MPICH. Times are medians, of the slowest rank each time, over repetitions that are
+MPI library, from here; "direct" is that of `mpifed.comm.mpi`, in place, "nodes" the sum of messages which stand in
+shared memory, as long ones do under MPICH. Times are medians, of the slowest rank each time, over repetitions that are
 interleaved; the ranks begin together. --nodes has the ranks play so many nodes.
 `hidden` is the part of an MPI_Allreduce that is hidden behind as much work as it takes itself: the same
 products of matrices are done before a blocking call, and after a nonblocking one whose end is then waited for.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -28,8 +29,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mpifed.comm.allreduce import NODES, Direct, Reductions
-from mpifed.comm.node_map import NodeMap
+from mpifed.comm.mpi import Intracomm
+from mpifed.comm.reduce import REDUCE, shared_message
 
 COMM = MPI.COMM_WORLD
 
@@ -41,22 +42,22 @@ def slowest(act: Callable[[], object]) -> float:
     return float(COMM.allreduce(time.perf_counter() - start, MPI.MAX))
 
 
-def reductions(values: int, times: int, nodes: NodeMap) -> dict[str, dict[str, float]]:
+def reductions(values: int, times: int, comm: Intracomm) -> dict[str, dict[str, float]]:
     """Seconds by call and algorithm."""
     mine, total = np.arange(values) + COMM.rank, np.empty(values, dtype=np.int64)
-    here, direct = total if COMM.rank == 0 else None, Direct(COMM)
+    here = total if COMM.rank == 0 else None
     acts: dict[tuple[str, str], Callable[[], object]] = {
         ("reduce", "floor"): lambda: np.copyto(total, mine),
         ("reduce", "bare"): lambda: COMM.Reduce(mine, here, op=MPI.SUM),
-        ("reduce", "direct"): lambda: direct.reduce(mine, mine),
+        ("reduce", "direct"): lambda: comm.Reduce(mine, mine),
         ("reduce_all", "floor"): lambda: np.copyto(total, mine),
         ("reduce_all", "bare"): lambda: COMM.Allreduce(mine, total, op=MPI.SUM),
-        ("reduce_all", "direct"): lambda: direct.reduce_all(mine, mine),
+        ("reduce_all", "direct"): lambda: comm.Allreduce(mine, mine),
     }
-    arrays = Reductions(COMM, nodes, NODES).shared(values, mine.dtype)
-    if arrays is not None:
-        acts["reduce", "nodes"] = partial(arrays.reduce, slice(values))
-        acts["reduce_all", "nodes"] = arrays.reduce_all
+    message = shared_message(comm, values, mine.dtype)
+    if message is not None:
+        acts["reduce", "nodes"] = partial(message.reduce, False)
+        acts["reduce_all", "nodes"] = partial(message.reduce, True)
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(times + 1):
         for key, act in acts.items():
@@ -99,10 +100,11 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=11)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    nodes = NodeMap.even(COMM.size, -(-COMM.size // given.nodes))
+    os.environ[REDUCE] = "nodes"
+    comm = Intracomm(COMM, -(-COMM.size // given.nodes))
     rows = []
     for values in given.values:
-        calls = reductions(values, given.times, nodes)
+        calls = reductions(values, given.times, comm)
         rows += [{"values": values, "call": call, "seconds": seconds} for call, seconds in calls.items()]
         rows[-1]["hidden"] = hidden(values, given.times)
     if COMM.rank:
