@@ -21,7 +21,7 @@ from mpifed.core.holdings import Holdings
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block
-from mpifed.testing import Alone, rounds
+from mpifed.testing import Solo, rounds
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -133,7 +133,7 @@ def outcome(transport: Any, protection: Protection, lazy: bool = False, recorded
 
 def test_every_channel_has_the_bits_of_one_rank_in_the_clear() -> None:
     """Recorded or not, a few clients at a time or all; some absent, of whom some sums keep the last answers."""
-    expected = outcome(Alone(), CHANNELS[0])
+    expected = outcome(Solo(), CHANNELS[0])
     assert len(set(expected[0])) > len(PRESENT) and expected[1][0][1] != np.zeros(PLACES).tobytes()
     for transport in worlds():
         for protection in CHANNELS:

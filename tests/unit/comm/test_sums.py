@@ -22,7 +22,7 @@ from mpifed.core.holdings import Holdings
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 GRIDS = {32: (2.0**-18, 8.0), 64: (2.0**-40, 2.0**10), 128: (2.0**-20, 2.0**40)}  # by bits of a value
 
@@ -206,7 +206,7 @@ def test_lazy_uploads_are_summed_as_their_rows_or_as_their_total(seed: int) -> N
         return states, Lazy(lambda: ((who, own[who]) for who in pieces), lambda: came.append(1) or own.sum(axis=0))
 
     def total(answer: Any, by_blocks: bool) -> Any:
-        ranks = Ranks(Alone(), blocks, clients, Arithmetic(by_blocks=by_blocks))
+        ranks = Ranks(Solo(), blocks, clients, Arithmetic(by_blocks=by_blocks))
         exchange: Any = Exchange("up", Field(shape), lambda *_: (), answer, lambda server, total, now: total)
         states = ClientStates(ranks.blocks.first, lambda i: ())
         return play((exchange,), (), states, Round(0, 1, present), ranks)[0]
