@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import constrains, squares_alone
 from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.core.algorithm import Algorithm
@@ -21,7 +22,7 @@ from mpifed.core.record import ABSENT, Array, Record, by_columns, index, namespa
 from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
-from mpifed.maths.certificates import dual_value
+from mpifed.maths.certificates import ROUNDING, dual_value
 from mpifed.maths.objectives import Parameters, penalty
 
 # --- what a client does with its rows -------------------------------------------------------------------------------
@@ -284,6 +285,7 @@ class CellsLosses(NamedTuple):
     """A client's upload of losses, each sample counted once."""
 
     loss: Array  # [n] sum over the samples
+    at_zero: Array  # [n] the same at w = 0: a unit
     conjugate: Array  # [n] sum of l*(-alpha), or ABSENT
 
 
@@ -340,7 +342,7 @@ def measures_of_cells(
     problem = algorithm.problem
     outputs = model_template(problem).first.shape[1]
     rows, width = power_of_two(float(problem.counts.max())), int(problem.counts.max())
-    sums = Field((), 2.0**-30, rows * 2**10, degree=2, wide=True)
+    sums = Field((), STEP, rows * 2**10, degree=2, wide=True)
     scores = Field((problem.samples, outputs), 2.0**-32, 2.0**17, held=problem.rows, to_holders=True, wide=True)
     of_rows = Field((problem.samples,), 2.0**-36, 2.0**12, held=problem.rows, to_holders=True, wide=True)
     alpha = of_rows if duals is not None else ABSENT
@@ -362,7 +364,7 @@ def measures_of_cells(
             hear=partial(_hear_products, problem),
         ),
         Exchange(
-            "all-losses", CellsLosses(sums, sums if duals is not None else ABSENT), _ask_head,
+            "all-losses", CellsLosses(sums, sums, sums if duals is not None else ABSENT), _ask_head,
             partial(_all_losses, problem), lambda server, total, now: server._replace(sums=total),
         ),
     )  # fmt: skip
@@ -371,7 +373,7 @@ def measures_of_cells(
         lambda server, total, now: server._replace(primal=total), clear=not private,
     )  # fmt: skip
     all_exchanges = exchanges if duals is None else (*exchanges, primal)
-    return (Measure(all_exchanges, start, partial(_reported, algorithm), start_clients),)
+    return (Measure(all_exchanges, start, partial(_reported, algorithm, summed.scale), start_clients),)
 
 
 def measured_products(received: Received) -> Iterator[InnerProducts]:
@@ -413,13 +415,15 @@ def _hear_products(problem: Problem, clients: CellsClients, total: Products, blo
 def _all_losses(
     problem: Problem, clients: CellsClients, broadcast: Record, block: Block, now: Round
 ) -> tuple[CellsClients, CellsLosses]:
-    xp, losses, conjugates = block.xp, [], []
+    xp, losses, at_zero, conjugates = block.xp, [], [], []
     for i, shard in enumerate(block.shards):
         once, rows, y = index(shard.y, counted(problem, shard.client)), slice(0, shard.samples), shard.y
-        losses.append(problem.objective.loss(broadcast, clients.scores[i, rows], y)[once].sum())
+        scores = clients.scores[i, rows]
+        losses.append(problem.objective.loss(broadcast, scores, y)[once].sum())
+        at_zero.append(problem.objective.loss(broadcast, xp.zeros_like(scores), y)[once].sum())
         if len(clients.alpha):
             conjugates.append(problem.dual.conjugate(clients.alpha[i, rows], y)[once].sum())
-    return clients, CellsLosses(xp.stack(losses), xp.stack(conjugates) if conjugates else ABSENT)
+    return clients, CellsLosses(xp.stack(losses), xp.stack(at_zero), xp.stack(conjugates) if conjugates else ABSENT)
 
 
 def _all_primal(
@@ -430,15 +434,30 @@ def _all_primal(
     return clients, CellsPrimal(placed_by_columns(problem, sums, block))
 
 
-def _reported(algorithm: Algorithm, server: Record, measured: CellsEvaluation, first: FirstNumbers) -> Columns:
+def _reported(
+    algorithm: Algorithm, step: float, server: Record, measured: CellsEvaluation, first: FirstNumbers
+) -> Columns:
+    """Losses, and a dual value with its gap: NaN where the grid of exact sums may have changed them too much.
+
+    `step` is that of X'alpha where it is measured. Of w(alpha) only its length counts, for which lambda / 2
+    ||w(alpha)||^2 <= P(0) - D(alpha): with w(alpha) off by e, D is off by lambda / 2 e (2 ||w(alpha)|| + e) at most.
+    """
     problem, total, primal = algorithm.problem, measured.sums, measured.primal
     model = Parameters(measured.question.first, measured.question.head)
     loss = float(total.loss) / problem.samples
     columns: dict[str, float] = {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
     columns |= algorithm.report(server)
+    l2, N, target = problem.objective.l2, problem.samples, problem.target_scale
     if len(primal):
         w = primal.pulled.astype(np.float64) / lambda_n(problem)
-        columns["dual"] = dual_value(problem.objective.l2, w, float(total.conjugate), problem.samples)
+        columns["dual"] = dual_value(l2, w, float(total.conjugate), N)
     if "dual" in columns:
-        columns["duality_gap"] = columns["objective"] - columns["dual"]
+        columns["duality_gap"] = gap = columns["objective"] - columns["dual"]
+        if not len(primal):  # it is of sums that were received in the rounds
+            step = on_grid(problem, (), largest_pulled(problem)).scale
+        off = step * target * float(np.linalg.norm(problem.columns.holders)) / (4 * N * l2**0.5)  # l2^0.5 e
+        at_zero = float(total.at_zero) / N
+        lost = off * (2 * abs(at_zero - columns["dual"]) ** 0.5 + off) + STEP * target**2 * problem.clients / N
+        if lost > ROUNDING * max(at_zero, gap):
+            columns |= dict.fromkeys(("dual", "duality_gap"), np.nan)
     return dict(columns)

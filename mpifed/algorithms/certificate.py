@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mpifed.algorithms.functions import Levels, Tally, levels, objective_term, sampled, smooth_value, terms
+from mpifed.algorithms.functions import CHUNK, Levels, Tally, levels, objective_term, sampled, smooth_value, terms
 from mpifed.core.exchange import FirstNumbers, Problem
 from mpifed.core.protocols import MeanTerm
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
@@ -17,6 +17,7 @@ from mpifed.maths.objectives import Parameters, concave, penalty_gradient, squar
 from mpifed.maths.terms import Norm
 
 CERTIFICATE = certificates.Certificate._fields
+STEP = 2.0**-30  # of the grids on which all rows are evaluated
 CONTRADICTION = 0.1  # of `feasible_direction`: below, what meets the limits is ten model lengths away, if anywhere
 
 
@@ -41,10 +42,12 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     gradient : leaves [K, ...] float64: sums of the sampled functions' gradients over the counted rows of all clients
     """
     known, functions = terms(problem), sampled(problem)
-    counts = [total.count[known.index(function.term)] for function in functions]
+    counts = np.array([total.count[known.index(function.term)] for function in functions])
     stacked = np.concatenate([np.asarray(leaf).reshape(len(functions), -1) for leaf in bare_leaves(gradient)], axis=1)
-    with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
-        rows = iter(stacked / np.array(counts)[:, None])
+    roundings = problem.clients + problem.samples / CHUNK  # of a number, by rows and by columns
+    with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are drawn, none may count
+        rows = iter(stacked / counts[:, None])
+        off = STEP / 2 * problem.target_scale * roundings * np.sqrt(stacked.shape[1]) / counts.min()
     wide = map_leaves(lambda leaf: leaf.astype(np.float64), model)
     w = flat(wide)
 
@@ -60,6 +63,7 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     return CertifiedPoint(
         smooth_value(problem, model, total), first, measured.value - limits,
         np.array(others).reshape(len(others), len(w)), limits, measured.spread,
+        (off * objective_term(problem).sampled, off),
     )  # fmt: skip
 
 
@@ -92,9 +96,10 @@ def report_certificate(
 
     Returns
     -------
-    None throughout where a value is not finite, or was not at the first model. `lower_bound` is None where `is_convex`
-    says no or nothing is strongly convex, and where the limits contradict each other; `duality_gap`, how far the
-    objective is above it, where a limit is not met too. `feasible_direction` is None where all limits are met.
+    None throughout where a value is not finite, or was not at the first model; NaN for what the grid of exact sums may
+    have changed too much. `lower_bound` is None where `is_convex` says no or nothing is strongly convex, and where the
+    limits contradict each other; `duality_gap`, how far the objective is above it, where a limit is not met too.
+    `feasible_direction` is None where all limits are met.
     """
     point = point_at(problem, model, total, gradient)
     if first["objective"] is None or not _finite(point):
@@ -103,10 +108,18 @@ def report_certificate(
         first["objective"], first["gradient"], np.array(first["excess"]), np.array(first["gradients"]), first["length"]
     )
     nu = certificates.best_multipliers(point, start)
-    stationarity = _with_regularizer(problem, model, point, nu, start.length)
+    stationarity = None
+    if problem.regularizer is not None:
+        w, slope = flat(model), point.lagrangian(nu)
+        step = certificates.prox_step(w, slope, start.length)
+        stepped = flat(problem.regularizer.prox(unflat(w - step * slope, model), step))
+        stationarity = certificates.prox_stationarity(w, stepped, start.length)
     columns: dict[str, float | None] = dict(certificates.certificate(point, start, nu, stationarity)._asdict())
+    if math.isnan(columns["kkt_residual"] or 0.0):
+        return dict.fromkeys(certificate_columns(problem), math.nan)
     curvatures, met = strong_convexity(problem, model), not (point.excess > 0).any()
-    bound = certificates.lower_bound(point, nu, curvatures) if is_convex(problem) else None
+    unit = certificates.scales(point, start)[1]
+    bound = certificates.lower_bound(point, nu, curvatures, unit) if is_convex(problem) else None
     columns["lower_bound"] = bound = None if bound == -np.inf else bound
     columns["duality_gap"] = point.objective - bound if bound is not None and met else None
     columns |= {f"multiplier_{m}": float(multiplier) for m, multiplier in enumerate(nu, 1)}
@@ -148,16 +161,3 @@ def strong_convexity(problem: Problem, model: Parameters) -> Floats:
     if objective_term(problem).sampled and all(bare_leaves(problem.objective.penalized(model))):
         moduli[0] += 2 * problem.objective.l2
     return moduli
-
-
-def _with_regularizer(
-    problem: Problem, model: Parameters, point: CertifiedPoint, nu: Floats, start: float
-) -> float | None:
-    """The stationarity of F + h, in float64; None without h."""
-    regularizer = problem.regularizer
-    if regularizer is None:
-        return None
-    w, slope = flat(model), point.lagrangian(nu)
-    step = certificates.prox_step(w, slope, start)
-    stepped = flat(regularizer.prox(unflat(w - step * slope, model), step))
-    return certificates.prox_stationarity(w, stepped, start)

@@ -22,10 +22,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from mpifed.algorithms.certificate import certificate_columns
-from mpifed.algorithms.functions import Statistics, Tally, sampled, slope_of_each, stacked, tally
+from mpifed.algorithms.certificate import STEP, certificate_columns
+from mpifed.algorithms.functions import CHUNK, Statistics, Tally, sampled, slope_of_each, stacked, tally
 from mpifed.algorithms.horizontal import (
-    CHUNK,
     Evaluation,
     measured_rows,
     model_template,
@@ -153,7 +152,7 @@ class Pass:
 
     def _fields(self, template: Parameters) -> PassUpload:
         """The fields of `PassUpload`: each number comes from a single client."""
-        scale, bound = (2.0**-30, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
+        scale, bound = (STEP, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
         functions, sender = len(sampled(self.problem)), self.sender
         gradient: Parameters = ABSENT
         if self.gradients:

@@ -20,6 +20,8 @@ from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, nam
 from mpifed.maths.objectives import Parameters, concave, penalty
 from mpifed.maths.terms import Loss, Norm, Term
 
+CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum
+
 
 @dataclass(frozen=True)
 class Constraint:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.certificate import certificate_columns, first_iterate, report_certificate
-from mpifed.algorithms.functions import Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
+from mpifed.algorithms.certificate import STEP, certificate_columns, first_iterate, report_certificate
+from mpifed.algorithms.functions import CHUNK, Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError
 from mpifed.core.exchange import (
@@ -30,8 +30,6 @@ from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, layout_of
-
-CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum
 
 
 class Weighted(NamedTuple):
@@ -163,8 +161,8 @@ def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tall
     """Fields of sums over up to `rows` rows of one client."""
     most, shape = power_of_two(float(rows)), (len(terms(problem)),)
     return Tally(
-        total=Field(shape, 2.0**-30, most * 2**10, sender=sender, degree=2, wide=True),
-        square=Field(shape, 2.0**-30, most * 2**20, sender=sender, degree=4, wide=True),
+        total=Field(shape, STEP, most * 2**10, sender=sender, degree=2, wide=True),
+        square=Field(shape, STEP, most * 2**20, sender=sender, degree=4, wide=True),
         count=Field(shape, 1.0, most, sender=sender, degree=0, wide=True),
     )
 
@@ -210,7 +208,7 @@ def _over_all_rows(problem: Problem, name: str, gradients: bool) -> Exchange:
     if gradients:
         like, functions = model_template(problem), len(sampled(problem))
         stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), like)
-        fields = fields._replace(gradient=fields_like(stacked, 2.0**-30, power_of_two(float(rows)) * 2**10, wide=True))
+        fields = fields._replace(gradient=fields_like(stacked, STEP, power_of_two(float(rows)) * 2**10, wide=True))
 
     def answer(clients: Record, model: Any, block: Block, now: Round) -> tuple[Record, Any]:  # of any class
         evaluate = partial(_evaluated, problem, gradients, model)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.horizontal import CHUNK, model_template, power_of_two
+from mpifed.algorithms.functions import CHUNK
+from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Lazy, Measure, Problem, fields_like, of_each
 from mpifed.core.protocols import Model
 from mpifed.core.record import Array, map_leaves, take

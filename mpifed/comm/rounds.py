@@ -6,6 +6,7 @@ Broadcasts, uploads of the participating clients, their sums, and the bytes that
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ from mpifed.comm.channels.base import (
 )
 from mpifed.comm.costs import gathered
 from mpifed.comm.mpi import Bytes, Comm
-from mpifed.comm.sums import Arithmetic, Message, names_field
+from mpifed.comm.sums import Arithmetic, Message, names_field, note_steps
 from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
@@ -103,6 +104,7 @@ class Ranks:
         self._plans: dict[str, Plan] = {}
         self._broadcasts: dict[str, Broadcast] = {}
         self._kept: dict[str, Kept] = {}
+        self.steps = defaultdict[str, float](float)  # by field, of the largest value so far; see `note_steps`
         self.order = 0  # from the server: 0, or the exit code with which the run ends here
         self.request = Request()  # of this rank
         self.requested = False  # server only: whether any rank was asked to end the run
@@ -293,12 +295,16 @@ class Ranks:
             after, upload = exchange.answer(before, question, block, now)
             if not isinstance(upload, Lazy):
                 slowest = max(slowest, (time.perf_counter() - start) / len(who))
+                note_steps(self.steps, plan.message.places, upload)
                 add(plan, upload if stays else host_record(upload), block.clients, now)
             else:
                 if summed and self._arithmetic.by_blocks and upload.total is not None:
-                    plan.sum.add_total(upload.total(), block.clients)
+                    total = upload.total()
+                    note_steps(self.steps, plan.message.places, total)
+                    plan.sum.add_total(total, block.clients)
                 else:
                     for few, part in upload.parts():
+                        note_steps(self.steps, plan.message.places, part)
                         add(plan, part if stays else host_record(part), block.clients[few], now)
                 slowest = max(slowest, (time.perf_counter() - start) / len(who))
             if after is not before:  # most clients have no state, or do not change it

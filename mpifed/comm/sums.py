@@ -7,6 +7,7 @@ to end.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import EllipsisType, MappingProxyType
@@ -29,6 +30,7 @@ Index: TypeAlias = "EllipsisType | tuple[slice | NDArray[np.int64], ...]"  # int
 Positions: TypeAlias = "slice | NDArray[np.int64]"  # in a message: a slice of step 1, or an array
 Integers: TypeAlias = NDArray[np.signedinteger]
 
+ENOUGH = 2.0**8  # steps of a grid: where the largest value has fewer, more than a part in 500 of it may be lost
 OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
 _WORD = 8  # bytes of a number in float64
 _DIVERGED = "lower the learning rate or step sizes, or scale the columns and targets"
@@ -441,6 +443,19 @@ def merged(parts: Iterable[tuple[np.ndarray, Index]]) -> Iterator[tuple[np.ndarr
             pending, where = values.copy(), at
     if pending is not None:
         yield pending, where
+
+
+def note_steps(steps: defaultdict[str, float], places: Sequence[Place], answer: Record) -> None:
+    """Raise the entry of each field to the largest value in these answers, in steps of its grid, until it is `ENOUGH`.
+
+    A few whole steps do not count: a grid loses nothing of them, and of zeros there is nothing to lose.
+    """
+    for place, leaf in zip(places, bare_leaves(answer), strict=True):
+        for values in leaf.values if isinstance(leaf, Placed) else [leaf]:
+            if steps[place.name] < ENOUGH:
+                largest = float(max(values.max(initial=0), -values.min(initial=0))) / place.form.scale
+                if largest >= ENOUGH or (values / place.form.scale % 1).any():
+                    steps[place.name] = max(steps[place.name], largest)
 
 
 def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:

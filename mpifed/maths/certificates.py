@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 _TIE = 1e-6  # weight of ||nu|| relative to the residual: matters only where the multipliers are not unique
 _MOST = 1e8  # upper bound of a multiplier, in units of the gradients, in place of infinity
+ROUNDING = 1e-6  # how far the grid of exact sums may put off what is certified, relative to its unit
 _PARALLEL = 1e-11  # a sum of gradients that is shorter than this part of their lengths is a rounding error
 
 
@@ -43,6 +44,12 @@ class CertifiedPoint(NamedTuple):
     limits: Floats  # [M]
     # [M] root mean square of the constraint's term over its samples: a unit where limit and e_m(w_0) are 0
     spreads: Floats
+    # how far the grid may put off the objective's gradient, and any constraint's, in norm
+    off: tuple[float, float] = (0.0, 0.0)
+
+    def off_by(self, nu: Floats) -> float:
+        """How far the grid may put off `lagrangian`, in norm."""
+        return self.off[0] + self.off[1] * float(nu.sum())
 
     def lagrangian(self, nu: Floats) -> Floats:
         """[d] grad F_0 + sum nu_m grad F_m."""
@@ -109,13 +116,14 @@ def certificate(
         stationarity ||grad L|| / max(S, max nu_m ||grad F_m||) with L = F_0 + sum nu_m e_m; feasibility
         max e_m / max(|limit_m|, |e_m(w_0)|) over e_m > 0; complementarity max nu_m |e_m| / C. Each is 0 where its
         numerator is. Without constraints only the first remains: the gradient's norm relative to the larger of those
-        at the point and at w_0.
+        at the point and at w_0. NaN where the grid of the sums may have changed them too much.
     """
     slope, value = scales(point, first)
+    longest = max(slope, float((nu * np.linalg.norm(point.gradients, axis=1)).max(initial=0.0)))
+    if point.off_by(nu) > ROUNDING * longest:
+        return Certificate(*[np.nan] * 4)
     if stationarity is None:
-        weighed = nu * np.linalg.norm(point.gradients, axis=1)
-        remaining = float(np.linalg.norm(point.lagrangian(nu)))
-        stationarity = _ratio(remaining, max(slope, float(weighed.max(initial=0.0))))
+        stationarity = _ratio(float(np.linalg.norm(point.lagrangian(nu))), longest)
     feasibility = 0.0
     for excess, limit, start, spread in zip(point.excess, point.limits, first.excess, point.spreads, strict=True):
         unit = max(abs(limit), abs(start)) or spread
@@ -154,7 +162,7 @@ def _length(w: Floats, start: float) -> float:
 # --- consequences of convexity --------------------------------------------------------------------------------------
 
 
-def lower_bound(point: CertifiedPoint, nu: Floats, curvatures: Floats) -> float:
+def lower_bound(point: CertifiedPoint, nu: Floats, curvatures: Floats, unit: float = 0.0) -> float:
     """The best lower bound of the optimal value that this point gives where all functions are convex.
 
     With F_0 mu_0-strongly and F_m mu_m-strongly convex, for every nu >= 0 and mu = mu_0 + sum nu_m mu_m,
@@ -163,17 +171,22 @@ def lower_bound(point: CertifiedPoint, nu: Floats, curvatures: Floats) -> float:
 
     the minimum of the quadratic below the Lagrangian; it is maximized over nu. Minus infinity where no function is
     strongly convex. Every nu gives a bound: where mu is tiny the result may be a few percent below the best. Rounding
-    errors, here and in the values and gradients, are not included.
+    errors, here and in the values and gradients, are not included; NaN where those of the grid may be too large.
 
     Parameters
     ----------
     nu : [M] multipliers to try in addition
     curvatures : [M + 1] mu_0 to mu_M >= 0
+    unit : with it, or with how far the bound is from F_0 where that is more, is compared what the grid may take off
     """
     candidates = [nu, np.zeros_like(nu)]
     if len(nu):
         candidates.append(_dual(_scaled(point, curvatures), _MOST))
-    return max(point.objective + _value(point, candidate, curvatures) for candidate in candidates)
+    best = max(candidates, key=lambda nu: _value(point, nu, curvatures))
+    value, safe = (_value(point, best, curvatures, off) for off in (0.0, point.off_by(best)))
+    if value - safe > ROUNDING * max(unit, abs(value)):
+        return safe if np.isinf(safe) else np.nan  # without curvature nothing but a gradient of zero gives a bound
+    return point.objective + value
 
 
 def length_scale(length: float, first: FirstIterate) -> float:
@@ -227,9 +240,10 @@ def _contradict(point: CertifiedPoint, nu: Floats, curvatures: Floats) -> bool:
     return mu > 0 and gained > (1 + 1e-13) * left**2 / (2 * mu)
 
 
-def _value(point: CertifiedPoint, nu: Floats, curvatures: Floats) -> float:
-    """sum nu_m e_m - ||grad L||^2 / (2 mu)."""
+def _value(point: CertifiedPoint, nu: Floats, curvatures: Floats, off: float = 0.0) -> float:
+    """sum nu_m e_m - ||grad L||^2 / (2 mu), where grad L may be longer by `off`."""
     square = float((point.lagrangian(nu) ** 2).sum())
+    square += off * (2 * float(np.sqrt(square)) + off)
     mu = float(curvatures[0] + nu @ curvatures[1:])
     if not mu:
         return float(nu @ point.excess) if not square else -np.inf

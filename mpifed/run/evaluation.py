@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from math import inf
+from math import inf, isnan
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -91,7 +91,8 @@ class RunEvaluation:
 
     `row` is the last row of the history, `late` has columns of the last model that are not in it, `first` numbers of
     the first iterate that certificates need, `clients` the clients' scores in `row`, on rank 0; `reached` is whether
-    the model of this round reaches what `[stop]` requires.
+    the model of this round reaches what `[stop]` requires, `uncertain` whether its certificate is left empty, as
+    nothing true can be said.
     """
 
     def __init__(self, job: Job, comm: Comm, ready: Ready) -> None:
@@ -105,7 +106,7 @@ class RunEvaluation:
         self.row: Table = {}
         self.late: Columns = {}
         self.first: ReadOnlyTable | None = None
-        self.reached = False
+        self.reached = self.uncertain = False
 
     def share_row(self) -> None:
         """Every rank must know what has been measured already."""
@@ -125,7 +126,8 @@ class RunEvaluation:
         )  # fmt: skip
         if not trained.round:
             self.first = numbers
-        return columns
+        self.uncertain = any(isnan(columns.get(name) or 0.0) for name in ("duality_gap", "lower_bound"))
+        return {name: known(columns, name) for name in columns} if self.uncertain else columns
 
     def row_columns(self, trained: Trained, certify: bool) -> Columns:
         """The columns of a row of the history: all of the job's, and those of the clients' own test rows."""

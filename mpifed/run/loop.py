@@ -105,7 +105,7 @@ class RunLoop:
             self._measure_the_end()
         self._checkpoint()
         code = self.comm.bcast(self._code())
-        self._close_results(cpu_s, code)
+        self._close_results(cpu_s, code, resume)
         return self._result(code)
 
     def stands(self, code: int) -> Result | None:
@@ -299,12 +299,15 @@ class RunLoop:
             ready.ranks.device, notes,
         )  # fmt: skip
 
-    def _close_results(self, cpu_s: float, code: int) -> None:
-        gathered = self.comm.gather((cpu_s, environment.peak_rss_bytes()))
+    def _close_results(self, cpu_s: float, code: int, resumed: bool) -> None:
+        # where a run goes on, values may be small because it has converged; and what is private tells nothing of them
+        steps = {} if resumed or self.job.privacy else self.ready.ranks.steps
+        gathered = self.comm.gather((cpu_s, environment.peak_rss_bytes(), steps))
         if gathered is not None and self.results is not None:
             evaluation = self.evaluation
             last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}
-            self.results.close(self.server, {**last, **evaluation.late}, evaluation.late)
-            seconds, peaks = zip(*gathered, strict=True)
+            seconds, peaks, steps_by_rank = zip(*gathered, strict=True)
+            rounded = outcome.rounded_away(steps_by_rank, evaluation.uncertain)
+            self.results.close(self.server, {**last, **evaluation.late}, evaluation.late, rounded)
             exit_code = TooFewClients.exit_code if code == TOO_FEW else code
             self.results.write(self.progress, exit_code, self.round_s, sum(seconds), peaks)

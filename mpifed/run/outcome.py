@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mpifed.comm.sums import ENOUGH
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
 from mpifed.core.tables import Table
 from mpifed.job.job import Job
@@ -66,3 +67,22 @@ def error_of(
             agreed=True,
         )
     return None
+
+
+def rounded_away(steps: Sequence[Mapping[str, float]], uncertain: bool) -> Iterator[str]:
+    """A warning where the grid of exact sums leaves too few digits of values.
+
+    Parameters
+    ----------
+    steps : of each rank, by field the largest value in steps of the grid; see `note_steps`
+    uncertain : whether a certificate was left empty therefore
+    """
+    largest = {name: max(of_rank[name] for of_rank in steps) for name in set().union(*steps)}
+    most = max(ENOUGH, min(filter(None, largest.values()), default=0.0)) if uncertain else ENOUGH
+    names = sorted(name for name, size in largest.items() if 0 < size <= most)
+    if names:
+        yield (
+            f"{', '.join(names)}: the grid of exact sums rounds these values away, or too many of their digits: the "
+            "model may learn nothing from them, and a certificate that needs them is left empty; scale the columns, as "
+            "`mpifed data ... --scale standard` does, and the targets, or take larger steps"
+        )

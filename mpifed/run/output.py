@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -161,16 +161,17 @@ class Results:
             return {}
         return {"simulated_s": simulation.total_s, "simulated": described(self.job.simulated_network, simulation)}
 
-    def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None]) -> None:
+    def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None], rounded: Iterable[str]) -> None:
         """Write the model, and report the algorithm's remarks.
 
         Parameters
         ----------
         last : columns of the last model
         late : those of them that are not in the history
+        rounded : of `mpifed.run.outcome.rounded_away`
         """
         write_arrays(self.out / "model.h5", model_arrays(self.algorithm.model(server)), self._attributes())
-        remarks = self.algorithm.remarks(server, last)
+        remarks = [*self.algorithm.remarks(server, last), *rounded]
         for remark in remarks:
             self.reporter.warn(remark)
         if not self.job.released_only:  # they may depend on the server's state beside its model

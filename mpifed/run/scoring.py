@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.algorithms.horizontal import CHUNK
+from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Broadcast
 from mpifed.core.errors import UsageError
