@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 from whole_runs import run
 
 from mpifed.core.errors import NotCertified, NumericalError
-from mpifed.testing import Alone
+from mpifed.testing import Solo
 
 ROWS, COLUMNS, L2 = 64, 6, 0.01
 RNG = np.random.default_rng(3)
@@ -126,7 +126,7 @@ def test_a_gap_is_true_or_there_is_none(
 ) -> None:
     method, (least, start) = METHODS[name], optimum(loss)
     try:
-        run(job(name, scaled(method.split, scale), scale, loss), Alone(), tmp_path)
+        run(job(name, scaled(method.split, scale), scale, loss), Solo(), tmp_path)
     except NumericalError as error:  # which says what to do
         assert "outside the bound" in str(error) or "training diverged" in str(error)
         assert scale != 1.0
@@ -159,7 +159,7 @@ def test_the_warning_names_the_exchange_and_the_end_is_not_reached(
 ) -> None:
     folder, scale = scaled(METHODS[name].split, 1e-14), 1e-14
     with pytest.raises(NotCertified, match=r"duality_gap = 0\.5 \(it is not known\)"):
-        run(job(name, folder, scale, stop={"duality_gap": 0.5}), Alone(), tmp_path)
+        run(job(name, folder, scale, stop={"duality_gap": 0.5}), Solo(), tmp_path)
     (warning,) = said(tmp_path)
     assert exchange in warning
     assert "mpifed data ... --scale standard" in warning
@@ -174,7 +174,7 @@ def test_masked_sums_say_the_same(
     for security in ("plain", "masked"):
         table = {"security": security, "min_clients": 2}
         with suppress(NotCertified):
-            run(job(name, folder, scale, aggregation=table, rounds=4), Alone(), tmp_path / security)
+            run(job(name, folder, scale, aggregation=table, rounds=4), Solo(), tmp_path / security)
         row = last_row(tmp_path / security)
         ends.append((row["objective"], row["duality_gap"], said(tmp_path / security)))
     assert ends[0] == ends[1]
