@@ -21,7 +21,7 @@ def job(folder: Path, **changes: Any) -> Job:
 @pytest.mark.parametrize("dropouts", [0, 2])
 def test_no_secret_key_is_in_it(digits: Path, monkeypatch: pytest.MonkeyPatch, dropouts: int) -> None:
     """Every private key of X25519, and all that is derived from what two of them agree on, is looked for."""
-    from mpifed.comm import keys
+    from mpifed.comm.channels import keys
 
     secrets: list[bytes] = []
     monkeypatch.setattr(keys, "derive", _noted(keys.derive, secrets))
