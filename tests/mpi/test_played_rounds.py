@@ -107,16 +107,16 @@ def exchanges(lazy: bool) -> tuple[Exchange, ...]:
     )  # fmt: skip
 
 
-def outcome(transport: Any, protection: Protection, lazy: bool = False, recorded: bool = False) -> Any:
+def outcome(comm: Any, protection: Protection, lazy: bool = False, recorded: bool = False) -> Any:
     """(sums that the server has heard, states of all clients, bytes of a deployment), on rank 0."""
     who = np.array_split(np.arange(CLIENTS), 3)
-    mine = [some for number, some in enumerate(who) if number % transport.size == transport.rank]
+    mine = [some for number, some in enumerate(who) if number % comm.size == comm.rank]
     blocks = [Block(tuple(map(Shard, some)), "float64") for some in mine]  # type: ignore[arg-type]
-    ranks = Ranks(transport, blocks, CLIENTS, Arithmetic("float64"), protection)
+    ranks = Ranks(comm, blocks, CLIENTS, Arithmetic("float64"), protection)
     ranks.make_ready(exchanges(lazy))
     ranks.record(Deaf() if recorded else None)
     ranks.agree_on_keys()
-    server: Any = () if transport.rank == 0 else None
+    server: Any = () if comm.rank == 0 else None
     first = np.array([some[0] for some in mine], dtype=np.int64)
     states = ClientStates(first, lambda i: Seen(np.zeros((len(mine[i]), 3)), np.zeros((len(mine[i]), PLACES))))
     for index, present in enumerate(PRESENT):
@@ -124,8 +124,8 @@ def outcome(transport: Any, protection: Protection, lazy: bool = False, recorded
     own = {}
     for some, state in zip(mine, states, strict=True):
         own |= {int(client): (state.value[i].tobytes(), state.sums[i].tobytes()) for i, client in enumerate(some)}
-    kept = transport.gather(own)
-    if transport.rank:
+    kept = comm.gather(own)
+    if comm.rank:
         return None
     sums = [np.asarray(leaf).tobytes() for total in server for _, leaf in leaves(total)]
     return sums, dict(sorted(chain(*map(dict.items, kept)))), (ranks.up_bytes, ranks.down_bytes)
@@ -135,12 +135,12 @@ def test_every_channel_has_the_bits_of_one_rank_in_the_clear() -> None:
     """Recorded or not, a few clients at a time or all; some absent, of whom some sums keep the last answers."""
     expected = outcome(Solo(), CHANNELS[0])
     assert len(set(expected[0])) > len(PRESENT) and expected[1][0][1] != np.zeros(PLACES).tobytes()
-    for transport in worlds():
+    for comm in worlds():
         for protection in CHANNELS:
             for lazy, recorded in ((False, False), (True, False), (True, True)):
-                found = outcome(transport, protection, lazy, recorded)
+                found = outcome(comm, protection, lazy, recorded)
                 if found is not None:
-                    assert found[:2] == expected[:2], (transport.size, protection.channel, lazy, recorded)
+                    assert found[:2] == expected[:2], (comm.size, protection.channel, lazy, recorded)
                     assert (found[2] == expected[2]) == (protection.channel == "plain")
 
 
