@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
-def test_exact_sums_that_move_into_shared_memory(everywhere: bool) -> None:
+def test_exact_sums_that_move_into_shared_memory(everywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first turn on, with the last number, which is added before they move; each total stays what it was."""
+    monkeypatch.setenv("MPIFED_REDUCE", "nodes")  # under Open MPI, and on more ranks than cores, too
     shape = (1 << 15, 2)  # long enough to stand there
     for comm in chain(worlds(), [Solo()]):
         earlier = []
@@ -37,7 +37,7 @@ def test_exact_sums_that_move_into_shared_memory(everywhere: bool) -> None:
             adder.add(np.full((1, *shape), 1 + comm.rank + turn, "f4"), np.array([comm.rank]))
             adder.close()[-1] = 1
             reduced = adder.reduce(comm, everywhere)
-            assert (adder.numbers is not before) == (1 < comm.size <= (os.cpu_count() or 1))
+            assert (adder.numbers is not before) == (comm.size > 1)
             assert (reduced is not None) == (everywhere or comm.rank == 0)
             if reduced is not None:
                 assert reduced[-1] == comm.size
