@@ -25,7 +25,7 @@ import numpy as np
 from mpifed.batch.plugin import plugin, plugins
 from mpifed.batch.slurm import has, misconfigured
 from mpifed.comm.channels import bfv
-from mpifed.comm.channels.streams import KEY_BYTES, Pad, Stream
+from mpifed.comm.channels.keys import STREAM_BYTES, Pad, Stream
 from mpifed.comm.mpi import PMI, Solo, connect, family_of, launched_rank, launched_ranks, library
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
@@ -239,7 +239,7 @@ def key_streams() -> Iterator[CheckResult]:
 
 def _seconds_of_masks() -> float:
     message, start = np.zeros(_MASKED, dtype=np.int64), time.perf_counter()
-    Pad().add([(Stream(os.urandom(KEY_BYTES)), 1)], message, [slice(0, _MASKED)])
+    Pad().add([(Stream(os.urandom(STREAM_BYTES)), 1)], message, slice(0, _MASKED))
     return (time.perf_counter() - start) * 1e6 / _MASKED
 
 

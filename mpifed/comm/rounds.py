@@ -164,27 +164,27 @@ class Ranks:
         plan.exchange = exchange  # whose functions may be others
         return plan
 
-    # --- last answers of absent clients -------------------------------------------------------------------------------
+    # --- absent clients who go on counting ----------------------------------------------------------------------------
 
     def last_answers(self) -> LastAnswers:
-        """Last answers of this rank's clients, where later sums still include them; for a checkpoint."""
+        """What this rank's clients have sent, where absent clients go on counting; for a checkpoint."""
         answers: LastAnswers = {}
         for name, kept in self._kept.items():
-            for client, numbers in kept.last.items():
+            for client, numbers in kept.sent.items():
                 answers.setdefault(client, {})[name] = numbers
         return answers
 
     def restore(self, last_answers: LastAnswers) -> None:
-        """Continue from the last answers of this rank's clients. Collective."""
+        """Continue from what this rank's clients have sent. Collective."""
         for client, answers in last_answers.items():
             for name, numbers in answers.items():
-                self._kept[name].last[client] = numbers
+                self._kept[name].sent[client] = numbers
         for plan in self._plans.values():
             kept = plan.kept
             if kept is None or kept.answered.any() or plan.exchange.answer is None:
                 continue
             answered_here = np.zeros(self.clients, dtype=np.int64)
-            answered_here[list(kept.last)] = 1
+            answered_here[list(kept.sent)] = 1
             answered = np.empty_like(answered_here)
             self.comm.Allreduce(answered_here, answered)
             kept.answered[:] = answered > 0
@@ -284,7 +284,7 @@ class Ranks:
         channel.begin(plan, now)
         if exchange.answer is None:
             return states
-        add = channel.add if channel.recorder is None else channel.add_one_by_one
+        add = channel.add if channel.recorder is None and plan.kept is None else channel.add_one_by_one
         summed = channel.name == "plain" and channel.recorder is None and plan.kept is None
         stays = summed or device.on_host
         question = device.record(question)

@@ -21,7 +21,7 @@ from mpifed.comm.reduce import SharedMessage, shared_message
 from mpifed.core.device import Device
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Placed, fields_of
-from mpifed.core.holdings import size
+from mpifed.core.holdings import size, span
 from mpifed.core.record import Array, Record, bare_leaves, index, map_leaves, namespace
 from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
 from mpifed.maths.kernels_sums import add_encoded, encoded, note_worst
@@ -138,6 +138,7 @@ class Message:
         self.size = self.places[-1].stop if self.places else 0
         self.dtype = np.dtype(f"int{self.places[0].form.bits if self.places else 64}")
         self._own: dict[tuple[int, ...], list[Positions]] = {}
+        self._positions: dict[tuple[int, ...], Positions] = {}
 
     @property
     def nbytes(self) -> int:
@@ -184,6 +185,14 @@ class Message:
                 numbers[client].append(number)
         return numbers
 
+    def positions(self, numbers: tuple[int, ...]) -> Positions:
+        """Positions of the units of these numbers, ascending."""
+        at = self._positions.get(numbers)
+        if at is None:
+            parts = [np.r_[part] for number in numbers for _, part in self.units[number].at]
+            at = self._positions[numbers] = span(np.sort(np.concatenate(parts))) if parts else slice(0)
+        return at
+
     def own(self, client: int) -> list[Positions]:
         """Positions of the client's values, field by field."""
         groups = tuple(-1 if place.held is None else int(place.held.groups[client]) for place in self.places)
@@ -206,17 +215,6 @@ class Message:
             stop = start + size(at, len(total))
             total[at] += numbers[start:stop]
             start = stop
-
-    def check_range(self, integers: Integers, client: int) -> None:
-        """NumericalError, naming field and client, where integers [m] encode no values within the bounds."""
-        for place in self.places:
-            limbs = integers[place.start : place.stop].reshape(place.form.limbs, -1)
-            for part, most in zip(limbs, place.form.largest, strict=True):
-                if part.max(initial=0) > most or part.min(initial=0) < -most:
-                    raise NumericalError(
-                        f"{place.name}: client {client} sends an integer outside +-{most}, which its bound "
-                        f"{place.form.bound:g} and scale {place.form.scale:g} allow; it is not sealed"
-                    )
 
     def decode(self, numbers: Integers) -> Record:
         """The sum, decoded into the job's dtype; scalars into float64."""

@@ -52,20 +52,18 @@ def happens(trouble: str, turn: int = 3 * ROUND) -> bool:
 
 
 def tamper_with_masks() -> None:
-    from mpifed.comm.channels.deposits import Deposit, RevealedShare, TurnSecrets
-    from mpifed.comm.channels.dropouts import Dropouts
-    from mpifed.comm.channels.keys import Keyring
-    from mpifed.comm.channels.streams import Turns
+    from mpifed.comm.channels.dropouts import Deposit, Dropouts, RevealedShare
+    from mpifed.comm.channels.keys import Keyring, Turns
 
     def reveal(before: Any, self: Any, holder: int, *arguments: Any) -> Any:
         found: RevealedShare = before(self, holder, *arguments)
-        if holder == HOLDER and happens("share", self.turn):
+        if holder == HOLDER and happens("share", self.turn.number):
             return found._replace(share=flipped(found.share, 0))
         return found
 
     def deposit(before: Any, self: Any, client: int, *arguments: Any) -> Any:
         found: Deposit = before(self, client, *arguments)
-        if client == CLIENT and happens("sealed share", self.turn):
+        if client == CLIENT and happens("sealed share", self.turn.number):
             return found._replace(shares=[flipped(share) for share in found.shares])
         return found
 
@@ -91,18 +89,18 @@ def tamper_with_masks() -> None:
         finally:
             self.comm.gather = gather
 
-    def all_shares(before: Any, self: Any, turn: Any, *arguments: Any) -> Any:
-        found: list[RevealedShare] = before(self, turn, *arguments)
-        missing = happens("missing shares", turn.number)
+    def all_shares(before: Any, self: Any, *arguments: Any) -> Any:
+        found: list[RevealedShare] = before(self, *arguments)
+        missing = happens("missing shares", self.turn.number)
         return [one for one in found if one.giver != CLIENT or one.number > 3 or not missing]
 
     def next_turn(before: Any, self: Any, *arguments: Any) -> Any:
         return before(self, 1) if happens("repeated nonce", self.now + 1) else before(self, *arguments)
 
-    instead(Dropouts, "_reveal", all_shares)
+    instead(Dropouts, "_reveal_all", all_shares)
     instead(Turns, "next", next_turn)
-    instead(TurnSecrets, "reveal", reveal)
-    instead(TurnSecrets, "deposit", deposit)
+    instead(Dropouts, "reveal", reveal)
+    instead(Dropouts, "deposit", deposit)
     instead(Keyring, "prepare", prepare)
 
 

@@ -17,7 +17,7 @@ from jobs_in_python import checked
 from methods import private
 from registry import table
 
-from mpifed.comm.channels.deposits import TurnSecrets
+from mpifed.comm.channels.dropouts import Dropouts
 from mpifed.comm.channels.keys import Keyring
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
@@ -126,9 +126,9 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Keys:
         yield keyring.group
 
     kept(Keyring, "prepare", own)
-    kept(Keyring, "_secret", lambda keyring, secret: iter([secret]))
-    kept(TurnSecrets, "deposit", lambda secrets, given: iter([secrets.seeds[given.client]]))
-    kept(TurnSecrets, "message_key", lambda secrets, key: iter([key]))
+    kept(Keyring, "pair", lambda keyring, secret: iter([secret]))
+    kept(Dropouts, "deposit", lambda secrets, given: iter([secrets.seeds[given.client]]))
+    kept(Dropouts, "message_key", lambda secrets, key: iter([key]))
     urandom = os.urandom
 
     def drawn(size: int) -> bytes:

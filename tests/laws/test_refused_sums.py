@@ -15,7 +15,7 @@ from methods import PEOPLE_BY_CHANCE
 from registry import table
 from written_files import read_json
 
-from mpifed.comm.channels.deposits import TurnSecrets
+from mpifed.comm.channels.dropouts import Dropouts
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
@@ -49,11 +49,11 @@ AMONG_RANKS = ("a ciphertext", "a sealed share")
 @pytest.fixture
 def nothing_tampered_after() -> Iterator[None]:
     """The job's module `tampering` replaces methods in this process, too: other tests of it find those of mpifed."""
-    before = vars(TurnSecrets)["reveal"]
+    before = vars(Dropouts)["reveal"]
     yield
     if tampering := sys.modules.pop("tampering", None):  # not where ranks alone had it
         tampering.UNDO.close()
-    assert vars(TurnSecrets)["reveal"] is before
+    assert vars(Dropouts)["reveal"] is before
 
 
 @pytest.mark.launch

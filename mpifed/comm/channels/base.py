@@ -44,19 +44,20 @@ class ChannelSetting(NamedTuple):
 
 
 class Kept:
-    """Last answers of this rank's clients, where later sums still include them; a channel may store more."""
+    """A memory in which absent clients go on counting: what each has sent, and the sum that the server keeps of it."""
 
     def __init__(self, clients: int) -> None:
-        self.last: dict[int, np.ndarray] = {}  # by client of this rank: the integers at its own positions
+        self.sent: dict[int, np.ndarray] = {}  # by client of this rank: the integers at its own positions
         self.answered = np.zeros(clients, dtype=bool)  # [N] whether each client ever has; alike on all ranks
-        self.sealed: Any = None  # what the server stores, in the channel's own form
+        self.total: Any = 0  # on rank 0: of what all have sent, in the form in which it travels
+        self.moved: dict[int, int] = {}  # masked, for clients: the turn of the stream under which each unit stands
 
 
 class Plan:
     """What an exchange reuses whenever it is played, on this rank."""
 
     def __init__(self, message: Message, device: Device | None = None, kept: Kept | None = None) -> None:
-        """`kept` is given for an exchange whose sums keep last answers."""
+        """`kept` is given for an exchange with `keeps`."""
         self.exchange, self.message, self.kept = message.exchange, message, kept
         self.sum, self._device = Sum(message, device), device
         self.reduced = np.empty_like(self.sum.numbers)  # the opened sum, where this rank may use it
@@ -78,12 +79,18 @@ class Plan:
         self._alone.add(map_leaves(row, answer), np.array([client]))
         return self._alone.close()[:-1]
 
-    def add_last(self) -> None:
-        """Set the sum to that of the last answers of all clients of this rank."""
-        assert self.kept is not None
-        self.sum.numbers[:-1] = 0
-        for client in sorted(self.kept.last):
-            self.message.put(self.sum.numbers, client, self.kept.last[client])
+    def change(self, integers: Integers, client: int) -> Integers:
+        """[m] what a client of this rank adds to the sum: its integers, or how they differ from what it sent before.
+
+        Called once for each answer, which is from then on what the client has sent. Differences may wrap around, and do
+        so back in the sum.
+        """
+        if self.kept is None:
+            return integers
+        numbers, change = self.message.pick(integers, client), np.zeros_like(integers)
+        self.message.put(change, client, numbers - self.kept.sent.get(client, 0))
+        self.kept.sent[client] = numbers
+        return change
 
 
 class Recorder(Protocol):
@@ -128,25 +135,19 @@ class Channel:
 
     def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """Add the answers [n, ...] of `clients` [n] of this rank."""
-        if plan.kept is None:
-            plan.sum.add(answer, clients)
-            return
-        for i, client in enumerate(clients.tolist()):
-            plan.kept.last[client] = plan.message.pick(plan.integers(answer, i, client), client)
+        plan.sum.add(answer, clients)
 
     def add_one_by_one(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
-        """As `add`, but forming each client's upload on its own, so that it can be recorded or encrypted."""
+        """As `add`, but each upload on its own: where it is recorded or encrypted, or goes on counting."""
         for i, client in enumerate(clients.tolist()):
             integers = plan.integers(answer, i, client)
             upload = self.seal(plan, integers, client, now)
             if self.recorder is not None:
                 self.recorder.upload(plan, now, client, self.sent(plan, upload, client))
             self.gather(plan, upload, client)
-            if plan.kept is not None:
-                plan.kept.last[client] = plan.message.pick(integers, client)
 
     def seal(self, plan: Plan, integers: Integers, client: int, now: Round) -> np.ndarray:
-        """The client's upload: in the plain channel its integers [m]."""
+        """The client's upload: in the plain channel its integers [m], elsewhere their `Plan.change`."""
         upload: np.ndarray = integers.copy()
         return upload
 
@@ -156,27 +157,44 @@ class Channel:
 
     def gather(self, plan: Plan, upload: np.ndarray, client: int) -> None:
         """Add a client's upload to the partial sum of this rank."""
-        if plan.kept is None:
-            plan.sum.numbers[:-1] += upload
+        plan.sum.numbers[:-1] += plan.change(upload, client)
 
     def resend(self, plan: Plan, now: Round) -> None:
-        """Have all clients upload their last answers again, after a restart has lost the server's copy. Collective."""
+        """Have all clients upload again what they have sent, after a restart has lost the server's sum. Collective."""
+        assert plan.kept is not None
+        before, plan.kept.sent = plan.kept.sent, {}
+        self.begin(plan, now)
+        for client, numbers in sorted(before.items()):
+            integers = np.zeros(plan.message.size, plan.message.dtype)
+            plan.message.put(integers, client, numbers)
+            self.gather(plan, self.seal(plan, integers, client, now), client)
+        self.collect(plan, now)
 
     def collect(self, plan: Plan, now: Round) -> bool:
         """Sum over all ranks into `plan.reduced`; whether this rank may use it. Collective.
 
         The last number is the system's own, and always valid on rank 0.
         """
-        if plan.kept is not None:
-            plan.add_last()
+        received = self._reduce(plan, now, plan.exchange.hear is not None)
+        self._keep(plan)
+        return received
+
+    def _reduce(self, plan: Plan, now: Round, everywhere: bool) -> bool:
+        """Sum over all ranks, and with what the server keeps, on rank 0 or everywhere; whether here. Collective."""
         numbers = plan.sum.close()
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, numbers[:-1])
-        reduced = plan.sum.reduce(self.comm, plan.exchange.hear is not None)
-        if reduced is None:
-            return False
-        plan.reduced = reduced
-        return True
+        if plan.kept is not None:
+            numbers[:-1] += plan.kept.total
+        reduced = plan.sum.reduce(self.comm, everywhere)
+        if reduced is not None:
+            plan.reduced = reduced
+        return reduced is not None
+
+    def _keep(self, plan: Plan) -> None:
+        """Have the server keep the sum, where it goes on counting."""
+        if plan.kept is not None and self.comm.rank == 0:
+            plan.kept.total = plan.reduced[:-1].copy()
 
     def traffic(self, plan: Plan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes that each client uploads and receives, without the broadcast, as in a deployment."""

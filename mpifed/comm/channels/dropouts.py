@@ -1,52 +1,103 @@
 """Dropouts: unmasking a sum without the clients that left within a turn (Bonawitz et al. 2017, CCS).
 
-Pairwise masks cancel in the sum only when both clients upload. So before it uploads, each client secret-shares two
-secrets of the turn among its neighbours in the graph: the seed of its self-mask, and a key under which it deposits the
-keys of its pairwise masks with the server. After the uploads, the remaining clients reveal for each client a share of
-one of these: of the seed, if its upload is in the sum, so that its self-mask can be removed; of the key, if it left
-before it uploaded, so that the pairwise masks of its partners can be removed. Never of both, which would reveal the
-client's upload. What is unmasked belongs to this turn's message alone, so a client that has left can return with the
-keys that it has.
+Pairwise masks cancel in the sum only when both clients upload. So before it uploads, each client draws two secrets for
+the turn and shares them among its neighbours in the graph (Shamir 1979): the seed of its self-mask, and a key under
+which it deposits the keys of its pairwise masks with the server. After the uploads, the remaining clients reveal for
+each client a share of one of these: of the seed, if its upload is in the sum, so that its self-mask can be removed; of
+the key, if it left before it uploaded, so that the pairwise masks of its partners can be removed. Never of both, which
+would reveal the client's upload. What is unmasked belongs to this turn's message alone, so a client that has left can
+return with the keys that it has.
 
 Differs from the paper: there, the second secret is the client's private key, so a client that has left needs a new one.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import secrets
+import struct
+from collections.abc import Mapping
+from functools import lru_cache, reduce
+from hmac import compare_digest
 from itertools import chain
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.channels.base import ChannelSetting, Plan, Recorder
-from mpifed.comm.channels.deposits import (
-    SEALED_BYTES,
-    Deposit,
-    RevealedShare,
-    TurnSecrets,
-    deposit_bytes,
-    open_keys,
-    open_seed,
-)  # fmt: skip
 from mpifed.comm.channels.graph import MaskGraph
-from mpifed.comm.channels.keys import Keyring
-from mpifed.comm.channels.shares import SHARE_BYTES
-from mpifed.comm.channels.streams import Pad, Stream
-from mpifed.comm.costs import Account
-from mpifed.core.errors import BrokenProtocol, MpifedError, TooFewClients, UsageError
+from mpifed.comm.channels.keys import PROTOCOL, STREAM_BYTES, TAG_BYTES, Keyring, Pad, Stream, derive, seal, unseal
+from mpifed.core.errors import BrokenProtocol, MpifedError, TooFewClients
 from mpifed.core.round import Round
+
+PRIME = 2**130 - 5  # shares are numbers mod it
+SECRET_BYTES = 16
+SHARE_BYTES = 17
+SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES  # of the two shares for a neighbour
+_COMMITMENT_BYTES = 32
+_DEPOSIT_NONCE = b"deposit     "  # its key encrypts no other message
+_SEED, _KEY = b"seed", b"key"
+
+
+# --- secret sharing: any `threshold` shares reconstruct a secret, fewer reveal nothing about it -----------------------
+
+
+def split(secret: bytes, holders: int, threshold: int) -> list[bytes]:
+    """Shares 1, 2, ... of a secret [16]: the values there of a random polynomial with the secret at 0."""
+    drawn = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
+    coefficients = [*drawn, int.from_bytes(secret, "little")]
+    values = (reduce(lambda y, a, x=x: (y * x + a) % PRIME, coefficients) for x in range(1, holders + 1))  # type: ignore[misc]
+    return [value.to_bytes(SHARE_BYTES, "little") for value in values]
+
+
+def rebuild(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Reconstruct a secret [16] from at least `threshold` shares, by number.
+
+    Raises TooFewClients when there are fewer; BrokenProtocol when the shares evidently belong to different secrets; the
+    commitment decides it in all cases.
+    """
+    if len(shares) < threshold:
+        raise TooFewClients(
+            f"{len(shares)} shares of a secret that takes {threshold}: the sum is not opened; let fewer clients leave"
+        )
+    numbers = tuple(sorted(shares)[:threshold])
+    values = (int.from_bytes(shares[number], "little") for number in numbers)
+    secret = sum(a * value for a, value in zip(_coefficients(numbers), values, strict=True)) % PRIME
+    if secret >> (8 * SECRET_BYTES):
+        raise BrokenProtocol(f"shares number {numbers} do not belong to one secret: a share was changed")
+    return secret.to_bytes(SECRET_BYTES, "little")
+
+
+@lru_cache(maxsize=1024)
+def _coefficients(numbers: tuple[int, ...]) -> list[int]:
+    """Lagrange coefficients at 0, mod p: once for all secrets whose shares come from the same holders."""
+    coefficients = []
+    for x in numbers:
+        others = [other for other in numbers if other != x]
+        coefficients.append(prod(others) * pow(prod(other - x for other in others), -1, PRIME) % PRIME)
+    return coefficients
 
 
 def threshold(neighbours: int, most: int) -> int:
-    """Shares that reconstruct a secret: of the neighbours left after `most` drop out; UsageError if no majority."""
+    """Shares that reconstruct a secret: of the neighbours left after `most` drop out; TooFewClients if no majority."""
     if neighbours < 2 * most + 1:
-        raise UsageError(
-            f"[participation] max_dropouts = {most}: each client has {neighbours} others to share its secrets with, "
-            f"and needs {2 * most + 1}, so that a majority of them stays; lower max_dropouts, let more clients "
-            "participate"
+        raise TooFewClients(
+            f"[participation] max_dropouts = {most}: a client has {neighbours} others to share its secrets with, and "
+            f"needs {2 * most + 1}, so that a majority of them stays; lower max_dropouts, or let more clients "
+            "participate in a round"
         )
     return neighbours - most
+
+
+def _commitment(secret: bytes, context: bytes) -> bytes:
+    """Hash commitment [32] to a secret, by which a wrong reconstruction is detected."""
+    return hashlib.sha256(context + secret).digest()
+
+
+# --- a turn -----------------------------------------------------------------------------------------------------------
 
 
 class Turn(NamedTuple):
@@ -57,37 +108,57 @@ class Turn(NamedTuple):
     graph: MaskGraph
     number: int
 
+    def context(self, what: bytes, client: int) -> bytes:
+        return PROTOCOL + b", %b of client %d in turn %d" % (what, client, self.number)
+
+
+class Deposit(NamedTuple):
+    """What a client sends to the server before it uploads."""
+
+    client: int
+    commitments: dict[bytes, bytes]  # to its seed and its key
+    keys: bytes  # of its pairwise masks, in the order of its partners; sealed
+    shares: list[bytes]  # of both, for its neighbours, ascending, each sealed for it
+
     @property
-    def account(self) -> Account:
-        return self.plan.account
+    def payload(self) -> bytes:
+        return b"".join([*self.commitments.values(), self.keys, *self.shares])
+
+
+class RevealedShare(NamedTuple):
+    """A share of a neighbour's secret, revealed by its holder."""
+
+    giver: int  # whose secret it is
+    number: int  # of the share
+    share: bytes
 
 
 class Dropouts:
     """The clients' part and, on rank 0, the server's, where up to `most` clients may leave within a turn."""
 
     def __init__(self, setting: ChannelSetting, keyring: Keyring, pad: Pad) -> None:
-        self.setting, self.comm, self.keyring = setting, setting.comm, keyring
+        self.setting, self.comm, self.keyring, self._pad = setting, setting.comm, keyring, pad
         self.most = setting.protection.max_dropouts
-        self.turn_secrets = TurnSecrets(keyring, 0)  # of the turn
-        self._pad = pad
-        self._deposits: dict[int, Deposit] = {}  # of the turn, by client; on rank 0
+        self.turn: Turn
+        self.seeds: dict[int, bytes] = {}  # [16] of the self-masks of this rank's clients
+        self.held: dict[int, list[bytes]] = {}  # by giver, the sealed shares of its neighbours
+        self._deposits: dict[int, Deposit] = {}  # by client; on rank 0
+        self._revealed: dict[tuple[int, int], bool] = {}  # by holder and giver, whether the giver had uploaded
 
-    def threshold(self, turn: Turn, client: int) -> int:
-        """Number of shares that reconstruct the secrets of a participating client."""
-        return threshold(len(turn.graph.near[client]), self.most)
+    def _threshold(self, client: int) -> int:
+        return threshold(len(self.turn.graph.near[client]), self.most)
 
-    def deposit(self, turn: Turn, recorder: Recorder | None) -> None:
+    def _hosted(self, chosen: NDArray[np.bool_]) -> list[int]:
+        return [client for client in self.setting.hosted.tolist() if client in self.turn.graph.near and chosen[client]]
+
+    def begin(self, turn: Turn, recorder: Recorder | None) -> None:
         """Participating clients share their secrets. Collective; TooFewClients when so few do that nobody may leave."""
-        least = min((len(near) for near in turn.graph.near.values()), default=0)
-        if least < 2 * self.most + 1 and len(turn.graph.asked):
-            raise TooFewClients(
-                f"{turn.plan.exchange.name}: round {turn.now.index} asks {len(turn.graph.asked)} clients, and for "
-                f"[participation] max_dropouts = {self.most} it takes {2 * self.most + 2}: lower max_dropouts, or let "
-                "more clients participate"
-            )
-        self.turn_secrets = TurnSecrets(self.keyring, turn.number)
-        with turn.account.timed():
-            deposits = [self._deposit_of(turn, client) for client in self._hosted(turn.now.asked)]
+        self.turn = turn
+        for client in turn.graph.near:
+            self._threshold(client)
+        self.seeds, self._revealed = {}, {}
+        with turn.plan.account.timed():
+            deposits = [self.deposit(client) for client in self._hosted(turn.now.asked)]
         if recorder is not None:
             for deposit in deposits:
                 what = "deposit and sealed shares"
@@ -95,100 +166,138 @@ class Dropouts:
         gathered = self.comm.gather(deposits) or []
         self._deposits = {deposit.client: deposit for deposit in chain(*gathered)}
         # in a deployment each client receives only what its own neighbours have sealed for it
-        self.turn_secrets.held = self.comm.bcast({client: deposit.shares for client, deposit in self._deposits.items()})
+        self.held = self.comm.bcast({client: deposit.shares for client, deposit in self._deposits.items()})
 
-    def _hosted(self, chosen: NDArray[np.bool_]) -> list[int]:
-        clients: list[int] = self.setting.hosted[chosen[self.setting.hosted]].tolist()
-        return clients
-
-    def _deposit_of(self, turn: Turn, client: int) -> Deposit:
-        partners = [partner.client for partner in turn.graph.partners(client)]
-        return self.turn_secrets.deposit(
-            client, turn.graph.near[client].tolist(), partners, self.threshold(turn, client)
+    def deposit(self, client: int) -> Deposit:
+        """Draw and share the client's two secrets, and seal the keys of its masks under the second."""
+        turn, near = self.turn, self.turn.graph.near[client].tolist()
+        drawn = {what: os.urandom(SECRET_BYTES) for what in (_SEED, _KEY)}
+        self.seeds[client] = drawn[_SEED]
+        shares = zip(*(split(secret, len(near), self._threshold(client)) for secret in drawn.values()), strict=True)
+        keys = b"".join(self.message_key(client, other) for other in turn.graph.partners(client))
+        return Deposit(
+            client,
+            {what: _commitment(secret, turn.context(what, client)) for what, secret in drawn.items()},
+            seal(derive(drawn[_KEY], PROTOCOL + b", deposit"), _DEPOSIT_NONCE, keys, turn.context(b"keys", client)),
+            [
+                seal(*self._between(client, holder, client), b"".join(both), turn.context(b"shares", client))
+                for holder, both in zip(near, shares, strict=True)
+            ],
         )
 
-    def own(self, client: int) -> Stream:
-        """The self-mask of a client."""
-        return Stream(self.turn_secrets.seeds[client])
+    def message_key(self, client: int, other: int) -> bytes:
+        """Key [16] of the pairwise mask in this turn."""
+        return self.keyring.key(client, other, b"message", self.turn.number)
 
-    def between(self, client: int, other: int) -> Stream:
-        """The pairwise mask of two clients in this turn."""
-        return Stream(self.turn_secrets.message_key(client, other))
+    def _between(self, here: int, there: int, giver: int) -> tuple[bytes, bytes]:
+        """Key and nonce that seal the giver's shares between client `here`, of this rank, and client `there`."""
+        number = self.turn.number
+        return self.keyring.key(here, there, b"shares ", number, (1, 2)), struct.pack(">QI", number, giver)
 
-    def refuse(self, turn: Turn) -> None:
+    def refuse(self) -> None:
         """Refuse to open the sum when too many clients have left to reconstruct every secret. Alike on all ranks."""
-        for client in turn.graph.asked.tolist():
-            staying, least = int(turn.now.staying[turn.graph.near[client]].sum()), self.threshold(turn, client)
+        plan, now, graph, _ = self.turn
+        for client, near in graph.near.items():
+            staying, least = int(now.staying[near].sum()), self._threshold(client)
             if staying < least:
                 raise TooFewClients(
-                    f"{turn.plan.exchange.name}: in round {turn.now.index} {staying} clients are left who hold shares "
-                    f"of client {client}, and it takes {least}: more than [participation] max_dropouts = {self.most} "
-                    "have left, and the sum is not opened"
+                    f"{plan.exchange.name}: in round {now.index} {staying} clients are left who hold shares of client "
+                    f"{client}, and it takes {least}: more than [participation] max_dropouts = {self.most} have left, "
+                    "and the sum is not opened"
                 )
 
-    def open(self, turn: Turn, reduced: np.ndarray, recorder: Recorder | None) -> None:
+    def open(self, reduced: np.ndarray, recorder: Recorder | None) -> None:
         """Remaining clients reveal their shares; rank 0 removes the reconstructed masks from `reduced`. Collective.
 
         Raises BrokenProtocol or TooFewClients on all ranks alike, when shares were changed or are missing.
         """
         failure: MpifedError | None = None
         revealed: list[RevealedShare] | None = None
+        timed = self.turn.plan.account.timed
         try:
-            with turn.account.timed():
-                revealed = self._reveal(turn, recorder)
+            with timed():
+                revealed = self._reveal_all(recorder)
         except BrokenProtocol as error:
             failure = error
-        self.turn_secrets.seeds.clear()  # from here on, single uploads cannot be unmasked, only the sum
+        self.seeds.clear()  # from here on, single uploads cannot be unmasked, only the sum
         gathered = self.comm.gather(revealed)
-        if gathered is not None and all(shares is not None for shares in gathered):
+        if gathered is not None and None not in gathered:
             try:
-                with turn.account.timed():
-                    self._unmask(turn, reduced, [share for shares in gathered for share in shares or []])
+                with timed():
+                    self._unmask(reduced, [share for shares in gathered for share in shares or ()])
             except (BrokenProtocol, TooFewClients) as error:
                 failure = error
         self.comm.raise_on_all_ranks(failure)
 
-    def _reveal(self, turn: Turn, recorder: Recorder | None) -> list[RevealedShare]:
+    def _reveal_all(self, recorder: Recorder | None) -> list[RevealedShare]:
         """The shares that this rank's clients reveal."""
-        near, revealed = turn.graph.near, []
-        for holder in self._hosted(turn.now.staying):
-            for giver in near[holder].tolist():
-                if giver not in self.turn_secrets.held:
+        plan, now, graph, _ = self.turn
+        revealed = []
+        for holder in self._hosted(now.staying):
+            for giver in graph.near[holder].tolist():
+                if giver not in self.held:
                     continue  # rank 0 finds that the share is missing
-                number = int(np.searchsorted(near[giver], holder)) + 1
-                revealed.append(self.turn_secrets.reveal(holder, giver, number, bool(turn.now.present[giver])))
+                uploaded = bool(now.present[giver])
+                revealed.append(self.reveal(holder, giver, uploaded))
                 if recorder is not None:
-                    what = f"share of the {'seed' if turn.now.present[giver] else 'key'} of client {giver}"
-                    recorder.note(turn.plan, turn.now, f"client {holder}", "server", what, revealed[-1].share)
+                    what = f"share of the {'seed' if uploaded else 'key'} of client {giver}"
+                    recorder.note(plan, now, f"client {holder}", "server", what, revealed[-1].share)
         return revealed
 
-    def _unmask(self, turn: Turn, reduced: np.ndarray, revealed: list[RevealedShare]) -> None:
+    def reveal(self, holder: int, giver: int, uploaded: bool) -> RevealedShare:
+        """The holder's share of the giver's seed, if the giver has uploaded, else of its key.
+
+        Raises BrokenProtocol when the holder has revealed its share of the other secret, or its sealed shares do not
+        open.
+        """
+        if self._revealed.setdefault((holder, giver), uploaded) != uploaded:
+            raise BrokenProtocol(
+                f"turn {self.turn.number}: client {holder} is asked for its shares of both secrets of client {giver}, "
+                "whose upload they would reveal; it reveals its share of one only"
+            )
+        number = int(np.searchsorted(self.turn.graph.near[giver], holder)) + 1
+        sealed, context = self.held[giver][number - 1], self.turn.context(b"shares", giver)
+        both = unseal(*self._between(holder, giver, giver), sealed, context)
+        return RevealedShare(giver, number, both[:SHARE_BYTES] if uploaded else both[SHARE_BYTES:])
+
+    def _unmask(self, reduced: np.ndarray, revealed: list[RevealedShare]) -> None:
         """Remove the self-masks of clients that uploaded, and the uncancelled pairwise masks of those that left."""
-        shares: dict[int, dict[int, bytes]] = {client: {} for client in turn.graph.asked.tolist()}
+        turn, present = self.turn, self.turn.now.present
+        message, graph = turn.plan.message, turn.graph
+        shares: dict[int, dict[int, bytes]] = {client: {} for client in graph.near}
         for share in revealed:
             shares[share.giver][share.number] = share.share
-        present, graph = turn.now.present, turn.graph
-        for client, client_shares in shares.items():
+        for client, of_client in shares.items():
             if client not in self._deposits:
                 raise TooFewClients(
                     f"client {client} participates, but has deposited no secrets: the sum is not opened"
                 )
-            secrets = self._deposits[client], client_shares, self.threshold(turn, client), turn.number
+            deposit, what = self._deposits[client], _SEED if present[client] else _KEY
+            secret, context = rebuild(of_client, self._threshold(client)), turn.context(what, client)
+            if not compare_digest(_commitment(secret, context), deposit.commitments[what]):
+                raise BrokenProtocol(
+                    f"{context.decode()}: the reconstructed secret is not what the client has committed to: at least "
+                    "one share was changed, and nothing is opened"
+                )
             if present[client]:
-                self._pad.add([(Stream(open_seed(*secrets)), -1)], reduced, graph.own(client))
+                self._pad.add([(Stream(secret), -1)], reduced, message.positions(tuple(message.units_of[client])))
                 continue
-            for (other, sign, parts), key in zip(graph.partners(client), open_keys(*secrets), strict=True):
+            context, key = turn.context(b"keys", client), derive(secret, PROTOCOL + b", deposit")
+            keys = unseal(key, _DEPOSIT_NONCE, deposit.keys, context)
+            for number, (other, units) in enumerate(graph.partners(client).items()):
                 if present[other]:  # and has added the mask with the opposite sign
-                    self._pad.add([(Stream(key), sign)], reduced, parts)
+                    stream = Stream(keys[number * STREAM_BYTES :][:STREAM_BYTES])
+                    self._pad.add([(stream, 1 if client < other else -1)], reduced, message.positions(units))
 
-    def traffic(self, turn: Turn) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, now: Round, graph: MaskGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes of deposits and shares that each client uploads and receives, as in a deployment."""
         up, down = np.zeros((2, self.setting.clients), dtype=np.int64)
-        for client in turn.graph.asked.tolist():
-            near = len(turn.graph.near[client])
-            up[client] = deposit_bytes(len(turn.graph.partners(client)), near)
+        for client, holders in graph.near.items():
+            near = len(holders)
+            up[client] = 2 * _COMMITMENT_BYTES + len(graph.partners(client)) * STREAM_BYTES + TAG_BYTES
+            up[client] += near * SEALED_BYTES
             down[client] = near * SEALED_BYTES
-            if turn.now.staying[client]:
+            if now.staying[client]:
                 up[client] += near * SHARE_BYTES
                 down[client] += -(-near // 8)  # a bit for each neighbour: whether it has uploaded
         return up, down

@@ -109,14 +109,14 @@ class Encrypted(Channel):
         self._totals = {}
         if plan.kept is not None:
             plan.kept.answered |= answering(plan.exchange, now)
-            if plan.kept.sealed is None:
-                plan.kept.sealed = {}
+            plan.kept.total = plan.kept.total or {}
 
     def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         self.add_one_by_one(plan, answer, clients, now)
 
     def seal(self, plan: Plan, integers: NDArray[np.signedinteger], client: int, now: Round) -> Bytes:
         """The client's ciphertexts as a message; NumericalError when an integer is out of range."""
+        plan.change(integers, client)
         with plan.account.timed():
             parts = [vector.pack(integers, client) for vector in self.vectors(plan) if vector.senders[client]]
             return bundle({number: self.scheme.encrypt(slots) for part in parts for number, slots in part})
@@ -127,7 +127,7 @@ class Encrypted(Channel):
     def gather(self, plan: Plan, upload: Bytes, client: int) -> None:
         """Add a client's ciphertexts, or store them instead of its last ones; needs only the public key."""
         if plan.kept is not None:
-            plan.kept.sealed[client] = upload
+            plan.kept.total[client] = upload
         else:
             self._sum(plan, upload)
 
@@ -137,15 +137,6 @@ class Encrypted(Channel):
                 more = self.scheme.load(block)
                 present = number in self._totals
                 self._totals[number] = self.scheme.add(self._totals[number], more) if present else more
-
-    def resend(self, plan: Plan, now: Round) -> None:
-        """As `Channel.resend`, under new keys; the sum is decrypted when it is next received."""
-        assert plan.kept is not None
-        self.begin(plan, now)
-        for client, numbers in sorted(plan.kept.last.items()):
-            message = np.zeros_like(plan.sum.numbers[:-1])
-            plan.message.put(message, client, numbers)
-            self.gather(plan, self.seal(plan, message, client, now), client)
 
     def collect(self, plan: Plan, now: Round) -> bool:
         """Add over ranks, and decrypt the sum for its receivers. Collective.
@@ -160,7 +151,7 @@ class Encrypted(Channel):
         answered = answering(plan.exchange, now)
         if plan.kept is not None:
             answered = plan.kept.answered
-            for _, upload in sorted(plan.kept.sealed.items()):
+            for _, upload in sorted(plan.kept.total.items()):
                 self._sum(plan, upload)
         if not answered.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0

@@ -10,15 +10,12 @@ drawn once per run, and independent of who colludes and who leaves; pairs recur,
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.sums import Message, Positions
+from mpifed.comm.sums import Message
 from mpifed.core.round import SETUP, Round
-
-_MANY = 16  # parts of a message from which on they are quicker as one array of positions
 
 
 @lru_cache(maxsize=8)
@@ -41,7 +38,7 @@ def neighbours(asked: NDArray[np.int64], k: int, places: NDArray[np.int64]) -> d
     if n - 1 <= k:
         return {client: np.delete(asked, i) for i, client in enumerate(asked.tolist())}
     ring = asked[np.argsort(places[asked])]
-    steps = np.concatenate([np.arange(-(k // 2), 0), np.arange(1, k // 2 + 1)])
+    steps = np.r_[-(k // 2) : 0, 1 : k // 2 + 1]
     near = np.sort(ring[(np.arange(n)[:, None] + steps) % n], axis=1)
     return dict(zip(ring.tolist(), near, strict=True))
 
@@ -67,18 +64,12 @@ def enough(n: int, leaving: int, colluding: float = 1 / 3, chance: float = 2.0**
     corrupt = min(n, int(np.ceil(colluding * n)))
     removed = min(n, corrupt + leaving)
     for k in range(2 * leaving + 2, n - 1, 2):
-        if n * n / 2 * np.exp(_log_comb(removed, k) - _log_comb(n, k)) > chance:
-            continue
-        if not leaving or n * _tail(n - 1, corrupt, k, k - leaving) <= chance:
+        cut = n * n / 2 * np.exp(_log_comb(removed, k) - _log_comb(n, k))
+        i = np.arange(k - leaving, min(corrupt, k) + 1 if leaving else 0)
+        rebuilt = n * np.exp(_log_comb(corrupt, i) + _log_comb(n - 1 - corrupt, k - i) - _log_comb(n - 1, k)).sum()
+        if max(cut, rebuilt) <= chance:
             return k
     return max(n - 1, 0)
-
-
-def _tail(population: int, marked: int, drawn: int, least: int) -> float:
-    """Probability that at least `least` of those drawn are marked (hypergeometric)."""
-    i = np.arange(least, min(marked, drawn) + 1)
-    logs = _log_comb(marked, i) + _log_comb(population - marked, drawn - i) - _log_comb(population, drawn)
-    return float(np.exp(logs).sum())
 
 
 def _log_comb(n: int, k: int | NDArray[np.int64]) -> NDArray[np.float64]:
@@ -87,14 +78,6 @@ def _log_comb(n: int, k: int | NDArray[np.int64]) -> NDArray[np.float64]:
 
     logs: NDArray[np.float64] = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - np.asarray(k) + 1)
     return logs
-
-
-class Partner(NamedTuple):
-    """A client with which another one shares a mask."""
-
-    client: int
-    sign: int  # with which the client adds the mask; the partner adds it with the opposite sign
-    parts: list[Positions]  # of the message
 
 
 class MaskGraph:
@@ -108,48 +91,16 @@ class MaskGraph:
     def __init__(self, message: Message, asked: NDArray[np.int64], k: int, places: NDArray[np.int64]) -> None:
         self._message, self.asked, self.near = message, asked, neighbours(asked, k, places)
         self._others = [None if unit.who.all() else asked[unit.who[asked]] for unit in message.units]
-        self._parts: dict[tuple[int, ...], list[Positions]] = {}
-        self._partners: dict[int, list[Partner]] = {}
+        self._partners: dict[int, dict[int, tuple[int, ...]]] = {}
 
-    def own(self, client: int) -> list[Positions]:
-        """All entries that the client fills."""
-        return self._of(tuple(self._message.units_of[client]))
-
-    def partners(self, client: int) -> list[Partner]:
-        """All clients with which the client shares a mask, ascending."""
-        partners = self._partners.get(client)
-        if partners is None:
-            shared: dict[int, list[int]] = {}
+    def partners(self, client: int) -> dict[int, tuple[int, ...]]:
+        """By client with whom it shares a mask, ascending, the numbers of the units that both mask."""
+        if client not in self._partners:
+            shared: dict[int, tuple[int, ...]] = {}
             for number in self._message.units_of[client]:
                 others = self._others[number]
                 for other in (self.near[client] if others is None else others).tolist():
-                    shared.setdefault(other, []).append(number)
+                    shared[other] = *shared.get(other, ()), number
             shared.pop(client, None)
-            partners = self._partners[client] = [
-                Partner(other, 1 if client < other else -1, self._of(tuple(numbers)))
-                for other, numbers in sorted(shared.items())
-            ]
-        return partners
-
-    def _of(self, numbers: tuple[int, ...]) -> list[Positions]:
-        """The entries of these units: the same list for the same ones."""
-        parts = self._parts.get(numbers)
-        if parts is None:
-            parts = self._parts[numbers] = _joined(
-                [at for number in numbers for _, at in self._message.units[number].at]
-            )
-        return parts
-
-
-def _joined(parts: list[Positions]) -> list[Positions]:
-    """The same parts, with adjacent slices joined; one array of positions where they are many."""
-    joined: list[Positions] = []
-    for part in parts:
-        last = joined[-1] if joined else None
-        if isinstance(part, slice) and isinstance(last, slice) and last.stop == part.start:
-            joined[-1] = slice(last.start, part.stop)
-        else:
-            joined.append(part)
-    if len(joined) <= _MANY:
-        return joined
-    return [np.concatenate([np.arange(at.start, at.stop) if isinstance(at, slice) else at for at in joined])]
+            self._partners[client] = dict(sorted(shared.items()))
+        return self._partners[client]

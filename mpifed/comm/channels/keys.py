@@ -1,34 +1,51 @@
-"""Keys of the clients: pairwise, agreed by X25519 (RFC 7748), and a group key that the server does not have.
+"""Keys of the clients, pairwise and of all of them, and the streams that these keys give.
 
-A client's private key is generated on the rank that hosts it and never leaves it: it is not written, not pickled, and
-appears in no text. Public keys are sent through rank 0, as they would be through a server; the shared secret of two
-clients is turned into key material by HKDF-SHA256 (RFC 5869). Rank 0 is trusted to forward public keys unchanged
-(honest but curious): there are no certificates.
+A client's private key (X25519, RFC 7748) is generated on the rank that hosts it and never leaves it: it is not written,
+not pickled, and appears in no text. Public keys are sent through rank 0, as they would be through a server, which is
+trusted to forward them unchanged (honest but curious): there are no certificates. The shared secret of two clients is
+turned into key material by HKDF-SHA256 (RFC 5869). A group key, which the server does not have, is sent sealed.
+
+A pair has a single secret for the whole run, and a key of its own for every message: the secret is the key of a
+pseudorandom function, which is AES-256 of a single block for each key (label, half, turn). Blocks never repeat, and
+from so few of them a permutation cannot be told from a function. So a party that is given the key of one message, as
+the server is after a client has left, learns nothing about any other message.
+
+Streams are AES-128 in counter mode (NIST SP 800-38A), read as little-endian integers of the message's dtype. On CPUs
+with AES instructions, 10^6 integers of 64 bits take 1.1 ms, against 1.5 with AES-256 and 1.8 with ChaCha20.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NoReturn
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from mpifed.comm.channels.base import ChannelSetting
-from mpifed.comm.channels.streams import Prf
+from mpifed.comm.sums import Integers, Positions
 from mpifed.core.errors import BrokenProtocol
 
 PROTOCOL = b"mpifed masked sums, version 1"
 KEY_BYTES = 32  # of a public key, a pair's secret and the group key
+STREAM_BYTES = 16  # of a stream's key
 TAG_BYTES = 16  # added by authenticated encryption
+PIECE_BYTES = 2**18  # of a stream, generated and added piece by piece, so that it and the message stay in the cache
+_SPARE = 16  # bytes that the library requires beyond its output
 _GROUP_NONCE = b"group key   "  # its key, of the creator and a client, encrypts no other message
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
 
 
 def derive(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | None = None) -> bytes:
@@ -67,39 +84,28 @@ def unseal(key: bytes, nonce: bytes, sealed: bytes, context: bytes = b"") -> byt
 
 
 class Keyring:
-    """The keys of this rank's clients; public keys travel between ranks."""
+    """The keys of this rank's clients; the ranks pass on public keys."""
 
     def __init__(self, setting: ChannelSetting) -> None:
         self.comm, self.hosted, self.clients = setting.comm, setting.hosted, setting.clients
         self.public: NDArray[np.uint8] = np.zeros((0, KEY_BYTES), np.uint8)  # [N, 32]; on every rank
         self._private: dict[int, X25519PrivateKey] = {}
-        self._pairs: dict[tuple[int, int], bytes] = {}
-        self._prfs: dict[tuple[int, int], Prf] = {}
         self._group: bytes | None = None
-
-    def __repr__(self) -> str:
-        return f"Keyring(of {len(self.hosted)} of {self.clients} clients)"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a keyring stays on its rank: it is neither copied nor written")
+        self._prf = lru_cache(None)(self._prf_of)
 
     @property
     def setup_up_bytes(self) -> int:
         """Uploads: the public key of each client, and the group key, sealed for each client but its creator."""
-        return KEY_BYTES * self.clients + self._group_bytes
+        return KEY_BYTES * self.clients + (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
 
     @property
     def setup_down_bytes(self) -> int:
-        """Downloads: each client receives all public keys, and the group key."""
-        return KEY_BYTES * self.clients**2 + self._group_bytes
-
-    @property
-    def _group_bytes(self) -> int:
-        return (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
+        """Downloads: each client but the group key's creator receives that key, and each of them the other's public."""
+        return (3 * KEY_BYTES + TAG_BYTES) * (self.clients - 1)
 
     def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Generate and distribute new keys. Collective; BrokenProtocol when clients share one, or one has none."""
-        self.forget()
+        self._prf.cache_clear()
         with timed():
             self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
             public_bytes = b"".join(key.public_key().public_bytes_raw() for key in self._private.values())
@@ -108,56 +114,47 @@ class Keyring:
         for rank, (clients, keys) in enumerate(gathered or []):
             public[clients], ranks[clients] = keys, rank
         self.public, ranks = self.comm.bcast((public, ranks))
-        if len(np.unique(self.public, axis=0)) < self.clients or (ranks < 0).any():
+        different = len(np.unique(self.public, axis=0))
+        if different < self.clients or (ranks < 0).any():
             raise BrokenProtocol(
-                f"{self.clients} clients, but {len(np.unique(self.public, axis=0))} different public keys of "
-                f"{int((ranks >= 0).sum())} of them: each must have its own"
+                f"{self.clients} clients, but {different} different public keys of {int((ranks >= 0).sum())} of them: "
+                "each must have its own"
             )
-        self._agree_on_group(ranks, timed)
+        with timed():
+            self._agree_on_group(ranks)
 
-    def _agree_on_group(self, ranks: NDArray[np.int64], timed: Callable[[], AbstractContextManager[None]]) -> None:
-        """The first client generates the group key; the first client of each other rank receives it for that rank.
+    def _agree_on_group(self, ranks: NDArray[np.int64]) -> None:
+        """Client 0 generates the group key; the first client of each other rank receives it for that rank.
 
         (In a deployment every client receives it, which is what is counted.)
         """
-        first = {int(rank): int(np.flatnonzero(ranks == rank)[0]) for rank in np.unique(ranks)}
-        creator, sealed = 0, {}
-        if creator in self._private:
+        first, sealed = np.unique(ranks, return_index=True)[1].tolist(), None
+        if 0 in self._private:
             self._group = os.urandom(KEY_BYTES)
-            with timed():
-                sealed = {
-                    rank: seal(self._group_seal(creator, client), _GROUP_NONCE, self._group)
-                    for rank, client in first.items()
-                    if client != creator
-                }
+            sealed = {
+                client: seal(self._group_seal(0, client), _GROUP_NONCE, self._group) for client in first if client
+            }
         gathered = self.comm.gather(sealed)
-        sealed = self.comm.bcast({rank: key for keys in gathered or [] for rank, key in keys.items()})
-        if self._private and self._group is None:
-            receiver = first[self.comm.rank]
-            self._group = unseal(self._group_seal(receiver, creator), _GROUP_NONCE, sealed[self.comm.rank])
+        sealed = self.comm.bcast(next(filter(None, gathered or []), {}))
+        for client in first:
+            if client and client in self._private:
+                self._group = unseal(self._group_seal(client, 0), _GROUP_NONCE, sealed[client])
 
     def _group_seal(self, i: int, j: int) -> bytes:
         return derive(self.pair(i, j), PROTOCOL + b", group key")
 
     def pair(self, i: int, j: int) -> bytes:
-        """[32] the secret of client `i`, of this rank, and `j`; BrokenProtocol where that has a key of small order."""
-        pair = (i, j) if i < j else (j, i)
-        secret = self._pairs.get(pair)
-        if secret is None:
-            secret = self._pairs[pair] = self._secret(i, j)
-        return secret
-
-    def prf(self, i: int, j: int) -> Prf:
-        """Derives the keys of single messages from the secret of client `i`, of this rank, and client `j`."""
-        pair = (i, j) if i < j else (j, i)
-        prf = self._prfs.get(pair)
-        if prf is None:
-            prf = self._prfs[pair] = Prf(self.pair(i, j))
-        return prf
-
-    def _secret(self, i: int, j: int) -> bytes:
+        """[32] the secret of two clients, one of this rank; BrokenProtocol where the other's key is of small order."""
+        own, other = (i, j) if i in self._private else (j, i)
         first, second = (self.public[client].tobytes() for client in sorted((i, j)))
-        return derive(agree(self._private[i], self.public[j].tobytes()), PROTOCOL + b", pair" + first + second)
+        return derive(agree(self._private[own], self.public[other].tobytes()), PROTOCOL + b", pair" + first + second)
+
+    def _prf_of(self, i: int, j: int) -> Callable[[bytes], bytes]:
+        return Cipher(algorithms.AES256(self.pair(i, j)), modes.ECB()).encryptor().update
+
+    def key(self, i: int, j: int, label: bytes, turn: int, halves: Sequence[int] = (0,)) -> bytes:
+        """[16 each half] the key of one message of two clients, one of this rank, for a label of 7 bytes."""
+        return self._prf(min(i, j), max(i, j))(b"".join(struct.pack(">7sBQ", label, half, turn) for half in halves))
 
     @property
     def group(self) -> bytes:
@@ -166,8 +163,78 @@ class Keyring:
             raise BrokenProtocol("the group key is known only to ranks that host clients, after the key agreement")
         return self._group
 
-    def forget(self) -> None:
-        """Discard all keys: messages sealed under them can no longer be opened."""
-        self._private, self._group = {}, None
-        self._pairs.clear()
-        self._prfs.clear()
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def nonce(turn: int, client: int = 0) -> bytes:
+    """[16] turn, client and a block counter that starts at 0, in 6, 4 and 6 bytes."""
+    return struct.pack(">QII", turn << 16 | client >> 16, (client & 0xFFFF) << 16, 0)
+
+
+class Stream:
+    """Key stream of a key; it only moves forward, until `begin` restarts it under another nonce, at little cost."""
+
+    __slots__ = ("begin", "into")
+
+    def __init__(self, key: bytes, nonce: bytes = bytes(16)) -> None:
+        context = Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor()
+        self.begin: Callable[[bytes], None] = context.reset_nonce  # of a nonce
+        self.into: Callable[[memoryview, memoryview], int] = context.update_into  # (zeros, output of the same length)
+
+
+Mask: TypeAlias = tuple[Stream, int]  # stream and sign
+
+
+class Pad:
+    """Adds key streams to messages; owns buffers, so use it from a single thread."""
+
+    def __init__(self) -> None:
+        self._zeros = memoryview(bytes(PIECE_BYTES))
+        self._generated: NDArray[np.uint8] = np.empty(PIECE_BYTES + _SPARE, np.uint8)
+        self._out = memoryview(self._generated)  # type: ignore[arg-type]
+
+    def add(self, masks: Sequence[Mask], message: Integers, at: Positions) -> None:
+        """Add the streams, or subtract them where the sign is negative, to the message's entries `at`, in place.
+
+        All streams are added to a piece while it is in the cache.
+        """
+        values = message[at]  # a view of a slice, and of other positions a copy
+        length = PIECE_BYTES // message.itemsize
+        for start in range(0, len(values), length):
+            piece = values[start : start + length]
+            key_stream = self._generated[: piece.nbytes].view(piece.dtype.newbyteorder("<"))
+            for stream, sign in masks:
+                stream.into(self._zeros[: piece.nbytes], self._out)
+                (np.add if sign > 0 else np.subtract)(piece, key_stream, piece)
+        if not isinstance(at, slice):
+            message[at] = values
+
+
+class Turns:
+    """Counts messages, so that no key stream is ever used for two of them."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._sealed: set[int] = set()
+
+    def next(self, turn: int | None = None) -> int:
+        """The next turn, or a later one; BrokenProtocol when it is not later than all before it."""
+        turn = self.now + 1 if turn is None else turn
+        if not self.now < turn < 2**48:
+            raise BrokenProtocol(
+                f"repeated nonce: turn {turn} after turn {self.now}; turns must increase, up to 2^48, and restart only "
+                "with new keys"
+            )
+        self.now = turn
+        self._sealed.clear()
+        return turn
+
+    def use(self, client: int) -> None:
+        """Register that the client seals its message of this turn; BrokenProtocol when it has sealed one before."""
+        if client in self._sealed:
+            raise BrokenProtocol(
+                f"repeated nonce: client {client} would seal a second message in turn {self.now}; their difference "
+                "would be known to anyone who has both"
+            )
+        self._sealed.add(client)

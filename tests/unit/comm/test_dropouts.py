@@ -1,0 +1,186 @@
+"""Clients who leave within an exchange, and graphs that bear it: the sum of the others, or no sum at all."""
+
+from __future__ import annotations
+
+import math
+import os
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from lengths import covering
+from masking import check_alike, errors_of, leaving, play, vector
+from sparse_masks import sparsest
+
+from mpifed.comm.channels.base import Protection
+from mpifed.comm.channels.dropouts import PRIME, rebuild, split, threshold
+from mpifed.comm.channels.graph import enough, neighbours, order
+from mpifed.comm.channels.masked import Masked
+from mpifed.core.errors import BrokenProtocol, MpifedError, TooFewClients
+from mpifed.core.round import Round
+
+TWO = Protection("masked", max_dropouts=2)
+BOTH = pytest.mark.parametrize("to_clients", [False, True])
+
+
+@covering({
+    "to_clients": [False, True],
+    "before, after": [([], []), ([0], []), ([], [5]), ([0, 5], []), ([], [1, 2]), ([3], [4]), ([1, 2], [])],
+    "hosted": [[[0, 1, 2, 3, 4, 5]], [[], [0, 1, 2], [3, 4, 5]], [[5], [1, 0], [4, 2, 3]]],
+})  # fmt: skip
+def test_without_those_who_leave(to_clients: bool, before: list[int], after: list[int], hosted: Any) -> None:
+    now = leaving(6, 2, before, after)
+    found = check_alike(vector(to_clients=to_clients, hosted=hosted, protection=TWO, now=now), turns=2)
+    assert not any(heard.channel._dropouts.seeds for heard in found)
+
+
+@BOTH
+def test_sparse_graphs_with_some_asked(to_clients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty of 24 clients are asked, with 8 neighbours each, of whom up to 3 leave."""
+    monkeypatch.setattr(Masked, "neighbours", sparsest)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        asked = np.isin(np.arange(24), rng.permutation(24)[4:])
+        gone, cut = rng.permutation(np.flatnonzero(asked))[:3].tolist(), int(rng.integers(4))
+        case = vector(24, hosted=[[], *(part.tolist() for part in np.array_split(rng.permutation(24), 3))])
+        now, protection = leaving(24, 3, gone[:cut], gone[cut:], asked), Protection("masked", max_dropouts=3)
+        check_alike(case._replace(to_clients=to_clients, protection=protection, now=now))
+
+
+def test_the_answer_of_one_who_left_before_it_was_in_stays_hidden() -> None:
+    """Its pair masks are opened, its own mask is not: nobody hands over that share as well."""
+    case = vector(hosted=[list(range(6))], protection=TWO, now=leaving(6, 2, [4]))
+    secrets = play(case)[0].channel._dropouts
+    for holder, giver, uploaded in ((0, 4, False), (5, 3, True)):
+        assert secrets.reveal(holder, giver, uploaded) == secrets.reveal(holder, giver, uploaded)
+        with pytest.raises(BrokenProtocol, match=f"client {holder} is asked for its shares of both .* client {giver}"):
+            secrets.reveal(holder, giver, not uploaded)
+    secrets.held[2] = secrets.held[1]  # which are for others to open
+    with pytest.raises(BrokenProtocol, match="does not open"):
+        secrets.reveal(0, 2, True)
+
+
+@BOTH
+@pytest.mark.parametrize("gone", [[], [1]])
+@pytest.mark.parametrize(("rank", "name", "said"), [
+    (2, "held", "does not open"), (1, "reveal", "committed to|to one secret"), (1, "nothing", "shares of a secret"),
+])  # fmt: skip
+def test_shares_that_are_changed_or_missing(to_clients: bool, gone: list[int], rank: int, name: str, said: str) -> None:
+    """Nothing is opened, with the answer of client 1 or without: on all ranks alike."""
+
+    def meddle(channel: Any, plan: Any) -> None:
+        secrets = channel._dropouts
+        if channel.comm.rank != rank:
+            return
+        if name == "held":
+            secrets.held = secrets.held | {1: [one[:9] + bytes([one[9] ^ 4]) + one[10:] for one in secrets.held[1]]}
+        elif name == "nothing":
+            secrets.held = {giver: shares for giver, shares in secrets.held.items() if giver != 1}
+        else:
+            reveal = secrets.reveal
+            other = os.urandom(16) + b"\0"
+            secrets.reveal = lambda h, g, up: reveal(h, g, up)._replace(share=other) if g == 1 else reveal(h, g, up)
+
+    now = leaving(6, 2, gone) if name != "nothing" else leaving(6, 2, gone, [5])
+    for error in errors_of(vector(to_clients=to_clients, protection=TWO, now=now), meddle):
+        assert isinstance(error, MpifedError)
+        assert any(part in str(error) for part in said.split("|"))
+
+
+def test_more_have_left_than_may_or_too_few_are_asked() -> None:
+    """Of five neighbours it takes three: every rank refuses the sum when there are two, and hands over nothing."""
+    handed = []
+
+    def watch(channel: Any, plan: Any) -> None:
+        channel._dropouts._reveal_all = lambda *_: handed.append(1)
+
+    for error in errors_of(vector(protection=TWO, now=leaving(6, 4, [0, 1], [2, 3])), watch):
+        assert isinstance(error, TooFewClients) and "more than [participation] max_dropouts = 2 have left" in str(error)
+    assert not handed
+    with pytest.raises(TooFewClients, match=r"dropouts = 2: a client has 4 others .* needs 5"):
+        play(vector(hosted=[list(range(6))], protection=TWO, now=Round(4, 1, np.arange(6) < 5)))
+    for neighbours_, most in ((3, 1), (5, 2), (6, 2), (101, 50), (1, 0)):
+        assert neighbours_ / 2 < threshold(neighbours_, most) == neighbours_ - most
+
+
+# --- shares, graphs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("holders", "least"), [(3, 2), (9, 5), (40, 27)])
+def test_any_shares_that_are_enough_and_no_fewer(holders: int, least: int) -> None:
+    """By Neville's scheme too; with one too few, every value of another share gives another secret."""
+
+    def value(points: dict[int, int]) -> int:
+        xs, ys = list(points), list(points.values())
+        for step in range(1, len(xs)):
+            ys = [(a * ys[i + 1] - b * ys[i]) * pow(a - b, PRIME - 2, PRIME) % PRIME
+                  for i, (a, b) in enumerate(zip(xs, xs[step:], strict=False))]  # fmt: skip
+        return ys[0]
+
+    rng = np.random.default_rng(holders)
+    for secret in (os.urandom(16), bytes(16), b"\xff" * 16):
+        shares = dict(enumerate(split(secret, holders, least), 1))
+        assert {len(share) for share in shares.values()} == {17}
+        some = {int(n): shares[int(n)] for n in rng.permutation(holders)[:least] + 1}
+        points = {n: int.from_bytes(share, "little") for n, share in some.items()}
+        assert rebuild(some, least) == secret == value(points).to_bytes(16, "little")
+        (last, _), *others = points.items()
+        assert len({value({**dict(others), last: y}) for y in range(50)}) == 50
+        with pytest.raises(TooFewClients, match=f"^{least - 1} shares of a secret that takes {least}"):
+            rebuild({n: some[n] for n in dict(others)}, least)
+
+
+def connected(graph: dict[int, Any], left: set[int]) -> bool:
+    """Whether those who are left can all be reached from one of them: a search in breadth."""
+    reached, front = set(), set(sorted(left)[:1])
+    while front:
+        reached |= front
+        front = {int(j) for i in front for j in graph[i]} & left - reached
+    return reached == left
+
+
+def test_neighbours() -> None:
+    """As many as there should be, each other's, and cut only by two runs of k/2 places, as `enough` counts."""
+    for n, k in ((1, 2), (3, 100), (13, 4), (13, 6)):
+        asked = np.sort(np.random.default_rng(n).permutation(3 * n)[:n])
+        graph = neighbours(asked, k, order(5, 3 * n))
+        assert sorted(graph) == asked.tolist() and connected(graph, set(graph))
+        for client, near in graph.items():
+            assert len(near) == min(k, n - 1) and sorted({*near.tolist()} - {client}) == near.tolist()
+            assert all(client in graph[int(other)] for other in near)
+    for n, k in ((7, 2), (9, 4), (10, 6)):
+        graph, cuts = neighbours(np.arange(n), k, np.arange(n)), 0
+        for gone in (set(some) for count in range(n) for some in combinations(range(n), count)):
+            starts = [i for i in range(n) if all((i + step) % n in gone for step in range(k // 2))]
+            apart = any(min((j - i) % n, (i - j) % n) >= k // 2 for i, j in combinations(starts, 2))
+            cuts += not connected(graph, set(range(n)) - gone)
+            assert apart or connected(graph, set(range(n)) - gone)
+        assert cuts
+
+
+def suffice(k: int, n: int, leaving: int, colluding: float, chance: float) -> bool:
+    """The three conditions on k neighbours, by fractions of whole numbers."""
+    if k <= 2 * leaving:
+        return False
+    corrupt = min(n, math.ceil(colluding * n))
+    cut = Fraction(n * n * math.comb(min(n, corrupt + leaving), k), 2 * math.comb(n, k))
+    ways = (math.comb(corrupt, i) * math.comb(n - 1 - corrupt, k - i) for i in range(k - leaving, min(corrupt, k) + 1))
+    rebuilt = Fraction(n * sum(ways) if leaving else 0, math.comb(n - 1, k))
+    return cut <= Fraction(chance) and rebuilt <= Fraction(chance)
+
+
+@pytest.mark.parametrize(("colluding", "chance"), [(1 / 3, 2.0**-40), (0.1, 2.0**-20), (0.5, 0.02)])
+def test_enough_is_the_least_that_suffices(colluding: float, chance: float) -> None:
+    for n in (*range(24), 60, 150):
+        for left in (0, 1, 2, 5, n // 4, n // 2):
+            sufficient = (k for k in range(2, n - 1, 2) if suffice(k, n, left, colluding, chance))
+            assert enough(n, left, colluding, chance) == next(sufficient, max(n - 1, 0)), (n, left)
+
+
+@pytest.mark.parametrize(("n", "left"), [(1000, 0), (1000, 20), (10_000, 50), (100_000, 20), (100_000, 200)])
+def test_enough_among_many(n: int, left: int) -> None:
+    """Where the number of ways to choose them is larger than any float."""
+    k = enough(n, left)
+    assert suffice(k, n, left, 1 / 3, 2.0**-40) and not suffice(k - 2, n, left, 1 / 3, 2.0**-40)

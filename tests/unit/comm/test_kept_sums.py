@@ -1,0 +1,157 @@
+"""Sums in which absent clients go on counting: against a loop, in every channel, and what their carrier can learn."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from masking import CHANCE, check_alike, chi_square, errors_of, leaving, vector
+from ranks import on_ranks
+
+from mpifed.comm.channels.base import Protection
+from mpifed.comm.rounds import Ranks, play
+from mpifed.comm.states import ClientStates
+from mpifed.comm.sums import Arithmetic
+from mpifed.core.errors import TooFewClients
+from mpifed.core.exchange import Exchange, Field, Placed
+from mpifed.core.holdings import Holdings
+from mpifed.core.round import Round
+from mpifed.data.block import Block
+from mpifed.testing import Solo
+
+CLIENTS, SIZE, ROUNDS = 7, 9000, 6
+# groups overlap in part, as arbitrary maps allow; the last one is one client's alone
+HELD = Holdings(SIZE, np.array([0, 1, 2, 0, 1, 2, 3]),
+                (slice(0, 4000), np.arange(3000, 8000, 2), slice(2000, 5000), slice(8000, 9000)))  # fmt: skip
+HOLDS = np.array([np.isin(np.arange(SIZE), np.r_[HELD.of(client)]) for client in range(CLIENTS)])
+PRESENT = np.random.default_rng(5).random((ROUNDS, CLIENTS)) < 0.6
+PRESENT[0] = [1, 1, 0, 0, 1, 0, 0]  # some have not answered yet when others hear
+PRESENT[3] = [0, 0, 0, 0, 0, 0, 1]  # the one whose places nobody else holds
+
+
+class Shard(NamedTuple):
+    client: int
+    samples: int = 1
+    joint: None = None
+
+
+class Heard(NamedTuple):
+    """What a client was last told: of its own places in each round, and when it returned."""
+
+    sums: Any  # [n, SIZE]
+    back: Any  # [n, SIZE]
+
+
+def value(client: int, index: int) -> Any:
+    """What a client answers in a round."""
+    return np.random.default_rng([client, index]).integers(-999, 999, SIZE) / 8 * HOLDS[client]
+
+
+def answer(states: Any, question: Any, block: Block, now: Round) -> Any:
+    clients = block.clients.tolist()
+    at = [HELD.of(client) for client in clients]
+    return states, Placed([value(c, int(now.index))[p] for c, p in zip(clients, at, strict=True)], at, SIZE)
+
+
+def exchanges() -> tuple[Exchange, ...]:
+    ask = lambda server, now: np.zeros(1)  # noqa: E731
+    for_clients, field = Field((SIZE,), held=HELD, to_holders=True), Field((SIZE,), held=HELD)
+    again = lambda s, total, block, now: s._replace(back=total * HOLDS[block.clients])  # noqa: E731
+    hear = lambda s, total, block, now: s._replace(sums=total * HOLDS[block.clients])  # noqa: E731
+    absorb = lambda server, total, now: [*server, np.array(total)]  # noqa: E731
+    return (
+        Exchange("back", for_clients, ask, None, hear=again, who=lambda now: now.back, keeps="rows"),
+        Exchange("rows", for_clients, ask, answer, hear=hear, keeps="rows"),
+        Exchange("total", field, ask, answer, absorb, keeps="total"),
+    )
+
+
+class Ends(NamedTuple):
+    server: Any  # sums that the server heard, one after the other
+    clients: dict[int, Heard]
+    carried: list[Any]  # what the server keeps of the clients' sum, after each round
+
+
+def run(comm: Any, channel: str, stop: int = ROUNDS) -> Ends:
+    """All rounds; where `stop` is before the end, in two parts, the second on what is kept of the first."""
+    hosts = max(1, comm.size - 1)
+    mine = [c for c in range(CLIENTS) if c % hosts + (comm.size > 1) == comm.rank]
+    blocks: Any = [Block((Shard(client),), "float64") for client in mine]
+
+    def anew() -> Ranks:
+        ranks = Ranks(comm, blocks, CLIENTS, Arithmetic("float64"), Protection(channel, min_clients=1))
+        ranks.make_ready(exchanges())
+        ranks.agree_on_keys()
+        return ranks
+
+    ranks, server, carried = anew(), [] if comm.rank == 0 else None, []
+    clients: Any = ClientStates(np.array(mine), lambda _: Heard(np.zeros((1, SIZE)), np.zeros((1, SIZE))))
+    for index, present in enumerate(PRESENT):
+        if index == stop:
+            kept, ranks = ranks.last_answers(), anew()
+            ranks.restore(kept)
+        now = Round(index, 1, present, returning=present & ~PRESENT[index - 1] & (index > 0))
+        server, clients = play(exchanges(), server, clients, now, ranks)
+        carried.append(ranks.plan(exchanges()[1]).kept.total)  # type: ignore[union-attr]
+    return Ends(server, dict(zip(mine, clients, strict=True)), carried)
+
+
+def check(found: list[Ends]) -> None:
+    """A loop over clients and rounds that keeps everybody's last answers."""
+    last, server = np.zeros((CLIENTS, SIZE)), []
+    told = np.zeros((CLIENTS, 2, SIZE))
+    for index, present in enumerate(PRESENT):
+        for client in np.flatnonzero(present & ~PRESENT[index - 1]).tolist() if index else ():
+            told[client, 1] = last.sum(axis=0) * HOLDS[client]
+        last[present] = [value(client, index) for client in np.flatnonzero(present)]
+        for client in np.flatnonzero(present).tolist():
+            told[client, 0] = last.sum(axis=0) * HOLDS[client]
+        server.append(last.sum(axis=0))
+    np.testing.assert_array_equal(found[0].server, server)
+    for client, heard in (one for rank in found for one in rank.clients.items()):
+        np.testing.assert_array_equal(np.concatenate(heard), told[client], err_msg=str(client))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
+def test_absent_clients_go_on_counting(channel: str, ranks: int) -> None:
+    check(on_ranks(ranks, lambda comm: run(comm, channel)))
+
+
+@pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
+def test_on_from_what_is_kept(channel: str) -> None:
+    """With new keys, on three ranks."""
+    check(on_ranks(3, lambda comm: run(comm, channel, stop=3)))
+
+
+def test_a_carrier_learns_nothing_from_two_sums_for_clients() -> None:
+    """Each place stands under another stream after every round in which one of its holders was present."""
+    carried = on_ranks(3, lambda comm: run(comm, "masked"))[0].carried
+    plain = run(Solo(), "plain").carried
+    moved = [HELD.held_by(present) > 0 for present in PRESENT]
+    for i, one in enumerate(carried):
+        for j in range(i):
+            there = np.any(moved[j + 1 : i + 1], axis=0) & (np.sum(moved[: j + 1], axis=0) > 0)
+            assert there.sum() > 900 and chi_square((one - carried[j])[there]) < CHANCE
+            still = ~np.any(moved[j + 1 : i + 1], axis=0)
+            np.testing.assert_array_equal(one[still], carried[j][still])  # nothing has changed, and so it is the same
+            assert chi_square((plain[i] - plain[j])[there]) > 100  # without streams it would show
+        assert chi_square(one[np.sum(moved[: i + 1], axis=0) > 0]) < CHANCE
+
+
+def test_a_sum_for_the_server_is_not_renewed_by_too_few() -> None:
+    for to_clients in (False, True):
+        now = Round(3, 1, np.arange(6) == 4)
+        for error in errors_of(vector(to_clients=to_clients, now=now, keeps=True)):
+            assert isinstance(error, TooFewClients) and "uploads of 1 client" in str(error)
+
+
+def test_if_the_one_who_moves_the_stream_leaves_nothing_is_opened() -> None:
+    """Client 0 does; whoever else leaves is missed by nobody."""
+    case = vector(to_clients=True, keeps=True, protection=Protection("masked", max_dropouts=2))
+    check_alike(case._replace(now=leaving(6, 2, [1, 3])))
+    plans = []
+    for error in errors_of(case._replace(now=leaving(6, 2, [0])), lambda _, plan: plans.append(plan)):
+        assert isinstance(error, TooFewClients) and "client 0 left before it uploaded" in str(error)
+    assert all(not np.any(plan.kept.total) and not plan.kept.moved for plan in plans)
