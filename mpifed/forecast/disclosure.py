@@ -215,13 +215,9 @@ def _last_uploads(algorithm: Algorithm, view: View) -> list[str]:
     if not kept:
         return []
     repeated = "who receives a sum twice learns its change: that of one client, if it alone participated in between"
-    if view.protection.channel == "encrypted":
-        ciphertexts = (
-            "the server keeps each client's last ciphertexts: it sees when they are renewed, never what they hold"
-        )
-        return [ciphertexts, repeated]
     sealed = any(exchange.hear is not None for exchange in kept)
-    how = ", those for clients encrypted under the clients' common key" if sealed else ""
+    which = "all of them" if view.one_key else "those for clients"
+    how = f", {which} encrypted under the clients' common key" if sealed or view.one_key else ""
     return [f"clients upload changes of their last uploads, and the server keeps the sums{how}", repeated]
 
 

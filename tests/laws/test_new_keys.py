@@ -154,14 +154,14 @@ def test_no_key_is_written(
     if channel == "encrypted":
         from mpifed.comm.channels.bfv import Bfv
 
-        secret = Bfv.secret
+        make_keys = Bfv.make_keys
 
-        def shown(self: Any) -> bytes:
-            made: bytes = secret(self)
+        def shown(self: Any) -> tuple[bytes, bytes]:
+            public, made = make_keys(self)
             keys.extend(made[at : at + 32] for at in range(len(made) // 4, len(made) - 32, len(made) // 8))
-            return made
+            return public, made
 
-        monkeypatch.setattr(Bfv, "secret", shown)
+        monkeypatch.setattr(Bfv, "make_keys", shown)
     caplog.set_level(logging.DEBUG)
     out = tmp_path / "run"
     record = {"evaluate_every": 1, "checkpoint_every": 1, "evaluate_rows": 20}

@@ -6,13 +6,14 @@ upload needs no secret; encrypting with the secret key would save a third of a s
 Parameters: ring of dimension 8192; two primes of 60 bits, which form the ciphertext modulus, and one of 32, only in
 keys. Their 152 bits are the maximum of the homomorphic encryption standard for 192-bit security (218 for 128-bit). The
 plaintext modulus is a prime of 58 bits, equal to 1 mod 16384, which allows batching. A sum of 10,000 ciphertexts leaves
-41 bits of noise budget; one prime less would leave none, and decryption would give garbage.
+41 bits of noise budget, and each doubling takes one at most; one prime less would leave none, and decryption would give
+garbage.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 from mpifed.core.errors import BrokenProtocol, UsageError
 
 LibraryObject: TypeAlias = Any  # the library has no types
-Ciphertext: TypeAlias = LibraryObject
 
 _RING = 8192
 _PLAIN = 288230376150876161
@@ -57,100 +57,55 @@ class Bfv:
         parameters.set_poly_modulus_degree(_RING)
         parameters.set_coeff_modulus(seal.CoeffModulus.Create(_RING, list(primes)))
         parameters.set_plain_modulus(_PLAIN)
-        self._context = seal.SEALContext(parameters, True, seal.sec_level_type.tc128)
-        if not self._context.parameters_set():
-            raise UsageError(f"BFV with primes of {list(primes)} bits: {self._context.parameter_error_message()}")
-        self.security = self._strength(sum(primes))
-        self._moduli = [modulus.value() for modulus in parameters.coeff_modulus()][:-1]
-        self._data = 2 * len(self._moduli) * _RING  # numbers of a ciphertext: two polynomials for each prime
-        self.nbytes = 8 * self._data + 113
+        self._context = seal.SEALContext(parameters, True, seal.sec_level_type.tc192)  # no less is accepted
+        self.nbytes = 16 * _RING * (len(primes) - 1) + 113  # two polynomials for each prime
         self._encoder, self._evaluator = seal.BatchEncoder(self._context), seal.Evaluator(self._context)
-        self._public: LibraryObject = None
-        self._secret: LibraryObject = None
         self._encryptor: LibraryObject = None
         self._decryptor: LibraryObject = None
 
-    def _strength(self, bits: int) -> str:
-        """Security level of a modulus of `bits` bits, by the homomorphic encryption standard."""
-        levels = self._seal.sec_level_type
-        most = {n: self._seal.CoeffModulus.MaxBitCount(_RING, getattr(levels, f"tc{n}")) for n in (128, 192, 256)}
-        level = max(n for n in most if bits <= most[n])
-        return f"{level} bits (BFV, ring of dimension {_RING}, modulus of {bits} bits of at most {most[level]})"
-
-    def make_keys(self) -> None:
-        """Generate keys, on the rank of a single client."""
+    def make_keys(self) -> tuple[bytes, bytes]:
+        """(public, secret) new keys, on the rank of a single client; the secret one is sent only sealed."""
         generator = self._seal.KeyGenerator(self._context)
-        self._public, self._secret = generator.create_public_key(), generator.secret_key()
-        self._begin()
+        public, secret = generator.create_public_key().to_string(), generator.secret_key().to_string()
+        return bytes(public), bytes(secret)
 
-    def _begin(self) -> None:
-        self._encryptor = self._seal.Encryptor(self._context, self._public)
-        if self._secret is not None:
-            self._decryptor = self._seal.Decryptor(self._context, self._secret)
-
-    def public(self) -> bytes:
-        """The public key, for all ranks."""
-        return bytes(self._public.to_string())
-
-    def use(self, public: bytes) -> None:
-        """Use this public key."""
-        self._public = self._read(self._context.from_public_str, public, "public key")
-        self._begin()
-
-    def secret(self) -> bytes:
-        """The secret key; it is sent only sealed under another key."""
-        return bytes(self._secret.to_string())
-
-    def trust(self, secret: bytes) -> None:
-        """Use this secret key."""
-        self._secret = self._read(self._context.from_secret_str, secret, "secret key")
-        self._begin()
-
-    @property
-    def opens(self) -> bool:
-        """Whether this rank has the secret key."""
-        return self._secret is not None
+    def use(self, public: bytes, secret: bytes | None = None) -> None:
+        """Use these keys; without the secret one nothing can be decrypted."""
+        self._encryptor = self._seal.Encryptor(self._context, self._context.from_public_str(public))
+        if secret is not None:
+            self._decryptor = self._seal.Decryptor(self._context, self._context.from_secret_str(secret))
 
     def encrypt(self, values: NDArray[np.int64]) -> bytes:
         """A ciphertext of up to `slots` integers, under the public key."""
         return bytes(self._encryptor.encrypt(self._encoder.encode(values)).to_string())
 
-    def load(self, block: bytes) -> Ciphertext:
-        """A ciphertext from its bytes; BrokenProtocol when they are not valid."""
-        cipher = self._read(self._context.from_cipher_str, block, "ciphertext")
-        if len(block) != self.nbytes or cipher.size() != 2 or cipher.is_ntt_form() or cipher.is_transparent():
-            raise BrokenProtocol("a ciphertext is not one that a client's encryption gives; it was altered in transit")
-        return cipher
-
-    def _read(self, reader: Callable[[bytes], LibraryObject], data: bytes, what: str) -> LibraryObject:
-        try:
-            return reader(data)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise BrokenProtocol(f"a {what} of {len(data)} bytes does not load ({error}); it was altered") from error
-
-    def add(self, total: Ciphertext, more: Ciphertext) -> Ciphertext:
-        """The sum of two ciphertexts; `total` is changed in place."""
-        self._evaluator.add_inplace(total, more)
-        return total
-
-    def save(self, total: Ciphertext) -> bytes:
+    def add(self, x: bytes, y: bytes) -> bytes:
+        """The sum of two ciphertexts; BrokenProtocol when their bytes are not valid."""
+        total = self._load(x)
+        self._evaluator.add_inplace(total, self._load(y))
         return bytes(total.to_string())
 
-    def open(self, total: Ciphertext) -> NDArray[np.int64]:
-        """Decrypt: [slots] integers; BrokenProtocol when the ciphertext is too damaged."""
+    def open(self, block: bytes) -> NDArray[np.int64]:
+        """Decrypt: [slots] integers; BrokenProtocol when the ciphertext is not valid, or too damaged."""
+        cipher = self._load(block)
         if self._decryptor is None:
             raise BrokenProtocol("a ciphertext cannot be decrypted on a rank that has no secret key")
-        self.budget = int(self._decryptor.invariant_noise_budget(total))
+        self.budget = int(self._decryptor.invariant_noise_budget(cipher))
         if self.budget < _LEAST_BUDGET:
             raise BrokenProtocol(
                 f"a ciphertext has {self.budget} bits of noise budget left, and {_LEAST_BUDGET} are needed: it was "
                 "altered, or is the sum of more ciphertexts than its parameters allow; nothing was opened"
             )
-        numbers: NDArray[np.int64] = self._encoder.decode(self._decryptor.decrypt(total))
+        numbers: NDArray[np.int64] = self._encoder.decode(self._decryptor.decrypt(cipher))
         return numbers
 
-    def words(self, block: bytes) -> Iterator[tuple[NDArray[np.uint64], int]]:
-        """(coefficients, modulus) for each prime of the ciphertext modulus: uniform without the secret key."""
-        numbers = np.frombuffer(block[-8 * self._data :], dtype="<u8").reshape(2, len(self._moduli), _RING)
-        for i, modulus in enumerate(self._moduli):
-            yield numbers[:, i].ravel(), modulus
+    def _load(self, block: bytes) -> LibraryObject:
+        try:
+            cipher = self._context.from_cipher_str(block)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise BrokenProtocol(
+                f"a ciphertext of {len(block)} bytes does not load ({error}): it was altered"
+            ) from error
+        if len(block) != self.nbytes or cipher.size() != 2 or cipher.is_ntt_form() or cipher.is_transparent():
+            raise BrokenProtocol("a ciphertext is not one that a client's encryption gives: it was altered")
+        return cipher

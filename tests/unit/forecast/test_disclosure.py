@@ -154,7 +154,7 @@ def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) 
     assert "in the clear by design: return-primal, primal" in text
     kept = {
         "masked": "the server keeps the sums, those for clients encrypted under the clients' common key",
-        "encrypted": "the server keeps each client's last ciphertexts: it sees when they are renewed, never what",
+        "encrypted": "the server keeps the sums, all of them encrypted under the clients' common key",
     }
     assert kept[channel] in text
     assert "who receives a sum twice learns its change: that of one client, if it alone participated" in text
