@@ -55,7 +55,9 @@ class RowObserver:
         ranks.blocks = Roster.of(blocks)
         add = ranks.sum
 
-        def observed(plan: Plan, clients: States, question: Record, now: Round, measured: bool) -> Any:
+        def observed(
+            plan: Plan, clients: States, question: Record, now: Round, measured: bool
+        ) -> Any:  # as `Ranks.sum`
             self.at = now.index, plan.exchange.name
             try:
                 return add(plan, clients, question, now, measured)
