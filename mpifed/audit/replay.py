@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpifed.audit.transcript import Transcript
-from mpifed.comm.channels.base import Plan
 from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import Ranks, play
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
+from mpifed.core.exchange import Exchange, Measure, ServerRecord
 from mpifed.core.protocols import CsrRows, Piece
 from mpifed.core.record import Array, Record
 from mpifed.core.round import SETUP, Round
@@ -55,12 +54,11 @@ class RowObserver:
         ranks.blocks = Roster.of(blocks)
         add = ranks.sum
 
-        def observed(
-            plan: Plan, clients: States, question: Record, now: Round, measured: bool
-        ) -> Any:  # as `Ranks.sum`
+        def observed(*given: Any) -> Any:  # as `Ranks.sum`
+            plan, now = given[0], given[3]
             self.at = now.index, plan.exchange.name
             try:
-                return add(plan, clients, question, now, measured)
+                return add(*given)
             finally:
                 self.at = None
 
