@@ -56,7 +56,7 @@ class Place:
         self.shape = field.shape or (1,)  # a scalar has one value along one axis
         self.held, self.clients = field.holdings(clients), clients
 
-    def rows(self, leaf: Any, clients: int) -> Array:
+    def rows(self, leaf: Array | Placed, clients: int) -> Array:
         """The leaf [n, ...] as [n, size] floats, where it is; UsageError if it has another shape."""
         array = np.asarray(leaf) if isinstance(leaf, Placed) else leaf
         if array.shape != (clients, *self.field.shape):
@@ -66,7 +66,7 @@ class Place:
             )
         return _floats(array).reshape(clients, -1)
 
-    def parts(self, leaf: Any, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Index]]:
+    def parts(self, leaf: Array | Placed, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Index]]:
         """(client, values, index into the field's axes) of each client who fills a part of the field."""
         axis, shape, held = self.field.axis, self.shape, self.held
         assert held is not None
@@ -351,7 +351,7 @@ class DeviceSum:
         self._behind = -(-message.nbytes // _WORD) * _WORD  # where the outcomes of the checks of bounds begin
         # NumPy's or CuPy's: here `get` is called
         self._buffer: Any = device.record(np.zeros(self._behind + 2 * _WORD * len(message.places), np.uint8))
-        self._sums: Any = self._buffer[: message.nbytes].view(message.dtype)
+        self._sums: Any = self._buffer[: message.nbytes].view(message.dtype)  # as above
         self._worst: Any = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)  # as `note_worst` fills it
         self._pending = False  # whether the buffer holds values not yet copied
         self._clients: tuple[bytes, Array] = b"", self._sums[:0]  # as bytes, on the device

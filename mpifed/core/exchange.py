@@ -166,7 +166,9 @@ class Lazy(_InPlaceOfArray):
     """
 
     def __init__(
-        self, parts: Callable[[], Iterator[tuple[Array, Any]]], total: Callable[[], Any] | None = None
+        self,
+        parts: Callable[[], Iterator[tuple[Array, Any]]],  # of records of the method's own
+        total: Callable[[], Any] | None = None,  # of such a record
     ) -> None:
         self.parts, self.total = parts, total
 
@@ -184,7 +186,7 @@ class Lazy(_InPlaceOfArray):
         return getattr(self.made(), name)
 
 
-def of_each(block: Block, upload: Callable[[Array], Any]) -> Lazy:
+def of_each(block: Block, upload: Callable[[Array], Any]) -> Lazy:  # of records of the method's own
     """Large uploads, leaves [1, ...], made for one client after the other, whose position [1] `upload` takes."""
     return Lazy(lambda: ((who, upload(who)) for who in np.arange(len(block.clients))[:, None]))
 
