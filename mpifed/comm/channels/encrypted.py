@@ -133,16 +133,17 @@ class Encrypted(Channel):
         refuse_small(plan.message, self.setting.protection, now)
         serves = self.comm.rank == 0
         self.comm.Reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
-        counted, receivers = self._counted(plan, now), self._receivers(plan, now)
+        receivers = self._receivers(plan, now)
+        counted = answering(plan.exchange, now) if plan.kept is None else plan.kept.answered
         if not counted.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0
             return True
         if self.recorder is not None:
             self.recorder.passed_on(plan, now, np.frombuffer(b"".join(self._totals.values()), np.uint8))
-        sealed, message = self.comm.bcast(self.comm.reduce(self._totals, op=self._added)), None
+        sealed = self.comm.bcast(self.comm.reduce(self._totals, op=plan.account.timed()(self._added)))
         if plan.kept is not None and serves:
             plan.kept.total = sealed
-        packing, hosted = self.packing(plan.message), self.setting.hosted
+        packing, hosted, message = self.packing(plan.message), self.setting.hosted, None
         summed = (packing.senders & counted).any(axis=1)
         if receivers[hosted].any():
             with plan.account.timed():
@@ -162,11 +163,6 @@ class Encrypted(Channel):
         return message is not None
 
     @staticmethod
-    def _counted(plan: Plan, now: Round) -> NDArray[np.bool_]:
-        """[N] whose uploads are in the sum."""
-        return answering(plan.exchange, now) if plan.kept is None else plan.kept.answered
-
-    @staticmethod
     def _receivers(plan: Plan, now: Round) -> NDArray[np.bool_]:
         """[N] who decrypts the sum: those who hear it; where it is for the server, the first client that stays."""
         receivers = hearing(plan.exchange, now)
@@ -177,8 +173,9 @@ class Encrypted(Channel):
     def traffic(self, plan: Plan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] bytes of each client's ciphertexts, of the sum that one opens for the server, and of what each opens."""
         packing, receivers = self.packing(plan.message), self._receivers(plan, now)
-        summed = (packing.senders & self._counted(plan, now)).any(axis=1)
-        up = (packing.senders & answering(plan.exchange, now)).sum(axis=0) * self.scheme.nbytes
+        answers = answering(plan.exchange, now)
+        summed = (packing.senders & (answers if plan.kept is None else plan.kept.answered)).any(axis=1)
+        up = (packing.senders & answers).sum(axis=0) * self.scheme.nbytes
         if plan.exchange.hear is None:
             up += plan.message.nbytes * receivers
         return up, (packing.hearers[summed] & receivers).sum(axis=0) * self.scheme.nbytes

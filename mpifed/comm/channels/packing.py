@@ -36,11 +36,7 @@ class Packing:
         ways = [[Unit(np.ones(message.clients, bool), everything, False)], message.units]
         if any(unit.to_holders for unit in message.units):  # others may not receive these
             del ways[0]
-
-        def cost(units: list[Unit]) -> int:
-            return sum(len(self._laid(unit, slots)) * (1 + int(unit.who.sum())) for unit in units)
-
-        units = min(ways, key=cost)
+        units = min(ways, key=lambda way: sum(len(self._laid(unit, slots)) * (1 + unit.who.sum()) for unit in way))
         laid = [self._laid(unit, slots) for unit in units]
         hearers = [unit.who | (not unit.to_holders) | (message.exchange.hear is None) for unit in units]
         counts = list(map(len, laid))
