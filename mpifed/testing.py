@@ -171,11 +171,12 @@ class _Listener:
         parts = {name: getattr(self, name) for name in ("answer", "absorb", "hear") if getattr(self.of, name)}
         return replace(self.of, ask=self.ask, **parts)
 
-    def ask(self, server: Any, now: Round) -> Any:
+    def ask(self, server: Record, now: Round) -> Record:
         self.answers.clear()
-        return pure(self.of.name, self.of.ask, server, now)
+        asked: Record = pure(self.of.name, self.of.ask, server, now)
+        return asked
 
-    def answer(self, state: Any, question: Any, block: Block, now: Round) -> tuple[Any, Any]:
+    def answer(self, state: Record, question: Record, block: Block, now: Round) -> tuple[Record, Any]:
         assert self.of.answer is not None
         _, upload = pure(
             self.of.name, partial(_answered, self.of.answer), host_record(state), host_record(question), block.host, now
@@ -183,12 +184,13 @@ class _Listener:
         self.answers.append(_named(upload))
         return self.of.answer(state, question, block, now)
 
-    def absorb(self, server: Any, total: Record, now: Round) -> Any:
+    def absorb(self, server: Record, total: Record, now: Round) -> Record:
         assert self.of.absorb is not None
         self._compare(total, now)
-        return pure(self.of.name, self.of.absorb, server, total, now)
+        absorbed: Record = pure(self.of.name, self.of.absorb, server, total, now)
+        return absorbed
 
-    def hear(self, state: Any, total: Record, block: Block, now: Round) -> Any:
+    def hear(self, state: Record, total: Record, block: Block, now: Round) -> Record:
         assert self.of.hear is not None
         if total is not self.total:
             self._compare(total, now)
@@ -209,7 +211,7 @@ class _Listener:
                     raise AssertionError(f"{self.of.name}: the sum of {name} is {apart:g} from that of its answers")
 
 
-def _answered(answer: Callable[..., tuple[Any, Any]], *given: object) -> tuple[Any, Any]:
+def _answered(answer: Callable[..., tuple[Any, Any]], *given: object) -> tuple[Record, Any]:
     """What a function answers, made."""
     state, upload = answer(*given)
     return state, upload.made() if isinstance(upload, Lazy) else upload
