@@ -14,7 +14,7 @@ from mpifed.audit.findings import check_names, findings
 from mpifed.audit.gradient_attacks import gradient_attacks
 from mpifed.audit.linear_attacks import linear_attacks
 from mpifed.audit.membership_attack import membership_attack
-from mpifed.audit.reader import Reader
+from mpifed.audit.received import Reader
 from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job
 from mpifed.audit.report import Audit
 from mpifed.core.errors import DataError, UsageError
@@ -37,11 +37,11 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     if (target / RUN).exists() and not changes:
         check_same_data(target, open_federation(job.data.path))
     replay = replay_job(job, rounds or ROUNDS, math.inf if rounds else LIMIT_BYTES)
-    count = len(replay.round_starts)
+    count = replay.rounds
     clients = replay.algorithm.problem.clients
     if client is not None and client >= clients:
         raise UsageError(f"--party client:{client}: clients are numbered 0 to {clients - 1}")
-    plain = replay if replay.transcript.channel == "plain" else replay_job(_plain(job), count)
+    plain = replay if replay.channel == "plain" else replay_job(_plain(job), count)
     audit = _audit(job, replay, plain, server, client)
     audit = audit._replace(remarks=(*_remarks(own), *audit.remarks))
     wanted = min(ROUNDS, job.rounds)
@@ -52,17 +52,16 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
 
 
 def _audit(job: Job, replay: Replay, plain: Replay, server: bool, client: int | None) -> Audit:
-    messages = tuple(replay.transcript.messages)
     selected = [condition for condition in conditions(replay, client or 0) if _received_by(condition, server, client)]
-    reader = Reader(replay, messages)
+    reader = Reader(replay)
     attacks = [result for result in attack_results(reader) if server or result.party != "server"]
     checks = exact_checks(replay, plain)
     return Audit(
-        job=job.name, security=replay.transcript.channel, rounds=len(replay.round_starts),
-        clients=replay.algorithm.problem.clients, messages=len(messages), nbytes=replay.transcript.nbytes,
+        job=job.name, security=replay.channel, rounds=replay.rounds,
+        clients=replay.algorithm.problem.clients, messages=replay.transcript.messages, nbytes=replay.transcript.nbytes,
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
         conditions=selected, attacks=attacks, exact=checks, findings=findings(reader, selected, attacks, checks),
-        remarks=tuple(replay.algorithm.trust(replay.transcript.channel == "plain")),
+        remarks=tuple(replay.algorithm.trust(replay.channel == "plain")),
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class Condition(NamedTuple):
 def conditions(replay: Replay, client: int = 0) -> list[Condition]:
     """Conditions of every exchange with private rows, for the server and for a client, in the last round."""
     listed: list[Condition] = []
-    start = replay.round_starts[-1]
+    start = replay.last
     index = start.now.index
     for exchange in replay.exchanges:
         listed += _of_server(replay, exchange, index, _answering(replay, exchange, start))
@@ -91,7 +91,7 @@ def conditions(replay: Replay, client: int = 0) -> list[Condition]:
 
 def _measured(replay: Replay) -> list[Exchange]:
     """Exchanges of measures that took place."""
-    played = {exchange for round, exchange in replay.entered if round == SETUP}
+    played = {play.exchange.name for play in replay.transcript.plays if play.round == SETUP and play.rows}
     return [
         exchange for measure in replay.algorithm.measures for exchange in measure.exchanges if exchange.name in played
     ]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.attack_result import MOVED, AttackResult, Floats, not_applicable, pictures
 from mpifed.audit.attacks.matching import ALIKE, match
-from mpifed.audit.reader import HIDDEN, SUM, Reader
+from mpifed.audit.received import HIDDEN, SUM, Reader
 from mpifed.audit.replay import Replay
 from mpifed.core.exchange import Exchange
 from mpifed.core.reveals import DualSum

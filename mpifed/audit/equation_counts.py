@@ -40,8 +40,7 @@ def private_numbers(replay: Replay, exchange: Exchange, round: int, hidden_model
 
 def _told_numbers(replay: Replay, client: int) -> int:
     """Numbers of the model that only this client receives."""
-    first = replay.exchanges[0]
-    question = first.ask(replay.round_starts[-1].server, replay.round_starts[-1].now.at(0))
+    question = replay.exchanges[0].ask(replay.last.server, replay.last.now.at(0))
     width = len(replay.shards[client].columns)
     return sum(leaf[0].size * width for name, leaf in leaves(question) if name in of_columns(question))
 

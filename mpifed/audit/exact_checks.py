@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.messages import Play, message_of, plays
+from mpifed.audit.recording import Play
 from mpifed.audit.replay import Replay
-from mpifed.comm.sums import Message
 from mpifed.core.record import Array
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
@@ -57,13 +56,13 @@ class _Masks(NamedTuple):
 
 def exact_checks(replay: Replay, plain: Replay) -> ExactChecks:
     """All checks of masked uploads; `plain`: the same rounds with plain security."""
-    if replay.transcript.channel == "plain":
+    if replay.channel == "plain":
         return ExactChecks("nothing is masked or encrypted", {})
-    if replay.transcript.channel == "encrypted":
+    if replay.channel == "encrypted":
         return ExactChecks("ciphertexts are not examined", {})
     if replay.job.privacy is not None and replay.job.privacy.noise == "secure":
         return ExactChecks("masks are not examined: with secret noise, plain values are not known", {})
-    masks = [_of_play(replay, *played) for played in _played(replay, plain)]
+    masks = [_of_play(replay, *both) for both in _both(replay, plain)]
     words = sum(len(numbers) for play in masks for _, numbers in play.by_client.values())
     places = {
         NO_MASK: list(_zeros(masks)),
@@ -76,30 +75,29 @@ def exact_checks(replay: Replay, plain: Replay) -> ExactChecks:
     return ExactChecks(f"{counts}: {', '.join(phrases)}", places)
 
 
-def _played(replay: Replay, plain: Replay) -> Iterator[tuple[Message, Play, dict[int, Array]]]:
-    """(message, occurrence, by client the numbers that it uploaded masked) of every masked exchange."""
+def _both(replay: Replay, plain: Replay) -> Iterator[tuple[Play, dict[int, Array]]]:
+    """(occurrence, by client the numbers that it uploaded masked) of every masked exchange."""
     for exchange in all_exchanges(replay.algorithm):
         if exchange.clear:
             continue
-        message, last = message_of(replay, exchange), dict[int, Array]()
-        both = (plays(run.transcript.messages, exchange.name) for run in (replay, plain))
-        for masked, clear in zip(*both, strict=True):
-            numbers = {client: upload[0].data for client, upload in clear.uploads.items()}
-            sent = numbers
+        last = dict[int, Array]()
+        for masked, clear in zip(*(run.plays(exchange.name) for run in (replay, plain)), strict=True):
+            sent = clear.uploads
             if exchange.keeps:  # clients upload changes
-                sent = {client: data - last.get(client, np.zeros_like(data)) for client, data in numbers.items()}
-                last |= numbers
-            yield message, masked, sent
+                sent = {client: numbers - last.get(client, 0) for client, numbers in sent.items()}
+                last |= clear.uploads
+            yield masked, sent
 
 
-def _of_play(replay: Replay, message: Message, play: Play, sent: dict[int, Array]) -> _Masks:
-    total, by_client = np.zeros(message.size, message.dtype), dict[int, tuple[NDArray[np.int64], Array]]()
+def _of_play(replay: Replay, play: Play, sent: dict[int, Array]) -> _Masks:
+    message, by_client = play.message, dict[int, tuple[NDArray[np.int64], Array]]()
+    total = np.zeros(message.size, message.dtype)
     filled, before = np.zeros((2, len(total)), dtype=np.int64)
     for client, numbers in sent.items():
         message.put(filled, client, np.ones_like(numbers, dtype=np.int64))
     own_masks = replay.job.participation.max_dropouts > 0 or message.exchange.hear is not None
     for client, numbers in sorted(sent.items()):
-        mask = play.uploads[client][0].data.view(total.dtype) - numbers
+        mask = play.uploads[client] - numbers
         message.put(total, client, mask)
         # who alone fills a position of a sum needs no mask there; of two clients, one has the negative of the other's
         holders, first = message.pick(filled, client), message.pick(before, client) == 0

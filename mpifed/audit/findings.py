@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mpifed.audit import exact_checks
 from mpifed.audit.attack_result import ATTACKS, AttackResult
 from mpifed.audit.conditions import UNDERDETERMINED, Condition
-from mpifed.audit.reader import Reader
+from mpifed.audit.received import Reader
 from mpifed.audit.replay import Replay
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
@@ -48,7 +48,7 @@ def findings(
     if reader.undeclared:
         name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in reader.undeclared)
         texts[UNDECLARED] = [f"{name} declares nothing in {where}: give it `reveals`, see docs/how-to/audit.md"]
-    plain = replay.transcript.channel == "plain"
+    plain = replay.channel == "plain"
     if plain:
         texts[ANSWERS] = ['[aggregation] security = "plain" hides nothing from the server']
     else:

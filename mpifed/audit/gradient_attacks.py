@@ -20,7 +20,7 @@ from mpifed.audit.attacks.inversion import invert
 from mpifed.audit.attacks.matching import EXACT, Match, match, match_all, recovered
 from mpifed.audit.attacks.reconstruction import reconstruct
 from mpifed.audit.gradient_targets import Target, in_parts, targets
-from mpifed.audit.reader import EACH, HIDDEN, SEALED, SUM, Reader
+from mpifed.audit.received import EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.replay import Replay
 from mpifed.core.record import Array, bare_leaves
 from mpifed.core.reveals import DualSum
@@ -38,11 +38,7 @@ def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
     if in_parts(reader):
         reason = f"data are split by columns: no client sends the gradient of whole rows{reader.attribution}"
         yield from _neither(reason, EACH)
-    elif (
-        all_targets
-        and reader.replay.transcript.channel == "encrypted"
-        and {target.seen for target in all_targets} == {SUM}
-    ):
+    elif all_targets and reader.replay.channel == "encrypted" and {target.seen for target in all_targets} == {SUM}:
         yield from _neither(HIDDEN, "encrypted uploads")
     if not all_targets:
         yield from _neither(_why_none(reader))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.audit.reader import Reader
+from mpifed.audit.received import Reader
 from mpifed.core.reveals import MeanGradient, Received
 from mpifed.maths.objectives import Parameters
 
@@ -37,9 +37,9 @@ class Target(NamedTuple):
 def targets(reader: Reader, clients: int) -> Iterator[Target]:
     """Gradients of at most `clients` clients in the first and last occurrence of each exchange."""
     for exchange in reader.rounds:
-        plays = reader.first_and_last(exchange)
-        for play in plays:
-            for seen, received in reader.received(exchange, play, clients):
+        plays = reader.plays(exchange)
+        for play in plays[:1] + plays[1:][-1:]:
+            for seen, received in reader.received(play, clients):
                 for gradient in reader.revealed(received):
                     if not isinstance(gradient, MeanGradient) or (gradient.first and play is not plays[0]):
                         continue

@@ -17,8 +17,8 @@ from mpifed.audit.attack_result import LINEAR, PRODUCTS, AttackResult, Floats, n
 from mpifed.audit.attacks.linear import Solved, rows_from_duals, rows_from_scores, rows_from_slopes
 from mpifed.audit.attacks.matching import match
 from mpifed.audit.dual_changes import dual_change_attacks
-from mpifed.audit.reader import EACH, HIDDEN, SEALED, Reader
-from mpifed.audit.replay import dense_rows
+from mpifed.audit.received import EACH, HIDDEN, SEALED, Reader
+from mpifed.audit.recording import dense_rows
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array
 from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives

@@ -44,8 +44,8 @@ def _drawn(replay: Replay) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(rows that entered a round, rows of the same clients that did not), a draw of at most `MEMBERS` of each."""
     rng, problem = np.random.default_rng(replay.job.seed), replay.algorithm.problem
     entered, near = np.zeros((2, problem.samples), dtype=bool)
-    for (index, _), by_client in replay.entered.items():
-        for client, positions in by_client.items() if index != SETUP else ():
+    for play in replay.transcript.plays:
+        for client, positions in play.rows.items() if play.round != SETUP else ():
             rows = replay.shards[client].rows
             near[rows] = True
             entered[rows[list(positions)]] = True

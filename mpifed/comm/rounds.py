@@ -19,7 +19,6 @@ from mpifed.comm.channels.base import (
     Kept,
     Plan,
     Protection,
-    Recorder,
     check_groups,
     check_rounds,
 )
@@ -145,14 +144,6 @@ class Ranks:
         self.up_bytes += int(self.channel.keys.costs["up_bytes"])
         self.down_bytes += int(self.channel.keys.costs["down_bytes"])
 
-    def record(self, recorder: Recorder | None) -> None:
-        """Record every message from now on, or none; UsageError unless sums are of single clients."""
-        if recorder is not None and self._arithmetic.by_blocks:
-            raise UsageError(
-                '[aggregation] arithmetic = "exact-blocks": sums of blocks are not recorded; set arithmetic = "exact"'
-            )
-        self.channel.recorder = self._clear.recorder = recorder
-
     def plan(self, exchange: Exchange) -> Plan:
         """What the exchange reuses whenever it is played."""
         plan = self._plans.get(exchange.name)
@@ -254,8 +245,6 @@ class Ranks:
         """(states, answers of the participating clients, summed over all ranks); no sum where this rank does not
         receive it, or too many have left. Collective."""
         channel, costs = self._channel(plan), plan.account.costs
-        if channel.recorder is not None:
-            channel.recorder.question(plan, now, question)
         start = time.perf_counter()
         states = self._answers(plan, channel, states, question, now, measured)
         costs["work_s"] += time.perf_counter() - start
@@ -271,10 +260,7 @@ class Ranks:
             self.requested = bool(plan.reduced[-1])
         if not receives:
             return states, None
-        total = plan.message.decode(plan.reduced)
-        if channel.recorder is not None:
-            channel.recorder.opened(plan, now, total)
-        return states, total
+        return states, plan.message.decode(plan.reduced)
 
     def _answers(
         self, plan: Plan, channel: Channel, states: States, question: Record, now: Round, measured: bool
@@ -284,8 +270,8 @@ class Ranks:
         channel.begin(plan, now)
         if exchange.answer is None:
             return states
-        add = channel.add if channel.recorder is None and plan.kept is None else channel.add_one_by_one
-        summed = channel.name == "plain" and channel.recorder is None and plan.kept is None
+        add = channel.add if plan.kept is None else channel.add_one_by_one
+        summed = type(channel) is Channel and plan.kept is None
         stays = summed or device.on_host
         question = device.record(question)
         for i, who, whole in self._visited(answering(exchange, now), measured):

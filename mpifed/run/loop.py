@@ -114,7 +114,6 @@ class RunLoop:
         with agreed(self.comm):
             if self.serves:
                 same_end(self.out, self.progress.round)
-        self.ready.ranks.record(None)
         if self.serves and (self.out / HISTORY).exists():
             self.evaluation.row = History(self.out, FIRST).last()
         self.evaluation.share_row()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.comm.channels.base import Recorder
 from mpifed.comm.mpi import Comm
 from mpifed.comm.placement import Hosted, place
 from mpifed.comm.rounds import Ranks
@@ -128,13 +127,12 @@ def prepare(
     comm: Comm,
     cache: DataCache | None = None,
     header: Header | None = None,
-    recorder: Recorder | None = None,
+    make_ranks: Callable[..., Ranks] = Ranks,
 ) -> Ready:
     """Open the data, place the clients, and initialize all states. Collective.
 
     Data in `cache` from an earlier run are not opened again, and data opened here stay in it for the next. The noise
-    multiplier is that in the `header` of the ledger if the run is resumed, otherwise it is computed on rank 0. A
-    `recorder` records every message, those of the key agreement first.
+    multiplier is that in the `header` of the ledger if the run is resumed, otherwise it is computed on rank 0.
 
     Raises
     ------
@@ -159,13 +157,12 @@ def prepare(
     refuse_own_by_shapes(job, algorithm.problem, comm, device)
     with agreed(comm):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None
-        ranks = Ranks(
+        ranks = make_ranks(
             comm, blocks, data.clients, arithmetic(job, algorithm), job.protection(),
             columns=algorithm.problem.columns, device=device, drawn=drawn,
         )  # fmt: skip
         ranks.make_ready(all_exchanges(algorithm))
         ranks.check_rounds(algorithm.exchanges, first_rounds(job, data.clients, algorithm.exchanges))
-        ranks.record(recorder)
     ranks.agree_on_keys()
     everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
     clients = ClientStates(

@@ -7,8 +7,8 @@ sum for those who may receive it: rank 0, or the ranks that host clients who hea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,10 @@ class ChannelSetting(NamedTuple):
     hosted: NDArray[np.int64]  # clients of this rank
     clients: int  # N
     protection: Protection = Protection()
+
+
+Payload: TypeAlias = "bytes | np.ndarray"
+Tap: TypeAlias = Callable[[int, str, Payload], None]  # of a client, what it sends, and its bytes: keys, shares
 
 
 class Kept:
@@ -93,25 +97,6 @@ class Plan:
         return change
 
 
-class Recorder(Protocol):
-    """Records every message with its sender and receiver; of this rank."""
-
-    def question(self, plan: Plan, now: Round, question: Record) -> None:
-        """The server's broadcast."""
-
-    def upload(self, plan: Plan, now: Round, client: int, upload: np.ndarray) -> None:
-        """The upload of a client of this rank, as it is sent."""
-
-    def passed_on(self, plan: Plan, now: Round, message: np.ndarray) -> None:
-        """The partial sum of this rank's clients, as it enters the reduction."""
-
-    def opened(self, plan: Plan, now: Round, total: Record) -> None:
-        """The sum, on a rank that receives it."""
-
-    def note(self, plan: Plan | None, now: Round | None, sender: str, receiver: str, what: str, payload: bytes) -> None:
-        """Any other message: keys, shares."""
-
-
 class Channel:
     """Plain: the server, and every rank on the way, can read each upload."""
 
@@ -119,7 +104,7 @@ class Channel:
 
     def __init__(self, setting: ChannelSetting) -> None:
         self.setting, self.comm = setting, setting.comm
-        self.recorder: Recorder | None = None
+        self.tap: Tap = lambda client, what, payload: None  # told what clients send beside uploads
         self.keys = Account()  # of the key agreement
 
     def prepare(self, plans: list[Plan]) -> None:
@@ -128,8 +113,7 @@ class Channel:
     def begin(self, plan: Plan, now: Round) -> None:
         """Prepare for the answers of one exchange. Called on all ranks alike."""
         participating = answering(plan.exchange, now)
-        adds = self.recorder is None and plan.kept is None and bool(participating[self.setting.hosted].any())
-        plan.sum.begin(adds)
+        plan.sum.begin(plan.kept is None and bool(participating[self.setting.hosted].any()))
         if plan.kept is not None:
             plan.kept.answered |= participating
 
@@ -142,8 +126,6 @@ class Channel:
         for i, client in enumerate(clients.tolist()):
             integers = plan.integers(answer, i, client)
             upload = self.seal(plan, integers, client, now)
-            if self.recorder is not None:
-                self.recorder.upload(plan, now, client, self.sent(plan, upload, client))
             self.gather(plan, upload, client)
 
     def seal(self, plan: Plan, integers: Integers, client: int, now: Round) -> np.ndarray:
@@ -175,15 +157,13 @@ class Channel:
 
         The last number is the system's own, and always valid on rank 0.
         """
-        received = self._reduce(plan, now, plan.exchange.hear is not None)
+        received = self._reduce(plan, plan.exchange.hear is not None)
         self._keep(plan)
         return received
 
-    def _reduce(self, plan: Plan, now: Round, everywhere: bool) -> bool:
+    def _reduce(self, plan: Plan, everywhere: bool) -> bool:
         """Sum over all ranks, and with what the server keeps, on rank 0 or everywhere; whether here. Collective."""
         numbers = plan.sum.close()
-        if self.recorder is not None:
-            self.recorder.passed_on(plan, now, numbers[:-1])
         if plan.kept is not None:
             numbers[:-1] += plan.kept.total
         reduced = plan.sum.reduce(self.comm, everywhere)

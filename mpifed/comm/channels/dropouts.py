@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.comm.channels.base import ChannelSetting, Plan, Recorder
+from mpifed.comm.channels.base import ChannelSetting, Plan, Tap
 from mpifed.comm.channels.graph import MaskGraph
 from mpifed.comm.channels.keys import PROTOCOL, STREAM_BYTES, TAG_BYTES, Keyring, Pad, Stream, derive, seal, unseal
 from mpifed.core.errors import BrokenProtocol, MpifedError, TooFewClients
@@ -151,7 +151,7 @@ class Dropouts:
     def _hosted(self, chosen: NDArray[np.bool_]) -> list[int]:
         return [client for client in self.setting.hosted.tolist() if client in self.turn.graph.near and chosen[client]]
 
-    def begin(self, turn: Turn, recorder: Recorder | None) -> None:
+    def begin(self, turn: Turn, tap: Tap) -> None:
         """Participating clients share their secrets. Collective; TooFewClients when so few do that nobody may leave."""
         self.turn = turn
         for client in turn.graph.near:
@@ -159,10 +159,8 @@ class Dropouts:
         self.seeds, self._revealed = {}, {}
         with turn.plan.account.timed():
             deposits = [self.deposit(client) for client in self._hosted(turn.now.asked)]
-        if recorder is not None:
-            for deposit in deposits:
-                what = "deposit and sealed shares"
-                recorder.note(turn.plan, turn.now, f"client {deposit.client}", "server", what, deposit.payload)
+        for deposit in deposits:
+            tap(deposit.client, "deposit and sealed shares", deposit.payload)
         gathered = self.comm.gather(deposits) or []
         self._deposits = {deposit.client: deposit for deposit in chain(*gathered)}
         # in a deployment each client receives only what its own neighbours have sealed for it
@@ -206,7 +204,7 @@ class Dropouts:
                     "and the sum is not opened"
                 )
 
-    def open(self, reduced: np.ndarray, recorder: Recorder | None) -> None:
+    def open(self, reduced: np.ndarray, tap: Tap) -> None:
         """Remaining clients reveal their shares; rank 0 removes the reconstructed masks from `reduced`. Collective.
 
         Raises BrokenProtocol or TooFewClients on all ranks alike, when shares were changed or are missing.
@@ -216,7 +214,7 @@ class Dropouts:
         timed = self.turn.plan.account.timed
         try:
             with timed():
-                revealed = self._reveal_all(recorder)
+                revealed = self._reveal_all(tap)
         except BrokenProtocol as error:
             failure = error
         self.seeds.clear()  # from here on, single uploads cannot be unmasked, only the sum
@@ -229,7 +227,7 @@ class Dropouts:
                 failure = error
         self.comm.raise_on_all_ranks(failure)
 
-    def _reveal_all(self, recorder: Recorder | None) -> list[RevealedShare]:
+    def _reveal_all(self, tap: Tap) -> list[RevealedShare]:
         """The shares that this rank's clients reveal."""
         plan, now, graph, _ = self.turn
         revealed = []
@@ -239,9 +237,7 @@ class Dropouts:
                     continue  # rank 0 finds that the share is missing
                 uploaded = bool(now.present[giver])
                 revealed.append(self.reveal(holder, giver, uploaded))
-                if recorder is not None:
-                    what = f"share of the {'seed' if uploaded else 'key'} of client {giver}"
-                    recorder.note(plan, now, f"client {holder}", "server", what, revealed[-1].share)
+                tap(holder, f"share of client {giver}", revealed[-1].share)
         return revealed
 
     def reveal(self, holder: int, giver: int, uploaded: bool) -> RevealedShare:

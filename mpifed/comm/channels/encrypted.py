@@ -64,8 +64,8 @@ class Encrypted(Channel):
             with self.keys.timed():
                 public, secret = self.scheme.make_keys()
                 made = public, seal(key, _NONCE, secret, _LABEL)
-            self._note(None, None, 0, "public key of the encryption", made[0])
-            self._note(None, None, 0, "secret key of the encryption, sealed for the clients", made[1])
+            self.tap(0, "public key of the encryption", made[0])
+            self.tap(0, "secret key of the encryption, sealed for the clients", made[1])
         public, sealed = next(filter(None, self.comm.allgather(made)))
         self.scheme.use(public, unseal(key, _NONCE, sealed, _LABEL) if hosted else None)
         nbytes = len(public) + len(sealed)
@@ -138,8 +138,6 @@ class Encrypted(Channel):
         if not counted.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0
             return True
-        if self.recorder is not None:
-            self.recorder.passed_on(plan, now, np.frombuffer(b"".join(self._totals.values()), np.uint8))
         sealed = self.comm.bcast(self.comm.reduce(self._totals, op=plan.account.timed()(self._added)))
         if plan.kept is not None and serves:
             plan.kept.total = sealed
@@ -156,7 +154,7 @@ class Encrypted(Channel):
                     f"round {now.index}: no client is left that could decrypt a sum; let more participate", agreed=True
                 )
             if message is not None:
-                self._note(plan, now, int(np.flatnonzero(receivers)[0]), "opened sum", message.tobytes())
+                self.tap(int(np.flatnonzero(receivers)[0]), "opened sum", message)
             message = next((one for one in self.comm.gather(message) or [] if one is not None), None)
         if message is not None:
             plan.reduced[:-1] = message
@@ -179,7 +177,3 @@ class Encrypted(Channel):
         if plan.exchange.hear is None:
             up += plan.message.nbytes * receivers
         return up, (packing.hearers[summed] & receivers).sum(axis=0) * self.scheme.nbytes
-
-    def _note(self, plan: Plan | None, now: Round | None, client: int, what: str, payload: bytes) -> None:
-        if self.recorder is not None:
-            self.recorder.note(plan, now, f"client {client}", "server", what, payload)

@@ -65,10 +65,8 @@ class Masked(Channel):
             sent = self._introduced(graphs)  # the group key takes those of client 0 and its partners anyway
             self.keys.costs["up_bytes"] += keyring.setup_up_bytes
             self.keys.costs["down_bytes"] += keyring.setup_down_bytes + int(sent.sum() - 2 * sent[0])
-        if self.recorder is not None:
-            for client in self.setting.hosted.tolist():
-                public = keyring.public[client].tobytes()
-                self.recorder.note(None, None, f"client {client}", "server", "public key", public)
+        for client in self.setting.hosted.tolist():
+            self.tap(client, "public key", keyring.public[client])
 
     def _introduced(self, graphs: list[MaskGraph]) -> NDArray[np.int64]:
         """[N] bytes of public keys that each client is sent: those of its partners."""
@@ -94,7 +92,7 @@ class Masked(Channel):
             self._movers = {number: int(who[0]) for number, who in enumerate(holders) if len(who)}
         self._turn = Turn(plan, now, self._graph(plan, now), self._turns.next())
         if self._dropouts is not None:
-            self._dropouts.begin(self._turn, self.recorder)
+            self._dropouts.begin(self._turn, self.tap)
 
     def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """Add the answers and all masks of each client."""
@@ -151,9 +149,9 @@ class Masked(Channel):
         """
         self._refuse(plan, now)
         to_clients = plan.exchange.hear is not None
-        received = self._reduce(plan, now, to_clients and self._dropouts is None)
+        received = self._reduce(plan, to_clients and self._dropouts is None)
         if self._dropouts is not None:
-            self._dropouts.open(plan.reduced, self.recorder)
+            self._dropouts.open(plan.reduced, self.tap)
             if to_clients:
                 self.comm.Bcast(plan.reduced)
         self._keep(plan)
