@@ -229,7 +229,7 @@ class Dropouts:
 
     def _reveal_all(self, tap: Tap) -> list[RevealedShare]:
         """The shares that this rank's clients reveal."""
-        plan, now, graph, _ = self.turn
+        now, graph = self.turn.now, self.turn.graph
         revealed = []
         for holder in self._hosted(now.staying):
             for giver in graph.near[holder].tolist():
