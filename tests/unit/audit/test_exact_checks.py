@@ -13,7 +13,7 @@ from methods import METHODS, named
 
 from mpifed.audit.exact_checks import ExactChecks, exact_checks
 from mpifed.audit.replay import replay_job
-from mpifed.comm.channels import masked, streams
+from mpifed.comm.channels import keys, masked
 from mpifed.comm.channels.graph import MaskGraph
 
 LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
@@ -31,7 +31,7 @@ def test_one_client_has_no_mask(six: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Nobody masks with it, so that sums are right."""
     partners = MaskGraph.partners
     monkeypatch.setattr(
-        MaskGraph, "partners", lambda graph, one: [p for p in partners(graph, one) if 3 not in (one, p.client)]
+        MaskGraph, "partners", lambda graph, one: {c: at for c, at in partners(graph, one).items() if 3 not in (one, c)}
     )
     found = found_in(six)
     assert set(found.leaks) == {"no-mask"}
@@ -40,7 +40,7 @@ def test_one_client_has_no_mask(six: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("period", [2, 5])
 def test_nonces_that_come_again(period: int, six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: streams.nonce(turn % period, client))
+    monkeypatch.setattr(masked, "nonce", lambda turn, client=0: keys.nonce(turn % period, client))
     found = found_in(six, 12)
     assert set(found.leaks) == {"repeated-mask"}
     assert len(found.occurrences["repeated-mask"]) == 6 * (12 - period)
@@ -48,7 +48,9 @@ def test_nonces_that_come_again(period: int, six: Path, monkeypatch: pytest.Monk
 
 def test_a_mask_that_nobody_takes_away(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partners = MaskGraph.partners
-    monkeypatch.setattr(MaskGraph, "partners", lambda graph, one: list(partners(graph, one))[: 4 if one == 0 else None])
+    monkeypatch.setattr(
+        MaskGraph, "partners", lambda graph, one: dict([*partners(graph, one).items()][: 4 if one == 0 else None])
+    )
     found = found_in(six, 1)
     assert found.leaks == {"mask-left": ["changes, round 0: 13 numbers"]}
 
