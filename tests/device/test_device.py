@@ -27,6 +27,7 @@ from mpifed.core.record import put, take
 from mpifed.files.run_folder import summary
 from mpifed.maths import device
 from mpifed.maths.device import Cuda, open_device
+from mpifed.testing import Solo
 
 PROGRAM = Path(__file__).with_name("on_ranks.py")
 
@@ -212,20 +213,12 @@ class _Shared:
     def __init__(self, length: int, dtype: Any) -> None:
         self.mine = np.zeros(length, dtype)
 
-    def reduce_all(self) -> Any:
+    def reduce(self, everywhere: bool) -> Any:
         return 2 * self.mine
 
 
-class _Sharing:
-    """Such ranks."""
-
-    rank, size = 0, 2
-
-    def shared(self, length: int, dtype: Any) -> _Shared:
-        return _Shared(length, dtype)
-
-
-def test_a_message_that_moves_into_shared_memory(cupy: Any) -> None:
+def test_a_message_that_moves_into_shared_memory(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpifed.comm.sums.shared_message", lambda comm, length, dtype: _Shared(length, dtype))
     there, here = _sums(cupy, Field((5,)))
     values = np.random.default_rng(6).standard_normal((3, 5))
     before = there.numbers
@@ -233,7 +226,7 @@ def test_a_message_that_moves_into_shared_memory(cupy: Any) -> None:
         there.begin(True)
         there.add(answer, np.arange(3))
         there.close()[-1] = turn
-        reduced = there.reduce(_Sharing(), True)
+        reduced = there.reduce(Solo(), True)
         assert reduced[:-1].tolist() == [2 * one for one in _filled(here, [(values, np.arange(3))])]
         assert reduced[-1] == 2 * turn and there.numbers is not before
 
