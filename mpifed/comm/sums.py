@@ -351,7 +351,7 @@ class DeviceSum:
         self._behind = -(-message.nbytes // _WORD) * _WORD  # where the outcomes of the checks of bounds begin
         # NumPy's or CuPy's: here `get` is called
         self._buffer: Any = device.record(np.zeros(self._behind + 2 * _WORD * len(message.places), np.uint8))
-        self._sums: Any = self._buffer[: message.nbytes].view(message.dtype)  # as above
+        self._sums: Array = self._buffer[: message.nbytes].view(message.dtype)
         self._worst: Any = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)  # as `note_worst` fills it
         self._pending = False  # whether the buffer holds values not yet copied
         self._clients: tuple[bytes, Array] = b"", self._sums[:0]  # as bytes, on the device

@@ -166,17 +166,15 @@ class Lazy(_InPlaceOfArray):
     """
 
     def __init__(
-        self,
-        parts: Callable[[], Iterator[tuple[Array, Any]]],  # of records of the method's own
-        total: Callable[[], Any] | None = None,  # of such a record
+        self, parts: Callable[[], Iterator[tuple[Array, Record]]], total: Callable[[], Record] | None = None
     ) -> None:
         self.parts, self.total = parts, total
 
-    def made(self) -> Any:  # a record of the exchange's fields
+    def made(self) -> Record:
         """All the uploads, leaves [n, ...]."""
         who, parts = zip(*self.parts(), strict=True)
         order = np.argsort(np.concatenate(who))
-        record = map_leaves(lambda *some: namespace(some[0]).concatenate(some)[order], *parts)
+        record: Record = map_leaves(lambda *some: namespace(some[0]).concatenate(some)[order], *parts)
         self.parts, self.total = lambda: iter([(np.arange(len(order)), record)]), None
         return record
 
@@ -186,7 +184,7 @@ class Lazy(_InPlaceOfArray):
         return getattr(self.made(), name)
 
 
-def of_each(block: Block, upload: Callable[[Array], Any]) -> Lazy:  # of records of the method's own
+def of_each(block: Block, upload: Callable[[Array], Record]) -> Lazy:
     """Large uploads, leaves [1, ...], made for one client after the other, whose position [1] `upload` takes."""
     return Lazy(lambda: ((who, upload(who)) for who in np.arange(len(block.clients))[:, None]))
 
