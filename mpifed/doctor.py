@@ -26,7 +26,7 @@ from mpifed.batch.plugin import plugin, plugins
 from mpifed.batch.slurm import has, misconfigured
 from mpifed.comm.channels import bfv
 from mpifed.comm.channels.keys import STREAM_BYTES, Pad, Stream
-from mpifed.comm.mpi import PMI, Solo, connect, family_of, launched_rank, launched_ranks, library
+from mpifed.comm.mpi import Solo, connect, launched_rank, launched_ranks, library
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.text import on_screen
@@ -37,6 +37,8 @@ from mpifed.run.launch import guarded
 _SLOW_MS = 8.0  # for 10^6 values; about 1 with AES instructions and 30 without
 _MASKED = 2**18  # values of one measurement
 _SLURM_S = 5.0  # that a command of Slurm may take
+_PMI, _PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and libraries fit each other
+_FAMILIES = {"Open MPI": _PMIX, "OpenRTE": _PMIX, "PRRTE": _PMIX, "Intel": _PMI, "HYDRA": _PMI, "MPICH": _PMI}
 _LITTLE_BYTES = 2**30  # less free space than this is worth a warning
 
 
@@ -118,6 +120,11 @@ def mpi_library(name: str | None) -> Iterator[CheckResult]:
     yield CheckResult.of(name is None, name or "no MPI library: only one rank can run", "pip install 'mpifed[mpich]'")
 
 
+def _family_of(text: str) -> str | None:
+    """The family of a library or launcher, by its version text; None if it is not known."""
+    return next((family for word, family in _FAMILIES.items() if word in text), None)
+
+
 def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """Whether the mpiexec on PATH belongs to the library `name`."""
     path = has("mpiexec", environment)
@@ -127,7 +134,7 @@ def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[Check
         elif name is not None:
             yield CheckResult("warning", "no mpiexec on PATH", "activate the environment or module of the MPI library")
         return
-    launcher_family, library_family = family_of(_version(path)), family_of(name or "")
+    launcher_family, library_family = _family_of(_version(path)), _family_of(name or "")
     if launcher_family is None or library_family is None:
         what = f"{path}: cannot determine whether it belongs to the MPI library"
         yield CheckResult("warning", what, "try `mpiexec -n 2 mpifed doctor`")
@@ -271,7 +278,7 @@ def slurm(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckRes
             how = "`srun --mpi=list` lists; no rank was started" if listed else "`srun --mpi=list` did not list"
             yield CheckResult("ok", f"this library needs `srun --mpi={plugin_name}`, which {how}")
             mpiexec = has("mpiexec", environment)
-            if mpiexec and plugin_name == "pmi2" and family_of(name) == PMI and "HYDRA" in _version(mpiexec):
+            if mpiexec and plugin_name == "pmi2" and _family_of(name) == _PMI and "HYDRA" in _version(mpiexec):
                 yield CheckResult("ok", f"batch jobs use {mpiexec}: with pmi2, MPICH's ranks sometimes fail to connect")
         except MpifedError as error:
             yield CheckResult("warning", str(error))

@@ -29,8 +29,6 @@ JOINED = "MPIFED_JOINED"  # a file that rank 0 creates when all ranks have joine
 LONG = 2**17  # bytes: shorter arrays take microseconds whatever adds them
 PIECE = 2**30  # bytes per call: no count nears 2^31
 _leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
-PMI, PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and libraries fit each other
-_FAMILIES = {"Open MPI": PMIX, "OpenRTE": PMIX, "PRRTE": PMIX, "Intel": PMI, "HYDRA": PMI, "MPICH": PMI}
 PROCESS = "MPIFED_PROCESS"  # the process that is the rank, in its environment and in that of its children
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -67,11 +65,6 @@ def library() -> str | None:
 def is_mpich() -> bool:
     """Whether the library is MPICH, or says that it is made from it."""
     return "MPICH" in str(library())
-
-
-def family_of(text: str) -> str | None:
-    """The family of a library or launcher, by its version text; None if it is not known."""
-    return next((family for word, family in _FAMILIES.items() if word in text), None)
 
 
 def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
