@@ -94,8 +94,13 @@ class RecordedRanks(Ranks):
     """Puts down what is asked, what is uploaded, the sums, and the rows that clients read for them."""
 
     def __init__(
-        self, transcript: Transcript, comm: Comm, blocks: Sequence[Block], *arguments: Any, **named: Any
-    ) -> None:  # as of `Ranks`
+        self,
+        transcript: Transcript,
+        comm: Comm,
+        blocks: Sequence[Block],
+        *arguments: Any,  # of `Ranks`
+        **named: Any,  # of `Ranks`
+    ) -> None:
         shards = [tuple(ObservedShard(shard, transcript) for shard in block.shards) for block in blocks]
         observed = [Block(own, block.dtype) for own, block in zip(shards, blocks, strict=True)]
         super().__init__(comm, observed, *arguments, **named)
