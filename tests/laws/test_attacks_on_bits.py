@@ -86,13 +86,13 @@ def image(replay: Replay) -> Hits:
     return share(values, lambda noise: noise * deviation / clients, np.random.default_rng(1))
 
 
-@pytest.mark.parametrize("noise", ["test", "secure"])
 @pytest.mark.parametrize("name", ["local", "central", "one"])
-def test_every_run_with_noise_in_floats_is_decided(name: str, noise: str, neighbours: Any) -> None:
+def test_every_run_with_noise_in_floats_is_decided(name: str, neighbours: Any) -> None:
+    """By NumPy's normals; of those made from secret words this attack knows no table."""
     (model, clients), right = MODELS[name], 0
     for number in range(FLOATS):
         there = number % 2 == 0
-        job = job_of(neighbours(there, clients), model, distribution="float", noise=noise)
+        job = job_of(neighbours(there, clients), model, distribution="float", noise="test")
         replay = replay_job(job.model_copy(update={"seed": number}), 1)
         right += (image(replay).p < LEVEL) != there
     assert right == FLOATS
@@ -102,7 +102,9 @@ def test_the_model_file_alone_is_enough(neighbours: Any, tmp_path: Path) -> None
     """Of a run whose epsilon would be 0.1; and the same file of a run with integers tells nothing."""
     for there in (True, False):
         for distribution in ("float", "discrete"):
-            job, out = job_of(neighbours(there, 3), "central", distribution=distribution), tmp_path / f"{there}"
+            noise = {"float": "test", "discrete": "secure"}[distribution]
+            job = job_of(neighbours(there, 3), "central", distribution=distribution, noise=noise)
+            out = tmp_path / f"{there}"
             run(job, Solo(), out / distribution)
             values = read_model(out / distribution / "model.h5")["first"].ravel()
             deviation = np.float32(40 * 0.5 * 2 / ROWS)
