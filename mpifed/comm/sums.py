@@ -450,8 +450,8 @@ def note_steps(steps: defaultdict[str, float], places: Sequence[Place], answer: 
     """
     for place, leaf in zip(places, bare_leaves(answer), strict=True):
         for values in leaf.values if isinstance(leaf, Placed) else [leaf]:
-            if steps[place.name] < ENOUGH:
-                largest = float(max(values.max(initial=0), -values.min(initial=0))) / place.form.scale
+            if steps[place.name] < ENOUGH and values.size:
+                largest = float(abs(values).max()) / place.form.scale
                 if largest >= ENOUGH or (values / place.form.scale % 1).any():
                     steps[place.name] = max(steps[place.name], largest)
 
