@@ -203,10 +203,14 @@ class Pad:
         length = PIECE_BYTES // message.itemsize
         for start in range(0, len(values), length):
             piece = values[start : start + length]
+            zeros, out = self._zeros[: piece.nbytes], self._out
             key_stream = self._generated[: piece.nbytes].view(piece.dtype.newbyteorder("<"))
             for stream, sign in masks:
-                stream.into(self._zeros[: piece.nbytes], self._out)
-                (np.add if sign > 0 else np.subtract)(piece, key_stream, piece)
+                stream.into(zeros, out)
+                if sign > 0:
+                    np.add(piece, key_stream, piece)
+                else:
+                    np.subtract(piece, key_stream, piece)
         if not isinstance(at, slice):
             message[at] = values
 

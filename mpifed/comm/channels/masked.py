@@ -113,11 +113,18 @@ class Masked(Channel):
         """Add all masks of a client to its integers, once in a turn."""
         self._turns.use(client)
         plan, _, graph, turn = self._turn
+        now = nonce(turn)
         masks = defaultdict[tuple[int, ...], list[Mask]](list)  # by the units that they cover
         own, kept = tuple(plan.message.units_of[client]), plan.kept
         with plan.account.timed():
             for other, units in graph.partners(client).items():
-                masks[units].append((self._between(client, other), 1 if client < other else -1))
+                sign = 1 if client < other else -1
+                if self._dropouts is None:
+                    stream = self._stream(client, other) if sign > 0 else self._stream(other, client)
+                    stream.begin(now)
+                else:  # under a key of this turn alone
+                    stream = Stream(self._dropouts.message_key(client, other))
+                masks[units].append((stream, sign))
             if self._dropouts is not None:
                 masks[own].append((Stream(self._dropouts.seeds[client]), 1))
             if kept is None and plan.exchange.hear is not None:
@@ -128,14 +135,6 @@ class Masked(Channel):
                     masks[unit,].append((self._of_clients(self.setting.clients + unit, kept.moved[unit]), -1))
             for units, streams in masks.items():
                 self.pad.add(streams, numbers, plan.message.positions(units))
-
-    def _between(self, i: int, j: int) -> Stream:
-        """Pairwise mask of two clients in this turn; with dropouts, under a key of this turn alone."""
-        if self._dropouts is not None:
-            return Stream(self._dropouts.message_key(i, j))
-        stream = self._stream(min(i, j), max(i, j))
-        stream.begin(nonce(self._turns.now))
-        return stream
 
     def _of_clients(self, number: int, turn: int) -> Stream:
         """A stream that clients know and the server does not: of a client in a turn, or, from N on, of a kept unit."""
