@@ -274,6 +274,11 @@ class Ranks:
         summed = type(channel) is Channel and plan.kept is None
         stays = summed or device.on_host
         question = device.record(question)
+
+        def add_noted(part: Record, clients: NDArray[np.int64]) -> None:
+            plan.noted = plan.noted or note_steps(self.steps, plan.message.places, part)
+            add(plan, part if stays else host_record(part), clients, now)
+
         for i, who, whole in self._visited(answering(exchange, now), measured):
             state, block = device.record(states.take(i)), whole.only(who)
             before = state if block is whole else take(state, who)
@@ -281,17 +286,15 @@ class Ranks:
             after, upload = exchange.answer(before, question, block, now)
             if not isinstance(upload, Lazy):
                 slowest = max(slowest, (time.perf_counter() - start) / len(who))
-                note_steps(self.steps, plan.message.places, upload)
-                add(plan, upload if stays else host_record(upload), block.clients, now)
+                add_noted(upload, block.clients)
             else:
                 if summed and self._arithmetic.by_blocks and upload.total is not None:
                     total = upload.total()
-                    note_steps(self.steps, plan.message.places, total)
+                    plan.noted = plan.noted or note_steps(self.steps, plan.message.places, total)
                     plan.sum.add_total(total, block.clients)
                 else:
                     for few, part in upload.parts():
-                        note_steps(self.steps, plan.message.places, part)
-                        add(plan, part if stays else host_record(part), block.clients[few], now)
+                        add_noted(part, block.clients[few])
                 slowest = max(slowest, (time.perf_counter() - start) / len(who))
             if after is not before:  # most clients have no state, or do not change it
                 self._renew(states, i, whole, state, who, after, now, measured)

@@ -443,8 +443,10 @@ def merged(parts: Iterable[tuple[np.ndarray, Index]]) -> Iterator[tuple[np.ndarr
         yield pending, where
 
 
-def note_steps(steps: defaultdict[str, float], places: Sequence[Place], answer: Record) -> None:
+def note_steps(steps: defaultdict[str, float], places: Sequence[Place], answer: Record) -> bool:
     """Raise the entry of each field to the largest value in these answers, in steps of its grid, until it is `ENOUGH`.
+
+    Returns whether all are.
 
     A few whole steps do not count: a grid loses nothing of them, and of zeros there is nothing to lose.
     """
@@ -454,6 +456,7 @@ def note_steps(steps: defaultdict[str, float], places: Sequence[Place], answer: 
                 largest = float(abs(values).max()) / place.form.scale
                 if largest >= ENOUGH or (values / place.form.scale % 1).any():
                     steps[place.name] = max(steps[place.name], largest)
+    return all(steps[place.name] >= ENOUGH for place in places)
 
 
 def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:

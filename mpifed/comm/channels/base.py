@@ -66,6 +66,7 @@ class Plan:
         self.sum, self._device = Sum(message, device), device
         self.reduced = np.empty_like(self.sum.numbers)  # the opened sum, where this rank may use it
         self.account, self.spent = Account(), Spent()
+        self.noted = False  # whether every field has had values of many steps of its grid
         self.counted_for: bytes | None = None  # the participation for which `spent` holds
         self._alone: Sum | None = None
 

@@ -97,13 +97,15 @@ class Masked(Channel):
     def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
         """Add the answers and all masks of each client."""
         super().add(plan, answer, clients, now)
-        for client in clients.tolist():
-            self._mask(plan.sum.numbers, client)
+        with plan.account.timed():
+            for client in clients.tolist():
+                self._mask(plan.sum.numbers, client)
 
     def seal(self, plan: Plan, integers: Integers, client: int, now: Round) -> Integers:
         """What the client adds to the sum [m] with all its masks."""
         sealed = plan.change(integers.copy(), client)
-        self._mask(sealed, client)
+        with plan.account.timed():
+            self._mask(sealed, client)
         return sealed
 
     def gather(self, plan: Plan, upload: Integers, client: int) -> None:
@@ -116,25 +118,24 @@ class Masked(Channel):
         now = nonce(turn)
         masks = defaultdict[tuple[int, ...], list[Mask]](list)  # by the units that they cover
         own, kept = tuple(plan.message.units_of[client]), plan.kept
-        with plan.account.timed():
-            for other, units in graph.partners(client).items():
-                sign = 1 if client < other else -1
-                if self._dropouts is None:
-                    stream = self._stream(client, other) if sign > 0 else self._stream(other, client)
-                    stream.begin(now)
-                else:  # under a key of this turn alone
-                    stream = Stream(self._dropouts.message_key(client, other))
-                masks[units].append((stream, sign))
-            if self._dropouts is not None:
-                masks[own].append((Stream(self._dropouts.seeds[client]), 1))
-            if kept is None and plan.exchange.hear is not None:
-                masks[own].append((self._of_clients(client, turn), 1))
-            for unit in (unit for unit, mover in self._movers.items() if mover == client):
-                masks[unit,].append((self._of_clients(self.setting.clients + unit, turn), 1))
-                if kept is not None and unit in kept.moved:
-                    masks[unit,].append((self._of_clients(self.setting.clients + unit, kept.moved[unit]), -1))
-            for units, streams in masks.items():
-                self.pad.add(streams, numbers, plan.message.positions(units))
+        for other, units in graph.partners(client).items():
+            sign = 1 if client < other else -1
+            if self._dropouts is None:
+                stream = self._stream(client, other) if sign > 0 else self._stream(other, client)
+                stream.begin(now)
+            else:  # under a key of this turn alone
+                stream = Stream(self._dropouts.message_key(client, other))
+            masks[units].append((stream, sign))
+        if self._dropouts is not None:
+            masks[own].append((Stream(self._dropouts.seeds[client]), 1))
+        if kept is None and plan.exchange.hear is not None:
+            masks[own].append((self._of_clients(client, turn), 1))
+        for unit in (unit for unit, mover in self._movers.items() if mover == client):
+            masks[unit,].append((self._of_clients(self.setting.clients + unit, turn), 1))
+            if kept is not None and unit in kept.moved:
+                masks[unit,].append((self._of_clients(self.setting.clients + unit, kept.moved[unit]), -1))
+        for units, streams in masks.items():
+            self.pad.add(streams, numbers, plan.message.positions(units))
 
     def _of_clients(self, number: int, turn: int) -> Stream:
         """A stream that clients know and the server does not: of a client in a turn, or, from N on, of a kept unit."""
