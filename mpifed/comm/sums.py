@@ -114,10 +114,7 @@ class Place:
     def positions(self, at: Positions) -> Positions:
         """Positions in a message of the entries `at` along the field's axis, in all its limbs."""
         whole = np.arange(self.start, self.stop).reshape(self.form.limbs, *self.shape)
-        positions: NDArray[np.int64] = whole[(slice(None),) * (self.field.axis + 1) + (at,)].ravel()
-        if len(positions) and positions[-1] - positions[0] == len(positions) - 1 and (np.diff(positions) == 1).all():
-            return slice(int(positions[0]), int(positions[-1]) + 1)
-        return positions
+        return span(whole[(slice(None),) * (self.field.axis + 1) + (at,)].ravel())
 
 
 class Unit(NamedTuple):
