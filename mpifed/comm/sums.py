@@ -355,10 +355,11 @@ class DeviceSum:
         self._blocks: dict[int, NDArray[np.int64]] = {}  # the clients of each sum over a block, by the first of them
 
     def begin(self) -> None:
-        """Start a new sum."""
-        self._pending = False
-        self._blocks.clear()
-        self._buffer.fill(0)
+        """Start a new sum; what nothing was added to since is still zero."""
+        if self._pending:
+            self._pending = False
+            self._blocks.clear()
+            self._buffer.fill(0)
 
     def add(self, number: int, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
         """Add the answers [n, ...] of `clients` [n] to the field of that number."""
