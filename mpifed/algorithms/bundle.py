@@ -25,10 +25,8 @@ from mpifed.algorithms.cells import (
     ask_nothing,
     check_duals,
     counted,
-    inner_products,
     largest_pulled,
     largest_score,
-    measured_products,
     on_grid,
     own_part,
     padded,
@@ -42,7 +40,6 @@ from mpifed.algorithms.cells import (
 from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array, by_columns, index
-from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
@@ -249,14 +246,6 @@ class Bundle(Grid):
     def report(self, server: BundleServer) -> dict[str, float]:
         """The dual value: the largest lower bound so far."""
         return {"dual": float(server.bound)}
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """Inner products with the minimizer of the planes, and X'u of each plane."""
-        yield from measured_products(received)
-        if received.answered_by(self.answer_products):
-            yield inner_products(received, received.question.w)
-        if received.answered_by(self.answer_plane):
-            yield DualSum(received.answer.pulled[received.columns], change=False)
 
     def trust(self, plain: bool) -> Iterator[str]:
         """HyFDCA's trust model, for the audit's report."""

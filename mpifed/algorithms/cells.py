@@ -19,7 +19,6 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Placed, Problem
 from mpifed.core.holdings import Holdings, span
 from mpifed.core.record import ABSENT, Array, Record, by_columns, index, namespace
-from mpifed.core.reveals import InnerProducts, Received
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
 from mpifed.maths.certificates import ROUNDING, dual_value
@@ -126,12 +125,7 @@ def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -
     return Placed(values, [own_columns(shard) for shard in block.shards], problem.features)
 
 
-# --- what uploads reveal, and whom the paper trusts -----------------------------------------------------------------
-
-
-def inner_products(received: Received, w: Array) -> InnerProducts:
-    """The inner products in an upload `ByRows` that answers a broadcast of `w` [p]."""
-    return InnerProducts(received.rows, w[received.columns, None], received.answer.value[received.rows, None])
+# --- whom the paper trusts -------------------------------------------------------------------------------------------
 
 
 def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Iterator[str]:
@@ -360,7 +354,7 @@ def measures_of_cells(
 
     exchanges = (
         Exchange(
-            "all-products", Products(scores, alpha), _ask_model, partial(_all_products, problem, duals),
+            "all-products", Products(scores, alpha), _ask_model, partial(all_products, problem, duals),
             hear=partial(_hear_products, problem),
         ),
         Exchange(
@@ -376,13 +370,6 @@ def measures_of_cells(
     return (Measure(all_exchanges, start, partial(_reported, algorithm, summed.scale), start_clients),)
 
 
-def measured_products(received: Received) -> Iterator[InnerProducts]:
-    """What uploads in these exchanges reveal: inner products of all rows with the model."""
-    if received.answered_by(_all_products):
-        weights = received.question.first[received.columns]
-        yield InnerProducts(received.rows, weights, received.answer.scores[received.rows])
-
-
 def _ask_model(server: CellsEvaluation, now: Round) -> MeasuredModel:
     return server.question
 
@@ -391,7 +378,7 @@ def _ask_head(server: CellsEvaluation, now: Round) -> Record:
     return server.question.head
 
 
-def _all_products(
+def all_products(
     problem: Problem, duals: Duals | None, clients: CellsClients, broadcast: MeasuredModel, block: Block, now: Round
 ) -> tuple[CellsClients, Products]:
     scores = [partial_scores(shard, own_part(broadcast.first, shard), block.dtype) for shard in block.shards]

@@ -7,19 +7,18 @@ Communication-Efficient Distributed Optimization" (JMLR 2018).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measured_products, measures_of_cells, padded, unpadded
+from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded, unpadded
 from mpifed.algorithms.horizontal import check_rows, model_template
 from mpifed.algorithms.minibatches import wrong_draw
 from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array, Record, in_memory
-from mpifed.core.reveals import DualSum, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.coordinates import ascend
@@ -137,12 +136,6 @@ class CoCoA(Grid):
 
     def absorb(self, server: CoCoAServer, total: Change, now: Round) -> CoCoAServer:
         return CoCoAServer(server.w + total.w)
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """X'd, d being the change of alpha."""
-        yield from measured_products(received)
-        if received.answered_by(self.answer):
-            yield DualSum(received.answer.w[received.columns], change=True)
 
     def _pass(self, alpha: Array, broadcast: CoCoABroadcast, alone: Block, now: Round) -> tuple[Array, Array]:
         """(alpha [s], X'(change) [p] before gamma) of one client.

@@ -15,7 +15,7 @@ pass over a minibatch is, as in Algorithms 3 and 4 of Cui, Li and Ye (arXiv:2104
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, cast
@@ -35,10 +35,9 @@ from mpifed.algorithms.horizontal import (
 )
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Columns as History
-from mpifed.core.exchange import Exchange, Field, FirstNumbers, Measure, Placed, Problem, fields_like, fields_of
+from mpifed.core.exchange import Exchange, Field, FirstNumbers, Measure, Placed, Problem, fields_like
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, in_memory, index, map_leaves, repeated
-from mpifed.core.reveals import InnerProducts, MeanGradient, Received, Revealed, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
@@ -270,22 +269,6 @@ class Pass:
             gradient = Parameters(Placed(values, block.columns, self.problem.features, axis=1), clients.head)
         return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
 
-    @classmethod
-    def reveals(cls, received: Received) -> Iterator[Revealed]:
-        """Partial scores at one or two models; the label holder's derivatives; and the gradients computed from them."""
-        broadcast, answer, columns = received.question, received.answer, received.columns
-        if received.answered_by(cls.partial_scores):
-            models = [model for model in (broadcast.model, broadcast.previous) if len(model)]
-            for model, partial in zip(models, answer.partial, strict=True):
-                yield InnerProducts(broadcast.rows, model.first[columns], partial)
-        elif received.answered_by(cls.tell_slopes):
-            if fields_of(received.exchange)["slopes"].sender in received.clients:
-                yield ScoreDerivatives(broadcast.rows, answer.slopes[0])
-        elif received.answered_by(cls.gather) and not answer.tally:
-            mean = map_leaves(lambda leaf: leaf[0], answer.statistics.gradient)
-            model, mean = (record._replace(first=record.first[columns]) for record in (broadcast.model, mean))
-            yield MeanGradient(model, mean, parts=True)
-
     def _pull(self, derivatives: Array, X: Features) -> Array:
         """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
         functions, size, width = derivatives.shape
@@ -390,10 +373,6 @@ class Columns(Algorithm):
     def measures(self) -> tuple[Measure, ...]:
         """Training loss, objective and constraints; the certificate."""
         return measures_of_columns(self, self.label_holder, self.sender)
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """Partial scores, derivatives and gradients of the rows drawn; see `Pass.reveals`."""
-        return Pass.reveals(received)
 
 
 def draw_rows(problem: Problem, now: Round, batch: int) -> Array:

@@ -40,10 +40,8 @@ from mpifed.algorithms.private import (
     weighted,
     weights,
 )
-from mpifed.algorithms.revealed import gradient_of_steps, unweighted
 from mpifed.core.exchange import Exchange, Lazy
 from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, map_leaves, zeros
-from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
@@ -221,12 +219,6 @@ class FedAvg(Rows):
         return released(
             self.problem, self._share(self.client_optimizer.at(index + 1)), self.local.count, self.batch_size
         )
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of the local steps' minibatches."""
-        if received.answered_by(self.answer):
-            model, moved = received.question.model, unweighted(self.problem, received)
-            yield from gradient_of_steps(self.local, received, model, moved)
 
     def _share(self, step: float) -> Share:
         """The sensitivity of a client's change to a single record."""

@@ -7,7 +7,6 @@ Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple
@@ -36,11 +35,9 @@ from mpifed.algorithms.private import (
     weighted,
     weights,
 )
-from mpifed.algorithms.revealed import fedpdm_moved, gradient_of_steps, unweighted
 from mpifed.core.exchange import Exchange, Measure
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, bare_leaves, map_leaves, zeros
-from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
@@ -196,13 +193,6 @@ class FedPDM(Rows):
 
     def released(self, index: int) -> Release:
         return released(self.problem, self._share(index), self.local_steps, self.batch_size)
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of a client's steps, in its first round, while lambda_i = 0."""
-        if received.answered_by(self.answer):
-            upload = unweighted(self.problem, received)
-            moved = fedpdm_moved(upload, zeros(upload), self.rho)
-            yield from gradient_of_steps(self.local, received, received.question.model, moved, first=True)
 
     def _step(self, t: int) -> float:
         """The step size of local steps in round t = 1, 2, ..."""

@@ -7,20 +7,17 @@ overlaps". Local SGD is that of FedAvg: B. McMahan et al. (AISTATS 2017, arXiv:1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.cells import measured_products, own_part, placed_by_columns
+from mpifed.algorithms.cells import own_part, placed_by_columns
 from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
-from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
-from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
@@ -104,12 +101,3 @@ class HybridFedAvg(OwnScores):
         if self.combine == "feature-blocks" and self.blocks != 1:
             first = first * first.dtype.type(1 / self.blocks)
         return Parameters(first, ())
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient, in a client's columns, of the loss of its own scores."""
-        yield from measured_products(received)
-        if received.answered_by(self.answer):
-            model = Parameters(wide(received.question.model.first[received.columns]), ())
-            weight = float(self.problem.weights[list(received.clients)].sum())
-            moved = Parameters(received.answer.first[received.columns] / weight, ())
-            yield from gradient_of_steps(self.local, received, model, moved)

@@ -22,13 +22,11 @@ from mpifed.algorithms.cells import (
     by_first,
     check_duals,
     counted,
-    inner_products,
     lambda_n,
     largest_dual,
     largest_loss,
     largest_pulled,
     largest_score,
-    measured_products,
     measures_of_cells,
     on_grid,
     once_a_group,
@@ -46,7 +44,6 @@ from mpifed.algorithms.horizontal import model_template, power_of_two
 from mpifed.core.exchange import Exchange, Field, Measure, Problem
 from mpifed.core.protocols import Dual
 from mpifed.core.record import ABSENT, Array, beside, by_columns, in_memory, index, map_leaves, namespace
-from mpifed.core.reveals import DualSum, DualVariables, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
 from mpifed.maths.arrays import square_norms
@@ -696,21 +693,6 @@ class HyFDCA(Grid):
         """The best w, the mean, or the last."""
         w = server.w if self.model_is == "last" else server.returned
         return Parameters(w.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """Inner products; steps of alpha, or their sum so far; X'alpha or X'd."""
-        if received.answered_by(self.answer_power_products):
-            yield inner_products(received, received.question.value)
-        yield from measured_products(received)
-        if received.answered_by(self.answer_products):
-            yield inner_products(received, received.question.w)
-        if received.answered_by(self.answer_duals):
-            beta = float(received.question.number) if self.rule == "accelerated" else 0.0
-            lasting = bool(received.exchange.keeps)
-            before = (0.0, 0.0) if lasting or self.rule == "line-search" else (1 + beta, -beta)
-            yield DualVariables(received.rows, received.answer.value[received.rows], before, lasting)
-        if received.answered_by(self.answer_primal):
-            yield DualSum(received.answer.pulled[received.columns], change=self.rule == "line-search")
 
     def trust(self, plain: bool) -> Iterator[str]:
         """The paper's trust model, for the audit's report."""

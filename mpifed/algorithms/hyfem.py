@@ -7,21 +7,18 @@ arXiv:2012.12420), with which T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.cells import measured_products, own_part, padded, placed_by_columns
+from mpifed.algorithms.cells import own_part, padded, placed_by_columns
 from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template, start_model
 from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
-from mpifed.algorithms.revealed import gradient_of_steps, wide
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
-from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
@@ -122,11 +119,3 @@ class HyFEM(OwnScores):
         held = count > 0
         first[held] = total.first[held] / count[held, None].astype(first.dtype)
         return HyFEMServer(Parameters(first, ()), server.steps + 1, known)
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """In a client's first round, when w_k is still the initial model, the mean gradient in its columns."""
-        yield from measured_products(received)
-        if received.answered_by(self.answer):
-            start = Parameters(wide(received.question.model.first[received.columns]), ())
-            moved = Parameters(received.answer.first[received.columns] / len(received.clients) - start.first, ())
-            yield from gradient_of_steps(self.local, received, start, moved, first=True)

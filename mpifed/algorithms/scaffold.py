@@ -7,7 +7,6 @@ Private Federated Learning on Heterogeneous Data" (AISTATS 2022, arXiv:2111.0927
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -36,10 +35,8 @@ from mpifed.algorithms.private import (
     weighted,
     weights,
 )
-from mpifed.algorithms.revealed import gradient_of_steps, unweighted
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, map_leaves, zeros
-from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
@@ -170,12 +167,6 @@ class Scaffold(Rows):
         return released(
             self.problem, self._share(self.client_optimizer.at(index + 1)), self.local_steps, self.batch_size
         )
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of a client's steps, in its first round, while c_i = 0."""
-        if received.answered_by(self.answer):
-            model, moved = received.question.model, unweighted(self.problem, received)
-            yield from gradient_of_steps(self.local, received, model, moved, first=True)
 
     def _share(self, step: float) -> Share:
         """The sensitivity of the change to a record; at level "client" c_i may depend on all of its records."""

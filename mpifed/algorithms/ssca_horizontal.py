@@ -22,12 +22,10 @@ from mpifed.algorithms.horizontal import (
     training_rows,
     weighted_fields,
 )
-from mpifed.algorithms.revealed import of_statistics, weight_of
 from mpifed.algorithms.ssca_server import SSCABase, SSCAServer
 from mpifed.core.exchange import Exchange, Lazy
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, Array, added, beside, in_memory, map_leaves
-from mpifed.core.reveals import MeanGradient, Received, Revealed
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters
@@ -126,9 +124,3 @@ class SSCAHorizontal(SSCABase, Rows):
     def absorb(self, server: SSCAServer, total: Weighted, now: Round) -> SSCAServer:
         """Step 5: the surrogates (3), (10), the convex problem, the step (5)."""
         return self.advance(server, total.value, float(total.weight))
-
-    def reveals(self, received: Received) -> Iterator[Revealed]:
-        """The mean gradient of the objective."""
-        if received.answered_by(self.answer):
-            gradient = of_statistics(received.answer.value.gradient, weight_of(self.problem, received))
-            yield MeanGradient(received.question.model, gradient)

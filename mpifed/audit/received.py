@@ -1,4 +1,4 @@
-"""Messages received in a recorded run, decoded, and what the algorithm declares that they reveal."""
+"""Messages received in a recorded run, decoded, and what they reveal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from mpifed.audit.recording import Play
 from mpifed.audit.replay import Replay
-from mpifed.audit.reveals_check import finite, wrong_revealed
-from mpifed.core.errors import UsageError
+from mpifed.audit.reveals import declares, of_answer, revealed
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import Array, Record, bare_leaves, map_leaves
-from mpifed.core.reveals import Received, Revealed, function_of
+from mpifed.core.record import Record, bare_leaves, map_leaves
+from mpifed.core.reveals import Received, Revealed
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
 HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
@@ -112,21 +111,11 @@ class Reader:
         alone = bool((columns.held_by(who)[columns.of(present[0])] == len(holders)).all())
         return holders if alone else ()
 
-    # --- what the algorithm declares ---------------------------------------------------------------------------------
+    # --- what they reveal ---------------------------------------------------------------------------------------------
 
     def revealed(self, received: Received) -> list[Revealed]:
-        """What the algorithm declares that a message reveals, [] without `reveals`; UsageError where that is wrong."""
-        algorithm = self.replay.algorithm
-        name = f'{type(algorithm).__name__}.reveals of {_whose(received)} in "{received.exchange.name}"'
-        try:
-            items = list(algorithm.reveals(_read_only(received)))
-        except Exception as error:
-            raise UsageError(f"{name}: {type(error).__name__}: {error}; correct the method") from error
-        for item in items:
-            wrong = wrong_revealed(item, received)
-            if wrong:
-                raise UsageError(f"{name}: {wrong}; correct the method: mpifed/core/reveals.py says what is expected")
-        return list(filter(finite, items))  # masked numbers are arbitrary, and may have been divided by zero
+        """What a message reveals; UsageError where the algorithm's own declaration is wrong."""
+        return revealed(self.replay.algorithm, received)
 
     def revealed_by_client(
         self, kind: type[Kind], exchange: Exchange, most: int | None = None
@@ -150,42 +139,13 @@ class Reader:
     @property
     def attribution(self) -> str:
         """Suffix of statements about uploads that rely on the algorithm's declaration."""
-        return ", as the algorithm declares" if self.replay.algorithm.explains_answers() else ""
+        algorithm = self.replay.algorithm
+        known = any(of_answer(algorithm, exchange) or declares(algorithm, exchange) for exchange in self.rounds)
+        return ", as the algorithm declares" if known else ""
 
     @property
     def undeclared(self) -> list[str]:
-        """Exchanges of the set-up and of a round whose answers are of a class that declares nothing."""
+        """Exchanges of the set-up and of a round of whose answers nobody says what they reveal."""
         algorithm = self.replay.algorithm
-        return [
-            exchange.name
-            for exchange in (*algorithm.setup, *self.rounds)
-            if not algorithm.explains_answers() or self._made_anew(exchange)
-        ]
-
-    def _made_anew(self, exchange: Exchange) -> bool:
-        """Whether a class answers the exchange anew, and leaves what it reveals to be declared by its base."""
-        answer = function_of(exchange.answer)
-        for kind in type(self.replay.algorithm).__mro__:  # the most derived class first
-            if "reveals" in vars(kind):
-                return False
-            if any(function_of(attribute) is answer for attribute in vars(kind).values() if callable(attribute)):
-                return True
-        return False
-
-
-def _read_only(received: Received) -> Received:
-    """A read-only copy: the algorithm cannot change what attacks are given."""
-
-    def copied(leaf: Array) -> Array:
-        leaf = np.array(leaf)
-        leaf.setflags(write=False)
-        return leaf
-
-    question, answer = (map_leaves(copied, record) for record in (received.question, received.answer))
-    rows, columns = copied(received.rows), copied(received.columns)
-    return received._replace(question=question, answer=answer, rows=rows, columns=columns)
-
-
-def _whose(received: Received) -> str:
-    clients = received.clients
-    return f"the upload of client {clients[0]}" if len(clients) == 1 else f"the sum of {len(clients)} uploads"
+        exchanges = (*algorithm.setup, *self.rounds)
+        return [exchange.name for exchange in exchanges if not declares(algorithm, exchange)]

@@ -165,11 +165,6 @@ class Algorithm(MadeByKeywords, ABC):
         """
         return ()
 
-    @classmethod
-    def explains_answers(cls) -> bool:
-        """Whether it implements `reveals`."""
-        return cls.reveals is not Algorithm.reveals
-
     def trust(self, plain: bool) -> Iterable[str]:
         """Which parts of the paper's trust model hold, in words; `plain`: whether sums travel in the clear."""
         return ()

@@ -1,8 +1,8 @@
-"""What uploads reveal about private rows, as an algorithm declares it to an audit of its runs.
+"""What uploads reveal about private rows, as an own algorithm may declare it to an audit of its runs.
 
 An algorithm may have a method `reveals(received)`: of one client's answer to an exchange, or of the sum that the server
-receives, it gives what is in it of the kinds below, as numbers. The audit chooses its attacks by kind, and knows no
-algorithm and no exchange by name. An exchange is recognized by the method that answers it, `received.answered_by`.
+receives, it gives what is in it of the kinds below, as numbers. The audit chooses its attacks by kind. An exchange is
+recognized by the method that answers it, `received.answered_by`. Those of this package stand in `mpifed.audit.reveals`.
 """
 
 from __future__ import annotations

@@ -25,10 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.revealed import wide
 from mpifed.audit.attacks.reconstruction import classes, dense_first, explain, reconstruct
 from mpifed.core.protocols import Model
-from mpifed.core.record import Array, flat
+from mpifed.core.record import Array, flat, map_leaves
 from mpifed.maths.objectives import Parameters
 
 NOISE = 1e-5  # relative size of singular values that may come from rounding to float32
@@ -74,7 +73,7 @@ def invert(
     nonnegative : whether the attacker knows that features are not negative; otherwise there are no rays
     starts : most random mixings that are tried if the first does not fit
     """
-    parameters, seen = wide(model), wide(gradient)
+    parameters, seen = (map_leaves(np.float64, record) for record in (model, gradient))
     values = np.linalg.svd(dense_first(seen.first), compute_uv=False)
     rank = int(np.sum(values > NOISE * values[0])) if values[0] > 0 else 0
     nothing = Inversion(np.zeros((0, len(seen.first))), np.zeros(0, np.int64), rank, np.nan, "none", False)

@@ -7,7 +7,7 @@ biases of the head this was observed by L. T. Phong, Y. Aono, T. Hayashi, L. Wan
 Learning via Additively Homomorphic Encryption" (IEEE TIFS 2018), and the label in the signs of the last layer's
 gradient by B. Zhao, K. R. Mopuri, H. Bilen, "iDLG" (2020, arXiv:2001.02610).
 
-The attacker is given the model and the mean gradient of one client's minibatch (`mpifed.algorithms.revealed`), and
+The attacker is given the model and the mean gradient of one client's minibatch (`mpifed.audit.reveals`), and
 does not see the data. Shapes: p features, h scores.
 """
 
@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.revealed import wide
 from mpifed.core.protocols import Model
 from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves
 from mpifed.maths.objectives import Parameters
@@ -78,7 +77,7 @@ def reconstruct(
     gradient : mean over the minibatch, without penalties
     nonnegative : whether the attacker knows that features are nonnegative, as those of images
     """
-    seen: Parameters = wide(gradient)
+    seen: Parameters = map_leaves(np.float64, gradient)
     along, rank_one = direction(seen.first)
     if not along.any():
         return Reconstruction(along, -1, False, False, rank_one, np.nan, False)
@@ -87,7 +86,7 @@ def reconstruct(
     single = rank_one < ONE
     if not objective.classifies:  # for any length, a target explains the gradient
         return Reconstruction(along, -1, False, nonnegative, rank_one, np.nan, single)
-    ways = explain(objective, wide(model), along, along @ seen.first, seen.head, nonnegative)
+    ways = explain(objective, map_leaves(np.float64, model), along, along @ seen.first, seen.head, nonnegative)
     best = ways[0]
     others = [way for way in ways if way.residual < max(10 * best.residual, 1e-6)]
     signed = nonnegative or all(way.length * best.length > 0 for way in others)

@@ -74,6 +74,7 @@ def test_other_names_of_exchanges_silence_no_attack(
     assert [_nameless(one) for one in own.remarks] == [_nameless(one) for one in other.remarks]
     assert [one.name for one in own.findings] == [one.name for one in other.findings]
     assert as_json(other)["exit"] == 7
+    assert "undeclared" not in {one.name for one in own.findings}
     before, after = ({one.exchange for one in found.conditions} for found in (own, other))
     assert before and not before & after
 
@@ -81,6 +82,37 @@ def test_other_names_of_exchanges_silence_no_attack(
 def _nameless(remark: str) -> str:
     """Without names of exchanges and classes."""
     return re.sub(r'"[^"]*"', "...", remark).removeprefix("Renamed")
+
+
+@pytest.mark.parametrize(("name", "settings", "model"), [
+    ("fedavg", {}, SOFTMAX), ("fedprox", {"mu": 0.4}, SOFTMAX), ("hybrid-fedavg", {}, SOFTMAX | {"bias": False}),
+])  # fmt: skip
+def test_an_upload_is_divided_by_the_steps_of_its_client(
+    name: str, settings: dict[str, Any], model: dict[str, Any], audit: Callable[..., Audit],
+    make_data: Callable[..., Path], tmp_path: Path,
+) -> None:  # fmt: skip
+    """Who has one row takes one step, beside one with eight: its row is recovered with its length, not an eighth."""
+    who = tmp_path / "who.csv"
+    who.write_text("client,rows,columns\n0,0,all\n1,1,all\n2,2-9,all\n")
+    asked = (
+        "--samples",
+        "10",
+        "--features",
+        "6",
+        "--task",
+        "classification",
+        "--classes",
+        "3",
+        "--split",
+        "rows",
+        "--map",
+        str(who),
+    )
+    data = make_data(tmp_path / "data", "synthetic", *asked)
+    own = {"name": name, "batch_size": 1, "local_epochs": 1, "client_optimizer": {"learning_rate": 0.1}} | settings
+    one = attack(audit(data, 1, model, own), "reconstruction")
+    assert one.recovered == 2 and "length" not in one.text
+    assert "the attacker is sure of 2" in one.text
 
 
 # --- algorithms of a user --------------------------------------------------------------------------------------------

@@ -1,0 +1,288 @@
+"""What messages reveal of private rows: of this package's methods by a table, of own ones by their `reveals`.
+
+An exchange is known by the function that answers it, whatever it is called and whichever class plays it. Nothing here
+is an attack yet: penalties, rates, weights and the clients' first states are public, and are only taken off. With noise
+on gradients or uploads, the result is noisy. Messages are records of the exchanges' own classes, and `Any` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from mpifed.algorithms.bundle import Bundle
+from mpifed.algorithms.cells import all_products
+from mpifed.algorithms.cocoa import CoCoA
+from mpifed.algorithms.columns import Pass
+from mpifed.algorithms.fedavg import FedAvg
+from mpifed.algorithms.fedpdm import FedPDM
+from mpifed.algorithms.horizontal import Weighted
+from mpifed.algorithms.hybrid_fedavg import HybridFedAvg
+from mpifed.algorithms.hyfdca import HyFDCA
+from mpifed.algorithms.hyfem import HyFEM
+from mpifed.algorithms.scaffold import Scaffold
+from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Exchange, fields_of
+from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves
+from mpifed.core.reveals import (
+    DualSum,
+    DualVariables,
+    InnerProducts,
+    MeanGradient,
+    Received,
+    Revealed,
+    ScoreDerivatives,
+    function_of,
+)
+from mpifed.maths.objectives import Parameters, penalty_gradient
+
+Declaration: TypeAlias = Callable[[Any, Received], Iterable[Revealed]]
+Local: TypeAlias = FedAvg | Scaffold | FedPDM | HybridFedAvg | HyFEM
+
+
+def revealed(method: Algorithm, received: Received) -> list[Revealed]:
+    """What a message reveals: by the method's own `reveals`, or where that says nothing, by who answers.
+
+    Raises UsageError where a method's own declaration is wrong.
+    """
+    items, known = _own(method, received), of_answer(method, received.exchange)
+    if known and not items:
+        items = list(known(method, received))
+    return list(filter(_finite, items))  # masked numbers are arbitrary, and may have been divided by zero
+
+
+def of_answer(method: Algorithm, exchange: Exchange) -> Declaration | None:
+    """What the table says of who answers; of a function that overrides one there, what it says of that."""
+    answer = function_of(exchange.answer)
+    name = getattr(answer, "__name__", "")
+    line = [vars(kind)[name] for kind in type(method).__mro__ if name in vars(kind)]
+    functions = line if answer in line else [answer]
+    return next((_OF_ANSWERS[function] for function in functions if function in _OF_ANSWERS), None)
+
+
+def declares(method: Algorithm, exchange: Exchange) -> bool:
+    """Whether it is known what answers reveal: those of this package, or where `reveals` is no older than they are."""
+    answer = function_of(exchange.answer)
+    if answer is None or answer.__module__.startswith("mpifed."):
+        return True
+    return _says(method) and type(method).holds("reveals", getattr(answer, "__name__", ""))
+
+
+# --- local steps -----------------------------------------------------------------------------------------------------
+
+
+def _mean_gradient(
+    method: Local, received: Received, gain: float = 1.0, states: bool = False, models: bool = False
+) -> Iterator[MeanGradient]:
+    """The mean of the gradients of local steps, at models that hardly differ; nothing where a rate has ended at 0.
+
+    Clients move by step * (drift - gradient - that of the penalties), and drifts are taken as zero, which they are in a
+    client's first round: whoever knows them adds them.
+
+    Parameters
+    ----------
+    gain : of a client's change in its upload
+    states : whether clients keep states, which all know in their first round alone
+    models : whether uploads are models, rather than changes
+    """
+    problem, columns, answer, model = method.problem, received.columns, received.answer, received.question.model
+    weights = np.ones(len(received.clients)) if models else problem.weights[list(received.clients)]
+    if isinstance(answer, Weighted):
+        count = _weight(method, received) * gain
+        moved = map_leaves(lambda leaf: leaf / count, answer.value)
+    else:
+        model, moved = (Parameters(first[columns], ()) for first in (model.first, answer.first / weights.sum()))
+    model = map_leaves(np.float64, model)
+    if models:
+        moved = map_leaves(np.subtract, moved, model)
+    rate, decay = _rate(method, received, weights), method.local.optimizer.weight_decay
+    if rate:
+        slopes = penalty_gradient(problem.objective, model)
+        mean = map_leaves(lambda change, slope, w: -change / rate - slope - decay * w, moved, slopes, model)
+        yield MeanGradient(model, mean, states)
+
+
+def _rate(method: Local, received: Received, weights: Array) -> float:
+    """How far a constant gradient moves the mean of these clients, each by as many steps as it takes."""
+    local, step = method.local, float(received.question.step)
+    counts = [len(local.slices(int(size))) for size in method.problem.counts[list(received.clients)]]
+    rates = [replace(local, steps=count, epochs=None).rate(step) for count in counts]
+    return float(np.average(rates, weights=weights))
+
+
+def _weight(method: Algorithm, received: Received) -> float:
+    """The weight of a `Weighted` upload or sum; where it is sealed, the one it must have."""
+    if received.sealed:
+        return float(method.problem.weights[list(received.clients)].sum())
+    return float(received.answer.weight)
+
+
+def _of_objective(method: Algorithm, received: Received) -> Iterator[MeanGradient]:
+    """The first gradient of SSCA's uploads, which has no penalty.
+
+    With recursive variance reduction it is a difference of two gradients on the same rows: of one row still a matrix
+    of rank one, whose row `reconstruction.direction` finds.
+    """
+    weight = _weight(method, received)
+    gradient = map_leaves(lambda leaf: leaf[0] / weight, received.answer.value.gradient)
+    yield MeanGradient(received.question.model, gradient)
+
+
+# --- columns, and cells ----------------------------------------------------------------------------------------------
+
+
+def _scores(method: Algorithm, received: Received) -> Iterator[InnerProducts]:
+    """Partial scores at one or two models."""
+    question = received.question
+    models = [model for model in (question.model, question.previous) if len(model)]
+    for model, partial_scores in zip(models, received.answer.partial, strict=True):
+        yield InnerProducts(question.rows, model.first[received.columns], partial_scores)
+
+
+def _derivatives(method: Algorithm, received: Received) -> Iterator[ScoreDerivatives]:
+    """The label holder's derivatives."""
+    if fields_of(received.exchange)["slopes"].sender in received.clients:
+        yield ScoreDerivatives(received.question.rows, received.answer.slopes[0])
+
+
+def _parts(method: Algorithm, received: Received) -> Iterator[MeanGradient]:
+    """Each client's own part of the gradient, where a pass does not measure."""
+    if not received.answer.tally:
+        mean = map_leaves(lambda leaf: leaf[0], received.answer.statistics.gradient)
+        model, mean = (
+            record._replace(first=record.first[received.columns]) for record in (received.question.model, mean)
+        )
+        yield MeanGradient(model, mean, parts=True)
+
+
+def _inner(weights: Callable[[Any], Array], products: Callable[[Any], Array]) -> Declaration:
+    """Inner products of all rows with weights [p] or [p, h] of the question."""
+
+    def declared(method: Algorithm, received: Received) -> Iterator[InnerProducts]:
+        w, z = weights(received.question)[received.columns], products(received.answer)[received.rows]
+        yield InnerProducts(received.rows, w.reshape(len(w), -1), z.reshape(len(z), -1))
+
+    return declared
+
+
+def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
+    """Steps of alpha, or their sum so far."""
+    beta = float(received.question.number) if method.rule == "accelerated" else 0.0
+    lasting = bool(received.exchange.keeps)
+    before = (0.0, 0.0) if lasting or method.rule == "line-search" else (1 + beta, -beta)
+    yield DualVariables(received.rows, received.answer.value[received.rows], before, lasting)
+
+
+_OF_ANSWERS: dict[object, Declaration] = {
+    FedAvg.answer: _mean_gradient,
+    Scaffold.answer: partial(_mean_gradient, states=True),
+    FedPDM.answer: partial(_mean_gradient, gain=2.0, states=True),
+    HybridFedAvg.answer: _mean_gradient,
+    HyFEM.answer: partial(_mean_gradient, states=True, models=True),
+    SSCAHorizontal.answer: _of_objective,
+    Pass.partial_scores: _scores,
+    Pass.tell_slopes: _derivatives,
+    Pass.gather: _parts,
+    all_products: _inner(lambda question: question.first, lambda answer: answer.scores),
+    HyFDCA.answer_power_products: _inner(lambda question: question.value, lambda answer: answer.value),
+    HyFDCA.answer_products: _inner(lambda question: question.w, lambda answer: answer.value),
+    Bundle.answer_products: _inner(lambda question: question.w, lambda answer: answer.value),
+    HyFDCA.answer_duals: _duals,
+    HyFDCA.answer_primal: lambda method, received: [
+        DualSum(received.answer.pulled[received.columns], change=method.rule == "line-search")
+    ],
+    Bundle.answer_plane: lambda method, received: [DualSum(received.answer.pulled[received.columns], change=False)],
+    CoCoA.answer: lambda method, received: [DualSum(received.answer.w[received.columns], change=True)],
+}  # by the function that answers
+
+# --- what methods say themselves --------------------------------------------------------------------------------------
+
+
+def _says(method: Algorithm) -> bool:
+    """Whether it has a `reveals` of its own."""
+    return type(method).reveals is not Algorithm.reveals
+
+
+def _own(method: Algorithm, received: Received) -> list[Revealed]:
+    """What the method's own `reveals` says."""
+    if not _says(method):
+        return []
+    clients = received.clients
+    whose = f"the upload of client {clients[0]}" if len(clients) == 1 else f"the sum of {len(clients)} uploads"
+    name = f'{type(method).__name__}.reveals of {whose} in "{received.exchange.name}"'
+    try:
+        items = list(method.reveals(_read_only(received)))
+    except Exception as error:
+        raise UsageError(f"{name}: {type(error).__name__}: {error}; correct the method") from error
+    for item in items:
+        wrong = _wrong_shapes(item, len(received.columns))
+        if not wrong and not received.sealed and not _finite(item):
+            wrong = f"{type(item).__name__} with numbers that are not finite"
+        if wrong:
+            raise UsageError(f"{name}: {wrong}; correct the method: mpifed/core/reveals.py says what is expected")
+    return items
+
+
+def _read_only(received: Received) -> Received:
+    """A read-only copy: the method cannot change what attacks are given."""
+
+    def copied(leaf: Array) -> Array:
+        leaf = np.array(leaf)
+        leaf.setflags(write=False)
+        return leaf
+
+    question, answer = (map_leaves(copied, record) for record in (received.question, received.answer))
+    rows, columns = copied(received.rows), copied(received.columns)
+    return received._replace(question=question, answer=answer, rows=rows, columns=columns)
+
+
+def _wrong_shapes(item: Revealed, columns: int) -> str:
+    """Why a declared item is malformed, in words; "" if it is not."""
+    arrays: list[tuple[str, Array, tuple[int | None, ...]]]  # field, value, shape; None is any length
+    match item:
+        case MeanGradient(model, gradient):
+            if not isinstance(model, Parameters):
+                return f"MeanGradient with `model` {_form(model)}; Parameters(first, head) is expected"
+            if not isinstance(gradient, Parameters) or _form(gradient) != _form(model):
+                return f"MeanGradient with `gradient` {_form(gradient)}; that of `model` is expected: {_form(model)}"
+            # the parameters of a network belong to no feature
+            arrays = [("model.first", model.first, (columns, None))] if bare_leaves(model.first) else []
+        case InnerProducts(rows, weights, products):
+            arrays = [("weights", weights, (columns, None))]
+            arrays.append(("products", products, (np.size(rows), *np.shape(weights)[1:])))
+        case ScoreDerivatives(rows, derivatives):
+            arrays = [("derivatives", derivatives, (np.size(rows), None))]
+        case DualVariables(rows, values):
+            arrays = [("values", values, (np.size(rows),))]
+        case DualSum(values):
+            arrays = [("values", values, (columns,))]
+        case _:
+            return f"gives a {type(item).__name__}, which is no kind of `mpifed.core.reveals`"
+    for field, array, expected in arrays:
+        shape = np.shape(array)
+        if len(shape) != len(expected) or any(b not in (None, a) for a, b in zip(shape, expected, strict=True)):
+            text = ", ".join("any" if size is None else str(size) for size in expected)
+            return f"{type(item).__name__} with {field} of shape {list(shape)}; [{text}] is expected"
+    return ""
+
+
+def _form(record: Record) -> str:
+    """Type and shapes of a record, for an error."""
+    if not isinstance(record, tuple):
+        return f"of type {type(record).__name__} and shape {np.shape(record)}"
+    if not hasattr(record, "_fields"):
+        return "a plain tuple"
+    return f"{type(record).__name__}({', '.join(f'{name} {np.shape(leaf)}' for name, leaf in leaves(record))})"
+
+
+def _finite(item: Revealed) -> bool:
+    """Whether all arrays of an item are finite."""
+    # the others are plain numbers
+    parts = cast("list[Record]", [part for part in item if hasattr(part, "_fields") or hasattr(part, "dtype")])
+    return all(bool(np.isfinite(leaf).all()) for part in parts for leaf in bare_leaves(part))
