@@ -14,7 +14,6 @@ import numpy as np
 from prepared import HERE, prepared
 from threadpoolctl import threadpool_limits
 
-from mpifed.algorithms.private import mechanism_of
 from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import play
 from mpifed.core.record import flat
@@ -63,7 +62,7 @@ class Rounds:
     def draw(self, steps: int) -> float:
         """The CPU seconds of the noise alone of a round with so many local steps."""
         now, size = self.now(), flat(self.algorithm.model(self.states[0])).size
-        sigma = mechanism_of(self.algorithm.problem, 1, self.job.algorithm["batch_size"]).sigma
+        sigma = self.algorithm.guard.how.sigma
         start = time.process_time()
         for _ in range(steps):
             for client in range(CLIENTS):

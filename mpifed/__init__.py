@@ -25,6 +25,8 @@ _WHERE = {
     "HyFDCA": "mpifed.algorithms.hyfdca", "Bundle": "mpifed.algorithms.bundle", "HyFEM": "mpifed.algorithms.hyfem",
     "CoCoA": "mpifed.algorithms.cocoa",
     "SGD": "mpifed.maths.optimizers", "ServerSGD": "mpifed.maths.optimizers",
+    "ServerAdam": "mpifed.maths.optimizers", "ServerYogi": "mpifed.maths.optimizers",
+    "ServerAdagrad": "mpifed.maths.optimizers",
     "PowerDecay": "mpifed.maths.schedules", "StepDecay": "mpifed.maths.schedules",
     "CosineDecay": "mpifed.maths.schedules", "StepSize": "mpifed.maths.schedules",
     "Softmax": "mpifed.maths.objectives", "MLP": "mpifed.maths.objectives", "Logistic": "mpifed.maths.objectives",

@@ -26,7 +26,10 @@ from mpifed.maths.objectives import Softmax as Softmax
 from mpifed.maths.objectives import SquaredHinge as SquaredHinge
 from mpifed.maths.objectives import TrueClassLogistic as TrueClassLogistic
 from mpifed.maths.optimizers import SGD as SGD
+from mpifed.maths.optimizers import ServerAdagrad as ServerAdagrad
+from mpifed.maths.optimizers import ServerAdam as ServerAdam
 from mpifed.maths.optimizers import ServerSGD as ServerSGD
+from mpifed.maths.optimizers import ServerYogi as ServerYogi
 from mpifed.maths.regularizers import L1 as L1
 from mpifed.maths.regularizers import Box as Box
 from mpifed.maths.regularizers import ElasticNet as ElasticNet

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms import ALGORITHMS as ALGORITHMS
-from mpifed.algorithms.minibatches import Minibatches
+from mpifed.algorithms.local import slices
 from mpifed.comm.mpi import Communicator, Intracomm
 from mpifed.comm.mpi import Solo as Solo
 from mpifed.comm.rounds import play
@@ -99,8 +99,7 @@ def minibatches(job: AnyJob, round: int, client: int) -> list[NDArray[np.int64]]
     drawn_for = np.array([client]), np.array([size])
     if privacy is not None and privacy.on_gradients:
         return [now.draw(f"minibatch {r}", *drawn_for, batch)[0] for r in range(steps)]
-    problem: Any = None  # the places of minibatches do not depend on it
-    places = Minibatches(problem, batch, steps, table.get("local_epochs")).slices(size)
+    places = slices(batch, steps, table.get("local_epochs"), size)
     rows = now.draw("minibatch", *drawn_for, places[-1].stop)[0]
     return [rows[place] for place in places]
 

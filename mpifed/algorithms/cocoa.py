@@ -16,7 +16,7 @@ from annotated_types import Gt, Le
 
 from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded, unpadded
 from mpifed.algorithms.horizontal import check_rows, model_template
-from mpifed.algorithms.minibatches import wrong_draw
+from mpifed.algorithms.local import wrong_draw
 from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array, Record, in_memory
 from mpifed.core.round import Round

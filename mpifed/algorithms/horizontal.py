@@ -30,13 +30,9 @@ from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, layout_of
+from mpifed.privacy.guards import Weighted, mean, power_of_two, weighted_fields
 
-
-class Weighted(NamedTuple):
-    """A client's part of a mean over samples: clients upload sums and weights, which `mean` divides."""
-
-    value: Any  # a record of the algorithm's own class, leaves [n, ...], already times the weight
-    weight: Array  # [n] its number of rows relative to the mean client: `problem.weights[block.clients]`
+__all__ = ["Weighted", "mean", "power_of_two", "weighted_fields"]  # which methods take from here
 
 
 class Rows(Algorithm):
@@ -49,17 +45,6 @@ class Rows(Algorithm):
     def measures(self) -> tuple[Measure, ...]:
         """Training loss, objective and constraints; the certificate."""
         return measures_of_rows(self)
-
-
-def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
-    """Fields of a `Weighted` whose unweighted values lie within `bound`."""
-    heaviest = power_of_two(float(problem.weights.max()))
-    return Weighted(fields_like(like, scale * heaviest, bound * heaviest), Field((), 2.0**-40, heaviest, degree=0))
-
-
-def mean(total: Weighted) -> Any:  # of the class of `total.value`
-    """The mean over the samples of the participating clients."""
-    return map_leaves(lambda leaf: leaf / leaf.dtype.type(total.weight), total.value)
 
 
 def start_model(problem: Problem, now: Round) -> Parameters:
@@ -258,8 +243,3 @@ def measured_rows(problem: Problem) -> Array | None:
         return None
     everybody = Round(SETUP, 0, np.ones(1, dtype=bool))
     return np.sort(everybody.draw("measured rows", np.array([0]), np.array([rows]), problem.measured_rows)[0])
-
-
-def power_of_two(value: float) -> float:
-    """The smallest power of two that is at least `value` and at least 1."""
-    return float(2.0 ** max(0, int(np.ceil(np.log2(value)))))

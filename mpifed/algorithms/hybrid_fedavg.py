@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.cells import own_part, placed_by_columns
-from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.core.exchange import Exchange, Field
@@ -71,7 +70,7 @@ class HybridFedAvg(OwnScores):
 
     def check(self) -> list[str]:
         """The batch must fit the data, and the model must be linear without intercepts."""
-        return check_own_scores(self.problem, self.local)
+        return check_own_scores(self)
 
     def start_server(self, now: Round) -> HybridFedAvgServer:
         return HybridFedAvgServer(start_model(self.problem, now), np.int64(0))
@@ -81,10 +80,9 @@ class HybridFedAvg(OwnScores):
     ) -> tuple[tuple[()], Changes]:
         """Each client's change of its columns after its local steps, weighted by its number of rows."""
         step, values = float(broadcast.step), []
-        keep = self.local.keeps(step)
         for i, shard in enumerate(block.shards):
-            model = Parameters(own_part(broadcast.model.first, shard), ())
-            change = moved(self.local, Descent(model, step, keep), block.only(np.array([i])), now)
+            model = own_part(broadcast.model.first, shard)
+            change = moved(self, step, model, None, None, block.only(np.array([i])), now)
             values.append(change * change.dtype.type(self.problem.weights[shard.client]))
         return clients, Changes(placed_by_columns(self.problem, values, block))
 

@@ -7,15 +7,13 @@ arXiv:2012.12420), with which T. Overman, G. Blum, D. Klabjan: "A Primal-Dual Al
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from mpifed.algorithms.cells import own_part, padded, placed_by_columns
-from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template, start_model
-from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.own_scores import OwnScores, OwnScoresBroadcast, check_own_scores, moved
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
@@ -73,13 +71,13 @@ class HyFEM(OwnScores):
         return (Exchange("models", fields, self.ask, self.answer, self.absorb, keeps="models"),)
 
     @property
-    def local(self) -> LocalSteps:
-        return replace(super().local, pull=self.mu)
+    def pull(self) -> float:
+        return self.mu
 
     def check(self) -> list[str]:
         """The batch must fit the data, the model must be linear without intercepts, and local steps must be stable."""
-        wrong, step = check_own_scores(self.problem, self.local), self.client_optimizer.at(1)
-        keep = float(self.local.keeps(step).first)
+        wrong, step = check_own_scores(self), self.client_optimizer.at(1)
+        keep, _ = self.keeps(step)
         if abs(keep) >= 1 and self.mu:
             wrong.append(
                 f"[algorithm] mu = {self.mu:g}: with a step of {step:g} a local step multiplies w_k - w_0 by "
@@ -101,13 +99,11 @@ class HyFEM(OwnScores):
         self, clients: HyFEMClients, broadcast: OwnScoresBroadcast, block: Block, now: Round
     ) -> tuple[HyFEMClients, HyFEMUpload]:
         step, values = float(broadcast.step), []
-        keep = self.local.keeps(step)
         for i, shard in enumerate(block.shards):
             common = own_part(broadcast.model.first, shard)
-            start = Parameters(clients.first[i, None, : shard.features], ())
-            push = Parameters(common * common.dtype.type(step * self.mu), ()) if self.mu else None
-            descent = Descent(Parameters(common, ()), step, keep, push, start)
-            values.append(moved(self.local, descent, block.only(np.array([i])), now) + common)
+            push = step * self.mu * common if self.mu else None
+            start = clients.first[i, : shard.features]
+            values.append(moved(self, step, common, push, start, block.only(np.array([i])), now) + common)
         return HyFEMClients(padded(values, clients.first.shape[1])), HyFEMUpload(
             placed_by_columns(self.problem, values, block)
         )

@@ -1,48 +1,117 @@
-"""Local work of clients with rows: steps of stochastic gradients from a common model, or from the client's own.
+"""Local work of clients with rows: their minibatches, and steps of stochastic gradients on these.
 
-One step is x <- keep x + push - step (gradient + concave), and the algorithms differ in `keep` and `push` alone:
+One step is x <- keep x + push - step (gradient + concave), and methods differ in `pull` and `push` alone:
 
     FedAvg      keep = 1 - 2 step l2
     FedProx     keep = 1 - step (mu + 2 l2)     push = step mu x_0
     SCAFFOLD    keep = 1 - 2 step l2            push = step (c_i - c)
     FedPDM      keep = 1 - step (rho + 2 l2)    push = step (lambda_i + rho x_0)
 
-Intercepts have no l2: `keep` is a number for each part of the model.
+Intercepts have no l2: `keep` is a number for what penalties count, and one for what is free.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import DTypeLike
 
-from mpifed.algorithms.descent import Descent
-from mpifed.algorithms.horizontal import model_layout, model_template
-from mpifed.algorithms.minibatches import Minibatch, Minibatches, wrong_draw
-from mpifed.algorithms.private import noisy_gradient, privacy_of, settings, sums_narrow, working_dtype, wrong_privacy
-from mpifed.core.exchange import Problem
+from mpifed.algorithms.horizontal import minibatches, training_rows
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.exchange import Lazy, Problem
 from mpifed.core.loops import combination
-from mpifed.core.record import Array, assign, bare_leaves, map_leaves, unflat
+from mpifed.core.protocols import Features
+from mpifed.core.record import Array, added, beside, namespace
 from mpifed.core.round import Round
-from mpifed.core.vector import Layout
-from mpifed.data.block import Block
-from mpifed.maths.clipping import clipped_gradient
+from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, concave, concave_gradient
 from mpifed.maths.optimizers import SGD
+from mpifed.maths.ranges import Count, Repeats
+from mpifed.privacy.guards import Open, Weighted
+
+MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
+ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
+_NUMBERS = 2**19  # of changes that are made before they are added, so that they are in the cache
+
+
+class Minibatch(NamedTuple):
+    """Rows of each of n clients, for one local step."""
+
+    X: Features  # [n, s, p]
+    y: Array  # [n, s]
+    weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1
+
+
+def wrong_draw(key: str, rows: int) -> list[str]:
+    """The error for more rows than a client can draw in a round, if `rows` are."""
+    if rows <= MOST:
+        return []
+    return [f"[algorithm] {key}: a client would draw {rows} rows in a round, more than {MOST}; take fewer local steps"]
+
+
+def slices(batch: int, steps: int | None, epochs: int | None, size: int) -> list[slice]:
+    """Where each local step's minibatch lies among the rows drawn from a shard of `size` rows."""
+    if epochs is None:
+        batch = min(batch, size)
+        return [slice(i * batch, (i + 1) * batch) for i in range(steps or 1)]
+    return [
+        slice(start, min(start + batch, first + size))
+        for first in range(0, epochs * size, size)
+        for start in range(first, first + size, batch)
+    ]
 
 
 @dataclass(frozen=True)
-class LocalSteps(Minibatches):
-    """Clients' work in a round: a step on each of its minibatches."""
+class LocalSteps(Algorithm):
+    """Clients take SGD steps on minibatches of their own rows: `local_steps` of them, or `local_epochs` passes.
 
-    optimizer: SGD = SGD(1.0)  # noqa: RUF009  (frozen); for its momentum and weight decay
-    pull: float = 0.0  # mu of mu / 2 ||x - x_0||^2, x_0 being the model that clients were sent
+    A client with fewer rows than `batch_size` has all of them in every minibatch, not in private jobs. All local steps
+    of a round have that round's learning rate. Momentum of `[client_optimizer]` is a client's within a round.
+    """
 
-    def rate(self, step: float) -> float:
-        """How far a constant gradient moves a client in its round: with gradient g in all steps, x_i - x_0 = -rate g.
+    batch_size: Count
+    """Rows in a minibatch, drawn without replacement from a client's own."""
+    client_optimizer: SGD
+    local_steps: Repeats | None = None
+    """Local SGD steps in a round; give this or `local_epochs`. With neither it is one step."""
+    local_epochs: Repeats | None = None
+    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
+
+    @property
+    def pull(self) -> float:
+        """mu of the clients' mu / 2 ||x - x_0||^2, x_0 being the model that they were sent."""
+        return 0.0
+
+    @property
+    def stop(self) -> float:
+        """Clients stop after a step whose direction has a squared norm of at most this; 0: never."""
+        return 0.0
+
+    def step_of(self, t: int) -> float:
+        """The step size of local steps in round t = 1, 2, ..."""
+        return self.client_optimizer.at(t)
+
+    def steps_of(self, rows: int) -> int:
+        """How many local steps a client with so many rows takes in a round."""
+        return (self.local_epochs or 0) * -(-rows // self.batch_size) or self.local_steps or 1
+
+    @cached_property
+    def most_steps(self) -> int:
+        """Those of the largest shard."""
+        return self.steps_of(int(self.problem.counts.max()))
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether some clients take more steps than others, by their numbers of rows, which all know."""
+        return self.steps_of(int(self.problem.counts.min())) != self.most_steps
+
+    def rate_of(self, step: float, count: int) -> float:
+        """How far a constant gradient moves a client by its steps: with gradient g in all, x_i - x_0 = -rate g.
 
         In units of `step`, let d be how far it is and v its velocity, from 0 both. A plain step goes on by
         u = 1 - step pull d, since the pull grows with the distance; then v <- momentum v + u, and d <- d + v, or in
@@ -53,172 +122,299 @@ class LocalSteps(Minibatches):
             (r - m (1 - m^r) / (1 - m)) / (1 - m)     with momentum m alone; Nesterov's adds m (1 - m^r) / (1 - m),
 
         the three ||a_i||_1 of FedNova (J. Wang et al., arXiv:2007.07481). l2 and weight decay are no pull: their
-        gradients are part of g, as they are part of what is minimized. With epochs it is that of the largest shard.
+        gradients are part of g, as they are part of what is minimized.
         """
-        momentum, distance, velocity = self.optimizer.momentum, 0.0, 0.0
-        for _ in range(self.count):
+        momentum, distance, velocity = self.client_optimizer.momentum, 0.0, 0.0
+        for _ in range(count):
             move = 1 - step * self.pull * distance
             velocity = momentum * velocity + move
-            distance += momentum * velocity + move if self.optimizer.nesterov else velocity
+            distance += momentum * velocity + move if self.client_optimizer.nesterov else velocity
         return step * distance
 
-    def keeps(self, step: float) -> Parameters:
-        """`keep` of each leaf of the model: 1 - step (pull + 2 l2 + weight decay), without l2 for intercepts."""
-        return _keeps(self.problem, step, self.pull, self.optimizer.weight_decay)
+    def keeps(self, step: float) -> tuple[float, float]:
+        """1 - step (pull + 2 l2 + weight decay), and the same without l2, for intercepts."""
+        rest = self.client_optimizer.weight_decay
+        l2 = 2 * float(self.problem.objective.l2)
+        return 1 - step * (self.pull + l2 + rest), 1 - step * (self.pull + 0.0 + rest)
 
-    def check(self) -> list[str]:
-        """Errors of the settings, one message each."""
-        wrong = self.optimizer.wrong("client_optimizer")
-        if self.steps and self.epochs:
+    def wrong_steps(self) -> list[str]:
+        """Errors of these settings, one message each."""
+        wrong = self.client_optimizer.wrong("client_optimizer")
+        if self.local_steps and self.local_epochs:
             wrong.append("[algorithm] local_steps and local_epochs: give one of the two")
-        rows = self.epochs * int(self.problem.counts.max()) if self.epochs else (self.steps or 1) * self.batch
-        wrong += wrong_draw("local_epochs" if self.epochs else "local_steps", rows)
-        if self.epochs and self.problem.regularizer is not None:
-            wrong.append("[algorithm] local_epochs: with a [regularizer] give local_steps, alike for all clients")
-        if self.epochs and self.problem.privacy is not None:
+        rows = (self.local_steps or 1) * self.batch_size
+        if self.local_epochs:
+            rows = self.local_epochs * int(self.problem.counts.max())
+        wrong += wrong_draw("local_epochs" if self.local_epochs else "local_steps", rows)
+        if self.local_epochs and self.problem.privacy is not None:
             wrong.append(
                 "[algorithm] local_epochs: with [privacy] every minibatch is drawn anew, which is what is accounted "
                 "for; give local_steps"
             )
-        privacy = privacy_of(self.problem)
-        momentum = self.optimizer.momentum
-        if momentum and privacy is not None and privacy.level == "sample" and not privacy.on_gradients:
-            wrong.append(
-                f"[client_optimizer] momentum = {momentum:g}: with noise on the upload of what single records add "
-                "no sensitivity is proven for steps with momentum; take momentum = 0, [privacy] "
-                'noise_on = "gradients", or level = "client"'
-            )
-        return wrong + wrong_privacy(self.problem, self.steps or 1, self.batch)
+        return wrong
 
-    def _clipped(self, at: Parameters, batch: Minibatch) -> Parameters:
-        """[n, ...] sums of the rows' clipped gradients."""
-        at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
-        narrow, clip = sums_narrow(self.problem, self.batch), settings(self.problem).bound
-        return clipped_gradient(self.problem.objective, at, batch.X, batch.y, batch.weights, clip, narrow)
 
-    def run(self, descent: Descent, block: Block, now: Round, layout: Layout | None = None) -> Parameters:
-        """[n, ...] x_i - model: each client's change after its local steps.
+@dataclass(frozen=True, eq=False)
+class Local:
+    """What the n clients of a block can do in a round: their hands. Models are [d], or [n, d] one of each client.
+
+    Parameters
+    ----------
+    method : whose local steps these are
+    block : the clients, and their rows
+    now : the round, for keyed random numbers
+    step : the step size of this round's local steps
+    guard : what stands between these clients and all others
+    """
+
+    method: LocalSteps
+    block: Block
+    now: Round
+    step: float
+    guard: Open
+
+    @property
+    def problem(self) -> Problem:
+        """What is public of the task."""
+        return self.method.problem
+
+    @cached_property
+    def rate(self) -> float | Array:
+        """How far a constant gradient moves a client in this round; [n, 1] where clients' steps differ in number.
+
+        FedNova's eta ||a_i||_1, SCAFFOLD's K eta, the step of the server's prox, and what an audit divides by.
+        """
+        method = self.method
+        if not method.uneven:
+            return method.rate_of(self.step, method.most_steps)
+        rates = [method.rate_of(self.step, method.steps_of(rows)) for rows in self.block.counts.tolist()]
+        return beside(self.block.shards[0].y, np.array(rates, self.problem.dtype)[:, None])
+
+    @property
+    def weight(self) -> Array:
+        """[n] the clients' weights in a mean."""
+        return self.guard.weight(self.block.clients)
+
+    # --- minibatches ------------------------------------------------------------------------------------------------
+
+    def minibatches(self, block: Block, gain: float = 1.0) -> Iterator[Minibatch]:
+        """The minibatches of the round, step by step; all clients of `block` have the same number of steps and rows.
+
+        Weights in a mean are times `gain`.
+
+        Those of a round are disjoint as far as the shard goes. Where every gradient is made noisy, they are drawn
+        independently instead, in secret: that is what the accountant assumes.
+        """
+        method, guard, now = self.method, self.guard, self.now
+        if guard.draws == "anew":
+            for r in range(method.local_steps or 1):
+                rows = block.draw(now, f"minibatch {r}", method.batch_size, secret=True)
+                X, y = training_rows(self.problem, block, rows, now, r)
+                yield Minibatch(X, y, self._alike(y, gain))
+            return
+        places = slices(method.batch_size, method.local_steps, method.local_epochs, int(block.counts[0]))
+        rows, weights = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly"), None
+        together = max(1, ROWS // method.batch_size)  # steps whose rows are read at once
+        numbers = np.repeat(np.arange(len(places)), [at.stop - at.start for at in places])
+        for steps in (places[i : i + together] for i in range(0, len(places), together)):
+            first, all_ = steps[0].start, slice(steps[0].start, steps[-1].stop)
+            batch = training_rows(self.problem, block, rows[:, all_], now, numbers[all_])
+            for at in steps:
+                X, y = batch.rows(at.start - first, at.stop - first)
+                if weights is None or weights.shape != y.shape:
+                    weights = self._alike(y, gain)
+                yield Minibatch(X, y, weights)
+
+    def _alike(self, y: Array, gain: float) -> Array:
+        """[n, s] weights of a minibatch whose rows, of these classes or targets, have all the same."""
+        return namespace(y).full(y.shape, 1.0 if self.guard.clips else 1 / y.shape[1] * gain)
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def change(self, model: Array, push: Array | None = None, starts: Array | None = None) -> Array:
+        """[n, d] x_i - model: each client's change after its local steps.
 
         In a private job there is no warning of numbers that are not finite: it would depend on the data.
 
         Parameters
         ----------
-        layout : of the model, where it is not the problem's
+        model : [d], which penalties pull to, and where steps begin unless `starts` says otherwise
+        push : [d] or [n, d], what each step adds
+        starts : [n, d] where each client begins
         """
-        size = self.batch if self.epochs is None else int(self.problem.counts.max())
-        single = self.single_step and descent.starts is None and not self.optimizer.nesterov
+        method = self.method
+        size = method.batch_size if method.local_epochs is None else int(self.problem.counts.max())
+        single = method.most_steps == 1 and method.local_epochs is None
+        single = single and starts is None and not method.client_optimizer.nesterov
 
-        def of_part(who: Array, part: Block, rows: int) -> Parameters:
-            own = descent if part is block else descent.only(who)
-            if single:
-                return self._single(own, part, now)
-            return self._run(own, part, now, layout or model_layout(self.problem))
+        def of_part(who: Array, part: Block, rows: int) -> Array:
+            each = [of_each(few, who, len(self.block.clients)) for few in (push, starts)]
+            return self._single(part, model, each[0]) if single else self._steps(part, model, *each)
 
-        with np.errstate() if privacy_of(self.problem) is None else np.errstate(over="ignore", invalid="ignore"):
-            changes: Parameters = block.joined(size, of_part)
+        quiet = {} if self.problem.privacy is None else {"over": "ignore", "invalid": "ignore"}
+        with np.errstate(**quiet):  # type: ignore[arg-type]  # of two of its names
+            changes: Array = self.block.joined(size, of_part)
         return changes
 
-    def _single(self, descent: Descent, block: Block, now: Round) -> Parameters:
-        """`run` for a single step from the model, which needs no copy of it for each client."""
-        dtype, n = working_dtype(self.problem), len(block.clients)
-        change = map_leaves(lambda w: block.xp.empty((n, *w.shape), dtype), descent.model)
-        (batch,) = self.minibatches(block, now, -descent.step)
-        self._down(descent.model, batch, descent.step, block, now, 0, change)
-        if descent.push is not None:
-            map_leaves(operator.iadd, change, descent.push)
+    def _single(self, block: Block, model: Array, push: Array | None) -> Array:
+        """`change` for a single step from the model, which needs no copy of it for each client."""
+        change = block.xp.empty((len(block.clients), len(model)), self.guard.dtype)
+        (batch,) = self.minibatches(block, -self.step)
+        self._down(self.guard.record(model), model, batch, 0, change)
+        if push is not None:
+            change += push
+        return self._shrunk(change, model)
 
-        def shrunk(u: Array, w: Array, keep: float) -> Array:
-            return u if keep == 1 else combination((1.0, keep - 1), (u, w), u)
+    def _shrunk(self, change: Array, model: Array) -> Array:
+        """`change` plus (keep - 1) model, in place."""
+        counted, free = self.method.keeps(self.step)
+        if counted == free == 1:
+            return change
+        others = self.guard.layout.penalized.stop, (1.0, free - 1)
+        combination((1.0, counted - 1), (change, model), change, others)
+        return change
 
-        return map_leaves(shrunk, change, descent.model, descent.keep)
+    def _steps(self, block: Block, model: Array, push: Array | None, x: Array | None) -> Array:
+        """`change` for clients with the same numbers of steps and rows, in arrays [n, d] that serve all steps."""
+        method, record, dtype, xp = self.method, self.guard.record, self.guard.dtype, block.xp
+        push = None if push is None else push.astype(dtype, copy=False)
+        model, x = model.astype(dtype, copy=False), None if x is None else x.astype(dtype)
+        point = record(model if x is None else x)
+        change, ended = xp.empty((len(block.clients), len(model)), dtype), xp.zeros(len(block.clients), dtype=bool)
+        moves, momentum = (change,) if push is None else (change, push), method.client_optimizer.momentum
+        ones, velocity = (1.0,) * len(moves), xp.zeros_like(change) if momentum else change
+        counted, free = method.keeps(self.step)
 
-    def _run(self, descent: Descent, block: Block, now: Round, layout: Layout) -> Parameters:
-        """`run` for clients with the same numbers of steps and rows, in arrays [n, d] that serve all steps."""
-        like, dtype, xp = descent.model, working_dtype(self.problem), block.xp
-        push, x = (None if part is None else layout.flat(part, dtype) for part in (descent.push, descent.starts))
-        model = layout.flat(like, dtype)
-        as_sent = x is None and dtype == self.problem.dtype
-        point = like if as_sent else layout.record(model if x is None else x, like)
-        change, ended = xp.empty((len(block.clients), layout.size), dtype), xp.zeros(len(block.clients), dtype=bool)
-        down, moves = layout.record(change, like), (change,) if push is None else (change, push)
-        ones, momentum = (1.0,) * len(moves), self.optimizer.momentum
-        velocity = xp.zeros_like(change) if momentum else change
-        keeps = dict(zip(layout.shapes, bare_leaves(descent.keep), strict=True))
-        # those of the first part and of the last: of what is penalized, and of what is not
-        counted, *_, free = (float(keeps[name]) for name in (*layout.at, *layout.at))
+        def combined(less: float, rest: Sequence[float], arrays: Sequence[Array], out: Array | None) -> Array:
+            """`arrays` with `moves` first, then what is kept, less so much, and the rest."""
+            factors = ((*ones, keep - less, *rest) for keep in (counted, free))
+            first = next(factors)
+            return combination(first, (*moves, *arrays), out, (self.guard.layout.penalized.stop, next(factors)))
 
-        def combined(factors: Callable[[float], Sequence[float]], arrays: Sequence[Array], out: Array | None) -> Array:
-            return combination(factors(counted), arrays, out, (layout.penalized.stop, factors(free)))
-
-        for r, batch in enumerate(self.minibatches(block, now, -descent.step)):
+        for r, batch in enumerate(self.minibatches(block, -self.step)):
             at = model if x is None else x
-            self._down(point, batch, descent.step, block, now, r, down)
-            before = at.copy() if descent.tolerance else at
+            self._down(point, at, batch, r, change)
+            before = at.copy() if method.stop else at
             if momentum:  # v <- momentum v + u, u being the change by a plain step
-                combined(lambda keep: (*ones, keep - 1), (*moves, at), change)
+                combined(1.0, (), (at,), change)
                 combination((momentum, 1.0), (velocity, change), velocity)
-                if self.optimizer.nesterov:
+                if method.client_optimizer.nesterov:
                     x = combination((momentum, 1.0, 1.0), (velocity, change, at), x)
                 else:
                     x = combination((1.0, 1.0), (velocity, at), x)
             elif x is None:
-                x = combined(lambda keep: (*ones, keep - 1, 1.0), (*moves, at, at), None)
+                x = combined(1.0, (1.0,), (at, at), None)
             else:
-                combined(lambda keep: (*ones, keep), (*moves, x), x)
+                combined(0.0, (), (x,), x)
             if at is model:
-                point = layout.record(x, like)
-            if descent.tolerance:  # who had stopped stays there: (11)
+                point = record(x)
+            if method.stop:  # who had stopped stays there: (11)
                 x[...] = xp.where(ended[:, None], before, x)
-                ended |= ((x - before).astype(np.float64) ** 2).sum(axis=1) <= descent.tolerance * descent.step**2
+                ended |= ((x - before).astype(np.float64) ** 2).sum(axis=1) <= method.stop * self.step**2
                 if bool(ended.all()):
                     break
         assert x is not None  # there is a minibatch
-        if len(x) == 1:
-            x -= model
-            return point
-        # leaves of which each is contiguous, in memory that is there
-        return map_leaves(xp.subtract, point, layout.record(model, like), unflat(change.reshape(-1), point))
+        x -= model
+        return x
 
-    def _down(
-        self, at: Parameters, batch: Minibatch, step: float, block: Block, now: Round, r: int, out: Parameters
-    ) -> None:
-        """Put -step (mean gradient + concave) into `out` [n, ...], clipped and with noise as the job says."""
-        problem, privacy = self.problem, privacy_of(self.problem)
-        if privacy is None or privacy.level == "client":
-            problem.objective.put_gradient(at, batch.X, batch.y, batch.weights, out)
-        else:
-            gain = -step / self.batch
-            total = self._clipped(at, batch)
-            if privacy.on_gradients:
-                assign(out, noisy_gradient(problem, total, gain, self.batch, r, block, now))
-            else:
-                map_leaves(lambda there, leaf: block.xp.multiply(leaf, gain, out=there), out, total)
-        if concave(problem.objective):
-            for d, w, counts in zip(*map(bare_leaves, (out, at, problem.objective.penalized(at))), strict=True):
-                if counts:
-                    d += concave_gradient(problem.objective, w) * -step
+    def _down(self, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array) -> None:
+        """Put -step (mean gradient + concave) into `out` [n, d], clipped and with noise as the job says."""
+        self.guard.down(point, Batch(batch.X, batch.y), batch.weights, self.step, r, self, out)
+        if concave(self.problem.objective):
+            counted = self.guard.layout.penalized
+            out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -self.step
+
+    # --- one step from a common model, which sums may make as they like ---------------------------------------------
+
+    def later(self, model: Array, push: Array | None) -> LaterChange | None:
+        """`change`, made by who adds it where nobody looks at it; None: it is not one plain step from a common model.
+
+        Parameters
+        ----------
+        push : [d], common to all
+        """
+        method = self.method
+        plain = method.local_epochs is None and method.most_steps == 1 and not method.client_optimizer.nesterov
+        if not plain or type(self.guard) is not Open or (push is not None and push.ndim > 1):
+            return None
+        return LaterChange(
+            lambda: self.change(model, push), partial(self._parts, model, push), partial(self._total, model, push)
+        )
+
+    def _parts(self, model: Array, push: Array | None) -> Iterator[tuple[Array, Weighted]]:
+        """The weighted changes of so many clients at a time that they stay in the cache."""
+        block, objective = self.block, self.problem.objective
+        if push is not None or concave(objective) or block.xp is not np:
+            yield np.arange(len(block.clients)), self.guard.weighted(self.change(model, push), block.clients)
+            return
+        # multiples of four, which are added side by side
+        few = max(4, _NUMBERS // max(1, len(model)) // 4 * 4)
+        for who, part, _ in block.by_batch_size(self.method.batch_size):
+            (batch,) = self.minibatches(part, -self.step)
+            record = self.guard.record(model)
+            for at, change in objective.gradients(record, batch.X, batch.y, batch.weights, few):
+                flat = self._shrunk(self.guard.layout.flat(change), model)
+                yield who[at], self.guard.weighted(flat, block.clients[who[at]])
+
+    def _total(self, model: Array, push: Array | None) -> Weighted:
+        """The weighted sum of all clients' changes, from products over many minibatches at once."""
+        objective, weight, step = self.problem.objective, self.weight, self.step
+        sent, counted = self.guard.record(model), self.guard.layout.penalized
+
+        def gradient(clients: Block, batch: Batch) -> Array:
+            rows, batch = batch.y.shape[1], batch.together()
+            each = np.repeat(self.guard.weight(clients.clients), rows)[None] * (-step / rows)
+            made = objective.gradient(sent, batch.X, batch.y, beside(batch.y, each))
+            whole: Array = self.guard.layout.flat(made)[0]
+            return whole
+
+        total = added(
+            gradient(*pair) for pair in minibatches(self.problem, self.block, self.now, self.method.batch_size)
+        )
+        if objective.l2:
+            total[counted] += model[counted] * model.dtype.type(-2 * step * objective.l2 * weight.sum())
+        if self.method.client_optimizer.weight_decay:
+            decay = self.method.client_optimizer.weight_decay
+            total += model * model.dtype.type(-step * decay * weight.sum())
+        if concave(objective):
+            total[counted] += concave_gradient(objective, model[counted]) * model.dtype.type(-step * weight.sum())
+        if push is not None:
+            away = push - model * model.dtype.type(step * self.method.pull)
+            total += away * away.dtype.type(weight.sum())
+        return Weighted(total, weight.sum())
 
 
-@lru_cache(maxsize=8)  # every block of clients asks for those of the round
-def _keeps(problem: Problem, step: float, pull: float, decay: float) -> Parameters:
-    """`LocalSteps.keeps`."""
-    double = 2 * float(problem.objective.l2)
-    factors: Parameters = map_leaves(
-        lambda counts: 1 - step * (pull + (double if counts else 0.0) + decay),
-        problem.objective.penalized(model_template(problem)),
-    )
-    return factors
+class LaterChange(NDArrayOperatorsMixin):
+    """[n, d] changes of clients that are not made yet: an array for who computes with it, and a sum for who adds it."""
+
+    def __init__(
+        self, made: Callable[[], Array], parts: Callable[[], Iterator[tuple[Array, Weighted]]],
+        total: Callable[[], Weighted],
+    ) -> None:  # fmt: skip
+        self._made, self.lazy = made, Lazy(parts, total)
+        self._array: Array | None = None
+
+    @property
+    def array(self) -> Array:
+        """The changes."""
+        if self._array is None:
+            self._array = self._made()
+        return self._array
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.array, dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:  # of any ufunc
+        return getattr(ufunc, method)(
+            *(part.array if isinstance(part, LaterChange) else part for part in inputs), **settings
+        )
+
+    def __getattr__(self, name: str) -> Any:  # what an array has
+        if name.startswith("__"):  # of Python's own protocols there are no others
+            raise AttributeError(name)
+        return getattr(self.array, name)
 
 
-@lru_cache(maxsize=8)
-def contraction(problem: Problem, keeps: Parameters, step: float) -> float:
-    """The Lipschitz constant of a local step's public part: the largest over the leaves, which are mapped separately.
-
-    The curvature of the penalty that is not convex is -beta/2 to 2 beta; intercepts do not have it.
-    """
-    beta = concave(problem.objective)
-    kinds = map_leaves(
-        lambda keep, counts: max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2)) if counts else abs(keep),
-        keeps, problem.objective.penalized(keeps),
-    )  # fmt: skip
-    return max(map(float, bare_leaves(kinds)))
+def of_each(few: Array | None, who: Array, clients: int) -> Array | None:
+    """The rows of the clients `who`; what is common to all stays so."""
+    return few if few is None or few.ndim == 1 or len(who) == clients else few[beside(few, who)]

@@ -13,19 +13,16 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.algorithms.cells import Grid, check_cells
-from mpifed.algorithms.descent import Descent
 from mpifed.algorithms.horizontal import model_template
-from mpifed.algorithms.local import LocalSteps
-from mpifed.core.exchange import Problem
+from mpifed.algorithms.local import Local, LocalSteps, slices
 from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array, beside, by_columns, index, leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Block, ClientData
 from mpifed.maths.objectives import LinearScores, Parameters
-from mpifed.maths.optimizers import SGD
-from mpifed.maths.ranges import Count, Repeats
 from mpifed.maths.sparse import renumbered
+from mpifed.privacy.guards import LocalWork, Open
 
 
 @by_columns("model.first")
@@ -37,29 +34,19 @@ class OwnScoresBroadcast(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OwnScores(Grid):
+class OwnScores(LocalSteps, Grid):
     """The settings of local SGD steps that each client takes in its own columns."""
-
-    batch_size: Count
-    """Rows in a minibatch, drawn without replacement from a client's own."""
-    client_optimizer: SGD
-    local_steps: Repeats | None = None
-    """Local SGD steps in a round; give this or `local_epochs`."""
-    local_epochs: Repeats | None = None
-    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
-
-    @property
-    def local(self) -> LocalSteps:
-        return LocalSteps(self.problem, self.batch_size, self.local_steps, self.local_epochs, self.client_optimizer)
 
     def ask(self, server: Any, now: Round) -> OwnScoresBroadcast:  # of a state with `model` and `steps`
         return OwnScoresBroadcast(server.model, np.float64(self.client_optimizer.at(int(server.steps) + 1)))
 
 
-def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
+def check_own_scores(method: OwnScores) -> list[str]:
     """Errors of the job for these algorithms, one message each."""
-    wrong = check_cells(problem) + local.check()
-    wrong += local.optimizer.wrong_momentum("client_optimizer", "columns that no row drawn has are left out of steps")
+    problem = method.problem
+    wrong = check_cells(problem) + method.wrong_steps()
+    why = "columns that no row drawn has are left out of steps"
+    wrong += method.client_optimizer.wrong_momentum("client_optimizer", why)
     kind = type(problem.objective).__name__
     if not isinstance(problem.objective, LinearScores) or any(True for _ in leaves(model_template(problem).head)):
         wrong.append(
@@ -69,44 +56,42 @@ def check_own_scores(problem: Problem, local: LocalSteps) -> list[str]:
     return wrong
 
 
-def moved(local: LocalSteps, descent: Descent, alone: Block, now: Round) -> Array:
-    """[p_i, h] the change of the single client of a block from `descent.model`, which has its own columns only.
+def moved(
+    method: OwnScores, step: float, model: Array, push: Array | None, start: Array | None, alone: Block, now: Round
+) -> Array:
+    """[p_i, h] the change of the single client of a block from `model`, which has its own columns only.
 
     Of sparse rows, only the columns that occur in the rows drawn take the steps one after the other: in all others the
     steps x <- keep x + push are taken at once.
     """
-    if not alone.sparse:
-        result: Array = local.run(descent, alone, now, _of_columns(descent.model)).first[0]
+
+    def steps(block: Block, model: Array, push: Array | None, start: Array | None) -> Array:
+        layout, like = Layout({"first": model.shape}), Parameters(model, ())
+        taken = LocalWork(method.most_steps, method.batch_size, None, 0.0, method.client_optimizer, False, False, "")
+        local = Local(method, block, now, step, Open(method.problem, layout, like, taken))
+        push, start = (None if part is None else part.reshape(-1) for part in (push, start))
+        change = local.change(model.reshape(-1), push, None if start is None else start[None])
+        result: Array = change.reshape(model.shape)
         return result
+
+    if not alone.sparse:
+        return steps(alone, model, push, start)
     (shard,), (there,) = alone.shards, alone.host.shards
-    slices = local.slices(shard.samples)
+    places = slices(method.batch_size, method.local_steps, method.local_epochs, shard.samples)
     drawn, touched = np.zeros(shard.samples, bool), np.zeros(shard.features, bool)
-    drawn[alone.draw(now, "minibatch", slices[-1].stop)] = True
+    drawn[alone.draw(now, "minibatch", places[-1].stop)] = True
     touched[there.take_sparse(np.flatnonzero(drawn), alone.dtype).indices] = True
     columns = np.flatnonzero(touched)
-    start, push, starts = (
-        None if record is None else record.first for record in (descent.model, descent.push, descent.starts)
-    )
-    assert start is not None
-    at = index(start, columns)
-    change: Array = (start if starts is None else starts[0]).copy()
-    keep = float(descent.keep.first)
-    change *= change.dtype.type(keep ** len(slices))
+    at, (keep, _) = index(model, columns), method.keeps(step)
+    change: Array = (model if start is None else start).copy()
+    change *= change.dtype.type(keep ** len(places))
     if push is not None:
-        change += push * push.dtype.type(sum(keep**r for r in range(len(slices))))
-    change -= start
-    shard_near: Any = _Near(shard, columns)  # no whole `Shard`: it has what local steps read of sparse rows
-    near = descent._replace(
-        model=Parameters(start[at], ()),
-        push=None if push is None else Parameters(push[at], ()),
-        starts=None if starts is None else Parameters(starts[:, at], ()),
-    )
-    change[at] = local.run(near, Block((shard_near,), alone.dtype), now, _of_columns(near.model)).first[0]
+        change += push * push.dtype.type(sum(keep**r for r in range(len(places))))
+    change -= model
+    near: Any = _Near(shard, columns)  # no whole `Shard`: it has what local steps read of sparse rows
+    few = Block((near,), alone.dtype)
+    change[at] = steps(few, model[at], None if push is None else push[at], None if start is None else start[at])
     return change
-
-
-def _of_columns(model: Parameters) -> Layout:
-    return Layout({"first": model.first.shape})
 
 
 class _Near:

@@ -8,7 +8,6 @@ on gradients or uploads, the result is noisy. Messages are records of the exchan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -18,13 +17,12 @@ from mpifed.algorithms.bundle import Bundle
 from mpifed.algorithms.cells import all_products
 from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
-from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.fedpdm import FedPDM
-from mpifed.algorithms.horizontal import Weighted
 from mpifed.algorithms.hybrid_fedavg import HybridFedAvg
 from mpifed.algorithms.hyfdca import HyFDCA
 from mpifed.algorithms.hyfem import HyFEM
-from mpifed.algorithms.scaffold import Scaffold
+from mpifed.algorithms.local import LocalSteps
+from mpifed.algorithms.local_method import LocalMethod
+from mpifed.algorithms.own_scores import OwnScores
 from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import UsageError
@@ -43,7 +41,6 @@ from mpifed.core.reveals import (
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
 Declaration: TypeAlias = Callable[[Any, Received], Iterable[Revealed]]
-Local: TypeAlias = FedAvg | Scaffold | FedPDM | HybridFedAvg | HyFEM
 
 
 def revealed(method: Algorithm, received: Received) -> list[Revealed]:
@@ -69,6 +66,8 @@ def of_answer(method: Algorithm, exchange: Exchange) -> Declaration | None:
 def declares(method: Algorithm, exchange: Exchange) -> bool:
     """Whether it is known what answers reveal: those of this package, or where `reveals` is no older than they are."""
     answer = function_of(exchange.answer)
+    if answer is LocalMethod.answer:
+        return cast("LocalMethod", method).guard.work.gain is not None or _says(method)
     if answer is None or answer.__module__.startswith("mpifed."):
         return True
     return _says(method) and type(method).holds("reveals", getattr(answer, "__name__", ""))
@@ -77,8 +76,30 @@ def declares(method: Algorithm, exchange: Exchange) -> bool:
 # --- local steps -----------------------------------------------------------------------------------------------------
 
 
+def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
+    """From an upload gain (y_i - x) + what is public, or that clients keep: which all know in their first round alone.
+
+    Uploads of clients whose steps differ in number have the change among their parts.
+    """
+    work, upload = method.guard.work, received.answer.value
+    if work.gain is not None:
+        moved = np.float64(getattr(upload, "change", upload)) / (_weight(method, received) * work.gain)
+        weights = method.problem.weights[list(received.clients)]
+        model = map_leaves(np.float64, method.record(received.question.model))
+        yield from _mean_gradient(method, received, model, method.record(moved), weights, work.remembers)
+
+
+def _of_own_columns(method: OwnScores, received: Received, models: bool = False) -> Iterator[MeanGradient]:
+    """From changes of a client's columns, or from models that it keeps."""
+    columns, answer, question = received.columns, received.answer, received.question
+    weights = np.ones(len(received.clients)) if models else method.problem.weights[list(received.clients)]
+    model, moved = np.float64(question.model.first[columns]), np.float64(answer.first[columns] / weights.sum())
+    moved = Parameters(moved - model if models else moved, ())
+    yield from _mean_gradient(method, received, Parameters(model, ()), moved, weights, models)
+
+
 def _mean_gradient(
-    method: Local, received: Received, gain: float = 1.0, states: bool = False, models: bool = False
+    method: LocalSteps, received: Received, model: Parameters, moved: Parameters, weights: Array, states: bool
 ) -> Iterator[MeanGradient]:
     """The mean of the gradients of local steps, at models that hardly differ; nothing where a rate has ended at 0.
 
@@ -87,33 +108,16 @@ def _mean_gradient(
 
     Parameters
     ----------
-    gain : of a client's change in its upload
+    moved : how far these clients have come, by their mean with `weights`
     states : whether clients keep states, which all know in their first round alone
-    models : whether uploads are models, rather than changes
     """
-    problem, columns, answer, model = method.problem, received.columns, received.answer, received.question.model
-    weights = np.ones(len(received.clients)) if models else problem.weights[list(received.clients)]
-    if isinstance(answer, Weighted):
-        count = _weight(method, received) * gain
-        moved = map_leaves(lambda leaf: leaf / count, answer.value)
-    else:
-        model, moved = (Parameters(first[columns], ()) for first in (model.first, answer.first / weights.sum()))
-    model = map_leaves(np.float64, model)
-    if models:
-        moved = map_leaves(np.subtract, moved, model)
-    rate, decay = _rate(method, received, weights), method.local.optimizer.weight_decay
+    step, decay = float(received.question.step), method.client_optimizer.weight_decay
+    counts = [method.steps_of(int(rows)) for rows in method.problem.counts[list(received.clients)]]
+    rate = float(np.average([method.rate_of(step, count) for count in counts], weights=weights))
     if rate:
-        slopes = penalty_gradient(problem.objective, model)
+        slopes = penalty_gradient(method.problem.objective, model)
         mean = map_leaves(lambda change, slope, w: -change / rate - slope - decay * w, moved, slopes, model)
         yield MeanGradient(model, mean, states)
-
-
-def _rate(method: Local, received: Received, weights: Array) -> float:
-    """How far a constant gradient moves the mean of these clients, each by as many steps as it takes."""
-    local, step = method.local, float(received.question.step)
-    counts = [len(local.slices(int(size))) for size in method.problem.counts[list(received.clients)]]
-    rates = [replace(local, steps=count, epochs=None).rate(step) for count in counts]
-    return float(np.average(rates, weights=weights))
 
 
 def _weight(method: Algorithm, received: Received) -> float:
@@ -180,11 +184,9 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
 
 
 _OF_ANSWERS: dict[object, Declaration] = {
-    FedAvg.answer: _mean_gradient,
-    Scaffold.answer: partial(_mean_gradient, states=True),
-    FedPDM.answer: partial(_mean_gradient, gain=2.0, states=True),
-    HybridFedAvg.answer: _mean_gradient,
-    HyFEM.answer: partial(_mean_gradient, states=True, models=True),
+    LocalMethod.answer: _of_upload,
+    HybridFedAvg.answer: _of_own_columns,
+    HyFEM.answer: partial(_of_own_columns, models=True),
     SSCAHorizontal.answer: _of_objective,
     Pass.partial_scores: _scores,
     Pass.tell_slopes: _derivatives,

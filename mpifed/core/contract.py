@@ -58,10 +58,26 @@ def breaches(part: type, base: type) -> Iterator[str]:
                 f'has a key "{name}", a name that {base.__name__} has for something else; rename the field (the '
                 'job can keep its key by field(metadata={"key": ...})), or annotate a constant as ClassVar'
             )
+    for kind in part.__mro__[:-1]:
+        for name in vars(kind) if kind.__module__.partition(".")[0] != "mpifed" else ():
+            if owner := _final(part, name):
+                yield (
+                    f'has "{name}", which is {owner.__name__}\'s for all methods; leave it out, and say what differs '
+                    f"by {owner.__name__}'s hooks, or derive from its base class"
+                )
     members = [member for member in dir(base) if not member.startswith("_")]
     for name in added:
         if name not in taken and name not in fields and (near := _near(name, members)):
             yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
+
+
+def _final(part: type, name: str) -> type | None:
+    """The class that has this member for all who derive from it (`typing.final`)."""
+    for kind in part.__mro__:
+        member = vars(kind).get(name)
+        if getattr(getattr(member, "fget", member), "__final__", False):
+            return kind
+    return None
 
 
 @cache

@@ -281,6 +281,12 @@ class Problem:
         return len(self.counts)
 
     @property
+    def private(self) -> Privacy:
+        """The `[privacy]` settings of a job that has some."""
+        assert self.privacy is not None
+        return self.privacy
+
+    @property
     def dual(self) -> Dual:
         """The dual of the loss, for algorithms that check that there is one."""
         assert self.objective.dual is not None  # `Algorithm.check` says so

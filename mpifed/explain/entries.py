@@ -23,7 +23,7 @@ from mpifed.job.job import Job
 from mpifed.job.schema import LimitKeys
 from mpifed.job.sweep import METHODS
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.maths.optimizers import OPTIMIZERS, SGD, ServerSGD
+from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.schedules import SCHEDULES, LearningRate, StepSize
 from mpifed.maths.terms import TERMS, Term
@@ -75,7 +75,7 @@ def entries() -> list[Explanation]:
     listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
     listed += [
         entry_of("table", "client_optimizer", SGD),
-        entry_of("table", "server_optimizer", ServerSGD),
+        entry_of("table", "server_optimizer", SERVER_OPTIMIZERS["sgd"]),
         entry_of("table", "constraint", LimitKeys),
         Explanation("table", "observe", _OBSERVE, ()),
         Explanation("table", "sweep", _SWEEP, _SWEEP_KEYS),
@@ -88,6 +88,7 @@ def entries() -> list[Explanation]:
         listed += [entry_of(kind, name, known[name]) for name in known]
     schedules = SCHEDULES | {"step-size": StepSize}
     listed += [entry_of("schedule", name, kind) for name, kind in schedules.items()]
+    listed += [entry_of("optimizer", name, kind) for name, kind in SERVER_OPTIMIZERS.items() if name != "sgd"]
     listed += [
         Explanation("column", column.name, f"{column.label}: {column.meaning}", ())
         for column in shown_columns("history")

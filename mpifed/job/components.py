@@ -23,7 +23,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import shown
 from mpifed.job.loading import where_is
 from mpifed.maths.objectives import OBJECTIVES, Objective
-from mpifed.maths.optimizers import OPTIMIZERS
+from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, ServerOptimizer
 from mpifed.maths.ranges import Size
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES, CosineDecay, LearningRate, PowerDecay, StepDecay
@@ -91,7 +91,11 @@ REGULARIZER = Kind[Regularizer]("regularizer", REGULARIZERS, (), Regularizer)
 def optimizers(algorithm: ReadOnlyTable) -> dict[str, Kind[object]]:
     """The optimizers that a valid `[algorithm]` takes, by the name of their tables."""
     hints = _hints(_class(ALGORITHM, algorithm))
-    return {name: Kind(name, {"sgd": hints[name]}, (), object, standard="sgd") for name in OPTIMIZERS if name in hints}
+    taken = {name: {"sgd": hints[name]} for name in OPTIMIZERS if name in hints}
+    return {
+        name: Kind(name, SERVER_OPTIMIZERS if known["sgd"] is ServerOptimizer else known, (), object, standard="sgd")
+        for name, known in taken.items()
+    }
 
 
 def with_intercepts(model: ReadOnlyTable, algorithm: ReadOnlyTable) -> ReadOnlyTable:

@@ -7,28 +7,36 @@ g + momentum v. Weight decay adds weight_decay w to a client's gradient, of ever
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
 from annotated_types import Ge, Lt
 
 from mpifed.core.nearest import MadeByKeywords
-from mpifed.maths.ranges import Weight
+from mpifed.core.record import Array
+from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.schedules import CosineDecay, LearningRate
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
+State: TypeAlias = Any  # of a server's optimizer, a record of its own
 
 
-class Steps(MadeByKeywords):
-    """What the settings of all optimizers give."""
+class Scheduled(MadeByKeywords):
+    """Settings with a learning rate."""
 
     learning_rate: LearningRate
-    momentum: Momentum
-    nesterov: bool
 
     def at(self, t: int) -> float:
         """The learning rate of round t = 1, 2, ..."""
         rate = self.learning_rate
         return float(rate) if isinstance(rate, (int, float)) else rate.at(t)
+
+
+class Steps(Scheduled):
+    """What the settings of all optimizers with momentum give."""
+
+    momentum: Momentum
+    nesterov: bool
 
     def wrong(self, table: str) -> list[str]:
         """Messages on settings that contradict each other."""
@@ -76,8 +84,39 @@ class SGD(Steps):
     """Subtracts learning_rate * weight_decay * w in each step, intercepts included; half of it is an l2."""
 
 
+class ServerOptimizer(Scheduled):
+    """What the server makes of the direction that a method gives it, as a rule the clients' mean change D.
+
+    Attributes
+    ----------
+    linear : whether a constant direction moves all parameters by the same rate, `reach`
+    """
+
+    linear: ClassVar[bool] = True
+
+    def wrong(self, table: str) -> list[str]:
+        """Messages on settings that contradict each other."""
+        return []
+
+    def start(self, x: Array) -> State:
+        """The state before round 1, a record of arrays like the model [d]; () for nothing."""
+        return ()
+
+    def step(self, state: State, direction: Array, t: int) -> tuple[Array, State]:
+        """How far the model moves, [d], and the next state."""
+        raise NotImplementedError
+
+    def moved(self, state: State, change: Array, t: int) -> State:
+        """The state where a prox has made of the move another `change`."""
+        return state
+
+    def reach(self, t: int) -> float:
+        """How far a constant direction moves the model where the method rests."""
+        return self.at(t)
+
+
 @dataclass(frozen=True)
-class ServerSGD(Steps):
+class ServerSGD(Steps, ServerOptimizer):
     """The server's step along the clients' mean change D: v = momentum v + D, w <- w + learning_rate v.
 
     With learning_rate = 1 and no momentum the model is the mean of the clients' models.
@@ -90,7 +129,101 @@ class ServerSGD(Steps):
     nesterov: bool = False
     """Momentum in Nesterov's form, as PyTorch's."""
 
+    def start(self, x: Array) -> State:
+        return np.zeros_like(x) if self.momentum else ()
+
+    def step(self, state: State, direction: Array, t: int) -> tuple[Array, State]:
+        rate = self.at(t)
+        if self.momentum:
+            state = state * self.momentum + direction
+            direction = state * self.momentum + direction if self.nesterov else state
+        return direction if rate == 1 else direction * rate, state
+
+    def moved(self, state: State, change: Array, t: int) -> State:
+        """The velocity keeps how far the model has really moved: nothing, where the method rests."""
+        rate = self.at(t)
+        return change / rate if self.momentum and rate else state  # a schedule that has ended at 0 stays there
+
+    def reach(self, t: int) -> float:
+        return self.at(t) * (1 + self.momentum) if self.nesterov else self.at(t)
+
+
+class Moments(NamedTuple):
+    """The state of an adaptive optimizer: means of the direction and of its square, [d]."""
+
+    m: Array
+    v: Array
+
+
+@dataclass(frozen=True)
+class Adaptive(ServerOptimizer):
+    """A step of its own for each parameter: w <- w + learning_rate m / (sqrt(v) + tau), Algorithm 2 of FedOpt.
+
+    S. Reddi et al.: "Adaptive Federated Optimization" (ICLR 2021, arXiv:2003.00295). m is a mean of the directions, and
+    v, which starts at tau^2, of their squares; neither is corrected for its start.
+    """
+
+    linear: ClassVar[bool] = False
+    learning_rate: LearningRate = 0.1
+    """A number, or a schedule by rounds."""
+    beta1: Momentum = 0.9
+    """Share of m that stays from one round to the next."""
+    tau: Size = 1e-3
+    """Added to the root of v: the larger, the less the steps of parameters differ."""
+
+    def start(self, x: Array) -> Moments:
+        return Moments(np.zeros_like(x), np.full_like(x, self.tau**2))
+
+    def step(self, state: Moments, direction: Array, t: int) -> tuple[Array, Moments]:
+        m = self.beta1 * state.m + (1 - self.beta1) * direction
+        v = self.squares(state.v, direction**2)
+        return self.at(t) * m / (np.sqrt(v) + self.tau), Moments(m, v)
+
+    def squares(self, v: Array, square: Array) -> Array:
+        """The next v."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ServerAdam(Adaptive):
+    """FedAdam's server: v = beta2 v + (1 - beta2) D^2; m = beta1 m + (1 - beta1) D; w += rate m / (sqrt(v) + tau)."""
+
+    beta2: Momentum = 0.99
+    """Share of v that stays from one round to the next."""
+
+    def squares(self, v: Array, square: Array) -> Array:
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+@dataclass(frozen=True)
+class ServerYogi(Adaptive):
+    """FedYogi's server: v = v - (1 - beta2) D^2 sign(v - D^2), which falls no faster than it grows; else FedAdam's."""
+
+    beta2: Momentum = 0.99
+    """Share of v that stays from one round to the next."""
+
+    def squares(self, v: Array, square: Array) -> Array:
+        change: Array = (1 - self.beta2) * square * np.sign(v - square)
+        return v - change
+
+
+@dataclass(frozen=True)
+class ServerAdagrad(Adaptive):
+    """FedAdagrad's server: v = v + D^2, and so steps that only shrink; m = D unless beta1 says otherwise."""
+
+    beta1: Momentum = 0.0
+    """Share of m that stays from one round to the next."""
+
+    def squares(self, v: Array, square: Array) -> Array:
+        return v + square
+
 
 AVERAGE = ServerSGD()  # of the clients' models
+SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    "sgd": ServerSGD,
+    "adam": ServerAdam,
+    "yogi": ServerYogi,
+    "adagrad": ServerAdagrad,
+}  # fmt: skip
 
 OPTIMIZERS = ("client_optimizer", "server_optimizer")  # tables of a job, and fields of algorithms that take them

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpifed.algorithms.private import settings
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError, UsageError
 from mpifed.job.participation import round_of
@@ -46,7 +45,7 @@ def budget_of(job: Job) -> Budget | None:
 
 def spending_of(job: Job, algorithm: Algorithm, rounds: int) -> Spending:
     """The releases of `rounds` rounds; all of it is public."""
-    spending = Spending(settings(algorithm.problem), algorithm.problem.clients)
+    spending = Spending(algorithm.problem.private, algorithm.problem.clients)
     for index in range(rounds):
         spending.add(algorithm.released(index), round_of(job, spending.clients, index).present)
     return spending

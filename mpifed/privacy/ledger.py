@@ -22,7 +22,6 @@ from typing import Protocol
 
 import numpy as np
 
-from mpifed.algorithms.private import settings
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
@@ -68,7 +67,7 @@ class Ledger:
         """
         self._dir, self._path, self._job, self._algorithm = run_dir, run_dir / LEDGER, job, algorithm
         problem = algorithm.problem
-        privacy = settings(problem)
+        privacy = problem.private
         self.secure = privacy.noise == "secure"
         self.spending = Spending(privacy, problem.clients)
         self.refusal = ""  # why the budget allows no further round

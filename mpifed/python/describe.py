@@ -20,7 +20,7 @@ from mpifed.core.tables import Table
 from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, Kind, key_of, wrong_with
 from mpifed.job.components import observer as observer_kind
 from mpifed.maths.objectives import TorchNetwork
-from mpifed.maths.optimizers import OPTIMIZERS
+from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer
 
@@ -76,10 +76,12 @@ def method(algorithm: Algorithm | Mapping[str, object]) -> Table:
         if name in tables["algorithm"]:
             optimizer = tables["algorithm"].pop(name)
             if not isinstance(optimizer, Mapping):
-                given = type(getattr(algorithm, name)).__name__
+                came = type(getattr(algorithm, name)).__name__
                 made = "ServerSGD(1.0)" if name == "server_optimizer" else "SGD(0.1)"
-                raise UsageError(f"[{name}]: a {given}; expected an optimizer, such as {name}=mpifed.{made}")
-            tables[name] = {"name": "sgd", **optimizer}
+                raise UsageError(f"[{name}]: a {came}; expected an optimizer, such as {name}=mpifed.{made}")
+            given = type(getattr(algorithm, name))
+            known = next((known for known, kind in SERVER_OPTIMIZERS.items() if kind is given), "sgd")
+            tables[name] = {"name": known, **optimizer}
     return tables
 
 

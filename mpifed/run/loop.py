@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpifed.algorithms.private import settings
 from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Request, play
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
@@ -288,7 +287,7 @@ class RunLoop:
         ledger, ready = None, self.ready
         if self.job.privacy is not None:
             if self.header is None and not resumed:
-                write_header(self.out, Header(self.settings, settings(ready.algorithm.problem).multiplier))
+                write_header(self.out, Header(self.settings, ready.algorithm.problem.private.multiplier))
             ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)
         if ready.client_tests is None:
             (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from mpifed import Privacy, StepSize
-from mpifed.algorithms.private import known
 from mpifed.core.exchange import Problem
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.core.round import Round
@@ -65,15 +64,16 @@ def answers(one: Any, block: Block, now: Round, model: Any = None, states: Any =
     (exchange,) = one.exchanges
     states = one.start_clients(block, everybody) if states is None else states
     states, answer = exchange.answer(states, exchange.ask(server, now), block, now)
-    share = share_of(one, int(now.index))
-    return states, flat(known(one.problem, share, answer.value, answer.weight)) / (
-        1 if one.problem.privacy.whole else answer.weight[:, None]
-    )
+    value, weight = flat(answer.value), answer.weight[:, None]
+    if one.problem.privacy.whole:  # weighted integers, in steps of the grid
+        unit = sensitivity(one, int(now.index)) * one.guard.heaviest
+        value = value * unit * 2.0**-one.guard.how.exponent
+    return states, value / weight
 
 
-def share_of(one: Any, index: int = 0) -> Any:
-    """What an upload of round `index` tells."""
-    return one._share(index) if hasattr(one, "rho") else one._share(one.client_optimizer.at(index + 1))
+def sensitivity(one: Any, index: int = 0) -> float:
+    """How far an upload of round `index` can move, in units of the model."""
+    return float(one.guard.sensitivity(one.step_of(index + 1)))
 
 
 def filled(like: Record, numbers: Any) -> Record:

@@ -16,7 +16,7 @@ from float_bits import LEVEL, Hits, share
 from jobs_in_python import checked
 from lengths import long_unless
 from scipy.stats import binom, chisquare
-from small import share_of
+from small import sensitivity
 from whole_runs import run
 
 from mpifed.audit.replay import Replay, replay_job
@@ -80,9 +80,9 @@ def binomially(right: int, of: int) -> float:
 
 def image(replay: Replay) -> Hits:
     """How many values of the first model, which is zero before, float32 noise alone could give."""
-    shared, problem = share_of(replay.algorithm), replay.algorithm.problem
-    values = np.asarray(replay.server.model.first).ravel()
-    deviation, clients = np.float32(40 * shared.sensitivity), np.float32(problem.clients)
+    algorithm: Any = replay.algorithm
+    problem, values = algorithm.problem, algorithm.model(replay.server).first.ravel()
+    deviation, clients = np.float32(40 * sensitivity(algorithm)), np.float32(problem.clients)
     return share(values, lambda noise: noise * deviation / clients, np.random.default_rng(1))
 
 
@@ -120,9 +120,8 @@ def test_the_model_file_alone_is_enough(neighbours: Any, tmp_path: Path) -> None
 def integers(replay: Replay) -> Any:
     """[m] behind the first model, at zero before; those that float32 holds exactly."""
     algorithm: Any = replay.algorithm
-    shared = share_of(algorithm)
     clients = algorithm.problem.clients
-    step = shared.sensitivity * 2.0**-shared.how.exponent / clients
+    step = sensitivity(algorithm) * 2.0**-algorithm.guard.how.exponent / clients
     values = np.concatenate([leaf.ravel() for _, leaf in leaves(algorithm.model(replay.server))]).astype(np.float64)
     found = values / step
     near = np.abs(found) < EXACT
@@ -145,9 +144,9 @@ def by_parity(replay: Replay) -> bool:
 
 def by_levels(replay: Replay) -> bool:
     """What the finest level of the sampler alone decides is further from uniform than at the median."""
-    shared = share_of(replay.algorithm)
-    clients = replay.algorithm.problem.clients if replay.algorithm.problem.privacy.trust == "distributed" else 1
-    shift = levels_of(shared.how.sigma / np.sqrt(clients))[1].shift
+    algorithm: Any = replay.algorithm
+    clients = algorithm.problem.clients if algorithm.problem.privacy.trust == "distributed" else 1
+    shift = levels_of(algorithm.guard.how.sigma / np.sqrt(clients))[1].shift
     found = integers(replay)
     p = min(chisquare(np.bincount(found & 2**bits - 1, minlength=2**bits)).pvalue for bits in (1, shift))
     assert p > DOUBT**2
@@ -156,7 +155,8 @@ def by_levels(replay: Replay) -> bool:
 
 def by_size(replay: Replay) -> bool:
     """As one decides who knows nothing better: the values of the rare features are larger."""
-    first = np.asarray(replay.server.model.first, np.float64)
+    algorithm: Any = replay.algorithm
+    first = np.asarray(algorithm.model(replay.server).first, np.float64)
     expected = 0.67449 * first.std()
     return bool(np.median(np.abs(first[COMMON:-1])) > expected)
 

@@ -16,7 +16,7 @@ from canaries import epsilon_of, least_mu
 from lengths import long_unless
 from small import algorithm, block_of
 
-from mpifed.core.record import map_leaves
+from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.privacy.spending import Spending
 
@@ -61,9 +61,9 @@ def sent(one: Any, label: int, pulls: bool, now: Round, shard: type) -> Any:
     server = one.start_server(now._replace(index=-1))
     if not pulls or (label and one.problem.privacy.level == "client"):
         away = 1e3 * x[0][:, None] * (np.array([1, -1]) * (1 - 2 * label))
-        server = server._replace(model=server.model._replace(first=away))
+        server = server._replace(model=np.concatenate([away.ravel(), server.model[away.size :]]))
     question = exchange.ask(server._replace(steps=np.int64(now.index)), now)
-    return exchange.answer(one.start_clients(block, now), question, block, now)[1].value
+    return one.record(exchange.answer(one.start_clients(block, now), question, block, now)[1].value)
 
 
 def features(one: Any, shard: type, label: int, nows: list[Round], second: bool, quiet: Any = None) -> Any:
@@ -94,7 +94,7 @@ def released(one: Any, sums: Any, now: Round) -> Any:
     (exchange,) = one.exchanges
     server, models = one.start_server(now._replace(index=-1)), []
     for i in range(RUNS):
-        total = map_leaves(lambda leaf: leaf[i], sums)  # noqa: B023
+        total = np.concatenate([np.ravel(leaf[i]) for _, leaf in leaves(sums)])
         weighted = exchange.fields._replace(value=total, weight=np.float64(2.0))
         models.append(one.model(exchange.absorb(server, weighted, now)))
     return map_leaves(lambda *each: np.stack(each), *models)

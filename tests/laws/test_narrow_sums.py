@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from small import algorithm, answers, block_of
 
-from mpifed.algorithms import private
-from mpifed.algorithms.private import mechanism_of, sums_narrow
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import LeastSquares, Parameters, Softmax
 from mpifed.maths.privacy.mechanism import Noise, release
+from mpifed.privacy import guards
 
 CLIENTS, P, L = 40, 7, 3
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
@@ -49,14 +48,13 @@ def integers(one: Any, X: Any, y: Any, model: Any, shard: type, monkeypatch: pyt
         out[...] = 0
 
     with monkeypatch.context() as patched:
-        patched.setattr(private, "release", silent)
+        patched.setattr(guards, "release", silent)
         answers(one, block_of(list(zip(X, y, strict=True)), shard, "float32"), at(), model)
-    return np.concatenate(found).reshape(CLIENTS, -1) * 2.0 ** -mechanism_of(one.problem, 1, one.batch_size).exponent
+    return np.concatenate(found).reshape(CLIENTS, -1) * 2.0**-one.guard.how.exponent
 
 
 def model_like(one: Any, rng: Any, size: float) -> Any:
-    d = sum(leaf.size for leaf in private.bare_leaves(private.model_template(one.problem)))
-    return rng.normal(size=d) * size
+    return rng.normal(size=one.layout.size) * size
 
 
 def any_records(rng: Any, outputs: int, shape: tuple[int, ...], features: int = P) -> Any:
@@ -78,8 +76,8 @@ def test_neighbours_of_any_records(
     model: str, rows: int, clip: float, array_shard: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, rng, outputs, worst = made(model, rows, clip=clip), np.random.default_rng(rows), MODELS[model][1], 0.0
-    assert sums_narrow(one.problem, rows) == (clip > 1e-10)
-    how = mechanism_of(one.problem, 1, rows)
+    assert one.guard.narrow == (clip > 1e-10)
+    how = one.guard.how
     for size in (0.0, 1e-3, 1.0, 1e3, 1e15):
         at_model = model_like(one, rng, size)
         X, y = any_records(rng, outputs, (CLIENTS, rows))
@@ -97,7 +95,7 @@ def test_neighbours_whose_sums_are_rounded_one_way(
 ) -> None:
     """One record lifts every sum above a power of two, where each of the others is rounded up; or none is."""
     one, rng = made("least squares", rows, features), np.random.default_rng(1)
-    how, worst, moved = mechanism_of(one.problem, 1, rows), 0.0, 0.0
+    how, worst, moved = one.guard.how, 0.0, 0.0
     for _ in range(20):
         X = np.ones((CLIENTS, rows, features)) / np.sqrt(features + 1)
         y = np.full((CLIENTS, rows), -1.0) * rng.choice([1 + 2.0**-10, 1.0, 1 - 2.0**-9, 1 / 3], (CLIENTS, 1))
@@ -117,13 +115,13 @@ def test_no_sum_overflows_however_large_the_clip_is(
 ) -> None:
     """Three records of a norm that float32 can hold and a fourth, beside three whose fourth has the other sign."""
     one = made("least squares", 100, clip=clip)
-    how, X, y = mechanism_of(one.problem, 1, 100), np.zeros((CLIENTS, 100, P)), np.zeros((CLIENTS, 100))
+    how, X, y = one.guard.how, np.zeros((CLIENTS, 100, P)), np.zeros((CLIENTS, 100))
     sizes = np.tile(2.0 ** np.linspace(57, 67, CLIENTS // 2), 2)  # of the features; targets are clipped to fit, or not
     X[..., 0], y[:, :4] = sizes[:, None], -np.where(np.arange(CLIENTS) < CLIENTS // 2, sizes, 1e38)[:, None]
     other = y.copy()
     other[:, 0] *= -1
     here, there = (integers(one, X, part, None, array_shard, monkeypatch) for part in (y, other))
-    assert sums_narrow(one.problem, 100)
+    assert one.guard.narrow
     assert np.linalg.norm(here - there, axis=1).max() <= 1 + how.inexact
 
 

@@ -51,48 +51,43 @@ def test_its_answer_is_what_is_summed(digits: Path, tmp_path: Path, kind: str) -
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("OneStep", {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.9}}, "[client_optimizer] momentum"),
-        ("Copied", {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.9}}, "[client_optimizer] momentum"),
-        (
-            "OneStep",
-            {"client_optimizer": {"learning_rate": 0.1, "weight_decay": 0.2}},
-            "[client_optimizer] weight_decay",
-        ),
-        ("Decaying", {"client_optimizer": {"learning_rate": 0.1, "weight_decay": 0.2}}, None),
-        ("OneStep", {"server_optimizer": {"learning_rate": 0.5, "momentum": 0.9, "nesterov": True}}, None),
-        ("MeanAlone", {"server_optimizer": {"learning_rate": 0.5}}, "[server_optimizer] learning_rate"),
-        ("MeanAlone", {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.9}, "local_steps": 2}, None),
-        ("DoubledFedAvg", {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.9}, "local_steps": 2}, None),
+        ("Plain", {"momentum": 0.9}, "[client_optimizer] momentum"),
+        ("Plain", {"weight_decay": 0.2}, None),
+        ("Thoughtful", {"momentum": 0.9}, None),
+        ("DoubledFedAvg", {"momentum": 0.9}, None),
     ],
     ids=str,
 )
 def test_settings_that_it_does_not_read(
     digits: Path, tmp_path: Path, name: str, settings: dict[str, Any], said: str | None
 ) -> None:
-    given = (digits, tmp_path / "run", f"own_methods:{name}", FEDAVG | settings)
+    optimizer = {"client_optimizer": {"learning_rate": 0.1, **settings}, "local_steps": 2}
+    given = (digits, tmp_path / "run", f"own_methods:{name}", FEDAVG | optimizer)
     if said is None:
         assert trained(*given)["rounds"] == 2
     else:
         assert refused(*given).startswith(f'{said}: "own_methods:{name}" has not read that; leave it out')
 
 
-@pytest.mark.parametrize("name", ["OneStep", "MeanAlone", "DoubledFedAvg"])
-def test_no_epsilon_of_what_it_has_changed(digits: Path, tmp_path: Path, name: str) -> None:
-    """Not even of a change that would do no harm: its author says so, by `released`."""
-    text = refused(digits, tmp_path / "run", f"own_methods:{name}", FEDAVG, privacy=PRIVATE)
-    assert "does not say what it releases" in text
-    assert "a class of your own has `released` beside its `answer` and `absorb`" in text
+def test_what_all_local_methods_share_stays(digits: Path, tmp_path: Path) -> None:
+    text = refused(digits, tmp_path / "run", "own_methods:Answering", FEDAVG)
+    assert 'has "answer", which is LocalMethod\'s for all methods; leave it out' in text
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-@pytest.mark.parametrize("name", ["OneStep", "MeanAlone"])
-def test_no_regularizer_that_it_may_not_apply(digits: Path, tmp_path: Path, name: str) -> None:
-    given = (digits, tmp_path / "run", f"own_methods:{name}", FEDAVG)
-    assert "no prox step" in refused(*given, regularizer={"name": "l1", "weight": 0.1})
-    assert "nonconvex_penalty" in refused(*given, model=SOFTMAX | {"nonconvex_penalty": 0.1})
+def test_no_noise_on_an_upload_of_unknown_gain(digits: Path, tmp_path: Path) -> None:
+    """On gradients it is processing of what is noisy already; at level client the upload is clipped, whatever it is."""
+    for name in ("Unknown", "DoubledFedAvg"):  # which has inherited a gain that is not its own
+        given = (digits, tmp_path / "run", f"own_methods:{name}", FEDAVG)
+        text = refused(*given, privacy=PRIVATE | {"noise_on": "upload"})
+        assert "how far one record moves an upload is not known" in text
+    assert not (tmp_path / "run" / "run.json").exists()
+    for number, privacy in enumerate(({"noise_on": "gradients"}, {"level": "client"})):
+        out = tmp_path / f"run-{number}"
+        assert trained(digits, out, "own_methods:Unknown", FEDAVG, privacy=PRIVATE | privacy)["epsilon"] > 0
 
 
-def test_what_its_author_vouches_for(digits: Path, tmp_path: Path) -> None:
-    private = trained(digits, tmp_path / "a", "own_methods:Vouched", FEDAVG, privacy=PRIVATE)
-    assert private["epsilon"] > 0
-    assert trained(digits, tmp_path / "b", "own_methods:Vouched", FEDAVG, regularizer={"name": "l1", "weight": 0.1})
+def test_a_regularizer_and_an_epsilon_of_what_a_hook_changes(digits: Path, tmp_path: Path) -> None:
+    """Noise and prox are the base's, around the hook."""
+    given = (digits, tmp_path / "run", "own_methods:DoubledFedAvg", FEDAVG)
+    assert trained(*given, privacy=PRIVATE, regularizer={"name": "l1", "weight": 0.1})["epsilon"] > 0

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import covering
-from small import algorithm, answers, block_of, filled, flat, share_of
+from small import algorithm, answers, block_of, filled, flat, sensitivity
 
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
@@ -51,11 +51,6 @@ def at(index: int = 0) -> Round:
 def made(case: Any, objective: dict[str, Any], outputs: int = 1, dtype: str = "float64") -> Any:
     table, privacy = case
     return algorithm(table, privacy, [S] * CLIENTS, P, outputs, objective, dtype=dtype)
-
-
-def sensitivity(one: Any, index: int = 0) -> float:
-    """What the noise of round `index` is made for."""
-    return float(share_of(one, index).sensitivity)
 
 
 def any_states(one: Any, block: Any, rng: Any) -> Any:

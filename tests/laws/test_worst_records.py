@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import covering
-from small import algorithm, block_of, flat, share_of
+from small import algorithm, block_of, flat, sensitivity
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
@@ -59,8 +59,7 @@ def test_a_record_of_any_numbers_ends_no_run(name: str, bad: float, objective: A
         X[1, 4, 2:] = value
         found.append(after(one, list(zip(X, y, strict=True)), array_shard))
     assert np.isfinite(found[1]).all()
-    shared = share_of(one)
-    reach = 0.3 * 2 / S if np.isnan(shared.sensitivity) else shared.sensitivity
+    reach = 0.3 * 2 / S if one.problem.privacy.on_gradients else sensitivity(one)
     assert np.linalg.norm(found[1] - found[0]) <= reach / 2 * 1.01
 
 
@@ -84,7 +83,7 @@ def apart(pair: Any, shard: type) -> tuple[Any, Any]:
         server = one.start_server(now._replace(index=-1))
         sent.append(flat(exchange.answer((), exchange.ask(server, now), block, now)[1].value)[0])
     assert all((value == np.rint(value)).all() for value in sent)
-    how = share_of(one).how
+    how = one.guard.how
     assert how.equivalent_multiplier(np.ones(1))[0] <= 3.0 / (1 + how.inexact)  # what roundings add is accounted for
     return (sent[0] - sent[1]) * 2.0**-how.exponent, how
 

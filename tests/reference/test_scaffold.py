@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from lengths import covering
 from loops import PRIVATE, Played, gradient_of, local_job, minibatches, played, present, rows_of, start_of
-from paper import make_data, model_flat, step_size
+from paper import make_data, step_size
 
 from mpifed.testing import Job
 
@@ -65,7 +65,7 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
 
 def same(found: Played, expected: Course) -> None:
     np.testing.assert_allclose(found.model, expected.x, **EXACT)
-    np.testing.assert_allclose(model_flat(found.server.control), expected.c, **EXACT)
+    np.testing.assert_allclose(found.server.memory, expected.c, **EXACT)
     np.testing.assert_allclose(found.kept(""), expected.own, **EXACT)
 
 
@@ -90,8 +90,8 @@ def test_the_control_is_the_mean_of_the_clients(skewed: Path) -> None:
     """By rows: though the server never hears a change of c."""
     found = played(local_job(skewed, scaffold(), participation={"clients_per_round": 5}, rounds=9))
     counts = np.array([len(y) for _, y in rows_of(skewed)])
-    np.testing.assert_allclose(model_flat(found.server.control), counts @ found.kept("") / counts.sum(), **EXACT)
-    assert np.abs(found.server.control.first).max() > 0.01
+    np.testing.assert_allclose(found.server.memory, counts @ found.kept("") / counts.sum(), **EXACT)
+    assert np.abs(found.server.memory).max() > 0.01
 
 
 def test_full_batches_find_the_optimum_of_all(tmp_path_factory: Any) -> None:

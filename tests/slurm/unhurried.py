@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from mpifed import FedAvg
-from mpifed.algorithms.fedavg import FedAvgBroadcast, FedAvgServer
-from mpifed.core.round import Round
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,15 @@ class Unhurried(FedAvg):
     pause_from: int = 0
     always: bool = False
 
-    def ask(self, server: FedAvgServer, now: Round) -> FedAvgBroadcast:
-        """What FedAvg asks, later."""
-        if now.index >= self.pause_from and (self.always or "SLURM_RESTART_COUNT" not in os.environ):
+    def start_memory(self, x: Any) -> Any:
+        """The questions asked."""
+        return np.int64(0)
+
+    def broadcast(self, asked: Any) -> Any:
+        """Nothing, later."""
+        if asked >= self.pause_from and (self.always or "SLURM_RESTART_COUNT" not in os.environ):
             time.sleep(self.pause_s)
-        return super().ask(server, now)
+        return ()
+
+    def absorb(self, asked: Any, mean: Any, done: Any) -> tuple[Any, Any]:
+        return asked + np.int64(1), mean

@@ -21,7 +21,7 @@ MAY = {
     "core": ["core"],
     "maths": ["core", "data.block", "maths"],
     "data": ["core", "files", "data"],
-    "algorithms": ["core", "maths", "data", "algorithms"],
+    "algorithms": ["core", "maths", "data", "privacy.guards", "algorithms"],
     "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint", "maths.kernels_sums"],
     "files": ["core", "files"],
     "observers": ["core", "files", "observers"],
@@ -29,7 +29,7 @@ MAY = {
     "privacy": [
         "core",
         "maths",
-        "algorithms.private",
+        "data.block",
         "comm.channels.base",
         "files",
         "job",

@@ -41,11 +41,10 @@ from mpifed.maths.objectives import Slope
 
 @dataclass(frozen=True)
 class InPlace(FedAvg):
-    "Its server changes what it is given."
+    "Its clients change what they are sent."
 
-    def absorb(self, server, total, now):
-        total.value.first[...] *= 2
-        return super().absorb(server, total, now)
+    def push(self, own, sent, local):
+        sent.model[...] *= 2
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def test_rounds_are_those_of_a_run(classes: Path, tmp_path: Path) -> None:
         name: values.tobytes() for name, values in model.items()
     }
     assert [one.round for one in (start, *others)] == [0, 1, 2, 3]
-    assert not start.server["control.first"].any()
+    assert not start.server["memory"].any()
     assert [bool(one.columns) for one in others] == [False, False, True]
     assert others[-1].columns["train_loss"] > 0
 
@@ -103,8 +102,9 @@ def test_uploads_are_what_is_summed(classes: Path) -> None:
     _, first, second, _ = rounds(job)
     sent = uploads(job, 2)
     assert {len(values) for values in sent.values()} == {3}
-    mean = sent["changes/value.first"].sum(axis=0) / sent["changes/weight"].sum()
-    np.testing.assert_allclose(second.model["first"] - first.model["first"], mean, rtol=0, atol=1e-11)
+    mean = sent["changes/value"].sum(axis=0) / sent["changes/weight"].sum()
+    before, after = (np.concatenate([leaf.ravel() for leaf in one.model.values()]) for one in (first, second))
+    np.testing.assert_allclose(after - before, mean, rtol=0, atol=1e-11)
 
 
 def test_minibatches_are_disjoint_and_of_the_client(classes: Path) -> None:

@@ -32,8 +32,8 @@ class Right(FedAvg):
     needs_everybody: ClassVar[bool] = True
     report_s: float = 1.0
 
-    def answer(self, *given: Any) -> Any:
-        return super().answer(*given)
+    def upload(self, *given: Any) -> Any:
+        return super().upload(*given)
 
     def _remark(self) -> list[str]:
         return []

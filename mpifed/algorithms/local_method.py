@@ -1,0 +1,301 @@
+"""Methods with local steps and one upload a round: what the page of such a method may say, with FedAvg's defaults.
+
+Every local step is x <- x - step (gradient + pull x) + push. Models are flat vectors: the server's [d], those of n
+clients [n, d]; numbers of clients are [n, 1], or alike for all. Privacy, devices, sums, recording and audits stand in
+no page: between a client and the others is `mpifed.privacy.guards`, which `LocalMethod` alone calls. What clients keep,
+what they upload and what the server remembers are each method's own: `Any` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from typing_extensions import final
+
+from mpifed.algorithms.horizontal import Rows, check_rows, model_layout, model_template, start_model
+from mpifed.algorithms.local import LaterChange, Local, LocalSteps
+from mpifed.core.exchange import Exchange, Problem
+from mpifed.core.record import Array, bare_leaves, map_leaves
+from mpifed.core.round import SETUP, Round
+from mpifed.core.vector import Layout
+from mpifed.data.block import Block
+from mpifed.maths.objectives import Parameters
+from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
+from mpifed.maths.privacy.release import Release
+from mpifed.privacy.guards import LocalWork, Open, Upload, Weighted, guard
+
+# records of a method's own classes
+State: TypeAlias = Any  # what clients keep, [n, ...]; before round 1 that of one client
+Memory: TypeAlias = Any  # what the server keeps beside the model
+
+
+class Server(NamedTuple):
+    """The server's state."""
+
+    model: Array  # [d]
+    memory: Memory  # what a method keeps beside the model, a record
+    optimizer: Any  # the state of `[server_optimizer]`, a record
+    steps: np.int64  # rounds done
+
+
+class Sent(NamedTuple):
+    """Broadcast of a round."""
+
+    model: Array  # [d]
+    memory: Memory  # what of the server's memory goes with it, a record
+    step: np.float64  # the step size of local steps
+
+
+class InUse(NamedTuple):
+    """Where an upload may still be read after it has left."""
+
+    before: State
+    after: State
+    sent: Sent
+
+
+class Done(NamedTuple):
+    """What `absorb` knows of a round."""
+
+    t: int  # 1, 2, ...
+    share: float  # of all clients' weight that is present
+    step: float  # of local steps
+    rate: float  # how far a constant gradient moves a client; with uneven steps of the largest shard
+
+
+@dataclass(frozen=True)
+class LocalMethod(LocalSteps, Rows):
+    """The base of methods whose clients take local steps and upload one record a round.
+
+    A page says what differs from FedAvg. The hooks, in the order of a round:
+
+    - `start_client(x)`, `start_memory(x)`: what a client, and the server, keeps before round 1;
+    - `broadcast(memory)`: what of the server's memory travels with the model;
+    - `begin`, `push` (own, sent, local): where steps begin, [d] or [n, d], and what each step adds;
+    - `upload(own, sent, change, local)`: of change = y_i - x, what is sent: an array, or a NamedTuple of arrays as
+      `like(x)` shows them for one client;
+    - `retain(own, sent, change, upload, local)`: what of this the client keeps, and never sends;
+    - `renew(own, sent, upload, local)`: what it keeps of the upload as all others see it, with its noise;
+    - `absorb(memory, mean, done)`: from the mean upload the memory, and the direction in which the server moves.
+
+    Attributes
+    ----------
+    weights : of clients in the mean: "rows", by their number, or "uniform", all alike
+    degrees : a record like `like`'s where parts are no parameters: in the targets of a regression a change is of degree
+        1, its square of degree 2, a count of degree 0
+    gain : upload = gain (y_i - x) + what is public or kept, where that is so: noise on uploads needs it
+    refuses : why not, in words: "momentum" of clients, a "server_optimizer" but the mean, a "schedule" ending at 0
+    """
+
+    server_optimizer: ServerOptimizer = AVERAGE
+    """What the server makes of the mean: by default the mean of the clients' models."""
+
+    regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
+    seeds_rows: ClassVar[bool] = True  # draws each row's dropout by its seed
+    weights: ClassVar[Literal["rows", "uniform"]] = "rows"
+    gain: ClassVar[float | None] = None
+    degrees: ClassVar[Upload] = None
+    refuses: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def private_state(self) -> str:
+        """In words, what `retain` keeps that is not released, if later uploads depend on it."""
+        return ""
+
+    # --- what a page may say ----------------------------------------------------------------------------------------
+
+    def start_client(self, x: Array) -> State:
+        """What one client keeps before it first takes part: arrays, or a NamedTuple of arrays; () for nothing."""
+        return ()
+
+    def start_memory(self, x: Array) -> Memory:
+        """What the server keeps beside the model."""
+        return ()
+
+    def broadcast(self, memory: Memory) -> Memory:
+        """What of it travels with the model."""
+        return ()
+
+    def like(self, x: Array) -> Upload:
+        """An upload of one client: its parts and shapes."""
+        return x
+
+    def begin(self, own: State, sent: Sent, local: Local) -> Array | None:
+        """[n, d] where each client's steps begin; None: all at the model sent."""
+        return None
+
+    def push(self, own: State, sent: Sent, local: Local) -> Array | None:
+        """[d] or [n, d] what each step adds; None: nothing."""
+        return None
+
+    def upload(self, own: State, sent: Sent, change: Array, local: Local) -> State:
+        """What is sent, of change = y_i - x, [n, d]."""
+        return change
+
+    def retain(self, own: State, sent: Sent, change: Array, upload: Upload, local: Local) -> State:
+        """What clients keep that never leaves them."""
+        return own
+
+    def renew(self, own: State, sent: Sent, upload: Upload, local: Local) -> State:
+        """What clients keep of the upload as it left them."""
+        return own
+
+    def absorb(self, memory: Memory, mean: Upload, done: Done) -> tuple[Memory, Array]:
+        """The server's memory, and the direction in which it moves."""
+        return memory, mean
+
+    def prox_step(self, done: Done) -> float:
+        """The step of the regularizer's prox: how far a constant gradient moves the model where the method rests."""
+        return self.server_optimizer.reach(done.t) * done.rate
+
+    def judged(self, server: Server) -> Array:
+        """[d] the model that is measured and saved."""
+        return server.model
+
+    @classmethod
+    def holds(cls, member: str, *methods: str) -> bool:
+        """As of all methods; but pages have an `absorb` that is a hook."""
+        return super().holds(member, *methods or ("exchanges", "answer", "receive"))
+
+    # --- the round --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the layers stand in a model."""
+        return model_layout(self.problem)
+
+    @cached_property
+    def guard(self) -> Open:
+        """What stands between clients and all others."""
+        remembers = bool(bare_leaves(self.start_client(self._zeros)))
+        # a class that changes an upload, or what is kept, says anew what follows of it
+        gain = self.gain if self.holds("gain", "upload") else None
+        hidden = self.private_state if self.holds("private_state", "retain") else "what its `retain` gives"
+        steps = LocalWork(
+            self.most_steps,
+            self.batch_size,
+            gain,
+            self.pull,
+            self.client_optimizer,
+            self.weights == "uniform",
+            remembers,
+            hidden,
+        )
+        return guard(self.problem, self.layout, model_template(self.problem), steps)
+
+    @cached_property
+    def _zeros(self) -> Array:
+        """[d] zeros that take no memory."""
+        return np.broadcast_to(np.zeros((), self.problem.dtype), self.layout.size)
+
+    @property
+    @final
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """One exchange: the server receives the weighted sum of the clients' uploads."""
+        like = self.like(self._zeros)
+        degrees = map_leaves(lambda leaf: 1, like) if self.degrees is None else self.degrees
+        return (Exchange("changes", self.guard.fields(like, degrees), self.ask, self.answer, self.receive),)
+
+    @final
+    def start_server(self, now: Round) -> Server:
+        """The initial model, and what `start_memory` gives of it."""
+        x = started(self.problem, now.seed)
+        return Server(x, self.start_memory(x), self.server_optimizer.start(x), np.int64(0))
+
+    @final
+    def start_clients(self, block: Block, now: Round) -> State:
+        """What `start_client` gives, for each client."""
+        one = self.start_client(started(self.problem, now.seed))
+        return map_leaves(lambda leaf: np.repeat(leaf[None], len(block.clients), axis=0), one)
+
+    @final
+    def ask(self, server: Server, now: Round) -> Sent:
+        """The model, what `broadcast` gives, and the step size."""
+        step = self.step_of(int(server.steps) + 1)
+        self.guard.check_model(server.model, step)
+        return Sent(server.model, self.broadcast(server.memory), np.float64(step))
+
+    @final
+    def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Any]:
+        """Local steps, and the hooks around them; what leaves a client is what the guard gives of its upload."""
+        step = float(sent.step)
+        local = Local(self, block, now, step, self.guard)
+        start, push = self.begin(own, sent, local), self.push(own, sent, local)
+        later = local.later(sent.model, push) if start is None else None
+        change: Any = local.change(sent.model, push, start) if later is None else later
+        upload = self.upload(own, sent, change, local)
+        kept = self.retain(own, sent, change, upload, local)
+        if later is not None and upload is later:
+            return self.renew(kept, sent, upload, local), later.lazy
+        upload = map_leaves(lambda leaf: leaf.array if isinstance(leaf, LaterChange) else leaf, upload)
+        left, seen = self.guard.leave(upload, step, block, now)
+        kept = map_leaves(_as_before, self.renew(kept, sent, seen, local), own)
+        return kept, self.guard.weighted(left, block.clients, InUse(own, kept, sent))
+
+    @final
+    def receive(self, server: Server, total: Weighted, now: Round) -> Server:
+        """Adds what the server's optimizer makes of the mean upload; then applies the regularizer's prox."""
+        t, optimizer, x = int(server.steps) + 1, self.server_optimizer, server.model
+        step = self.step_of(t)
+        done = Done(t, self.guard.present(total) / self.problem.clients, step, self.rate_of(step, self.most_steps))
+        memory, direction = self.absorb(server.memory, self.guard.arrive(total, step, now), done)
+        move, state = optimizer.step(server.optimizer, direction, t)
+        x = x + move
+        if self.problem.regularizer is not None:
+            x = self.layout.flat(self.problem.regularizer.prox(self.record(x), self.prox_step(done)))
+            state = optimizer.moved(state, x - server.model, t)
+        return Server(x, memory, state, server.steps + 1)
+
+    def record(self, x: Array) -> Parameters:
+        """The layers of a model [..., d]."""
+        return self.layout.record(x, model_template(self.problem))
+
+    @final
+    def model(self, server: Server) -> Parameters:
+        """The layers of what is judged."""
+        return self.record(self.judged(server))
+
+    def released(self, index: int) -> Release:
+        """What the guard says of the round's step size."""
+        return self.guard.released(self.step_of(index + 1))
+
+    # --- refusals ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> list[str]:
+        """Batch size, local steps, optimizers and privacy must fit the data and each other."""
+        if "schedule" in self.refuses and (wrong := self.client_optimizer.wrong_end("client_optimizer")):
+            return wrong  # of which no step could be computed
+        wrong = check_rows(self.problem, 1 if self.local_epochs else self.batch_size) + self.wrong_steps()
+        return [*wrong, *self._refused(), *self.guard.wrong()]
+
+    def _refused(self) -> Iterator[str]:
+        regularized, server = self.problem.regularizer is not None, self.server_optimizer
+        yield from server.wrong("server_optimizer")
+        if "momentum" in self.refuses:
+            yield from self.client_optimizer.wrong_momentum("client_optimizer", self.refuses["momentum"])
+        if "server_optimizer" in self.refuses and server != AVERAGE:
+            yield f"[server_optimizer]: {self.refuses['server_optimizer']}; leave the table out"
+        if regularized and self.uneven:
+            yield "[algorithm] local_epochs: with a [regularizer] give local_steps, alike for all clients"
+        if regularized and not server.linear:
+            yield (
+                "[server_optimizer] name: with a [regularizer] the server moves each parameter by a step of its own, "
+                'for which the prox has no weight; take name = "sgd"'
+            )
+
+
+@lru_cache(maxsize=2)  # every block of clients asks for it
+def started(problem: Problem, seed: int) -> Array:
+    """[d] the initial model."""
+    now = Round(SETUP, seed, np.ones(problem.clients, dtype=bool))
+    return model_layout(problem).flat(start_model(problem, now))
+
+
+def _as_before(leaf: Array, before: Array) -> Array:
+    """A client's state in its dtype, which a guard's may be wider than."""
+    same: Array = leaf.astype(before.dtype, copy=False)
+    return same

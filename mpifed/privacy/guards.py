@@ -1,0 +1,508 @@
+"""What stands between a client's numbers and everybody else: privacy, around methods that do not know of it.
+
+A method with local steps hands its gradients and its uploads to a guard, and goes on with what comes back:
+
+- `Open` lets everything through.
+- `NoisyGradients` (level "sample", local noise): every local step's sum of gradients over a minibatch is clipped record
+  by record and made noisy by the client. Iterates, dual variables and uploads only process what is noisy already.
+- `NoisyUploads`: local steps take clipped gradients, and the noise fits how far one record can move their outcome; at
+  level "client" the upload itself is clipped. Each client adds its own (local), a share of the sum's (distributed), or
+  the server does (central). Of the latter two the integers themselves are summed, see `mpifed.maths.privacy.mechanism`;
+  a client with local noise may do with its release what it likes.
+- `PaperUploads`: the same, with noise for the sensitivity that the FedPDM-DP paper states in (19).
+
+Whatever becomes an integer is computed in float64, or, where the mechanism counts its error, summed in float32. What a
+method uploads is a record of its own, and `Any` here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpifed.core.errors import NumericalError, UsageError
+from mpifed.core.exchange import Block, Field, Problem
+from mpifed.core.privacy import Privacy
+from mpifed.core.protocols import Parameters
+from mpifed.core.record import AnyRecord, Array, Record, assign, bare_leaves, leaves, map_leaves, namespace, writable
+from mpifed.core.round import Round
+from mpifed.core.vector import Layout
+from mpifed.data.block import Batch
+from mpifed.maths.arrays import column
+from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
+from mpifed.maths.kernels import with_noise
+from mpifed.maths.objectives import LinearScores, concave
+from mpifed.maths.optimizers import SGD
+from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
+from mpifed.maths.privacy.release import Release
+from mpifed.maths.privacy.sensitivity import upload
+
+Floats = NDArray[np.float64]
+SERVER = np.array([-1])  # whose noise the server's is
+_SMALL = 2.0**29  # sensitivities: rounding errors of numbers below are small beside them, see `Mechanism.inexact`
+_DIVERGING = 2.0**16  # by how much local steps may enlarge what is rounded before them
+
+
+Upload: TypeAlias = Any  # [n, ...], a record of a method's own class
+
+
+class Weighted(NamedTuple):
+    """A client's part of a mean: clients upload sums and weights, whose sums `mean` divides."""
+
+    value: Upload  # already times the weight
+    weight: Array  # [n] by default its number of rows relative to the mean client: `problem.weights[block.clients]`
+
+
+def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
+    """Fields of a `Weighted` whose unweighted values lie within `bound`."""
+    heaviest = power_of_two(float(problem.weights.max()))
+    value = map_leaves(lambda leaf: Field(np.shape(leaf), scale * heaviest, bound * heaviest), like)
+    return Weighted(value, Field((), 2.0**-40, heaviest, degree=0))
+
+
+def mean(total: Weighted) -> Upload:  # of the class of `total.value`
+    """The mean over the samples of the participating clients."""
+    return map_leaves(lambda leaf: leaf / leaf.dtype.type(total.weight), total.value)
+
+
+def power_of_two(value: float) -> float:
+    """The smallest power of two that is at least `value` and at least 1."""
+    return float(2.0 ** max(0, int(np.ceil(np.log2(value)))))
+
+
+class LocalWork(NamedTuple):
+    """What a guard must know of a method's local steps, x <- x - step (gradient + pull x) + what is public."""
+
+    taken: int  # in a round
+    batch: int
+    gain: float | None  # an upload is gain (y_i - x) + what is public; None: nobody knows
+    pull: float
+    optimizer: SGD
+    uniform: bool  # whether each client counts as much as any other in a mean
+    remembers: bool  # whether clients keep states, from which uploads follow
+    hidden: str  # in words, what of these states was not released; nothing where empty
+
+
+@dataclass(frozen=True, eq=False)
+class Open:
+    """Lets everything through."""
+
+    problem: Problem
+    layout: Layout
+    like: Parameters  # a model's shapes
+    work: LocalWork
+
+    draws: ClassVar[str] = "once"  # how minibatches of a round are drawn: "once", "secretly", "anew" for each step
+    clips: ClassVar[bool] = False  # whether gradients are clipped, and so minibatches weighted as sums
+
+    @property
+    def dtype(self) -> str:
+        """Of local steps."""
+        return self.problem.dtype
+
+    def record(self, x: Array) -> Parameters:
+        """The views of x [..., d]."""
+        return self.layout.record(x, self.like)
+
+    def down(self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array) -> None:
+        """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out` [n, d]."""
+        self.problem.objective.put_gradient(at, batch.X, batch.y, weights, self.record(out))
+
+    def check_model(self, model: Array, step: float) -> None:
+        """See that the public model, from which local steps start, is small enough beside what is rounded."""
+
+    @property
+    def weights(self) -> Floats:
+        """[N] all clients' weights in a mean: their rows, relative to the mean client's."""
+        return np.ones(self.problem.clients) if self.work.uniform else self.problem.weights
+
+    def weight(self, clients: Array) -> Floats:
+        """[n] the weights of some."""
+        some: Floats = self.weights[clients]
+        return some
+
+    def fields(self, like: Record, degrees: Record) -> Weighted:
+        """Of an upload whose parts have the shapes of `like`, and these degrees in the targets of a regression."""
+        heaviest = power_of_two(float(self.problem.weights.max()))
+        grid, most = 2.0**-40 * heaviest, 2.0**10 * heaviest
+        value = map_leaves(lambda leaf, degree: Field(np.shape(leaf), grid, most, degree=degree), like, degrees)
+        return Weighted(value, Field((), 2.0**-40, heaviest, degree=0))
+
+    @property
+    def heaviest(self) -> float:
+        """The largest weight of a client."""
+        return float(self.weights.max())
+
+    def leave(self, uploaded: Upload, step: float, block: Block, now: Round) -> tuple[Upload, Upload]:
+        """The uploads [n, ...] as they leave their clients, and as all others see them, for states."""
+        return uploaded, uploaded
+
+    def weighted(self, left: Upload, clients: Array, kept: Record = ()) -> Weighted:
+        """What has left the clients, times their weights: in place, where nothing in `kept` is in the same memory."""
+        weight, others = self.weight(clients), bare_leaves(kept)
+
+        def scaled(leaf: Array) -> Array:
+            xp = namespace(leaf)
+            apart = writable(leaf) and not any(xp.may_share_memory(leaf, other) for other in others)
+            return xp.multiply(leaf, column(weight, leaf), out=leaf if apart else None)
+
+        return Weighted(left if (weight == 1).all() else map_leaves(scaled, left), weight)
+
+    def present(self, total: Weighted) -> float:
+        """The total weight of the participating clients."""
+        return float(total.weight)
+
+    def arrive(self, total: Weighted, step: float, now: Round) -> Upload:  # of the class of `total.value`
+        """The mean upload."""
+        return mean(total)
+
+    def released(self, step: float) -> Release:
+        """What a round of this step size releases."""
+        raise NotImplementedError
+
+    def wrong(self) -> Iterator[str]:
+        """Errors of the job for this guard, one message each."""
+        return iter(())
+
+
+@dataclass(frozen=True, eq=False)
+class _Private(Open):
+    """What all private guards share."""
+
+    draws = "secretly"
+
+    @property
+    def privacy(self) -> Privacy:
+        return self.problem.private
+
+    @cached_property
+    def how(self) -> Mechanism:
+        """The mechanism of all rounds."""
+        rows = self.work.batch * (1 if self.privacy.on_gradients else self.work.taken)
+        return mechanism(self.privacy, self.layout.size, rows, self.problem.clients, self.narrow)
+
+    @cached_property
+    def narrow(self) -> bool:
+        """Whether sums of clipped gradients may be in float32, which the mechanism then counts."""
+        known = isinstance(self.problem.objective, LinearScores) and self.problem.dtype == "float32"
+        return known and may_be_narrow(self.privacy, self.layout.size, self.work.batch)
+
+    def clipped(self, at: Parameters, batch: Batch, weights: Array) -> Parameters:
+        """[n, ...] sums of the rows' clipped gradients."""
+        at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
+        objective, clip = self.problem.objective, self.privacy.bound
+        return clipped_gradient(objective, at, batch.X, batch.y, weights, clip, self.narrow)
+
+    def check_model(self, model: Array, step: float) -> None:
+        """See that the public model is not so large that rounding would move the outcome of local steps.
+
+        Dual and control variables need no look: they are means of releases, which are within the mechanism's bound.
+
+        Raises
+        ------
+        NumericalError
+            when it is not finite, or too large beside the sensitivity.
+        """
+        if not self.privacy.on_grid:
+            return
+        most = self.largest(step)
+        for name, leaf in leaves(self.record(model)):
+            flat = leaf.reshape(-1)
+            with np.errstate(over="ignore", invalid="ignore"):
+                norm = math.sqrt(flat @ flat)
+            if not norm < most:
+                raise NumericalError(
+                    f"[algorithm]: the model's `{name}` has a norm of {norm:.3g}, with which nothing private can be "
+                    f"computed: it must be below {most:.3g}; lower the step size"
+                )
+
+    def largest(self, step: float) -> float:
+        """The norm below which each part of the model must be."""
+        return 1e18
+
+    def wrong(self) -> Iterator[str]:
+        if self.privacy.level == "sample":
+            yield from clippable(self.problem.objective)
+        if self.privacy.on_grid:
+            yield from self.how.wrong(self.problem.clients if self.privacy.whole else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyGradients(_Private):
+    """Noise on every clipped gradient, by each client: all that follows is processing of what is released."""
+
+    draws = "anew"
+    clips = True
+
+    def down(self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array) -> None:
+        gain, clients, now = -step / self.work.batch, local.block.clients, local.now
+        total, reach, purpose = self.clipped(at, batch, weights), self.privacy.reach, f"gradient {r}"
+        if self.privacy.on_grid:
+            each = np.full(len(clients), 1 / reach)
+            noisy = on_grid(self.how, purpose, total, each, self.how.sigma, clients, now, gain * reach, self.dtype)
+        else:
+            spread = np.full(len(clients), abs(gain) * self.privacy.multiplier * reach)
+            moved = map_leaves(lambda leaf: (leaf * gain).astype(self.dtype), total)
+            noisy = _in_floats(purpose, moved, spread, clients, now)
+        assign(self.record(out), noisy)
+
+    def released(self, step: float) -> Release:
+        ones, fraction = np.ones(self.problem.clients), np.minimum(1.0, self.work.batch / self.problem.counts)
+        rate, z = np.where(fraction < 1, fraction, 1.0), self.privacy.multiplier
+        return Release(self.work.taken, _multiplier(self, ones), rate, ones * z, fraction)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyUploads(_Private):
+    """Noise on what a client uploads, or on the sum of uploads."""
+
+    @property
+    def clips(self) -> bool:  # type: ignore[override]
+        """At level "client" the upload alone is clipped."""
+        return self.privacy.level == "sample"
+
+    @property
+    def dtype(self) -> str:
+        """float64 where the outcome of local steps is rounded to integers."""
+        return "float64" if self.privacy.level == "sample" else self.problem.dtype
+
+    def down(self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array) -> None:
+        if self.privacy.level == "client":
+            super().down(at, batch, weights, step, r, local, out)
+            return
+        gain, total = -step / self.work.batch, self.clipped(at, batch, weights)
+        map_leaves(lambda there, leaf: namespace(leaf).multiply(leaf, gain, out=there), self.record(out), total)
+
+    def contraction(self, step: float) -> float:
+        """The Lipschitz constant of a local step's public part: the largest over the parts, mapped separately.
+
+        The curvature of the penalty that is not convex is -beta/2 to 2 beta; intercepts do not have it.
+        """
+        l2, beta = 2 * float(self.problem.objective.l2), concave(self.problem.objective)
+        pull, decay, layout = self.work.pull, self.work.optimizer.weight_decay, self.layout
+        kinds = []
+        if layout.penalized.stop:
+            keep = 1 - step * (pull + l2 + decay)
+            kinds.append(max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2)))
+        if layout.penalized.stop < layout.size:
+            kinds.append(abs(1 - step * (pull + 0.0 + decay)))
+        return max(kinds)
+
+    def sensitivity(self, step: float) -> float:
+        """How far a client's upload can move when a record, or the client, changes; proven, in units of the model."""
+        privacy, work = self.privacy, self.work
+        if privacy.level == "client":
+            return privacy.reach
+        kappa = self.contraction(step)
+        if work.taken * math.log2(max(kappa, 1.0)) > math.log2(_DIVERGING):
+            raise UsageError(
+                f'[privacy] noise_on = "upload": each of {work.taken} local steps may enlarge a difference {kappa:.4g}'
+                f" times, and with it roundings, {_DIVERGING:g} times or more together; lower the step size, or "
+                "local_steps"
+            )
+        return upload(step, _known(work.gain), kappa, work.taken, privacy.bound, work.batch)
+
+    def paper_sensitivity(self, step: float) -> float:
+        """What (19) states, which takes a minibatch's gradient to move by 2 G in every step, whatever its size."""
+        if self.privacy.level == "client":
+            return math.nan
+        kappa = self.contraction(step)
+        return _known(self.work.gain) * step * 2 * self.privacy.bound * sum(kappa**r for r in range(self.work.taken))
+
+    def unit(self, step: float) -> float:
+        """The sensitivity to which the noise is calibrated."""
+        return self.sensitivity(step)
+
+    def largest(self, step: float) -> float:
+        if self.privacy.level == "client":
+            return super().largest(step)
+        growth = max(self.contraction(step), 1.0) ** self.work.taken
+        return _SMALL * self.sensitivity(step) / (self.work.taken * growth)
+
+    @property
+    def weights(self) -> Floats:
+        return np.ones(self.problem.clients) if self.privacy.level == "client" else super().weights
+
+    def fields(self, like: Record, degrees: Record) -> Weighted:
+        if not self.privacy.whole:
+            return super().fields(like, degrees)
+        bound, heaviest = power_of_two(self.how.bound), power_of_two(float(self.problem.weights.max()))
+        value = map_leaves(lambda leaf: Field(np.shape(leaf), 1.0, bound, whole=True), like)
+        return Weighted(value, Field((), 2.0**-40, heaviest, degree=0))
+
+    def leave(self, uploaded: Upload, step: float, block: Block, now: Round) -> tuple[Upload, Upload]:
+        left = self.layout.flat(self._noisy(self.record(uploaded), step, block, now))
+        if not self.privacy.whole:
+            return left, left
+        back = self.unit(step) * self.heaviest * 2.0**-self.how.exponent / self.weight(block.clients)
+        return left, (left * column(back, left)).astype(self.problem.dtype)
+
+    def weighted(self, left: Upload, clients: Array, kept: Record = ()) -> Weighted:
+        """Integers are weighted already."""
+        return Weighted(left, self.weight(clients)) if self.privacy.whole else super().weighted(left, clients, kept)
+
+    def _noisy(self, uploaded: Parameters, step: float, block: Block, now: Round) -> Parameters:
+        """Each client's upload as it leaves the client: as weighted integers where integers are summed."""
+        privacy, unit, clients, dtype = self.privacy, self.unit(step), block.clients, self.problem.dtype
+        weight, part = self.weight(clients), 1.0
+        if privacy.trust != "local":  # what a client adds of the weighted sum's noise
+            part = 0.0 if privacy.trust == "central" else 1 / np.sqrt(now.fewest)
+        if not privacy.on_grid:
+            if privacy.level == "client":
+                uploaded = clip_record(uploaded, privacy.bound)
+            uploaded = map_leaves(lambda leaf: leaf.astype(dtype, copy=False), uploaded)
+            spread = np.full(len(weight), privacy.multiplier * unit)
+            if privacy.trust != "local":
+                spread *= 0.0 if privacy.trust == "central" else self.heaviest / (np.sqrt(now.fewest) * weight)
+            return _in_floats("upload", uploaded, spread, clients, now)
+        each = np.full(len(clients), 1 / unit)
+        if privacy.level == "client":
+            if namespace(bare_leaves(uploaded)[0]) is np:
+                each *= record_factors(uploaded, privacy.bound)
+            else:  # factors stay on the device
+                uploaded = clip_record(map_leaves(lambda leaf: leaf.astype("f8"), uploaded), privacy.bound)
+        if privacy.trust == "local":
+            return on_grid(self.how, "upload", uploaded, each, self.how.sigma, clients, now, unit, dtype)
+        each *= weight / self.heaviest
+        return on_grid(self.how, "upload", uploaded, each, self.how.sigma * part, clients, now, None, "float64")
+
+    def present(self, total: Weighted) -> float:
+        """Under Poisson sampling its expectation, as the sum is secret."""
+        if self.privacy.by_coins:
+            return float(self.problem.clients_per_round or self.problem.clients)
+        return super().present(total)
+
+    def arrive(self, total: Weighted, step: float, now: Round) -> Upload:
+        """The mean, plus the server's noise where trust is "central"."""
+        privacy = self.privacy
+        if privacy.trust == "local":
+            return mean(total)
+        unit, value = self.unit(step) * self.heaviest, self.record(np.asarray(total.value)[None])
+        if privacy.on_grid:
+            how, central = self.how.of_sum(), privacy.trust == "central"
+            factor = np.array([2.0**-how.exponent])  # the sum is in steps of the grid
+            sigma = how.sigma if central else 0.0
+            value = on_grid(how, "server", value, factor, sigma, SERVER, now, unit, self.problem.dtype)
+        elif privacy.trust == "central":
+            value = _in_floats("server", value, np.array([privacy.multiplier * unit]), SERVER, now)
+        return mean(Weighted(self.layout.flat(value)[0], np.array(self.present(total))))
+
+    def released(self, step: float) -> Release:
+        problem, privacy, unit = self.problem, self.privacy, self.unit(step)
+        ones, none = np.ones(problem.clients), np.full(problem.clients, np.nan)
+        if privacy.level == "client":
+            per_round = problem.clients_per_round or problem.clients
+            secret = privacy.by_coins and not self.work.remembers and per_round < problem.clients
+            rate = ones * per_round / problem.clients if secret else ones
+            distance = ones * self.sensitivity(step) / unit
+            return Release(1, _multiplier(self, distance), rate, none, none, by_chance=secret)
+        drawn = np.minimum(1.0, self.work.taken * np.minimum(1.0, self.work.batch / problem.counts))
+        part = ones if privacy.trust == "local" else self.weights / self.heaviest
+        paper = privacy.multiplier * unit / (part * self.paper_sensitivity(step))
+        return Release(1, _multiplier(self, part * self.sensitivity(step) / unit), drawn, paper, drawn)
+
+    def wrong(self) -> Iterator[str]:
+        work, privacy = self.work, self.privacy
+        smallest = int(np.argmin(self.problem.counts))
+        rows = int(self.problem.counts[smallest])
+        if privacy.level == "sample" and work.optimizer.momentum:
+            yield (
+                f"[client_optimizer] momentum = {work.optimizer.momentum:g}: with noise on the upload of what single "
+                "records add no sensitivity is proven for steps with momentum; take momentum = 0, [privacy] noise_on = "
+                '"gradients", or level = "client"'
+            )
+        if privacy.level == "sample" and work.taken * work.batch > rows:
+            yield (
+                f'[privacy] noise_on = "upload": {work.taken} local steps of batch {work.batch} take '
+                f"{work.taken * work.batch} records, and client {smallest} has {rows}; each record may count once in "
+                'a round: lower one of them, or take noise_on = "gradients"'
+            )
+        if privacy.level == "sample" and work.gain is None:
+            yield (
+                '[privacy] noise_on = "upload": how far one record moves an upload is not known of this method, whose '
+                'class has no `gain` beside its `upload`; take noise_on = "gradients", or level = "client"'
+            )
+        if privacy.level == "sample" and work.hidden:
+            yield (
+                f'[privacy] noise_on = "upload": clients keep {work.hidden}, which depends on past records in a way '
+                'for which no bound is proven; take noise_on = "gradients", or level = "client"'
+            )
+        if privacy.level == "sample" and work.remembers and privacy.trust != "local":
+            yield (
+                f'[privacy] trust = "{privacy.trust}": clients of this method keep what they compute from their own '
+                'upload, which only local noise makes public; take trust = "local", level = "client", or fedavg'
+            )
+        yield from super().wrong()
+
+
+@dataclass(frozen=True, eq=False)
+class PaperUploads(NoisyUploads):
+    """Noise for the sensitivity of (19)."""
+
+    def unit(self, step: float) -> float:
+        return self.paper_sensitivity(step)
+
+
+def guard(problem: Problem, layout: Layout, like: Parameters, work: LocalWork) -> Open:
+    """The guard of a job."""
+    privacy = problem.privacy
+    if privacy is None:
+        return Open(problem, layout, like, work)
+    if privacy.on_gradients:
+        return NoisyGradients(problem, layout, like, work)
+    kind = PaperUploads if privacy.accounting == "paper" else NoisyUploads
+    return kind(problem, layout, like, work)
+
+
+def _known(gain: float | None) -> float:
+    assert gain is not None  # the job is refused without one
+    return abs(gain)
+
+
+def _multiplier(guard: _Private, distance: Floats) -> Floats:
+    """[N] noise multipliers for neighbours at these distances, in sensitivities."""
+    privacy = guard.privacy
+    return guard.how.equivalent_multiplier(distance) if privacy.on_grid else privacy.multiplier / distance
+
+
+def on_grid(
+    how: Mechanism, purpose: str, record: AnyRecord, each: Floats, sigma: float, clients: NDArray[np.int64], now: Round,
+    gain: float | None, dtype: str,
+) -> AnyRecord:  # fmt: skip
+    """Each client's part of `record`, leaves [n, ...], times `each` [n], released; see `mechanism.release`."""
+    xp = namespace(bare_leaves(record)[0])
+    record = map_leaves(xp.ascontiguousarray, record)
+    noisy = map_leaves(lambda leaf: xp.empty(leaf.shape, dtype), record)
+    pairs, n = list(zip(bare_leaves(record), bare_leaves(noisy), strict=True)), len(clients)
+    size = sum(leaf.size for leaf, _ in pairs)
+    if n == 1 or (now.secure and np.all(each == each[0])):
+        noise = Noise(sigma, now.words(purpose, int(clients[0])), size)
+        for leaf, out in pairs:
+            release(how, leaf, float(each[0]), noise, gain, out)
+        return noisy
+    for i, (client, factor) in enumerate(zip(clients.tolist(), each.tolist(), strict=True)):
+        noise = Noise(sigma, now.words(purpose, client), size // n)
+        for leaf, out in pairs:
+            release(how, leaf[i], factor, noise, gain, out[i])
+    return noisy
+
+
+def _in_floats(purpose: str, record: AnyRecord, spread: Floats, clients: NDArray[np.int64], now: Round) -> AnyRecord:
+    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; gives no privacy guarantee.
+
+    Noise is drawn in memory, the same for every device.
+    """
+    if not spread.any():
+        return record
+    names = iter([f"{purpose} {name}" for name, _ in leaves(record)])
+
+    def add(leaf: Array) -> Array:
+        return with_noise(leaf, now.normals(next(names), clients, leaf.shape[1:], leaf.dtype.name), spread)
+
+    return map_leaves(add, record)
