@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
 from mpifed.algorithms.horizontal import Rows, Weighted
+from mpifed.algorithms.local import Local
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed, Problem
@@ -23,7 +25,8 @@ from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 
 CLASSES: tuple[type, ...] = (
-    Algorithm, Rows, Columns, Grid, Exchange, Field, Placed, Lazy, Weighted, Round, Problem, Block, Batch,
+    Algorithm, LocalMethod, Local, Sent, Done, Server, Rows, Columns, Grid, Exchange, Field, Placed, Lazy, Weighted,
+    Round, Problem, Block, Batch,
     Objective, Parameters, Slope, Term, Regularizer, Source, Dataset,
 )  # fmt: skip
 _FIELD = re.compile(r"^    (?P<name>[A-Za-z]\w*): .*?(?:  # (?!type: )(?P<text>.*))?$")

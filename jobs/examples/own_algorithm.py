@@ -10,14 +10,27 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Lt
 
-from mpifed.algorithms.horizontal import Rows, Weighted, check_rows, mean, model_template, start_model, weighted_fields
-from mpifed.core.exchange import Exchange
-from mpifed.core.record import beside, map_leaves, zeros
-from mpifed.core.reveals import MeanGradient, Received
-from mpifed.core.round import Round
-from mpifed.data.block import Block
-from mpifed.maths.objectives import Parameters, penalty_gradient
-from mpifed.maths.ranges import Count, Size
+from mpifed.methods import (
+    Block,
+    Count,
+    Exchange,
+    MeanGradient,
+    Parameters,
+    Received,
+    Round,
+    Rows,
+    Size,
+    Weighted,
+    beside,
+    check_rows,
+    map_leaves,
+    mean,
+    model_template,
+    penalty_gradient,
+    start_model,
+    weighted_fields,
+    zeros,
+)  # fmt: skip
 
 
 class Server(NamedTuple):  # what must survive a round; it is in every checkpoint

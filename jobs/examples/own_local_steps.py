@@ -7,15 +7,26 @@ from dataclasses import dataclass
 from operator import add
 from typing import ClassVar, NamedTuple
 
-from mpifed.algorithms.horizontal import Rows, Weighted, check_rows, mean, model_template, start_model, weighted_fields
-from mpifed.core.exchange import Exchange
-from mpifed.core.record import beside, map_leaves
-from mpifed.core.round import Round
-from mpifed.data.block import Block
-from mpifed.maths.arrays import column
-from mpifed.maths.objectives import Parameters, penalty_gradient
-from mpifed.maths.optimizers import SGD
-from mpifed.maths.ranges import Count, Repeats
+from mpifed.methods import (
+    SGD,
+    Block,
+    Count,
+    Exchange,
+    Parameters,
+    Repeats,
+    Round,
+    Rows,
+    Weighted,
+    beside,
+    check_rows,
+    column,
+    map_leaves,
+    mean,
+    model_template,
+    penalty_gradient,
+    start_model,
+    weighted_fields,
+)  # fmt: skip
 
 
 class Server(NamedTuple):

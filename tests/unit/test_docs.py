@@ -271,3 +271,9 @@ def test_columns_and_codes_are_described() -> None:
     codes = {kind.exit_code for kind in kinds}
     assert {0, *codes} == {end.code for end in errors.ENDS}
     assert not [code for code in codes if f"| {code} | " not in whole]
+
+
+def test_public_names_are_kept() -> None:
+    """With their types; whoever changes one runs `python docs/hooks/api.py`, and says so in the changelog."""
+    api = hook("api")
+    assert api.PAGE.read_text(encoding="utf-8") == api.page()

@@ -48,6 +48,9 @@ def test_compare_in_python(ranks: int, play: Play, launch: Callable[..., Any]) -
 
 def test_write_an_algorithm(play: Play) -> None:
     folder = play("write-an-algorithm")
+    drawn, free, masked = (summary(folder / "runs" / name) for name in ("inertia", "no-inertia", "inertia-masked"))
+    assert drawn["model_sha256"] == masked["model_sha256"] != free["model_sha256"]
+    assert max(drawn["train_loss"], free["train_loss"]) < 0.5
     runs = [summary(folder / "runs" / name) for name in ("momentum", "momentum-2", "momentum-masked")]
     assert len({run["model_sha256"] for run in runs}) == 1
     assert runs[0]["train_loss"] < 0.25

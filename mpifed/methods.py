@@ -1,0 +1,38 @@
+"""All that a method of one's own is written with: `from mpifed.methods import LocalMethod, ...`.
+
+Methods with local steps and one upload derive from `LocalMethod`; others give their exchanges themselves, and derive
+from `Rows`, `Columns` or `Grid`, by how the data are split.
+"""
+
+from __future__ import annotations
+
+from mpifed.algorithms.cells import Grid
+from mpifed.algorithms.columns import Columns
+from mpifed.algorithms.fedavg import FedAvg, FedProx
+from mpifed.algorithms.fedpdm import FedPDM
+from mpifed.algorithms.horizontal import Rows, check_rows, model_template, start_model
+from mpifed.algorithms.local import Local
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
+from mpifed.algorithms.scaffold import Scaffold
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.exchange import Exchange, Field, Lazy, Measure, Placed, Problem
+from mpifed.core.record import Array, beside, leaves, map_leaves, zeros
+from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, Received, ScoreDerivatives
+from mpifed.core.round import Round
+from mpifed.core.vector import Layout
+from mpifed.data.block import Batch, Block
+from mpifed.maths.arrays import column
+from mpifed.maths.objectives import Parameters, penalty_gradient
+from mpifed.maths.optimizers import SGD, ServerOptimizer, ServerSGD
+from mpifed.maths.privacy.release import Release
+from mpifed.maths.ranges import Count, Repeats, Size, Weight
+from mpifed.privacy.guards import Weighted, mean, weighted_fields
+
+__all__ = [
+    "SGD", "Algorithm", "Array", "Batch", "Block", "Columns", "Count", "Done", "DualSum", "DualVariables", "Exchange",
+    "FedAvg", "FedPDM", "FedProx", "Field", "Grid", "InnerProducts", "Layout", "Lazy", "Local", "LocalMethod",
+    "MeanGradient", "Measure", "Parameters", "Placed", "Problem", "Received", "Release", "Repeats", "Round", "Rows",
+    "Scaffold", "ScoreDerivatives", "Sent", "Server", "ServerOptimizer", "ServerSGD", "Size", "Weight", "Weighted",
+    "beside", "check_rows", "column", "leaves", "map_leaves", "mean", "model_template", "penalty_gradient",
+    "start_model", "weighted_fields", "zeros",
+]  # fmt: skip
