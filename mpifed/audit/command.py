@@ -9,10 +9,10 @@ from pathlib import Path
 
 from mpifed.audit.attack_result import AttackResult
 from mpifed.audit.conditions import Condition, conditions
+from mpifed.audit.equations import equation_attacks
 from mpifed.audit.exact_checks import exact_checks
 from mpifed.audit.findings import check_names, findings
 from mpifed.audit.gradient_attacks import gradient_attacks
-from mpifed.audit.linear_attacks import linear_attacks
 from mpifed.audit.membership_attack import membership_attack
 from mpifed.audit.received import Reader
 from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job
@@ -68,7 +68,7 @@ def _audit(job: Job, replay: Replay, plain: Replay, server: bool, client: int | 
 def attack_results(reader: Reader) -> list[AttackResult]:
     """Attacks by the server on uploads and sums, and by anybody on the released models."""
     return [
-        *gradient_attacks(reader), *linear_attacks(reader), membership_attack(reader.replay),
+        *gradient_attacks(reader), *equation_attacks(reader), membership_attack(reader.replay),
     ]  # fmt: skip
 
 

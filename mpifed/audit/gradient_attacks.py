@@ -112,7 +112,7 @@ def _why_none(reader: Reader) -> str:
     """Why there is no gradient to attack, in words."""
     if not any(reader.plays(exchange) for exchange in reader.rounds):
         return "no exchange of a round was recorded completely"
-    if any(True for exchange in reader.rounds for _ in reader.revealed_by_sum(DualSum, exchange)):
+    if any(True for _ in reader.of_sums(DualSum, reader.rounds)):
         return f"clients send sums over their dual variables, and no gradients{reader.attribution}"
     return "no message that can be read contains a gradient or has the shapes of the model"
 

@@ -49,9 +49,7 @@ def targets(reader: Reader, clients: int) -> Iterator[Target]:
 
 def in_parts(reader: Reader) -> bool:
     """Whether clients send gradients of their own columns only."""
-    gradients = (
-        gradient for exchange in reader.rounds for _, gradient in reader.revealed_by_sum(MeanGradient, exchange)
-    )
+    gradients = (gradient for _, _, gradient in reader.of_sums(MeanGradient, reader.rounds))
     first = next(gradients, None)
     whole = all(
         len(shard.columns) == reader.replay.algorithm.problem.features for shard in reader.replay.shards.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from typing import TypeVar
 
@@ -117,24 +117,23 @@ class Reader:
         """What a message reveals; UsageError where the algorithm's own declaration is wrong."""
         return revealed(self.replay.algorithm, received)
 
-    def revealed_by_client(
-        self, kind: type[Kind], exchange: Exchange, most: int | None = None
-    ) -> Iterator[tuple[Play, dict[int, list[Kind]]]]:
-        """(occurrence, items of a kind by client, of the first `most` clients) for every occurrence of an exchange."""
-        for play in self.plays(exchange):
-            by_client: dict[int, list[Kind]] = {}
-            for client in sorted(play.uploads)[:most]:
-                received = self.of_client(play, client)
-                for item in [] if received is None else self.revealed(received):
-                    if isinstance(item, kind):
-                        by_client.setdefault(client, []).append(item)
-            yield play, by_client
+    def of_clients(
+        self, kind: type[Kind], exchanges: Iterable[Exchange], most: int | None = None
+    ) -> Iterator[tuple[Exchange, Play, int, Kind]]:
+        """(exchange, occurrence, client, item) of a kind in uploads of the first `most` clients of each occurrence."""
+        for exchange in exchanges:
+            for play in self.plays(exchange):
+                for client in sorted(play.uploads)[:most]:
+                    received = self.of_client(play, client)
+                    items = [] if received is None else self.revealed(received)
+                    yield from ((exchange, play, client, item) for item in items if isinstance(item, kind))
 
-    def revealed_by_sum(self, kind: type[Kind], exchange: Exchange) -> Iterator[tuple[Play, Kind]]:
-        """(occurrence, item of a kind in the sum over all columns) for every occurrence of an exchange."""
-        for play in self.plays(exchange):
-            for received in list(self.of_sum(play))[:1]:
-                yield from ((play, item) for item in self.revealed(received) if isinstance(item, kind))
+    def of_sums(self, kind: type[Kind], exchanges: Iterable[Exchange]) -> Iterator[tuple[Exchange, Play, Kind]]:
+        """(exchange, occurrence, item) of a kind in the sums over all columns."""
+        for exchange in exchanges:
+            for play in self.plays(exchange):
+                for received in list(self.of_sum(play))[:1]:
+                    yield from ((exchange, play, item) for item in self.revealed(received) if isinstance(item, kind))
 
     @property
     def attribution(self) -> str:
