@@ -13,7 +13,7 @@ from mpifed.audit.equations import equation_attacks
 from mpifed.audit.exact_checks import exact_checks
 from mpifed.audit.findings import check_names, findings
 from mpifed.audit.gradient_attacks import gradient_attacks
-from mpifed.audit.membership_attack import membership_attack
+from mpifed.audit.membership import membership_attack
 from mpifed.audit.received import Reader
 from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job
 from mpifed.audit.report import Audit

@@ -14,19 +14,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mpifed.audit.equation_counts import (
-    PrivateNumbers,
-    of_single_clients,
-    paper_count,
-    pool_of,
-    private_numbers,
-    received_numbers,
-    rows_of,
-    sizes,
-    sum_of,
-)
-from mpifed.audit.replay import Replay, RoundStart
+from mpifed.audit.replay import Replay
 from mpifed.core.exchange import Exchange, answering, fields_of, hearing
 from mpifed.core.record import leaves, of_columns
 from mpifed.core.round import SETUP
@@ -75,84 +65,95 @@ class Condition(NamedTuple):
         return "not shown to be underdetermined: as many equations as unknowns"
 
 
+class _Owner(NamedTuple):
+    """A client whose private numbers entered an exchange."""
+
+    client: int
+    rows: NDArray[np.int64]  # [b] positions
+    unknowns: int
+    model: int = 0  # numbers of its part of the model, if others do not receive them
+
+
 def conditions(replay: Replay, client: int = 0) -> list[Condition]:
     """Conditions of every exchange with private rows, for the server and for a client, in the last round."""
-    listed: list[Condition] = []
-    start = replay.last
-    index = start.now.index
+    listed, now = list[Condition](), replay.last.now
     for exchange in replay.exchanges:
-        listed += _of_server(replay, exchange, index, _answering(replay, exchange, start))
-        listed += _of_client(replay, start, exchange, client)
-    outside = {exchange.name: exchange for exchange in (*replay.algorithm.setup, *_measured(replay))}
-    for exchange in outside.values():
-        listed += _of_server(replay, exchange, SETUP, private_numbers(replay, exchange, SETUP))
+        there = answering(exchange, exchange.at(now, 0))
+        owners = [
+            [owner for owner in _owners(replay, exchange, now.index, hidden) if there[owner.client]]
+            for hidden in (False, True)
+        ]
+        listed += _of_server(replay, exchange, now.index, owners[0])
+        listed += _of_client(replay, exchange, client, owners[1])
+    measured = (exchange for measure in replay.algorithm.measures for exchange in measure.exchanges)
+    played = {play.exchange.name for play in replay.transcript.plays if play.round == SETUP and play.rows}
+    outside = (*replay.algorithm.setup, *(exchange for exchange in measured if exchange.name in played))
+    for exchange in {exchange.name: exchange for exchange in outside}.values():
+        listed += _of_server(replay, exchange, SETUP, _owners(replay, exchange, SETUP))
     return listed
 
 
-def _measured(replay: Replay) -> list[Exchange]:
-    """Exchanges of measures that took place."""
-    played = {play.exchange.name for play in replay.transcript.plays if play.round == SETUP and play.rows}
-    return [
-        exchange for measure in replay.algorithm.measures for exchange in measure.exchanges if exchange.name in played
-    ]
+def _owners(replay: Replay, exchange: Exchange, round: int, hidden_model: bool = False) -> list[_Owner]:
+    """The clients whose rows entered this exchange, or an earlier one of the same round."""
+    owners, names = [], [other.name for other in replay.exchanges]
+    before = names[: names.index(exchange.name) + 1] if exchange.name in names else [exchange.name]
+    # elsewhere others hold the same columns
+    hidden_model = hidden_model and replay.algorithm.problem.split == "columns"
+    for client, shard in replay.shards.items():
+        rows = np.unique(np.concatenate([replay.rows(round, name, client) for name in before]))
+        if len(rows):
+            real, model, width = np.asarray(shard.y).dtype.kind == "f", 0, len(shard.columns)
+            if hidden_model:
+                question = replay.exchanges[0].ask(replay.last.server, replay.last.now.at(0))
+                model = sum(leaf[0].size * width for name, leaf in leaves(question) if name in of_columns(question))
+            owners.append(_Owner(client, rows, len(rows) * (width + real) + model, model))
+    return owners
 
 
-def _of_server(replay: Replay, exchange: Exchange, round: int, owners: list[PrivateNumbers]) -> Iterator[Condition]:
+def _of_server(replay: Replay, exchange: Exchange, round: int, owners: list[_Owner]) -> Iterator[Condition]:
     """What the server receives."""
     if not owners:
         return
     clear, about = replay.in_clear(exchange), "all participating clients"
-    if clear and not of_single_clients(replay, exchange):
+    if clear and not _of_single_clients(replay, exchange):
         owners = [min(owners, key=lambda owner: owner.unknowns)]
-        numbers, about = sum(sizes(replay, exchange, owners[0].client)), f"client {owners[0].client}"
-        receives = "each client's upload"
-    elif exchange.hear is None or clear:
-        numbers = received_numbers(replay, exchange, [owner.client for owner in owners])
-        receives = sum_of(replay, exchange, len(owners))
+        about, receives = f"client {owners[0].client}", "each client's upload"
     else:
-        receives, numbers = NOTHING, 0
+        receives = _sum_of(replay, exchange, len(owners)) if exchange.hear is None or clear else NOTHING
+    numbers = 0 if receives == NOTHING else _numbers(replay, exchange, owners)
     yield _condition(replay, exchange, round, "server", receives, owners, numbers, about)
 
 
-def _answering(
-    replay: Replay, exchange: Exchange, start: RoundStart, hidden_model: bool = False
-) -> list[PrivateNumbers]:
-    """Private numbers of the clients that upload in an exchange of this round."""
-    there = answering(exchange, exchange.at(start.now, 0))
-    return [owner for owner in private_numbers(replay, exchange, start.now.index, hidden_model) if there[owner.client]]
-
-
-def _of_client(replay: Replay, start: RoundStart, exchange: Exchange, client: int) -> Iterator[Condition]:
+def _of_client(replay: Replay, exchange: Exchange, client: int, owners: list[_Owner]) -> Iterator[Condition]:
     """What a client learns about the others."""
-    now = start.now
+    now = replay.last.now
     if exchange.hear is None:
-        yield from _of_next_question(replay, start, exchange, client)
+        yield from _of_next_question(replay, exchange, client)
         return
     if exchange.hears is not None:
         client = int(np.flatnonzero(hearing(exchange, now))[0])
-    others = [owner for owner in _answering(replay, exchange, start, hidden_model=True) if owner.client != client]
-    numbers = received_numbers(replay, exchange, [owner.client for owner in others], client) if others else 0
-    if not numbers:
+    others = [owner for owner in owners if owner.client != client]
+    numbers = _numbers(replay, exchange, others, client) if others else 0
+    fields = fields_of(exchange).values()
+    senders = {field.sender for field in fields}
+    if not numbers or client in senders:  # the client has sent it itself
         return
-    if any(field.to_holders for field in fields_of(exchange).values()):
-        others = [owner for owner in others if received_numbers(replay, exchange, [owner.client], client)]
-    senders = {field.sender for field in fields_of(exchange).values()}
-    about = f"all but client {client}"
-    if client in senders:
-        return  # the client has sent it itself
+    if any(field.to_holders for field in fields):
+        others = [owner for owner in others if _numbers(replay, exchange, [owner], client)]
     alone = [sender for sender in senders if sender is not None]
     all_alone = len(alone) == len(senders)
-    whom = f"values of client {min(alone)}" if all_alone else sum_of(replay, exchange, len(others) + 1)
+    whom = f"values of client {min(alone)}" if all_alone else _sum_of(replay, exchange, len(others) + 1)
+    about = f"all but client {client}"
     yield _condition(replay, exchange, now.index, f"client {client}", whom, others, numbers, about)
 
 
-def _of_next_question(replay: Replay, start: RoundStart, exchange: Exchange, client: int) -> Iterator[Condition]:
+def _of_next_question(replay: Replay, exchange: Exchange, client: int) -> Iterator[Condition]:
     """A sum for the server, which clients do not receive, but may infer from the next broadcast."""
-    others = [owner for owner in private_numbers(replay, exchange, start.now.index) if owner.client != client]
+    now = replay.last.now
+    others = [owner for owner in _owners(replay, exchange, now.index) if owner.client != client]
     if not others or exchange.name != replay.exchanges[-1].name:
         return
-    first = next(other for other in replay.exchanges if leaves(other.ask(replay.server, start.now.at(0))))
-    question = first.ask(replay.server, start.now.at(0))
+    question = replay.exchanges[0].ask(replay.server, now.at(0))
     columns = replay.algorithm.problem.columns
     others_too = columns.held_by(np.arange(len(columns.groups)) != client)[columns.of(client)] > 0
     broadcast_numbers = sum(  # columns that no other client holds follow from its own rows
@@ -160,18 +161,75 @@ def _of_next_question(replay: Replay, start: RoundStart, exchange: Exchange, cli
         for name, leaf in leaves(question)
         if np.asarray(leaf).dtype.kind == "f" and np.ndim(leaf)
     )
-    numbers = min(broadcast_numbers, received_numbers(replay, exchange, [owner.client for owner in others]))
+    numbers = min(broadcast_numbers, _numbers(replay, exchange, others))
     party, about = f"client {client}", f"all but client {client}"
-    yield _condition(replay, exchange, start.now.index, party, NEXT, others, numbers, about)
+    yield _condition(replay, exchange, now.index, party, NEXT, others, numbers, about)
 
 
 def _condition(
-    replay: Replay, exchange: Exchange, round: int, party: str, receives: str, owners: list[PrivateNumbers],
+    replay: Replay, exchange: Exchange, round: int, party: str, receives: str, owners: list[_Owner],
     numbers: int, about: str,
 ) -> Condition:  # fmt: skip
-    unknowns, rows = sum(owner.unknowns for owner in owners), rows_of(replay, owners)
-    paper = "" if round == SETUP or receives == NEXT else paper_count(replay, exchange, party, rows, owners)
+    unknowns, shards = sum(owner.unknowns for owner in owners), [replay.shards[owner.client] for owner in owners]
+    rows = len(np.unique(np.concatenate([shard.rows[owner.rows] for shard, owner in zip(shards, owners, strict=True)])))
+    hidden = any(owner.model for owner in owners)  # parts of the model are unknown as well
+    pool = 0 if hidden else sum(shard.samples * len(shard.columns) for shard in shards)
+    paper = "" if round == SETUP or receives == NEXT else _paper_count(replay, exchange, party, rows, owners)
     return Condition(
-        exchange.name, round, party, receives, about, rows, unknowns, numbers, min(numbers, unknowns),
-        pool_of(replay, owners), paper,
-    )  # fmt: skip
+        exchange.name, round, party, receives, about, rows, unknowns, numbers, min(numbers, unknowns), pool, paper
+    )
+
+
+def _of_single_clients(replay: Replay, exchange: Exchange) -> bool:
+    """Whether every value of an exchange is of a single client."""
+    clients = replay.algorithm.problem.clients
+    held = [field.holdings(clients) for field in fields_of(exchange).values()]
+    return all(holdings is not None and bool((holdings.holders <= 1).all()) for holdings in held)
+
+
+def _sum_of(replay: Replay, exchange: Exchange, clients: int) -> str:
+    """Description of what the receiver of a sum of uploads learns."""
+    return "each client's own values" if _of_single_clients(replay, exchange) else f"the sum of {clients} uploads"
+
+
+def _numbers(replay: Replay, exchange: Exchange, owners: list[_Owner], hearer: int | None = None) -> int:
+    """Numbers in the sum of these clients' uploads; of what is sent to its holders alone, those of this one."""
+    total, clients = 0, [owner.client for owner in owners]
+    for field in fields_of(exchange).values():
+        held = field.holdings(replay.algorithm.problem.clients)
+        if held is None:
+            total += field.size
+            continue
+        filled = held.held_by(np.isin(np.arange(len(held.groups)), clients)) > 0
+        if field.to_holders and hearer is not None:
+            filled &= held.held_by(np.arange(len(held.groups)) == hearer) > 0
+        total += field.size // held.length * int(filled.sum())
+    return total
+
+
+def _paper_count(replay: Replay, exchange: Exchange, party: str, rows: int, owners: list[_Owner]) -> str:
+    """The count of arXiv:2104.06011 in its letters, for its own algorithms and network."""
+    problem, name = replay.algorithm.problem, replay.job.algorithm["name"]
+    hidden = problem.objective.hidden
+    if name != "ssca" or hidden is None:
+        return ""
+    J, L, K, M = hidden, problem.outputs, problem.features, len(problem.constraints)
+    d = J * (K + L)
+    if party == "server" and problem.split == "rows":
+        clients = f"{len(owners)} clients x " if len(owners) > 1 else ""
+        return (
+            f"unknowns {clients}B K = {rows} x {K} = {rows * K}; equations (M + 1) d, d = J (K + L) = "
+            f"{J} x ({K} + {L}) = {d}: {(M + 1) * d}"
+        )
+    if party == "server" and exchange.hear is None:
+        return (
+            f"unknowns B sum of K_i = {rows} x {K} = {rows * K}; equations of q_0 and all q_i (M + 1) (L J + sum of "
+            f"J K_i) = {(M + 1) * d}"
+        )
+    if party == "server" or not exchange.name.endswith("scores"):
+        return ""
+    others = sum(len(replay.shards[owner.client].columns) for owner in owners)
+    return (
+        f"unknowns theta_i and z_n,i of the others: sum of J K_i + B K_i = {J * others} + {rows * others}; equations "
+        f"of their scores B J = {rows * J} (the paper: from each of them; here only the sum)"
+    )

@@ -10,7 +10,7 @@ from attacked import digits
 from scipy.stats import binom, norm
 from sklearn.metrics import roc_auc_score
 
-from mpifed.audit.attacks.membership import area, membership
+from mpifed.audit.membership import area, areas
 from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import MLP, Parameters
 
@@ -44,24 +44,19 @@ def losses(model: Parameters, which: slice) -> tuple[Any, Any]:
 
 def test_a_model_that_knows_its_rows_by_heart(by_heart: Parameters) -> None:
     (members, mine), (strangers, other) = losses(by_heart, slice(0, MEMBERS)), losses(by_heart, slice(MEMBERS, 1797))
-    found = membership(members, strangers, member_classes=mine, stranger_classes=other)
-    assert found.leak and (found.members, found.strangers) == (MEMBERS, 1597)
-    for one in found.attacks:
-        assert one.leak
+    found = areas(members, strangers, mine, other)
+    for one in found:
         assert one.auc > 0.65
-        assert one.auc_low < one.auc < one.auc_high
-    assert found.attacks[0].auc == pytest.approx(
+        assert 0.5 < one.low < one.auc < one.high
+    assert found[0].auc == pytest.approx(
         roc_auc_score(np.repeat([1, 0], [MEMBERS, 1597]), -np.concatenate([members, strangers]))
     )
 
 
 def test_rows_that_it_never_saw(by_heart: Parameters) -> None:
     (members, mine), (strangers, other) = losses(by_heart, slice(200, 900)), losses(by_heart, slice(900, 1797))
-    found = membership(members, strangers, member_classes=mine, stranger_classes=other)
-    assert not found.leak
-    for one in found.attacks:
-        assert not one.leak
-        assert one.auc_low < 0.5 < one.auc_high
+    for one in areas(members, strangers, mine, other):
+        assert one.low < 0.5 < one.high
 
 
 def test_the_interval_covers() -> None:
