@@ -12,7 +12,7 @@ from mpifed.audit.conditions import Condition, conditions
 from mpifed.audit.equations import equation_attacks
 from mpifed.audit.exact_checks import exact_checks
 from mpifed.audit.findings import check_names, findings
-from mpifed.audit.gradient_attacks import gradient_attacks
+from mpifed.audit.gradients import gradient_attacks
 from mpifed.audit.membership import membership_attack
 from mpifed.audit.received import Reader
 from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job

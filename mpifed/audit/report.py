@@ -10,7 +10,7 @@ from mpifed.audit.attack_result import AttackResult
 from mpifed.audit.conditions import NOTE, Condition
 from mpifed.audit.exact_checks import ExactChecks
 from mpifed.audit.findings import NAMES, Finding
-from mpifed.audit.gradient_attacks import MOST_CLIENTS as MOST_ATTACKED
+from mpifed.audit.gradients import MOST_CLIENTS as MOST_ATTACKED
 from mpifed.audit.received import EACH, SEALED, SUM
 from mpifed.core.errors import UsageError
 from mpifed.core.round import SETUP
