@@ -95,7 +95,9 @@ class Reader:
         self, play: Play, answer: Record, clients: tuple[int, ...], columns: NDArray[np.int64], sealed: bool = False
     ) -> Received:
         wide, question = map_leaves(np.float64, answer), self._questions[play]
-        return Received(play.exchange, play.round, question, wide, clients, self._rows(clients), columns, sealed)
+        return Received(
+            play.exchange, play.round, question, wide, clients, self._rows(clients).copy(), columns.copy(), sealed
+        )
 
     @cached_property
     def _rows(self) -> Callable[[tuple[int, ...]], NDArray[np.int64]]:

@@ -48,8 +48,9 @@ class Transcript:
         self.messages = self.nbytes = 0
 
     def copied(self, data: Any) -> Array:  # an array or a number
-        """A copy of a message, which is counted."""
+        """A copy of a message, which is counted, and which nobody changes."""
         message = np.array(data)
+        message.setflags(write=False)
         self.messages += 1
         self.nbytes += message.nbytes
         return message

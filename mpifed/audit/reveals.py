@@ -219,7 +219,7 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
     whose = f"the upload of client {clients[0]}" if len(clients) == 1 else f"the sum of {len(clients)} uploads"
     name = f'{type(method).__name__}.reveals of {whose} in "{received.exchange.name}"'
     try:
-        items = list(method.reveals(_read_only(received)))
+        items = list(method.reveals(received))
     except Exception as error:
         raise UsageError(f"{name}: {type(error).__name__}: {error}; correct the method") from error
     for item in items:
@@ -229,19 +229,6 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
         if wrong:
             raise UsageError(f"{name}: {wrong}; correct the method: mpifed/core/reveals.py says what is expected")
     return items
-
-
-def _read_only(received: Received) -> Received:
-    """A read-only copy: the method cannot change what attacks are given."""
-
-    def copied(leaf: Array) -> Array:
-        leaf = np.array(leaf)
-        leaf.setflags(write=False)
-        return leaf
-
-    question, answer = (map_leaves(copied, record) for record in (received.question, received.answer))
-    rows, columns = copied(received.rows), copied(received.columns)
-    return received._replace(question=question, answer=answer, rows=rows, columns=columns)
 
 
 def _wrong_shapes(item: Revealed, columns: int) -> str:

@@ -21,11 +21,12 @@ h scores, B samples; samples with almost no slope do not contribute, and only th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.audit.attacks.reconstruction import classes, dense_first, explain, reconstruct
+from mpifed.audit.attacks.reconstruction import classes, dense_first, explain
 from mpifed.core.protocols import Model
 from mpifed.core.record import Array, flat, map_leaves
 from mpifed.maths.objectives import Parameters
@@ -41,27 +42,17 @@ class Inversion(NamedTuple):
     """Recovered samples, and the attacker's assessment without the truth."""
 
     rows: Array  # [f, p] float64, f <= batch
-    labels: Array  # [f] int64
-    rank: int  # of the gradient by the feature weights
-    residual: float  # relative mismatch between the observed gradient and that of the samples; NaN without samples
-    method: str  # "one sample", "class sums", "rays", "matching" or "none"
     claimed: bool  # whether the attacker is sure to have recovered all samples
 
 
 class _Guess(NamedTuple):
     mixing: Array  # [r, r] M
     labels: Array  # [r]
-    residual: float
+    residual: float  # relative mismatch between the observed gradient and that of the samples
 
 
 def invert(
-    objective: Model,
-    model: Parameters,
-    gradient: Parameters,
-    batch: int,
-    *,
-    nonnegative: bool = True,
-    starts: int = 12,
+    objective: Model, model: Parameters, gradient: Parameters, batch: int, *, nonnegative: bool, starts: int
 ) -> Inversion:
     """Recover the samples of a minibatch from its gradient.
 
@@ -69,51 +60,42 @@ def invert(
     ----------
     objective : the job's model class
     model : parameters at which the gradient was taken
-    gradient : mean over `batch` samples, without penalties: of a client's upload, or of a sum over clients
+    gradient : mean over `batch` samples, more than one, without penalties: of a client's upload, or of a sum
     nonnegative : whether the attacker knows that features are not negative; otherwise there are no rays
-    starts : most random mixings that are tried if the first does not fit
+    starts : most random mixings that are tried if the rays do not fit
     """
     parameters, seen = (map_leaves(np.float64, record) for record in (model, gradient))
     values = np.linalg.svd(dense_first(seen.first), compute_uv=False)
     rank = int(np.sum(values > NOISE * values[0])) if values[0] > 0 else 0
-    nothing = Inversion(np.zeros((0, len(seen.first))), np.zeros(0, np.int64), rank, np.nan, "none", False)
-    if batch == 1:
-        sample = reconstruct(objective, model, gradient, nonnegative=nonnegative)
-        label = np.array([sample.label])
-        return (
-            Inversion(sample.row[None], label, rank, sample.residual, "one sample", sample.claimed) if rank else nothing
-        )
-    if not objective.classifies or not rank:
-        return nothing
-    if not parameters.first.any():
-        return _class_sums(objective, parameters, seen, batch, nonnegative, nothing)
-    if rank < 2 or (rank < batch and rank >= seen.first.shape[1] - 1):  # too few scores: the span lacks the samples
-        return nothing
+    if objective.classifies and rank and not parameters.first.any():
+        return _class_sums(objective, parameters, seen, batch, nonnegative)
+    # with too few scores the span lacks the samples
+    if not objective.classifies or rank < 2 or (rank < batch and rank >= seen.first.shape[1] - 1):
+        return _nothing(seen)
     problem = _Mixing(objective, parameters, seen, min(rank, batch), 1 / batch, nonnegative)
-    return problem.solve(starts, np.random.default_rng(0), nothing)
+    return problem.solve(starts, rank)
 
 
-def _class_sums(
-    objective: Model, model: Parameters, seen: Parameters, batch: int, nonnegative: bool, nothing: Inversion
-) -> Inversion:
+def _nothing(seen: Parameters) -> Inversion:
+    return Inversion(np.zeros((0, len(seen.first))), False)
+
+
+def _class_sums(objective: Model, model: Parameters, seen: Parameters, batch: int, nonnegative: bool) -> Inversion:
     """At feature weights of zero: G = sum over the classes of (sum of the class's samples / B) times d of the class."""
     outputs = classes(model)
-    y = np.arange(outputs)[:, None]
-    scores = np.zeros((outputs, 1, seen.first.shape[1]))
-    each = np.stack([objective.slope(model.head, scores[i], y[i], np.ones(1)).scores[0] for i in range(outputs)])
+    scores = np.zeros((1, seen.first.shape[1]))
     # [L, h] d of each class
-    if np.linalg.matrix_rank(each) < outputs - 1:
-        return nothing
+    each = np.stack([objective.slope(model.head, scores, np.array([y]), np.ones(1)).scores[0] for y in range(outputs)])
+    rank = np.linalg.matrix_rank(each)
+    if rank < outputs - 1 or (rank < outputs and not nonnegative):
+        return _nothing(seen)
     sums = np.linalg.lstsq(each.T, seen.first.T, rcond=None)[0] * batch  # [L, p]
-    if np.linalg.matrix_rank(each) < outputs:  # up to a row common to all classes (softmax)
-        if not nonnegative:
-            return nothing
+    if rank < outputs:  # up to a row common to all classes (softmax)
         sums -= sums.min(axis=0)  # at every pixel, a class is assumed to be dark
     sizes = np.linalg.norm(sums, axis=1)
     there = np.flatnonzero(sizes > 1e-4 * sizes.max())
-    residual = float(np.linalg.norm(each.T @ sums / batch - seen.first.T) / np.linalg.norm(seen.first.T))
-    alone = len(there) == batch
-    return Inversion(sums[there], there, nothing.rank, residual, "class sums", alone and residual < FITS)
+    residual = np.linalg.norm(each.T @ sums / batch - seen.first.T) / np.linalg.norm(seen.first.T)
+    return Inversion(sums[there], bool(len(there) == batch and residual < FITS))
 
 
 class _Mixing:
@@ -133,30 +115,32 @@ class _Mixing:
         self.unit = self.basis.T @ model.first  # [r, h] scores of U's columns
         self.whole = float(np.sqrt((seen.first**2).sum() + self.head @ self.head))
 
-    def solve(self, starts: int, rng: np.random.Generator, nothing: Inversion) -> Inversion:
-        """Rays first; then matching from there, and from random mixings, until the gradient fits."""
-        best, method = None, "rays"
-        edges = self._edges() if self.nonnegative else None
-        edges = edges if edges is None else self._narrowed(edges)
-        for start in range(starts + 1):
-            first = edges if start == 0 else self._random(rng, edges if start % 2 else None)
-            guess = None if first is None else self._scaled(first)
-            if guess is None:
-                continue
-            if best is None or guess.residual < best.residual:
-                best, method = guess, "rays" if start == 0 else "matching"
-            if guess.residual > FITS:
+    def solve(self, starts: int, rank: int) -> Inversion:
+        """From each start, lengths and labels, then matching, until the gradient fits."""
+        best: _Guess | None = None
+        for first in self._starts(starts):
+            guess = self._scaled(first)
+            if guess is not None and guess.residual > FITS:
                 guess = self._matched(guess)
-                if guess.residual < best.residual:
-                    best, method = guess, "matching"
-            if best.residual < FITS:
+            if guess is not None and (best is None or guess.residual < best.residual):
+                best = guess
+            if best is not None and best.residual < FITS:
                 break
         if best is None:
-            return nothing
-        rows = (self.basis @ best.mixing).T
-        below = float(np.linalg.norm(self._below(best.mixing)))
-        claimed = best.residual < FITS and below < 100 * FITS and nothing.rank == self.count == round(1 / self.weight)
-        return Inversion(rows, best.labels, nothing.rank, best.residual, method, claimed)
+            return Inversion(np.zeros((0, len(self.basis))), False)
+        whole = rank == self.count == round(1 / self.weight) and np.linalg.norm(self._below(best.mixing)) < 100 * FITS
+        return Inversion((self.basis @ best.mixing).T, bool(whole and best.residual < FITS))
+
+    def _starts(self, starts: int) -> Iterator[Array]:
+        """[r, r] rows of M^-1: the edges of the cone, those of the narrowest one, and of random bright features."""
+        edges = self._edges() if self.nonnegative else None
+        if edges is not None:
+            yield edges
+            yield self._narrowed(edges)
+        rng, sizes = np.random.default_rng(0), (self.basis**2).sum(axis=1)
+        for _ in range(starts):
+            chosen = rng.choice(len(sizes), self.count, replace=False, p=sizes / sizes.sum())
+            yield self.basis[chosen] + 1e-3 * rng.standard_normal((self.count, self.count))
 
     def _edges(self) -> Array | None:
         """[r, r] the rows of M^-1 up to their lengths: extreme rays of the cone of U's rows."""
@@ -213,17 +197,6 @@ class _Mixing:
             if volume <= before * (1 + 1e-9):
                 break
         return np.linalg.inv(mixing)
-
-    def _random(self, rng: np.random.Generator, edges: Array | None) -> Array:
-        """[r, r] initial rows of M^-1: those of random bright features, or perturbed `edges`."""
-        if edges is not None:
-            result: Array = edges + 0.3 * rng.standard_normal(edges.shape) * np.linalg.norm(
-                edges, axis=1, keepdims=True
-            )
-            return result
-        sizes = (self.basis**2).sum(axis=1)
-        chosen = rng.choice(len(sizes), self.count, replace=False, p=sizes / sizes.sum())
-        return self.basis[chosen] + 1e-3 * rng.standard_normal((self.count, self.count))
 
     def _scaled(self, edges: Array) -> _Guess | None:
         """Lengths and labels, sample by sample: `edges` are the rows of M^-1 up to their lengths."""

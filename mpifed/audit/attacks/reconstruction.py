@@ -35,13 +35,8 @@ class Reconstruction(NamedTuple):
     """A reconstructed sample, and the attacker's assessment without the truth."""
 
     row: Array  # [p] float64; of norm 1 if its length is not known
-    label: int  # -1 if not known
     scaled: bool  # whether the length is known
     signed: bool  # whether the sign is: two-class models cannot distinguish (x, 0) from (-x, 1)
-    rank_one: (
-        float  # second over first singular value: 0 for one sample; NaN with one score, where the rank is always one
-    )
-    residual: float  # relative mismatch between the observed gradient and that of the sample; NaN without a length
     claimed: bool  # whether the gradient has rank one, as for one sample, unlike sums over different samples
 
 
@@ -52,17 +47,6 @@ class Length(NamedTuple):
     label: int
     residual: float
     sharpness: float  # change of the residual per relative change of the length: near 0, the length is undetermined
-
-
-def direction(first: Array) -> tuple[Array, float]:
-    """([p] of norm 1, second over first singular value) of a gradient by feature weights [p, h].
-
-    It needs no model, and applies to a client's own columns and to differences of gradients of a sample as well.
-    """
-    left, values, _ = np.linalg.svd(dense_first(first), full_matrices=False)
-    if not values[0] > 0:
-        return np.zeros(len(left)), np.nan
-    return left[:, 0], float(values[1] / values[0]) if len(values) > 1 else np.nan
 
 
 def reconstruct(
@@ -78,24 +62,22 @@ def reconstruct(
     nonnegative : whether the attacker knows that features are nonnegative, as those of images
     """
     seen: Parameters = map_leaves(np.float64, gradient)
-    along, rank_one = direction(seen.first)
-    if not along.any():
-        return Reconstruction(along, -1, False, False, rank_one, np.nan, False)
-    if along.sum() < 0:
-        along = -along
-    single = rank_one < ONE
+    left, values, _ = np.linalg.svd(dense_first(seen.first), full_matrices=False)
+    along = left[:, 0] if left[:, 0].sum() >= 0 else -left[:, 0]
+    if not values[0] > 0:
+        return Reconstruction(np.zeros(len(along)), False, False, False)
+    # with one score the rank is always one
+    single = bool(len(values) > 1 and values[1] < ONE * values[0])
     if not objective.classifies:  # for any length, a target explains the gradient
-        return Reconstruction(along, -1, False, nonnegative, rank_one, np.nan, single)
+        return Reconstruction(along, False, nonnegative, single)
     ways = explain(objective, map_leaves(np.float64, model), along, along @ seen.first, seen.head, nonnegative)
     best = ways[0]
     others = [way for way in ways if way.residual < max(10 * best.residual, 1e-6)]
+    several = any(way.sharpness < SHARP or abs(abs(way.length / best.length) - 1) > EQUAL for way in others)
+    if several or not best.residual < FITS:  # several lengths fit, or none does
+        return Reconstruction(along, False, nonnegative, False)
     signed = nonnegative or all(way.length * best.length > 0 for way in others)
-    if not best.residual < FITS or any(
-        way.sharpness < SHARP or abs(abs(way.length / best.length) - 1) > EQUAL for way in others
-    ):  # no length fits, or several do
-        return Reconstruction(along, _label(others), False, nonnegative, rank_one, np.nan, False)
-    row = along * best.length
-    return Reconstruction(row, _label(others), True, signed, rank_one, best.residual, single)
+    return Reconstruction(along * best.length, True, signed, single)
 
 
 def explain(
@@ -115,9 +97,8 @@ def explain(
     def mismatch(lengths: Array, labels: Array) -> Array:
         """[m, h + d] relative gradient mismatch for m lengths and labels."""
         scores = lengths[:, None, None] * unit
-        derivative = objective.slope(
-            repeated(model.head, len(lengths)), scores, labels[:, None], np.ones((len(lengths), 1))
-        )
+        head_of_each = map_leaves(lambda leaf: np.broadcast_to(leaf, (len(lengths), *leaf.shape)), model.head)
+        derivative = objective.slope(head_of_each, scores, labels[:, None], np.ones((len(lengths), 1)))
         seen = [lengths[:, None] * derivative.scores[:, 0]]
         seen += [leaf.reshape(len(lengths), -1) for leaf in bare_leaves(derivative.head)] if head else []
         result: Array = (np.concatenate(seen, axis=1) - np.concatenate([slope, target])) / whole
@@ -158,11 +139,6 @@ def classes(model: Parameters) -> int:
     return 2 if outputs == 1 else outputs
 
 
-def repeated(head: Record, times: int) -> Record:
-    """The head with a leading axis of `times`, as a view."""
-    return map_leaves(lambda leaf: np.broadcast_to(leaf, (times, *leaf.shape)), head)
-
-
 def dense_first(first: Array) -> Array:
     """The gradient by feature weights as [p, h] in float64."""
     return np.asarray(first, dtype=np.float64).reshape(len(first), -1)
@@ -172,8 +148,3 @@ def _valleys(values: Array) -> Iterator[int]:
     """Positions of local minima."""
     padded = np.concatenate([[np.inf], values, [np.inf]])
     yield from np.flatnonzero((padded[1:-1] <= padded[:-2]) & (padded[1:-1] <= padded[2:])).tolist()
-
-
-def _label(ways: list[Length]) -> int:
-    labels = {way.label for way in ways}
-    return labels.pop() if len(labels) == 1 else -1

@@ -28,13 +28,9 @@ def test_the_row_of_a_minibatch_of_one(case: str, away: float) -> None:
         assert found.verdict == ("row" if tried.scaled and tried.signed else "direction")
         if case in TELL:
             assert tried.scaled and tried.signed and tried.claimed
-            assert tried.label == Y[i]
             assert found.relative_error < 1e-4
-            assert tried.rank_one < 1e-4
-        if case == "true-class-logistic":
-            assert tried.label == Y[i]
         if case == "least-squares":
-            assert not tried.scaled and tried.label == -1 and not tried.claimed
+            assert not tried.scaled and not tried.claimed
 
 
 @covering({"case": CASES, "away": [0.0, 0.2]}, 1)
