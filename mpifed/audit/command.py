@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpifed.audit.attack_result import AttackResult
-from mpifed.audit.conditions import Condition, conditions
+from mpifed.audit.conditions import conditions
 from mpifed.audit.equations import equation_attacks
 from mpifed.audit.exact_checks import exact_checks
 from mpifed.audit.findings import check_names, findings
 from mpifed.audit.gradients import gradient_attacks
 from mpifed.audit.membership import membership_attack
 from mpifed.audit.received import Reader
-from mpifed.audit.replay import LIMIT_BYTES, Replay, replay_job
+from mpifed.audit.replay import LIMIT_BYTES, replay_job
 from mpifed.audit.report import Audit
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data.store import open_federation
@@ -32,36 +32,34 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     """The audit of a job file, of the first point of a sweep, or of the job of a run; in this process."""
     server, client = _parties(parties)
     own = _job(target, changes)
-    job = own.model_copy(update={"aggregation": own.aggregation.model_copy(update={"arithmetic": "exact"})})
+    job = _summed(own, arithmetic="exact")
     check_names(job.audit.accept)
     if (target / RUN).exists() and not changes:
         check_same_data(target, open_federation(job.data.path))
     replay = replay_job(job, rounds or ROUNDS, math.inf if rounds else LIMIT_BYTES)
-    count = replay.rounds
-    clients = replay.algorithm.problem.clients
+    count, clients, channel = replay.rounds, replay.algorithm.problem.clients, replay.channel
     if client is not None and client >= clients:
         raise UsageError(f"--party client:{client}: clients are numbered 0 to {clients - 1}")
-    plain = replay if replay.channel == "plain" else replay_job(_plain(job), count)
-    audit = _audit(job, replay, plain, server, client)
-    audit = audit._replace(remarks=(*_remarks(own), *audit.remarks))
+    plain = replay if channel == "plain" else replay_job(_summed(job, security="plain"), count)
+    remarks = [*_remarks(own), *replay.algorithm.trust(channel == "plain")]
     wanted = min(ROUNDS, job.rounds)
     if rounds is None and count < wanted:
-        fewer = f"only {count} of {wanted} rounds were recorded: more fill {LIMIT_BYTES >> 20} MiB; see --rounds"
-        audit = audit._replace(remarks=(*audit.remarks, fewer))
-    return audit
-
-
-def _audit(job: Job, replay: Replay, plain: Replay, server: bool, client: int | None) -> Audit:
-    selected = [condition for condition in conditions(replay, client or 0) if _received_by(condition, server, client)]
+        remarks.append(
+            f"only {count} of {wanted} rounds were recorded: more fill {LIMIT_BYTES >> 20} MiB; see --rounds"
+        )
+    selected = [
+        condition for condition in conditions(replay, client or 0)
+        if (server if condition.party == "server" else client is not None)
+    ]  # fmt: skip
     reader = Reader(replay)
     attacks = [result for result in attack_results(reader) if server or result.party != "server"]
     checks = exact_checks(replay, plain)
     return Audit(
-        job=job.name, security=replay.channel, rounds=replay.rounds,
-        clients=replay.algorithm.problem.clients, messages=replay.transcript.messages, nbytes=replay.transcript.nbytes,
+        job=job.name, security=channel, rounds=count, clients=clients, messages=replay.transcript.messages,
+        nbytes=replay.transcript.nbytes,
         parties=("server",) * server + ((f"client {client}",) if client is not None else ()),
         conditions=selected, attacks=attacks, exact=checks, findings=findings(reader, selected, attacks, checks),
-        remarks=tuple(replay.algorithm.trust(replay.channel == "plain")),
+        remarks=tuple(remarks),
     )  # fmt: skip
 
 
@@ -86,10 +84,6 @@ def _remarks(job: Job) -> list[str]:
     return texts
 
 
-def _received_by(condition: Condition, server: bool, client: int | None) -> bool:
-    return server if condition.party == "server" else client is not None
-
-
 def _parties(names: Sequence[str]) -> tuple[bool, int | None]:
     """(whether the server is among the parties, which client, or None)."""
     client = None
@@ -109,5 +103,6 @@ def _job(target: Path, changes: tuple[str, ...]) -> Job:
     return points(read_table(path, changes), str(path))[0].job
 
 
-def _plain(job: Job) -> Job:
-    return job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
+def _summed(job: Job, **changes: str) -> Job:
+    """The job with other settings of [aggregation]."""
+    return job.model_copy(update={"aggregation": job.aggregation.model_copy(update=changes)})

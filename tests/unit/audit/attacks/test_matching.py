@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
 
 from mpifed.audit.attacks.matching import match, match_all, recovered
 
@@ -27,7 +26,6 @@ def test_verdicts(found: list[float], at: int | None, verdict: str) -> None:
     one = match(np.array(found), ROWS)
     assert one.verdict == verdict
     assert at is None or one.at == at
-    assert match(np.array(found), csr_matrix(ROWS)) == one
 
 
 def test_no_row_is_given_away_twice() -> None:
