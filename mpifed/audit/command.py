@@ -37,7 +37,7 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     if (target / RUN).exists() and not changes:
         check_same_data(target, open_federation(job.data.path))
     replay = replay_job(job, rounds or ROUNDS, math.inf if rounds else LIMIT_BYTES)
-    count, clients, channel = replay.rounds, replay.algorithm.problem.clients, replay.channel
+    count, clients, channel = replay.rounds, replay.problem.clients, replay.channel
     if client is not None and client >= clients:
         raise UsageError(f"--party client:{client}: clients are numbered 0 to {clients - 1}")
     plain = replay if channel == "plain" else replay_job(_summed(job, security="plain"), count)

@@ -98,7 +98,7 @@ def _owners(replay: Replay, exchange: Exchange, round: int, hidden_model: bool =
     owners, names = [], [other.name for other in replay.exchanges]
     before = names[: names.index(exchange.name) + 1] if exchange.name in names else [exchange.name]
     # elsewhere others hold the same columns
-    hidden_model = hidden_model and replay.algorithm.problem.split == "columns"
+    hidden_model = hidden_model and replay.problem.split == "columns"
     for client, shard in replay.shards.items():
         rows = np.unique(np.concatenate([replay.rows(round, name, client) for name in before]))
         if len(rows):
@@ -154,7 +154,7 @@ def _of_next_question(replay: Replay, exchange: Exchange, client: int) -> Iterat
     if not others or exchange.name != replay.exchanges[-1].name:
         return
     question = replay.exchanges[0].ask(replay.server, now.at(0))
-    columns = replay.algorithm.problem.columns
+    columns = replay.problem.columns
     others_too = columns.held_by(np.arange(len(columns.groups)) != client)[columns.of(client)] > 0
     broadcast_numbers = sum(  # columns that no other client holds follow from its own rows
         np.size(leaf) if name not in of_columns(question) else np.size(leaf[0]) * int(others_too.sum())
@@ -182,7 +182,7 @@ def _condition(
 
 def _of_single_clients(replay: Replay, exchange: Exchange) -> bool:
     """Whether every value of an exchange is of a single client."""
-    clients = replay.algorithm.problem.clients
+    clients = replay.problem.clients
     held = [field.holdings(clients) for field in fields_of(exchange).values()]
     return all(holdings is not None and bool((holdings.holders <= 1).all()) for holdings in held)
 
@@ -196,7 +196,7 @@ def _numbers(replay: Replay, exchange: Exchange, owners: list[_Owner], hearer: i
     """Numbers in the sum of these clients' uploads; of what is sent to its holders alone, those of this one."""
     total, clients = 0, [owner.client for owner in owners]
     for field in fields_of(exchange).values():
-        held = field.holdings(replay.algorithm.problem.clients)
+        held = field.holdings(replay.problem.clients)
         if held is None:
             total += field.size
             continue
@@ -209,7 +209,7 @@ def _numbers(replay: Replay, exchange: Exchange, owners: list[_Owner], hearer: i
 
 def _paper_count(replay: Replay, exchange: Exchange, party: str, rows: int, owners: list[_Owner]) -> str:
     """The count of arXiv:2104.06011 in its letters, for its own algorithms and network."""
-    problem, name = replay.algorithm.problem, replay.job.algorithm["name"]
+    problem, name = replay.problem, replay.job.algorithm["name"]
     hidden = problem.objective.hidden
     if name != "ssca" or hidden is None:
         return ""

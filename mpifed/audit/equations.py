@@ -186,7 +186,7 @@ def _from_duals(reader: Reader) -> AttackResult:
 def _weights_of_rows(reader: Reader) -> tuple[dict[int, tuple[int, Floats]], list[Exchange]]:
     """({round: (index of the exchange, [N] weights of rows)}, exchanges) from all steps since the first round."""
     weights, used = dict[int, tuple[int, Floats]](), list[Exchange]()
-    zeros = np.zeros(reader.replay.algorithm.problem.samples)
+    zeros = np.zeros(reader.replay.problem.samples)
     for exchange in reader.rounds:
         sent, first = dict[Play, dict[int, Floats]](), dict[Play, DualVariables]()
         for _, play, client, variables in reader.of_clients(DualVariables, [exchange]):
@@ -238,7 +238,7 @@ def _of_each(reader: Reader, exchanges: Iterable[Exchange]) -> Iterator[_Change]
     grouped = defaultdict[tuple[tuple[When, ...], int], list[tuple[int, Floats]]](list)
     for client, sums in sorted(collected.items()):
         for whens, change in _changes(sorted(sums, key=lambda item: item[0])):
-            grouped[whens, int(reader.replay.algorithm.problem.rows.groups[client])].append((client, change))
+            grouped[whens, int(reader.replay.problem.rows.groups[client])].append((client, change))
     for _, parts in sorted(grouped.items(), key=lambda item: item[0]):
         clients, changes = zip(*parts, strict=True)
         columns = np.concatenate([reader.replay.shards[client].columns for client in clients])
@@ -263,7 +263,7 @@ def _moved(reader: Reader, changes: list[_Change], seen: str) -> AttackResult:
 
 def _nearest(reader: Reader, change: _Change) -> Iterator[Floats]:
     """The row that a change equals up to a factor, in its columns; none if it is no single row."""
-    replay, problem = reader.replay, reader.replay.algorithm.problem
+    replay, problem = reader.replay, reader.replay.problem
     whole = np.zeros(problem.features)
     whole[change.columns] = change.values
     scores, squares = np.zeros((2, problem.samples))

@@ -58,7 +58,7 @@ def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
         yield from _neither(HIDDEN, "encrypted uploads")
     if not targets:
         yield from _neither(_why_none(reader))
-    elif isinstance(replay.algorithm.problem.objective, NeuralNetwork):
+    elif isinstance(replay.problem.objective, NeuralNetwork):
         yield from _of_network(replay, targets)
     else:
         few = {client: np.arange(min(shard.samples, 50)) for client, shard in replay.shards.items()}
@@ -87,7 +87,7 @@ def _targets(reader: Reader) -> Iterator[Target]:
                     if not isinstance(mean, MeanGradient) or (mean.first and play is not plays[0]):
                         continue
                     if mean.parts:
-                        whole = len(clients) > 1 and columns == reader.replay.algorithm.problem.features
+                        whole = len(clients) > 1 and columns == reader.replay.problem.features
                     else:
                         whole = all(len(shards[client].columns) == columns for client in clients)
                     if whole:
@@ -97,7 +97,7 @@ def _targets(reader: Reader) -> Iterator[Target]:
 
 def _in_parts(reader: Reader) -> bool:
     """Whether clients send gradients of their own columns only."""
-    features, shards = reader.replay.algorithm.problem.features, reader.replay.shards.values()
+    features, shards = reader.replay.problem.features, reader.replay.shards.values()
     first = next((mean for _, _, mean in reader.of_sums(MeanGradient, reader.rounds)), None)
     whole = all(len(shard.columns) == features for shard in shards)
     return first is not None and first.parts and not whole  # a client with all columns sends no part
@@ -124,7 +124,7 @@ def _rows(replay: Replay, target: Target, strangers: bool = False) -> Floats:
         shard = replay.shards[client]
         if target.mean.parts:  # the clients have the same rows
             numbers = shard.rows[inside]
-            others = np.setdiff1d(np.arange(replay.algorithm.problem.samples), numbers)
+            others = np.setdiff1d(np.arange(replay.problem.samples), numbers)
             return replay.full_rows(others[: target.batch] if strangers else numbers)
         others = np.setdiff1d(np.arange(shard.samples), inside)
         chosen.append(replay.features(client, others[: max(1, len(inside))] if strangers else inside))
@@ -148,7 +148,7 @@ def _of_network(replay: Replay, attacked: Sequence[Target]) -> Iterator[AttackRe
 
     A unit's gradient is (derivative by its input) x the row, and that of its bias the derivative itself.
     """
-    seen, features = attacked[0].seen, replay.algorithm.problem.features
+    seen, features = attacked[0].seen, replay.problem.features
     yield not_applicable(
         INVERSION, "no attack on minibatches is built in for networks of a library; that proves nothing", seen=seen
     )
@@ -188,7 +188,7 @@ def _row_of(weight: Array, bias: Array) -> Array:
 
 def _reconstruction(replay: Replay, attacked: Sequence[Target], known: bool) -> AttackResult:
     """Reconstruct the row of a minibatch of one row from its gradient."""
-    objective, seen = replay.algorithm.problem.objective, attacked[0].seen
+    objective, seen = replay.problem.objective, attacked[0].seen
     if seen != SUM and not any(target.batch == 1 for target in attacked):
         return not_applicable(RECONSTRUCTION, _too_many(attacked), seen=seen)
     if seen == SUM:
@@ -204,7 +204,7 @@ def _reconstruction(replay: Replay, attacked: Sequence[Target], known: bool) -> 
 
 def _inversion(replay: Replay, attacked: Sequence[Target], known: bool) -> AttackResult:
     """Reconstruct the rows of a small minibatch, or the sums of classes while a linear model is zero."""
-    seen, batch, objective = attacked[0].seen, attacked[0].batch, replay.algorithm.problem.objective
+    seen, batch, objective = attacked[0].seen, attacked[0].batch, replay.problem.objective
     within = [
         target
         for target in attacked

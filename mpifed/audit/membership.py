@@ -40,7 +40,7 @@ class Area(NamedTuple):
 
 def membership_attack(replay: Replay) -> AttackResult:
     """Attack that tells rows that entered from others of the same clients, by the losses of the last model."""
-    seen, problem = "the model after the last round", replay.algorithm.problem
+    seen, problem = "the model after the last round", replay.problem
     drawn = _drawn(replay)
     members, strangers = map(len, drawn)
     if min(members, strangers) < FEWEST:
@@ -66,7 +66,7 @@ def membership_attack(replay: Replay) -> AttackResult:
 
 def _drawn(replay: Replay) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(rows that entered a round, rows of the same clients that did not), a draw of at most `MEMBERS` of each."""
-    rng, problem = np.random.default_rng(replay.job.seed), replay.algorithm.problem
+    rng, problem = np.random.default_rng(replay.job.seed), replay.problem
     entered, near = np.zeros((2, problem.samples), dtype=bool)
     for play in replay.transcript.plays:
         for client, positions in play.rows.items() if play.round != SETUP else ():

@@ -27,27 +27,19 @@ class Reader:
 
     def __init__(self, replay: Replay) -> None:
         self.replay, self.rounds = replay, replay.exchanges
-        measures = [measure.exchanges for measure in replay.algorithm.measures]
-        sequences = [self.rounds, replay.algorithm.setup, *measures]
+        measures = (measure.exchanges for measure in replay.algorithm.measures)
+        sequences = (self.rounds, replay.algorithm.setup, *measures)
         self.exchanges = {exchange.name: exchange for sequence in sequences for exchange in sequence}
-        self._places = {
-            exchange.name: (at, number)
-            for at, sequence in enumerate(reversed(sequences))
-            for number, exchange in enumerate(sequence)
-        }
-        self._questions: dict[Play, Record] = {}  # the last one up to an exchange, () where there is none
-        before, last = (0, 0), 0
-        question: Record = ()
+        self._asking: dict[Play, Play] = {}  # by occurrence, the last one of its round that asks something
+        last: Play | None = None
         for play in replay.transcript.plays:
-            at, number = self._places[play.exchange.name]
-            if before != (at, play.round) or number <= last:
-                question = ()
-            before, last = (at, play.round), number
-            self._questions[play] = question = play.question if bare_leaves(play.question) else question
+            if last is None or last.round != play.round or bare_leaves(play.question):
+                last = play
+            self._asking[play] = last
 
     def position(self, exchange: Exchange) -> int:
         """Index of an exchange within its round."""
-        return self._places[exchange.name][1]
+        return [other.name for other in self.rounds].index(exchange.name)
 
     def seen(self, exchange: Exchange) -> str:
         """Which form of the uploads the server has: EACH or SEALED."""
@@ -78,7 +70,7 @@ class Reader:
         if play.total is None or play.exchange.hear is not None:
             return
         present = tuple(sorted(play.uploads))
-        whole = np.arange(self.replay.algorithm.problem.features)
+        whole = np.arange(self.replay.problem.features)
         yield self._received(play, play.total, present, whole)
         holders = self._with_same_columns(present)
         columns = self.replay.shards[present[0]].columns
@@ -94,10 +86,9 @@ class Reader:
     def _received(
         self, play: Play, answer: Record, clients: tuple[int, ...], columns: NDArray[np.int64], sealed: bool = False
     ) -> Received:
-        wide, question = map_leaves(np.float64, answer), self._questions[play]
-        return Received(
-            play.exchange, play.round, question, wide, clients, self._rows(clients).copy(), columns.copy(), sealed
-        )
+        question, wide = self._asking[play].question, map_leaves(np.float64, answer)
+        rows = self._rows(clients).copy()
+        return Received(play.exchange, play.round, question, wide, clients, rows, columns.copy(), sealed)
 
     @cached_property
     def _rows(self) -> Callable[[tuple[int, ...]], NDArray[np.int64]]:
@@ -107,7 +98,7 @@ class Reader:
 
     def _with_same_columns(self, present: tuple[int, ...]) -> tuple[int, ...]:
         """Participating clients with the columns of the first one; () if other clients hold any of these columns."""
-        columns = self.replay.algorithm.problem.columns
+        columns = self.replay.problem.columns
         holders = tuple(client for client in present if columns.groups[client] == columns.groups[present[0]])
         who = np.isin(np.arange(len(columns.groups)), present)
         alone = bool((columns.held_by(who)[columns.of(present[0])] == len(holders)).all())

@@ -16,10 +16,10 @@ from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import play
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Exchange, ServerRecord
+from mpifed.core.exchange import Exchange, Problem, ServerRecord
 from mpifed.core.record import Record
 from mpifed.core.round import Round
-from mpifed.data.block import Block, ClientData
+from mpifed.data.block import ClientData
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.run.evaluation import measure
@@ -47,7 +47,10 @@ class Replay:
     rounds: int  # that were not void
     last: RoundStart  # of these
     server: ServerRecord  # at the end
-    test: Block | None
+
+    @property
+    def problem(self) -> Problem:
+        return self.algorithm.problem
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -68,7 +71,7 @@ class Replay:
 
     def full_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """[b, p] samples with all columns, from all clients that hold parts of them."""
-        values = np.zeros((len(rows), self.algorithm.problem.features))
+        values = np.zeros((len(rows), self.problem.features))
         for shard in self.shards.values():
             _, here, positions = np.intersect1d(rows, shard.rows, return_indices=True)
             order = np.argsort(positions)  # files are read in order
@@ -117,4 +120,4 @@ def replay_job(job: Job, rounds: int, limit: float = math.inf) -> Replay:
     measured()
     shards = {shard.client: shard for block in ranks.blocks for shard in block.shards}
     channel = ranks.channel.name
-    return Replay(job, algorithm, channel, shards, transcript, index, last, server, ready.test)
+    return Replay(job, algorithm, channel, shards, transcript, index, last, server)

@@ -124,12 +124,13 @@ def _number(value: Any) -> Any:
 @pytest.mark.parametrize("name", ["gradients", "coins"])
 def test_measures_follow_from_the_model(name: str, digits: Path, tmp_path: Path) -> None:
     """The last line of the history, from the released model and public test rows alone."""
-    from mpifed.audit.replay import dense_rows, replay_job
+    from mpifed.audit.recording import dense_rows
+    from mpifed.run.setup import prepare
 
     job = checked(private(digits, **JOBS[name], model={"name": "softmax", "bias": False}))
     run(job, Solo(), tmp_path / "run")
     model, history = read_model(tmp_path / "run" / "model.h5"), read_history(tmp_path / "run")
-    test = replay_job(job, 1).test
+    test = prepare(job, Solo()).test
     assert test is not None
     rows = np.arange(test.shards[0].samples)
     scores = dense_rows(test.shards[0], rows) @ model["first"].astype("f8")
