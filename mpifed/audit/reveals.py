@@ -131,7 +131,7 @@ def _of_objective(method: Algorithm, received: Received) -> Iterator[MeanGradien
     """The first gradient of SSCA's uploads, which has no penalty.
 
     With recursive variance reduction it is a difference of two gradients on the same rows: of one row still a matrix
-    of rank one, whose row `reconstruction.direction` finds.
+    of rank one, whose row `reconstruct` finds.
     """
     weight = _weight(method, received)
     gradient = map_leaves(lambda leaf: leaf[0] / weight, received.answer.value.gradient)

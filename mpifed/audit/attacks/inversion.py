@@ -6,7 +6,7 @@ of M are unknown, whatever the number of features. They are computed in two stag
 
 - rays: features are not negative, so the rows of U lie in the cone of the rows of M^-1. Where each sample has a feature
   that the others lack, as images of few bright pixels have, these are its edges, computed by successive projection
-  (N. Gillis, S. A. Vavasis, IEEE TPAMI 2014); with many dark pixels, the narrowest cone is used, computed by linear
+  (N. Gillis, S. A. Vavasis, IEEE TPAMI 2014); where these do not fit, the narrowest cone is used, computed by linear
   programs (K. Huang, X. Fu, N. D. Sidiropoulos, "Anchor-Free Correlated Topic Modeling", NIPS 2016). Lengths and labels
   follow sample by sample, as in `reconstruction`.
 - matching: M is optimized until the samples' gradient is the observed one (after L. Zhu, Z. Liu, S. Han, "Deep Leakage
