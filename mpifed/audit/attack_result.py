@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -42,14 +41,9 @@ def not_applicable(attack: str, why: str, party: str = "server", seen: str = "")
     return AttackResult(attack, party, seen, False, False, why)
 
 
-def pictures(pairs: Iterable[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+def pictures(pairs: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     """(recovered rows, true rows) for images; empty if rows differ in width."""
-    pairs = list(pairs)
-    if not pairs or len({len(row) for row, _ in pairs}) > 1:
+    if len({len(row) for row, _ in pairs}) != 1:
         return np.zeros((0, 0)), np.zeros((0, 0))
-    return np.stack([row for row, _ in pairs[:SHOWN]]), np.stack([truth for _, truth in pairs[:SHOWN]])
-
-
-def beyond_chance(matches: int, strangers: int) -> bool:
-    """Whether more true rows were matched than matches of other rows explain."""
-    return bool(matches > strangers + 3 * np.sqrt(strangers))
+    rows, truth = zip(*pairs[:SHOWN], strict=True)
+    return np.stack(rows), np.stack(truth)

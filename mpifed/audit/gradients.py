@@ -14,7 +14,6 @@ from mpifed.audit.attack_result import (
     RECONSTRUCTION,
     AttackResult,
     Floats,
-    beyond_chance,
     not_applicable,
     pictures,
 )
@@ -233,7 +232,8 @@ def _inversion(replay: Replay, attacked: Sequence[Target], known: bool) -> Attac
     text += f"; and {by_chance} of as many rows outside the minibatch" if by_chance else ""
     text += f"; {close} more are recognizable, and {near} of as many rows outside the minibatch" if close else ""
     text += "; their clients are not known" if good and seen == SUM and not attacked[0].mean.parts else ""
-    success = beyond_chance(good, by_chance) or close > near + 3 * np.sqrt(near + 1)  # rows of a class are similar, too
+    success = good > by_chance + 3 * np.sqrt(by_chance)  # more than matches of other rows explain
+    success |= close > near + 3 * np.sqrt(near + 1)  # rows of a class are similar, too
     return AttackResult(INVERSION, "server", seen, True, bool(success), text, good, count, *pictures(pairs))
 
 

@@ -183,6 +183,7 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
     yield DualVariables(received.rows, received.answer.value[received.rows], before, lasting)
 
 
+_PRODUCTS = _inner(lambda question: question.w, lambda answer: answer.value)
 _OF_ANSWERS: dict[object, Declaration] = {
     LocalMethod.answer: _of_upload,
     HybridFedAvg.answer: _of_own_columns,
@@ -193,8 +194,8 @@ _OF_ANSWERS: dict[object, Declaration] = {
     Pass.gather: _parts,
     all_products: _inner(lambda question: question.first, lambda answer: answer.scores),
     HyFDCA.answer_power_products: _inner(lambda question: question.value, lambda answer: answer.value),
-    HyFDCA.answer_products: _inner(lambda question: question.w, lambda answer: answer.value),
-    Bundle.answer_products: _inner(lambda question: question.w, lambda answer: answer.value),
+    HyFDCA.answer_products: _PRODUCTS,
+    Bundle.answer_products: _PRODUCTS,
     HyFDCA.answer_duals: _duals,
     HyFDCA.answer_primal: lambda method, received: [
         DualSum(received.answer.pulled[received.columns], change=method.rule == "line-search")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import isqrt
 from pathlib import Path
 
-import numpy as np
-
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.files.atomic import aside
@@ -14,25 +12,14 @@ from mpifed.files.atomic import aside
 ACROSS = 10  # pairs per line
 
 
-def side(features: int) -> int | None:
-    """Side length of a square image of so many pixels, at least 2; None if there is none."""
-    width = isqrt(features)
-    return width if width > 1 and width * width == features else None
-
-
-def save_pairs(path: Path, originals: Array, recovered: Array) -> Path | None:
+def save_pairs(path: Path, originals: Array, recovered: Array) -> None:
     """Write a PNG with each original above the recovered row; none if rows are no square images.
 
-    `originals` and `recovered`: [m, p], in the same order. Raises UsageError where matplotlib is not installed.
-
-    Returns
-    -------
-    `path`, or None when there is nothing to draw
+    `originals` and `recovered`: [m, p], m > 0, in the same order. Raises UsageError where matplotlib is not installed.
     """
-    originals, recovered = np.asarray(originals, np.float64), np.asarray(recovered, np.float64)
-    width = side(originals.shape[1])
-    if width is None or not len(originals):
-        return None
+    width = isqrt(originals.shape[1])
+    if width < 2 or width * width != originals.shape[1]:
+        return
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -54,4 +41,3 @@ def save_pairs(path: Path, originals: Array, recovered: Array) -> Path | None:
         left.text(-0.06, 0.5, what, rotation=90, va="center", ha="right", fontsize=8, transform=left.transAxes)
     with aside(path) as temporary:
         FigureCanvasAgg(figure).print_png(str(temporary))  # type: ignore[no-untyped-call]
-    return path
