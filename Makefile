@@ -92,7 +92,7 @@ test-models: $(VENV)/test,torch,jax,flwr-datasets.done ## networks of PyTorch an
 	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) --dist loadfile
 
 test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (2 minutes)
-	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill
+	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill --numprocesses $(WORKERS) --dist worksteal
 
 test-slurm: $(VENV)/test.done ## on a real Slurm of four nodes that is started here, and stopped (as root; installs it)
 	@slurm/testbed/install
