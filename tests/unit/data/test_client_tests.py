@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federations import common, held
 from scipy.sparse import csr_matrix
 
 from mpifed.core.errors import DataError, UsageError
@@ -15,7 +16,7 @@ from mpifed.data.client_tests import drawn
 from mpifed.data.natural import natural_clients
 from mpifed.data.partition import by_rows
 from mpifed.data.prepare import Options, prepare
-from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.shards import shard_of
 from mpifed.data.sources.dataset import Dataset, Source
 from mpifed.data.store import Federation
 
@@ -45,27 +46,25 @@ def made(out: Path, source: Source | None = None, **options: Any) -> Federation:
 
 
 def numbers(folder: Federation, client: int, tests: bool) -> list[int]:
-    shard = shard_of(folder, client, tests)
-    rows = np.empty((shard.samples, 3))
-    shard.take(np.arange(shard.samples), rows)
-    return (np.rint(rows[:, 0]).astype(int) - 1).tolist()
+    found: list[int] = (np.rint(held(folder, client, tests)[:, 0]).astype(int) - 1).tolist()
+    return found
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_every_row_is_in_exactly_one_place(sparse: bool, tmp_path: Path) -> None:
     folder = made(tmp_path / "data", Numbered(sparse=sparse), test_fraction=0.1)
-    held = [numbers(folder, client, tests) for client in range(7) for tests in (False, True)]
-    X_test, _ = common_rows(folder, "f8")
-    common = np.asarray(X_test[:, 0] if not sparse else X_test.toarray()[:, 0]).astype(int) - 1
-    assert sorted(sum(held, common.tolist())) == list(range(ROWS))
-    assert [len(rows) for rows in held[::2]] == folder.counts.tolist()
-    assert [len(rows) for rows in held[1::2]] == folder.test_counts.tolist()
-    assert folder.samples == folder.counts.sum() == ROWS - len(common) - folder.test_counts.sum()
+    found = [numbers(folder, client, tests) for client in range(7) for tests in (False, True)]
+    X_test, _ = common(folder)
+    of_all = np.asarray(X_test[:, 0] if not sparse else X_test.toarray()[:, 0]).astype(int) - 1
+    assert sorted(sum(found, of_all.tolist())) == list(range(ROWS))
+    assert [len(rows) for rows in found[::2]] == folder.counts.tolist()
+    assert [len(rows) for rows in found[1::2]] == folder.test_counts.tolist()
+    assert folder.samples == folder.counts.sum() == ROWS - len(of_all) - folder.test_counts.sum()
     for client in range(7):
-        for tests, rows in ((False, held[2 * client]), (True, held[2 * client + 1])):
+        for tests, rows in ((False, found[2 * client]), (True, found[2 * client + 1])):
             assert shard_of(folder, client, tests).y.tolist() == CLASSES[rows].tolist()
-    training = np.sort(np.concatenate(held[::2]))  # indices of training rows go on without a gap
-    assert [training[shard_of(folder, client).rows].tolist() for client in range(7)] == held[::2]
+    training = np.sort(np.concatenate(found[::2]))  # indices of training rows go on without a gap
+    assert [training[shard_of(folder, client).rows].tolist() for client in range(7)] == found[::2]
 
 
 def test_a_fraction_of_each_client_and_class() -> None:
@@ -108,8 +107,8 @@ class Owned(Source):
 def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
     options: Any = {"clients": None, "skew": None, "client_test_fraction": None, "split": None}
     folder = made(tmp_path / "data", Owned(sparse), **options)
-    held = [[numbers(folder, client, tests) for client in range(2)] for tests in (False, True)]
-    assert held == [[[0, 1], [2, 3, 4]], [[7], [6, 8]]] and folder.test_samples == 4
+    found = [[numbers(folder, client, tests) for client in range(2)] for tests in (False, True)]
+    assert found == [[[0, 1], [2, 3, 4]], [[7], [6, 8]]] and folder.test_samples == 4
     assert [shard_of(folder, client, True).y.tolist() for client in range(2)] == [[0], [1, 0]]
     given = made(tmp_path / "given", Owned(sparse, tests=True), **options)  # whose own say counts
     assert [numbers(given, client, True) for client in range(2)] == [[1], []]

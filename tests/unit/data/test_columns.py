@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import federations
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from mpifed.cli import data
 from mpifed.core.errors import DataError, MpifedError
-from mpifed.data.shards import common_rows, shard_of
-from mpifed.data.store import Federation, open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import Federation
 
 TABLE = "size,colour,shape,y\n1,red,a,0\n,blue,b,1\n4,,a,0\n7,red,?,1\n6,red,b,1\n"
 ONE_CLIENT = ("--split", "rows", "--clients", "1")
 
 
 def make(out: Path, *words: object) -> Federation:
-    arguments = [*map(str, words), *ONE_CLIENT, "--out", str(out), "--force"]
-    CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
-    return open_federation(out, verify=True)
+    return federations.make(out, *words, *ONE_CLIENT)
 
 
 def csv(path: Path, text: str) -> Path:
@@ -30,10 +27,8 @@ def csv(path: Path, text: str) -> Path:
 
 
 def rows(folder: Federation) -> list[list[float]]:
-    shard = shard_of(folder, 0)
-    X = np.empty((shard.samples, shard.features))
-    shard.take(np.arange(shard.samples), X)
-    return X.tolist()
+    found: list[list[float]] = federations.held(folder).tolist()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -76,8 +71,7 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
     )
     words = ("csv", train, "--test", test, "--missing", "mean", "--categorical")
     folder = make(tmp_path / "a", *words, "one-hot")
-    tested = common_rows(folder, "f8")
-    assert tested is not None
+    tested = federations.common(folder)
     assert folder.names() == ("a", "b=u", "b=w")
     assert rows(folder) == [[1, 1, 0], [3, 0, 1], [2, 1, 0]]
     assert tested[0].tolist() == [[2, 0, 0], [9, 0, 1]]  # v, which no training row has
@@ -87,16 +81,15 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
         make(tmp_path / "a", *words, "ordinal")
     test.write_text("a,b,y\n5,w,0\n")
     folder = make(tmp_path / "a", *words, "ordinal")
-    tested = common_rows(folder, "f8")
-    assert tested is not None
+    tested = federations.common(folder)
     assert (folder.names(), rows(folder), tested[0].tolist()) == (("a", "b"), [[1, 0], [3, 1], [2, 0]], [[5, 1]])
 
 
 def test_classes_of_texts(tmp_path: Path) -> None:
     train, test = csv(tmp_path / "a.csv", "a,y\n1,no\n2,yes\n3,no\n"), csv(tmp_path / "t.csv", "a,y\n5,yes\n")
     folder = make(tmp_path / "a", "csv", train, "--test", test)
-    tested = common_rows(folder, "f8")
-    assert folder.provenance["classes"] == ["no", "yes"] and tested is not None and tested[1].tolist() == [1]
+    tested = federations.common(folder)
+    assert folder.provenance["classes"] == ["no", "yes"] and tested[1].tolist() == [1]
     assert shard_of(folder, 0).y.tolist() == [0, 1, 0]
     assert make(tmp_path / "a", "csv", train, "--labels", "class:no").provenance["classes"] == ["not no", "no"]
     test.write_text("a,y\n5,perhaps\n")

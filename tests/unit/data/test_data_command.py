@@ -12,12 +12,13 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from federations import common, held
 from sklearn.datasets import load_digits
 
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data import prepare as prepare_module
-from mpifed.data.shards import Shard, common_rows, shard_of
+from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation, open_federation
 
 Run = Callable[..., Federation]
@@ -42,16 +43,9 @@ def everything(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
     X, y = np.full((federation.samples, federation.features), np.nan), np.full(federation.samples, np.nan)
     for client in range(federation.clients):
         shard = shard_of(federation, client)
-        X[np.ix_(shard.rows, shard.columns)] = read(shard)
+        X[np.ix_(shard.rows, shard.columns)] = held(federation, client)
         y[shard.rows] = shard.y
     return X, y
-
-
-def read(shard: Shard) -> np.ndarray:
-    """All rows of a shard."""
-    out = np.empty((shard.samples, shard.features))
-    shard.take(np.arange(shard.samples), out)
-    return out
 
 
 @pytest.mark.parametrize(
@@ -74,8 +68,7 @@ def test_digits(run: Run, split: tuple[object, ...]) -> None:
 
 def test_test_fraction(run: Run) -> None:
     federation = run("digits", "--split", "rows", "--clients", 3, "--test-fraction", 0.2, "--seed", 3)
-    test = common_rows(federation, np.float64)
-    assert test is not None
+    test = common(federation)
     X, _ = everything(federation)
     together = np.concatenate([X, test[0]])
     digits = load_digits().data / 16
@@ -118,8 +111,7 @@ def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, mon
     words = ("csv", tmp_path / "train", "--test", tmp_path / "test", "--split", "grid", "--grid", "2x2")
     federation = run(*words, "--scale", kinds)
     expected = by_hand(kinds, *(rows.astype(np.float64) for rows in files.values()))
-    test = common_rows(federation, np.float64)
-    assert test is not None
+    test = common(federation)
     for found, rows in zip((everything(federation)[0], test[0]), expected, strict=True):
         np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6 * np.abs(rows).max())
     assert federation.provenance["options"]["scale"] == kinds
@@ -138,8 +130,7 @@ def test_sparse_grid(run: Run, tmp_path: Path) -> None:
     assert federation.sparse
     expected = X / np.linalg.norm(X, axis=1, keepdims=True)
     np.testing.assert_allclose(everything(federation)[0], expected[:30], rtol=1e-6)
-    loaded = common_rows(federation, np.float64)
-    assert loaded is not None
+    loaded = common(federation)
     np.testing.assert_allclose(loaded[0].toarray(), expected[30:], rtol=1e-6)
     words = ("svmlight", path, "--test", test, "--split", "grid", "--grid", "3x2", "--force", "--scale")
     with pytest.raises(UsageError, match="--scale minmax: column 29 would be shifted"):  # a constant that is not 0
@@ -155,7 +146,7 @@ def test_csv_by_map(run: Run, tmp_path: Path) -> None:
     who.write_text("client,rows,columns\n0,0 2,all\n1,1,0\n2,1,1\n")
     federation = run("csv", table, "--split", "grid", "--map", who, "--clients", 3)  # as many as the map has
     assert federation.counts.tolist() == [2, 1, 1]
-    assert read(shard_of(federation, 0)).tolist() == [[1, 2], [5, 6]]
+    assert held(federation, 0).tolist() == [[1, 2], [5, 6]]
     assert federation.names() == ("a", "b")
 
 
@@ -229,8 +220,8 @@ def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str)
         run(*words)
     federation = run(*words, "--missing", "zero", "--scale", "unit-rows")
     assert federation.provenance["missing_cells"] == 2
-    np.testing.assert_allclose(read(shard_of(federation, 0)), [[0.6, 0.8], [1, 0]], rtol=1e-6)
-    np.testing.assert_allclose(read(shard_of(federation, 1)), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
+    np.testing.assert_allclose(held(federation, 0), [[0.6, 0.8], [1, 0]], rtol=1e-6)
+    np.testing.assert_allclose(held(federation, 1), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
     reason = {
         "csv": "minmax would shift columns, .* the 2 cells that no client",
         "svmlight": "fills the zeros of sparse",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from federations import common, held
 
-from mpifed.data.shards import common_shard, shard_of
 from mpifed.data.store import open_federation
 from mpifed.python.arrays import FederatedDataset
 
@@ -17,29 +17,21 @@ S, P, N = 3000, 20, 4
 def rows_of(folder: Path) -> list[np.ndarray]:
     """X [s, p] of each client."""
     federation = open_federation(folder)
-    shards = [shard_of(federation, client) for client in range(federation.clients)]
-    taken = [np.empty((shard.samples, shard.features), np.float32) for shard in shards]
-    for shard, X in zip(shards, taken, strict=True):
-        shard.take(np.arange(shard.samples), X)
-    return taken
+    return [held(federation, client, dtype="f4") for client in range(federation.clients)]
 
 
 def test_variance_grows_with_the_client(tmp_path: Path) -> None:
     X, y = np.full((S, P), 6.0, np.float32), np.arange(S) % 3
     data = {"clients": N, "scale": "unit", "test": (X[:5], y[:5])}
     FederatedDataset.from_arrays(X, y, out=tmp_path / "noisy", feature_noise=0.4, **data)
-    noise = [held - 1 for held in rows_of(tmp_path / "noisy")]  # of columns that are 1 when scaled
+    noise = [X - 1 for X in rows_of(tmp_path / "noisy")]  # of columns that are 1 when scaled
     for client, of_client in enumerate(noise):
         expected = 0.4 * (client + 1) / N
         assert of_client.var() == pytest.approx(expected, rel=4 * np.sqrt(2 / of_client.size))  # four standard errors
         assert abs(of_client.mean()) < 4 * np.sqrt(expected / of_client.size)
     apart = np.corrcoef(noise[0][:500].ravel(), noise[1][:500].ravel())[0, 1]
     assert abs(apart) < 4 / np.sqrt(500 * P)
-    test = common_shard(open_federation(tmp_path / "noisy"))
-    assert test is not None
-    held_out = np.empty((5, P), np.float32)
-    test.take(np.arange(5), held_out)
-    assert (held_out == 1).all()
+    assert (common(open_federation(tmp_path / "noisy"))[0] == 1).all()
 
 
 def test_the_seed_settles_it_however_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from federations import common, held, in_order, labelled, make
 
 import mpifed as mf
-from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation, open_federation
 from mpifed.data.summary import summary
 
@@ -28,23 +27,8 @@ RNG = np.random.default_rng(5)
 ONE = ("--split", "rows", "--clients", "1")
 
 
-def make(out: Path, *words: object) -> Federation:
-    arguments = [*map(str, words), "--out", str(out), "--force"]
-    CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
-    return open_federation(out, verify=True)
-
-
 def read(folder: Federation, client: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    shard = shard_of(folder, client)
-    X = np.empty((shard.samples, shard.features), "f4")
-    shard.take(np.arange(shard.samples), X)
-    return X, np.asarray(shard.y)
-
-
-def rows_to_test(folder: Federation) -> tuple[np.ndarray, np.ndarray]:
-    test = common_rows(folder, "f4")
-    assert test is not None
-    return np.asarray(test[0]), test[1]
+    return held(folder, client, dtype="f4"), np.asarray(shard_of(folder, client).y)
 
 
 # LEAF
@@ -70,7 +54,7 @@ def test_a_federation_of_leaf(tmp_path: Path) -> None:
     ids, _ = folder.natural() or ((), None)
     assert ids == ("u1", "u10", "u9") and folder.counts.tolist() == [1, 1, 2]
     assert [read(folder, n)[0].tolist() for n in (0, 1)] == [[[7, 8]], [[5.5, 6]]]
-    assert sorted(rows_to_test(folder)[0].tolist()) == [[8, 8], [9, 9]]
+    assert sorted(common(folder, "f4")[0].tolist()) == [[8, 8], [9, 9]]
     assert set(folder.provenance["files"]) == {"a.json.gz", "b.json", "a.json"}
     alone = make(tmp_path / "out", "leaf", tmp_path / "leaf", "--split", "rows", "--clients", 2)
     assert alone.clients == 2 and not alone.test_counts.any() and "tests" not in alone.provenance
@@ -78,14 +62,7 @@ def test_a_federation_of_leaf(tmp_path: Path) -> None:
 
 def own_tests(folder: Federation) -> list[list[list[float]]]:
     """The rows [x..., label] with which each client tests, sorted."""
-    shards = [shard_of(folder, number, True) for number in range(folder.clients)]
-    rows = [np.empty((shard.samples, shard.features), "f4") for shard in shards]
-    for shard, X in zip(shards, rows, strict=True):
-        shard.take(np.arange(shard.samples), X)
-    return [
-        sorted([*row, label] for row, label in zip(X.tolist(), shard.y.tolist(), strict=True))
-        for X, shard in zip(rows, shards, strict=True)
-    ]
+    return [labelled(folder, number, True) for number in range(folder.clients)]
 
 
 TRAIN = {"u9": ([[1, 2], [3, 4]], [0, 1]), "u10": ([[5, 6]], [1]), "u1": ([[7, 8]], [0])}
@@ -110,8 +87,7 @@ def test_users_test_with_their_rows_of_the_test_folder(
     folder = make(tmp_path / "out", "leaf", tmp_path / "leaf", *more)
     assert own_tests(folder) == expected
     assert folder.test_counts.tolist() == [len(rows) for rows in expected]
-    X, y = rows_to_test(folder)
-    assert sorted([*row, label] for row, label in zip(X.tolist(), y.tolist(), strict=True)) == sorted(
+    assert in_order(*common(folder, "f4")) == sorted(
         [*row, label] for x, labels in TEST.values() for row, label in zip(x, labels, strict=True)
     )
     bare = make(tmp_path / "bare", "leaf", tmp_path / "leaf/train", *more)
@@ -148,7 +124,7 @@ def test_own_test_rows_fit_nothing(tmp_path: Path) -> None:
     folder = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
     assert folder.names() == ("a", "b=p", "b=q")
     assert own_tests(folder) == [[], [[25, 0, 0, 1]]]  # a / 4, and r is neither p nor q
-    assert sorted(rows_to_test(folder)[0].tolist()) == [[0.5, 1, 0], [25, 0, 0]]
+    assert sorted(common(folder, "f4")[0].tolist()) == [[0.5, 1, 0], [25, 0, 0]]
     test.assign(y=[2, 0]).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(DataError, match="has the label 2, which no training row has"):
         make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
@@ -162,10 +138,8 @@ def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
     ids, _ = folder.natural() or ((), None)
     assert ids == tuple(sorted(content["users"]))
     for client, user in enumerate(ids):
-        X, y = read(folder, client)
         own = content["user_data"][user]
-        rows = [[*row, label] for row, label in zip(np.array(own["x"], "f4").tolist(), own["y"], strict=True)]
-        assert sorted([*row, label] for row, label in zip(X.tolist(), y.tolist(), strict=True)) == sorted(rows)
+        assert labelled(folder, client) == in_order(own["x"], own["y"])
 
 
 @pytest.mark.parametrize(
@@ -284,7 +258,7 @@ def test_images_of_npz(tmp_path: Path, save: Callable[..., None]) -> None:
     assert folder.shape == (5, 4) and folder.scaling.scale == 1 / 255
     folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE)
     np.testing.assert_array_equal(read(folder)[0], X[:15].reshape(15, -1).astype("f4"))
-    np.testing.assert_array_equal(rows_to_test(folder)[1], y[15:])
+    np.testing.assert_array_equal(common(folder, "f4")[1], y[15:])
     assert folder.nbytes()[0] == 15 * 20 + 15  # bytes as they came
 
 

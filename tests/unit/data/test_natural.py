@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from federations import common, held, make
 
-from mpifed.cli import data, main
+from mpifed.cli import main
 from mpifed.core.errors import MpifedError, UsageError
-from mpifed.data.shards import common_rows, shard_of
-from mpifed.data.store import Federation, open_federation
+from mpifed.data.shards import shard_of
+from mpifed.data.store import Federation
 from mpifed.data.summary import summary
 
 NAMES = ["age", "weight", "hospital", "sex", "ill"]
@@ -33,18 +34,8 @@ def write(path: Path, rows: list[list[Any]], names: list[str] | None = NAMES) ->
     return path
 
 
-def make(out: Path, *words: object) -> Federation:
-    CliRunner().invoke(
-        data, [*map(str, words), "--out", str(out), "--force"], catch_exceptions=False, standalone_mode=False
-    )
-    return open_federation(out, verify=True)
-
-
 def client(folder: Federation, number: int) -> tuple[list[list[float]], list[int]]:
-    shard = shard_of(folder, number)
-    X = np.empty((shard.samples, shard.features))
-    shard.take(np.arange(shard.samples), X)
-    return X.tolist(), shard.y.tolist()
+    return held(folder, number).tolist(), shard_of(folder, number).y.tolist()
 
 
 @pytest.mark.parametrize(
@@ -113,17 +104,10 @@ def test_natural_clients_have_test_rows_of_their_own(tmp_path: Path) -> None:
     """Each a tenth of its rows, beside the common ones; together they are the rows of the file."""
     words = ("--test-fraction", 0.25, "--client-test-fraction", 0.1)
     folder = make(tmp_path / "a", "csv", write(tmp_path / "a.csv", ROWS), *BY, *words)
-    held = folder.counts + folder.test_counts
-    assert folder.test_counts.tolist() == np.rint(0.1 * held).astype(int).tolist()
-    test = common_rows(folder, "f8")
-    assert test is not None
-    ages = list(test[0][:, 0])
-    for number in range(3):
-        for tests in (False, True):
-            shard = shard_of(folder, number, tests)
-            X = np.empty((shard.samples, shard.features))
-            shard.take(np.arange(shard.samples), X)
-            ages += X[:, 0].tolist()
+    of_client = folder.counts + folder.test_counts
+    assert folder.test_counts.tolist() == np.rint(0.1 * of_client).astype(int).tolist()
+    parts = [common(folder)[0], *(held(folder, number, tests) for number in range(3) for tests in (False, True))]
+    ages = np.concatenate([X[:, 0] for X in parts]).tolist()
     assert sorted(ages) == sorted(row[0] for row in ROWS)
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from federations import held
 from numpy.typing import NDArray
 
 import mpifed as mf
 from mpifed.cli import main
-from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 
 RNG = np.random.default_rng(0)
@@ -56,9 +56,7 @@ def facts(data: mf.FederatedDataset) -> Facts:
 
 
 def values(data: mf.FederatedDataset, client: int, tests: bool = False) -> NDArray[np.float32]:
-    shard = shard_of(open_federation(data.path), client, tests)
-    rows = np.empty((shard.samples, shard.features), "f4")
-    shard.take(np.arange(shard.samples), rows)
+    rows: NDArray[np.float32] = held(open_federation(data.path), client, tests, "f4")
     return rows
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from federations import held
 from scipy import sparse
 
 import mpifed as mf
-from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation, open_federation
 
 RNG = np.random.default_rng(2)
@@ -24,13 +24,7 @@ def folder(data: mf.FederatedDataset) -> Federation:
 
 
 def rows(data: Federation, client: int) -> list[list[float]]:
-    shard = shard_of(data, client)
-    values = np.empty((shard.samples, shard.features), "f4")
-    if data.sparse:
-        values = shard.take_sparse(np.arange(shard.samples), np.dtype("f4")).toarray()
-    else:
-        shard.take(np.arange(shard.samples), values)
-    return sorted(values.tolist())
+    return sorted(held(data, client, dtype="f4").tolist())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import run
+from federations import held
 from forecasts import forecast
 from jobs_in_python import checked, fedavg, job_table
 from sklearn import metrics as sklearn
@@ -65,17 +66,15 @@ def scored(folder: Path, model: dict[str, Any]) -> tuple[list[float], list[float
     """([clients] accuracy or RMSE, [clients] mean loss) of a linear model, by scikit-learn and a loop."""
     data, quality, losses = open_federation(folder), [], []
     for client in TESTED:
-        shard = shard_of(data, client, True)
-        rows = np.empty((shard.samples, 4))
-        shard.take(np.arange(shard.samples), rows)
-        z = rows @ model["first"] + model["head.bias"]
+        y = shard_of(data, client, True).y
+        z = held(data, client, True) @ model["first"] + model["head.bias"]
         if data.classes:
-            quality.append(sklearn.accuracy_score(shard.y, z.argmax(axis=1)))
+            quality.append(sklearn.accuracy_score(y, z.argmax(axis=1)))
             p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-            losses.append(sklearn.log_loss(shard.y, p, labels=range(3)))
+            losses.append(sklearn.log_loss(y, p, labels=range(3)))
         else:
-            quality.append(np.sqrt(sklearn.mean_squared_error(shard.y, z[:, 0])))
-            losses.append(np.mean((shard.y - z[:, 0]) ** 2) / 2)
+            quality.append(np.sqrt(sklearn.mean_squared_error(y, z[:, 0])))
+            losses.append(np.mean((y - z[:, 0]) ** 2) / 2)
     return quality, losses
 
 
@@ -133,10 +132,8 @@ def sha256(result: Any) -> str:
 def test_no_bit_of_the_model_depends_on_them(tmp_path: Path) -> None:
     """The same as without their evaluation, and as with data that have the training rows alone."""
     path = mf.FederatedDataset.from_clients(pairs(CLASSES), client_test=0.2, out=tmp_path / "data").path
-    shards = [shard_of(open_federation(path), client) for client in range(len(SIZES))]
-    training = [(np.empty((shard.samples, 4), "f4"), shard.y) for shard in shards]
-    for shard, (rows, _) in zip(shards, training, strict=True):
-        shard.take(np.arange(shard.samples), rows)
+    data = open_federation(path)
+    training = [(held(data, client, dtype="f4"), shard_of(data, client).y) for client in range(len(SIZES))]
     alone = mf.FederatedDataset.from_clients(training, out=tmp_path / "training").path
     assert open_federation(alone).samples == 173 - 34 == open_federation(path).samples
     tasks = [

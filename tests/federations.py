@@ -1,0 +1,45 @@
+"""Folders of data, made by `mpifed data`, and the rows in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from click.testing import CliRunner
+
+from mpifed.cli import data
+from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.store import Federation, open_federation
+
+
+def make(out: Path, *words: object) -> Federation:
+    """What the command makes of these words, in the place of what was there; its errors are raised."""
+    arguments = [*map(str, words), "--out", str(out), "--force"]
+    CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
+    return open_federation(out, verify=True)
+
+
+def held(folder: Federation, client: int = 0, tests: bool = False, dtype: str = "f8") -> Any:
+    """[s, p] the rows with which a client trains, or tests; its labels are `shard_of(...).y`."""
+    shard = shard_of(folder, client, tests)
+    X = np.empty((shard.samples, shard.features), dtype)
+    shard.take(np.arange(shard.samples), X)
+    return X
+
+
+def labelled(folder: Federation, client: int = 0, tests: bool = False) -> list[list[float]]:
+    """The rows [x..., label] of a client, sorted."""
+    return in_order(held(folder, client, tests, "f4"), shard_of(folder, client, tests).y)
+
+
+def in_order(X: Any, y: Any) -> list[list[float]]:
+    """Rows [x..., label], sorted."""
+    return sorted(np.column_stack([X, y]).astype("f4").tolist())
+
+
+def common(folder: Federation, dtype: str = "f8") -> tuple[Any, Any]:
+    """(X [s, p], y [s]) of the common test rows."""
+    test = common_rows(folder, dtype)
+    assert test is not None
+    return test
