@@ -66,8 +66,9 @@ run: $(VENV)/data,plot.done data/digits ## set up, train by FedAvg and by SSCA o
 test: ## set up and pass the quick tests: serial, then on 4 ranks
 	@$(MAKE) --no-print-directory --keep-going serial mpi
 
+# CHECKED=1: but for what `make check` has run
 serial: $(VENV)/test.done
-	$(LAUNCH) $(BIN)/python -m pytest $(or $(TESTS),--ignore tests/mpi) --numprocesses $(WORKERS) --dist worksteal
+	$(LAUNCH) $(BIN)/python -m pytest $(or $(TESTS),$(addprefix --ignore ,tests/mpi $(if $(CHECKED),$(CHEAP)))) --numprocesses $(WORKERS) --dist worksteal
 
 mpi: $(VENV)/test.done ## the tests that need several ranks
 	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
