@@ -123,6 +123,20 @@ def test_one_thing_wrong(changes: dict[str, Any], said: str) -> None:
     assert len(found) == 1 and said in found[0], found
 
 
+@pytest.mark.parametrize(
+    ("where", "key", "meant"),
+    [
+        ("client_optimizer", "lr", "learning_rate"), ("client_optimizer", "weightdecay", "weight_decay"),
+        ("algorithm", "batchsize", "batch_size"), ("algorithm", "epochs", "local_epochs"), ("model", "l_2", "l2"),
+        ("participation", "frac", "clients_per_round"), ("record", "evaluate-ever", "evaluate_every"),
+    ],
+)  # fmt: skip
+def test_near_misses(where: str, key: str, meant: str) -> None:
+    job = as_in_a_file(table())
+    (line,) = complaints(job | {where: job.get(where, {}) | {key: 1}})
+    assert line.startswith(f'[{where}] {key}: unknown key; did you mean "{meant}"?; known are ')
+
+
 def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     job = checked(
         table(
