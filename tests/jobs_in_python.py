@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from mpifed.testing import Job
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SOFTMAX = {"name": "softmax", "bias": False}
 
@@ -31,6 +37,11 @@ def as_in_a_file(table: Mapping[str, Any]) -> dict[str, Any]:
                 job.setdefault(name, kept.pop(name))
         job["algorithm"] = kept
     return job
+
+
+def in_text(toml: str) -> dict[str, Any]:
+    """The tables of a file's text."""
+    return tomllib.loads(toml)
 
 
 def checked(table: Mapping[str, Any], source: str = "job", **named: Any) -> Job:

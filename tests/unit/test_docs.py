@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import pytest
+from jobs_in_python import in_text
 from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of, sentences
 from written_files import FIRST, LEDGER
 
@@ -23,11 +24,6 @@ from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.exchange import Exchange
 from mpifed.job.loading import read_table
 from mpifed.job.sweep import points
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 EXAMPLES = ROOT / "jobs" / "examples"
 ALWAYS = {"runs/quickstart", "runs/quickstart-ssca", "data/digits"}  # made by `make run`, with which everybody begins
@@ -65,7 +61,7 @@ def test_toml_is_of_a_job(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         if block.title:
             Path(block.title).write_text(block.text, encoding="utf-8")
     for block in blocks(page, "toml"):
-        check_job(tomllib.loads(block.text))
+        check_job(in_text(block.text))
 
 
 def check_job(table: Mapping[str, Any]) -> None:

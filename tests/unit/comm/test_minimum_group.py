@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from jobs_in_python import in_text
 
 from mpifed.comm.channels.base import Protection, check_groups, refuse_small, small
 from mpifed.comm.sums import Message
@@ -15,11 +15,6 @@ from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.holdings import Holdings
 from mpifed.core.round import Leaving, Round
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 OWN = Holdings(9, np.array([0, 0, 1, 1, 2, 1]), (slice(0, 4), slice(3, 8), np.array([2, 8])))
 
@@ -75,7 +70,7 @@ def test_a_job_with_groups_too_small_is_refused_with_the_line_that_mends_it() ->
     )
     assert "everybody" not in text and "back" not in text
     (pasted,) = re.findall(r"\[aggregation\] (allow = \[.*\])", text)
-    allow = tuple(tomllib.loads(pasted)["allow"])
+    allow = tuple(in_text(pasted)["allow"])
     assert allow == ("up", "down")
     check_groups(messages, Protection("masked", allow=allow))
     check_groups(messages, Protection("masked", min_clients=1))

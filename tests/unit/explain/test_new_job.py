@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs_in_python import in_text
 
 from mpifed.explain.entries import entries
 from mpifed.explain.new_job import new_job
 from mpifed.testing import ALGORITHMS, Job
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DATA = {"vertical-sgd": "sides", "cocoa": "halves", **dict.fromkeys(("hyfdca", "bundle"), "patches")}
 DATA |= dict.fromkeys(("hybrid-fedavg", "hyfem"), "patches")
@@ -31,7 +26,7 @@ def uncommented(text: str) -> dict[str, Any]:
             on = line.startswith("[")
         if on:
             lines.append(re.sub(r"^#(\w+ = \S)", r"\1", line))
-    return tomllib.loads("\n".join(lines))
+    return in_text("\n".join(lines))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -51,7 +46,7 @@ def test_every_algorithms_job_is_right_at_once(
 def test_every_key_is_there_with_its_default(algorithm: str) -> None:
     """What stands behind # changes nothing where the # is taken away."""
     text = new_job("t", algorithm, "data")
-    job = Job.check(tomllib.loads(text))
+    job = Job.check(in_text(text))
     assert Job.check(uncommented(text)).table() == job.table()
     read = {entry.name: entry for entry in entries() if entry.name in (algorithm, job.model["name"])}
     for entry in read.values():
@@ -64,16 +59,16 @@ def test_every_key_is_there_with_its_default(algorithm: str) -> None:
 
 
 def test_what_the_data_are(regression: Path, digits: Path) -> None:
-    assert tomllib.loads(new_job("t", "fedavg", str(regression)))["model"]["name"] == "least-squares"
-    job = tomllib.loads(new_job("t", "fedavg", str(regression)))
+    assert in_text(new_job("t", "fedavg", str(regression)))["model"]["name"] == "least-squares"
+    job = in_text(new_job("t", "fedavg", str(regression)))
     assert job["algorithm"]["batch_size"] <= 32
-    assert tomllib.loads(new_job("t", "ssca", str(digits)))["algorithm"]["batch_size"] == 32
+    assert in_text(new_job("t", "ssca", str(digits)))["algorithm"]["batch_size"] == 32
 
 
 def test_where_it_goes(tmp_path: Path, launch: Callable[..., Any]) -> None:
     bare, dash = launch(None, "new"), launch(None, "new", "-", "--algorithm", "fedavg")
     assert bare.code == 0 and bare.out == dash.out and not bare.err
-    assert tomllib.loads(bare.out)["name"] == "fedavg"
+    assert in_text(bare.out)["name"] == "fedavg"
     (tmp_path / "job.toml").write_text("mine")
     (tmp_path / "link.toml").symlink_to("nowhere")
     for name in ("job.toml", "link.toml"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,6 @@ from lengths import long_unless
 
 import mpifed as mf
 from mpifed.explain.new_job import new_job
-
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass
 
 RNG = np.random.default_rng(6)
 KINDS = RNG.integers(0, 3, 60)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
-from jobs_in_python import as_in_a_file, job_table
+from jobs_in_python import as_in_a_file, in_text, job_table
 from written_files import read_json
 
 import mpifed as mf
 from mpifed.run import lock
 from mpifed.run.lock import locked
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Launch = Callable[..., Any]
 
@@ -99,7 +93,7 @@ def test_the_old_run_stands_where_the_new_one_fails(
         assert ended.code == BROKEN[how] and contents(tmp_path / "out") == files, ended.text
     with pytest.raises(mf.MpifedError):
         model = mf.LeastSquares() if how == "other data" else mf.Softmax()
-        data, method = tomllib.loads(failing.read_text())["data"]["path"], mf.SSCA(batch_size=4)
+        data, method = in_text(failing.read_text())["data"]["path"], mf.SSCA(batch_size=4)
         if before == "a sweep":
             mf.sweep({"a": method}, data, model, rounds=1, out=tmp_path / "out", overwrite=True)
         else:
