@@ -73,6 +73,18 @@ def write_json(path: Path, table: Mapping[str, Any]) -> None:
     path.write_text(_CHECKSUM.sub(checksum, text), encoding="utf-8")
 
 
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """What is in a folder: files, links by where they lead, folders as None."""
+    return {
+        str(path.relative_to(folder)): str(path.readlink()).encode()
+        if path.is_symlink()
+        else path.read_bytes()
+        if path.is_file()
+        else None
+        for path in folder.rglob("*")
+    }
+
+
 class History:
     """history.csv, of a run that is made by hand."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 from jobs_in_python import as_in_a_file, job_table
+from written_files import contents
 
 import mpifed as mf
 from mpifed.files.json_file import read_json, write_json
@@ -31,18 +32,6 @@ def interrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory, launch: 
     ended = launch(None, "run", folder / "job.toml", "--out", folder / "run", "--max-hours", 0)
     assert ended.code == 75, ended.text
     return folder
-
-
-def contents(folder: Path) -> dict[str, bytes | None]:
-    """What is in a folder, and what its links are."""
-    return {
-        str(path.relative_to(folder)): str(path.readlink()).encode()
-        if path.is_symlink()
-        else path.read_bytes()
-        if path.is_file()
-        else None
-        for path in folder.rglob("*")
-    }
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from ended import run
 from jobs_in_python import SOFTMAX, checked, fedavg, job_table
-from written_files import SUMMARY, read_json, write_json
+from written_files import SUMMARY, contents, read_json, write_json
 
 import mpifed as mf
 from mpifed.cli import main
@@ -141,10 +141,6 @@ def test_what_is_finished_stays_though_all_else_is_lost(digits: Path, tmp_path: 
         guarded(Solo(), out, lambda: run(task, Solo(), out, resume=True))
     assert caught.value.code == (3 if lost == "data" else 2)
     assert contents(out) == before
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 NUMBERS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tomli_w
 from jobs_in_python import as_in_a_file, in_text, job_table
-from written_files import read_json
+from written_files import contents, read_json
 
 import mpifed as mf
 from mpifed.run import lock
@@ -37,10 +37,6 @@ def out(digits: Path, tmp_path: Path, launch: Launch) -> Path:
 def overwrite(folder: Path, launch: Launch) -> Any:
     """How a run ends that is to take the place of what is in a folder; its job lies beside the folder."""
     return launch(None, "run", folder.parent / "job.toml", "--out", folder, "--overwrite", "--progress", "none")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_run_takes_the_place_of_another(digits: Path, out: Path, launch: Launch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import as_in_a_file, job_table
-from written_files import SUMMARY, read_json
+from written_files import SUMMARY, contents, read_json
 
 import mpifed as mf
 from mpifed.cli import main
@@ -250,10 +250,6 @@ def test_a_dedicated_server_between_points(
 
 
 # --- a folder of another kind --------------------------------------------------------------------------------------
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("options", [("--overwrite",), ("--resume", "--point", "1")])
