@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from mpifed.comm.states import ClientStates, StateFile
+from mpifed.comm.states import ClientStates
 from mpifed.core.errors import DataError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.data.block import Block
@@ -143,11 +143,6 @@ def test_the_newest_whole_one_counts(tmp_path: Path, blocks: list[Block], damage
     assert [bits(s) for s in states] == [bits(s) for s in clients(blocks, 1)]
 
 
-def test_there_is_none(tmp_path: Path, blocks: list[Block]) -> None:
-    with pytest.raises(DataError, match="no checkpoint was written"):
-        load(tmp_path, blocks)
-
-
 def test_what_an_interrupted_writer_left_is_ignored_and_removed(tmp_path: Path, blocks: list[Block]) -> None:
     whole = save(tmp_path, 1, blocks)
     shutil.copytree(whole, whole.with_name("round-00000002.new"))
@@ -210,19 +205,3 @@ def test_segments_stay_few_and_small(tmp_path: Path, array_shard: Any) -> None:
             found = started(blocks, begin)
             Checkpoints(tmp_path, Solo(), blocks).load((), found)
             np.testing.assert_array_equal(np.concatenate(list(found)), np.concatenate(expected))
-
-
-def test_what_cannot_be_written_to_its_end_takes_no_room(
-    tmp_path: Path, blocks: list[Block], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = save(tmp_path, 1, blocks)
-
-    def fails(path: Path, states: Any) -> None:
-        path.write_bytes(b"half of it")
-        raise DataError("no room")
-
-    monkeypatch.setattr(StateFile, "written", fails)
-    with pytest.raises(DataError, match="no room"):
-        save(tmp_path, 2, blocks)
-    assert list(whole.parent.iterdir()) == [whole]
-    assert load(tmp_path, blocks)[0].round == 1

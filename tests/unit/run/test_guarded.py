@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from written_files import read_json, write_json
 
-from mpifed.core.errors import DataError, Interrupted, MpifedError, NumericalError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.run.launch import guarded
-from mpifed.run.outcome import code_of
 
 
 class Ended(BaseException):
@@ -38,17 +37,6 @@ def fail(error: BaseException, agreed: bool = False) -> Any:
         raise error
 
     return work
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (MpifedError("x"), 1), (UsageError("x"), 2), (DataError("x"), 3), (NumericalError("x"), 4),
-        (Interrupted("x"), 75), (ValueError("x"), 1), (MemoryError("x"), 1), (KeyboardInterrupt(), 130),
-    ],
-)  # fmt: skip
-def test_exit_codes(error: BaseException, code: int) -> None:
-    assert code_of(error) == code
 
 
 def test_afterwards_a_process_ends_as_before(capsys: pytest.CaptureFixture[str]) -> None:
