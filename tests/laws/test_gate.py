@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import environment, mpiexec
-from lengths import long_unless
+from lengths import covering
 
 pytestmark = pytest.mark.launch
 SCRIPT = Path(__file__).with_name("leaving.py")
@@ -36,13 +35,8 @@ def launched(ranks: int, *program: str, cwd: Path) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("form", "when", "child"),
-    long_unless(  # but for one form of each moment and child, all forms among them
-        lambda form, when, child: FORMS.index(form) == (5 * MOMENTS.index(when) + CHILDREN.index(child)) % len(FORMS),
-        itertools.product(FORMS, MOMENTS, CHILDREN),
-    ),
-)
+# what a rank has started has ended before it does something else
+@covering({"form": FORMS, "when": MOMENTS, "child": CHILDREN}, together=1, long=2)
 def test_the_last_rank_does_something_else(form: str, when: str, child: str, tmp_path: Path) -> None:
     ranks = 2 + (len(form) + len(when) + len(child)) % 3
     code, text = launched(ranks, str(SCRIPT), form, when, child, cwd=tmp_path)
