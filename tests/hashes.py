@@ -1,9 +1,10 @@
 """The models of the shipped jobs, bit by bit and round by round: `make hashes`.
 
-Bits belong to a processor and to libraries. A table says under which it was written (`fingerprint`). Where these are
-here, models have the hashes of the table. Elsewhere the base, the last commit that wrote the table, is built in a
-worktree, runs its own jobs on this machine, and models have the hashes that come of that. A commit that moves a hash
-writes the table, is its own base, and says in its message which and why.
+Bits belong to a processor and to libraries. A table says under which it was written (`fingerprint`). Those without
+networks are of instructions that x86-64 processors have since 2013 (`KERNELS`), and hold on all of these. Where
+processor and libraries are here, models have the hashes of the table. Elsewhere the base, the last commit that wrote
+the table, is built in a worktree, runs its own jobs on this machine, and models have the hashes that come of that. A
+commit that moves a hash writes the table, is its own base, and says in its message which and why.
 
 Values of histories are the same on every machine, to a tolerance that stands beside each of them.
 """
@@ -38,6 +39,8 @@ LIBRARIES = {
     "models": ("numpy", "torch", "jax", "jaxlib"),
     "real": ("numpy", "scipy", "dp-accounting", "scikit-learn", "seal-python"),
 }
+# of OpenBLAS for AVX2, and NumPy's without AVX-512: newer processors would take others, with other last bits
+KERNELS = {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR"}
 CHOOSING = ("GLIBC_TUNABLES", "MKL_", "ONEDNN_", "XLA_")  # variables whose effect nothing else here shows
 PARTS = ("families", "fedpdm", "heterogeneous", "hyfdca", "mcmahan", "others", "ssca")
 MOVES = 5  # runs whose data are moved by one ulp
@@ -76,7 +79,8 @@ def facts(table: str) -> dict[str, Any]:
     if table == "models":
         import torch
 
-        found["processor"] = processor()
+        # by its make and model, MKL and XLA choose kernels
+        found["processor"] = of_processor("vendor_id", "cpu family", "model") or platform.processor()
         found["torch"] = torch.backends.cpu.get_cpu_capability()
         found["onednn"] = onednn()
     return found
@@ -90,14 +94,17 @@ def installed(name: str) -> str:
         return ""
 
 
-def processor() -> str:
-    """Its make and model, by which MKL and XLA choose kernels."""
+def of_processor(*names: str) -> str:
+    """What Linux says of it."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").split("\n\n")[0].splitlines() if path.exists() else []
     facts = dict(line.replace("\t", "").split(":", 1) for line in lines)
-    return (
-        " ".join(facts.get(name, "").strip() for name in ("vendor_id", "cpu family", "model")) or platform.processor()
-    )
+    return " ".join(facts.get(name, "").strip() for name in names).strip()
+
+
+def kernels(table: str) -> Mapping[str, str]:
+    """The variables of `KERNELS`, but for networks, whose libraries choose by the processor's model too."""
+    return KERNELS if table != "models" and {"avx2", "fma"} <= set(of_processor("flags").split()) else {}
 
 
 def onednn() -> str:
@@ -145,17 +152,23 @@ def apart(tree: Path, table: str, part: str | None, seed: int = 0, fault: str = 
         return {name: Outcome(*one) for name, one in json.loads(out.read_text(encoding="utf-8")).items()}
 
 
-def called(tree: Path, *words: str) -> str:
-    """What this file of a checkout prints; one thread as in all tests, nothing else that chooses kernels is set."""
+def called(tree: Path, command: str, table: str, *words: str) -> str:
+    """What this file of a checkout prints; by one thread, as in all tests, and by the kernels of a table."""
     paths = [str(tree / "built"), str(tree), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
+        **kernels(table),
     }
-    command = [sys.executable, str(tree / "tests/hashes.py"), *words]
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(tree / "tests/hashes.py"), command, table, *words],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise RuntimeError(f"the jobs of {tree} do not run:\n{done.stdout}{done.stderr}")
     return done.stdout
