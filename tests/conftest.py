@@ -250,116 +250,57 @@ def real_data() -> Path:
     return Path(folder)
 
 
-@pytest.fixture(scope="session")
-def digits(shared_path: Path) -> Path:
-    """8 clients with 179 or 180 rows each, and test rows."""
-    return _make_data(shared_path / "digits", "digits", "--split", "rows", "--clients", "8", "--test-fraction", "0.2")
+def _data(words: str, rectangles: Sequence[str] = ()) -> Any:
+    """A fixture: the folder that `mpifed data` makes of these words, and of a map with these lines, if any."""
+
+    @pytest.fixture(scope="session")
+    def made(shared_path: Path, request: pytest.FixtureRequest) -> Path:
+        folder = shared_path / str(request.fixturename)
+        if rectangles and (_guard is None or _guard.comm.rank == 0):
+            folder.with_suffix(".csv").write_text("\n".join(["client,rows,columns", *rectangles, ""]), encoding="utf-8")
+        given = ["--map", str(folder.with_suffix(".csv"))] if rectangles else []
+        return _make_data(folder, *words.split(), *given)
+
+    return made
 
 
-@pytest.fixture(scope="session")
-def skewed(shared_path: Path) -> Path:
-    """11 clients of very different sizes and classes, several in a file."""
-    return _make_data(
-        shared_path / "skewed", "digits", "--split", "rows", "--clients", "11", "--skew", "2", "--partition",
-        "dirichlet:1", "--seed", "3",
-    )  # fmt: skip
+_BINARY = "--labels even-odd --scale unit-rows"
+_CLASSES = "synthetic --samples 240 --features 6 --task classification --classes 3 --noise 0.5"
+_HELD = [[5], range(0, 64, 8), [c for c in range(64) if c % 3 == 1 and c % 8]]
+_HELD.append([c for c in range(64) if not any(c in one for one in _HELD)])
 
-
-@pytest.fixture(scope="session")
-def tested(shared_path: Path) -> Path:
-    """7 clients of very different sizes, several in a file, with real targets, and test rows of their own."""
-    return _make_data(
-        shared_path / "tested", "synthetic", "--split", "rows", "--clients", "7", "--samples", "120", "--features", "5",
-        "--skew", "0.7", "--client-test-fraction", "0.3",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def sides(shared_path: Path) -> Path:
-    """5 clients with 13 or 12 columns each of the same 1438 rows of the digits, and test rows."""
-    return _make_data(shared_path / "sides", "digits", "--split", "columns", "--clients", "5", "--test-fraction", "0.2")
-
-
-@pytest.fixture(scope="session")
-def scattered(shared_path: Path) -> Path:
-    """4 clients with 1, 8, 19 and 36 columns of the digits' rows, hardly any side by side, two in a file."""
-    held = [[5], range(0, 64, 8), [c for c in range(64) if c % 3 == 1 and c % 8], []]
-    held[-1] = [c for c in range(64) if not any(c in one for one in held)]
-    lines = [f"{client},all,{' '.join(map(str, columns))}\n" for client, columns in enumerate(held)]
-    path = shared_path / "scattered.csv"
-    if _guard is None or _guard.comm.rank == 0:
-        path.write_text("client,rows,columns\n" + "".join(lines), encoding="utf-8")
-    return _make_data(shared_path / "scattered", "digits", "--split", "grid", "--map", str(path))
-
-
-@pytest.fixture(scope="session")
-def halves(shared_path: Path) -> Path:
-    """6 clients with 239 or 240 rows each of even and odd digits, and test rows."""
-    return _make_data(
-        shared_path / "halves", "digits", "--split", "rows", "--clients", "6", "--test-fraction", "0.2", "--labels",
-        "even-odd", "--scale", "unit-rows",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def patches(shared_path: Path) -> Path:
-    """2 groups of rows times 3 of columns of even and odd digits, and test rows."""
-    return _make_data(
-        shared_path / "patches", "digits", "--split", "grid", "--grid", "2x3", "--test-fraction", "0.2", "--labels",
-        "even-odd", "--scale", "unit-rows",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def patchwork(shared_path: Path) -> Path:
-    """7 clients with rectangles of even and odd digits that share rows, or columns, in part; several in a file."""
-    lines = [
+# 8 clients with 179 or 180 rows each, and test rows
+digits = _data("digits --split rows --clients 8 --test-fraction 0.2")
+# 11 clients of very different sizes and classes, several in a file
+skewed = _data("digits --split rows --clients 11 --skew 2 --partition dirichlet:1 --seed 3")
+# 7 clients of very different sizes, several in a file, with real targets, and test rows of their own
+tested = _data("synthetic --split rows --clients 7 --samples 120 --features 5 --skew 0.7 --client-test-fraction 0.3")
+# 5 clients with 13 or 12 columns each of the same 1438 rows of the digits, and test rows
+sides = _data("digits --split columns --clients 5 --test-fraction 0.2")
+# 4 clients with 1, 8, 19 and 36 columns of the digits' rows, hardly any side by side, two in a file
+scattered = _data(
+    "digits --split grid", [f"{client},all,{' '.join(map(str, columns))}" for client, columns in enumerate(_HELD)]
+)
+# 6 clients with 239 or 240 rows each of even and odd digits, and test rows
+halves = _data(f"digits --split rows --clients 6 --test-fraction 0.2 {_BINARY}")
+# 2 groups of rows times 3 of columns of even and odd digits, and test rows
+patches = _data(f"digits --split grid --grid 2x3 --test-fraction 0.2 {_BINARY}")
+# 7 clients with rectangles of even and odd digits that share rows, or columns, in part; several in a file
+patchwork = _data(
+    f"digits --split grid {_BINARY}",
+    [
         "0,0-899,0-20", "1,900-1796,0-10", "2,900-1796,11-20", "3,0-499,21-63", "4,500-1499,21-40",
         "5,500-1499,41-63", "6,1500-1796,21-63",
-    ]  # fmt: skip
-    path = shared_path / "patchwork.csv"
-    if _guard is None or _guard.comm.rank == 0:
-        path.write_text("\n".join(["client,rows,columns", *lines, ""]), encoding="utf-8")
-    return _make_data(
-        shared_path / "patchwork", "digits", "--split", "grid", "--map", str(path), "--labels",
-        "even-odd", "--scale", "unit-rows",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def columns(shared_path: Path) -> Path:
-    """5 clients with 3 or 2 columns each of the same 60 rows, for a regression."""
-    return _make_data(
-        shared_path / "columns", "synthetic", "--split", "columns", "--clients", "5", "--samples", "60",
-        "--features", "13",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def regression(shared_path: Path) -> Path:
-    """6 clients of different sizes with rows of a regression."""
-    return _make_data(
-        shared_path / "regression", "synthetic", "--split", "rows", "--clients", "6", "--samples", "300",
-        "--features", "7", "--skew", "5",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def classes(shared_path: Path) -> Path:
-    """4 clients with rows of 3 classes, 6 features."""
-    return _make_data(
-        shared_path / "classes", "synthetic", "--split", "rows", "--clients", "4", "--samples", "240",
-        "--features", "6", "--task", "classification", "--classes", "3", "--noise", "0.5",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def by_columns(shared_path: Path) -> Path:
-    """3 clients with 2 columns each of 240 rows of 3 classes."""
-    return _make_data(
-        shared_path / "by-columns", "synthetic", "--split", "columns", "--clients", "3", "--samples", "240",
-        "--features", "6", "--task", "classification", "--classes", "3", "--noise", "0.5",
-    )  # fmt: skip
+    ],
+)  # fmt: skip
+# 5 clients with 3 or 2 columns each of the same 60 rows, for a regression
+columns = _data("synthetic --split columns --clients 5 --samples 60 --features 13")
+# 6 clients of different sizes with rows of a regression
+regression = _data("synthetic --split rows --clients 6 --samples 300 --features 7 --skew 5")
+# 4 clients with rows of 3 classes, 6 features
+classes = _data(f"{_CLASSES} --split rows --clients 4")
+# 3 clients with 2 columns each of 240 rows of 3 classes
+by_columns = _data(f"{_CLASSES} --split columns --clients 3")
 
 
 class ArrayShard:
