@@ -85,12 +85,12 @@ def test_a_small_whole(digits: Path, tmp_path: Path) -> None:
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
     changes, only, grid = ("participation.clients_per_round=2",), tuple(f"{one}$" for one in names), (0.1, 0.3)
     steps = grids(grid, (0.5,), (3.0, 10.0))
-    plan = Plan(tmp_path / "out", 60, 2, tmp_path, changes, only=only, grids=steps, clips=grid)
+    plan = Plan(tmp_path / "out", 20, 2, tmp_path, changes, only=only, grids=steps, clips=grid)
     written, proved, *pictures = finish(plan)
     table = written.read_text(encoding="utf-8")
     curves = [f"paper-fedpdm-7{change}" for change in ("", "-no-l1", "-q5", "-tuned")]
     curves += [f"{one}{change}" for one in names[1:] for change in ("", "-by-rho", "-q5", "-tuned")]
-    assert [one for one in curves if f"\n{one},1,60," not in table] == []
+    assert [one for one in curves if f"\n{one},1,20," not in table] == []
     assert (plan.out / "clips" / "paper-fedpdm-7" / "sweep.csv").exists()
     lines = proved.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("claimed,one_round,") and [line.split(",")[0] for line in lines[1:]] == [
