@@ -73,8 +73,11 @@ serial: $(VENV)/test.done
 mpi: $(VENV)/test.done ## the tests that need several ranks
 	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
 
+# files as they come, since the longest have few tests, and would be the last
+IN_ORDER = --dist loadfile --no-loadscope-reorder
+
 test-long: $(VENV)/test.done ## the tests that take long: statistics over many runs, and whole reproductions
-	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) --dist loadfile
+	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) $(IN_ORDER)
 	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 2 $(BIN)/python -m pytest --with-mpi tests/mpi -m long
 
 test-gpu: $(VENV)/test,gpu.done ## every algorithm and kernel on a CUDA device against the processor; fails without one
@@ -90,7 +93,7 @@ mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test
 	$(LAUNCH) $(BIN)/python tests/mutants/run.py $(if $(ONLY),--only '$(ONLY)')
 
 test-models: $(VENV)/test,torch,jax,flwr-datasets.done ## networks of PyTorch and JAX: every algorithm, channel and number of ranks; data of datasets (installs all)
-	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) --dist loadfile
+	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) $(IN_ORDER)
 
 test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (2 minutes)
 	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill --numprocesses $(WORKERS) --dist worksteal
