@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.examples.own_local_steps import LocalSteps
 from mpifed import FedAvg
@@ -67,3 +67,22 @@ class Thoughtful(LocalSteps):
     def answer(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Any]:
         assert self.client_optimizer.momentum > 0
         return super().answer(clients, question, block, now)
+
+
+class Two(NamedTuple):
+    change: Any
+    square: Any
+
+
+@dataclass(frozen=True)
+class InTwoParts(FedAvg):
+    """One that also uploads how long its change is."""
+
+    def like(self, x: Any) -> Two:
+        return Two(x, x[:1])
+
+    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Two:
+        return Two(change, (change**2).sum(axis=1, keepdims=True))
+
+    def absorb(self, memory: Any, mean: Two, done: Any) -> tuple[Any, Any]:
+        return memory, mean.change

@@ -91,3 +91,15 @@ def test_a_regularizer_and_an_epsilon_of_what_a_hook_changes(digits: Path, tmp_p
     """Noise and prox are the base's, around the hook."""
     given = (digits, tmp_path / "run", "own_methods:DoubledFedAvg", FEDAVG)
     assert trained(*given, privacy=PRIVATE, regularizer={"name": "l1", "weight": 0.1})["epsilon"] > 0
+
+
+def test_an_upload_of_several_arrays(digits: Path, tmp_path: Path) -> None:
+    """Its mean change is that of FedAvg, also under noise on gradients; but an upload that is clipped is one array."""
+    for number, privacy in enumerate(({}, {"privacy": PRIVATE | {"noise": "test"}})):
+        sent = [
+            trained(digits, tmp_path / f"{number}{name[-3:]}", name, FEDAVG | {"local_steps": 2}, **privacy)
+            for name in ("fedavg", "own_methods:InTwoParts")
+        ]
+        assert sent[0]["model_sha256"] == sent[1]["model_sha256"]
+    text = refused(digits, tmp_path / "run", "own_methods:InTwoParts", FEDAVG, privacy=PRIVATE | {"level": "client"})
+    assert "this method uploads 2 arrays, and what is clipped is one" in text
