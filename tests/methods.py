@@ -278,18 +278,19 @@ METHODS = {
         cases=[
             ({"rule": "paper", "returns": "mean"}, MARGIN),
             ({"rule": "damped", "primal": "clear"}, MARGIN),
-            ({"rule": "theory", "inner": 90, "draws": "client", "returns": "last", "gamma": [0.9, 0.2]}, MARGIN),
+            ({"rule": "paper", "inner": 90, "draws": "client", "returns": "last", "gamma": [0.9, 0.2]}, MARGIN),
             (
                 {"rule": "line-search"},
                 MARGIN | {"model": {"name": "logistic", "bias": False, "l2": 5e-3}},
             ),
             ({"rule": "accelerated"}, MARGIN | {"model": {"name": "squared-hinge", "bias": False, "l2": 5e-3}}),
+            ({"rule": "theory", "gamma": [0.9, 0.2]}, MARGIN),
         ],
         short=0,
         everybody=lambda settings: settings["rule"] in ("line-search", "accelerated"),
-        drawn=lambda settings: settings["rule"] == "paper" or "inner" in settings,
+        drawn=lambda settings: settings["rule"] == "paper",
         private=False,
-        single=[[]] * 5,
+        single=[[]] * 6,
         least=None,
         control={"rule": "damped"},
         reveals=Reveals(

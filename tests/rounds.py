@@ -9,7 +9,7 @@ from records import record_of
 
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
-from mpifed.testing import Job, Named, rounds
+from mpifed.testing import Job, rounds
 
 
 class Seen(NamedTuple):
@@ -31,19 +31,20 @@ def rounds_of(job: Job, measured: int = 1) -> list[Seen]:
     found = []
     for after in played:
         w = after.server["w" if "w" in after.server else "best"]
-        alpha, told = alpha_of(data.samples, held, after.server, after.clients) if "w" in after.server else (None, [])
+        alpha, told = alpha_of(data.samples, held, job, after) if "w" in after.server else (None, [])
         found.append(Seen(w, after.model["first"][:, 0], alpha, told, after.columns, record_of(after.server)))
     return found
 
 
-def alpha_of(N: int, held: list[Any], server: Named, clients: list[Named]) -> tuple[Any, list[Any]]:
+def alpha_of(N: int, held: list[Any], job: Job, after: Any) -> tuple[Any, list[Any]]:
     """What the clients of HyFDCA keep: the sum of the steps they have sent, or alpha, which all holders know alike."""
     summed, known, told = np.zeros(N), np.full(N, np.nan), []
-    for rows, state in zip(held, clients, strict=True):
+    searches = job.algorithm.get("rule", "line-search") == "line-search"
+    for rows, state in zip(held, after.clients, strict=True):
         own = slice(0, len(rows))
         alpha = state["alpha"][own].astype(float)
-        if "part" in server:
-            alpha = alpha + float(server["part"]) * state["other"][own]
+        if searches:
+            alpha = alpha + float(after.server["part"]) * state["other"][own]
         told.append(alpha)
         if "sent" in state:
             summed[rows] += state["sent"][own]

@@ -147,7 +147,8 @@ def families() -> list[Row]:
     step = "client_optimizer.learning_rate"
     steps = {**whole, **every, "algorithm.local_steps": 3}
     cocoa = {**every, "algorithm": {"name": "cocoa"}}
-    damped = {**every, "algorithm.rule": "damped", "algorithm.sigma": 500.0, "algorithm.returns": "last"}
+    # where gamma binds every step, since it is below lambda
+    theory = {**every, "algorithm.rule": "theory", "algorithm.gamma": [5e-5, 0.0], "algorithm.returns": "last"}
     seen = [
         Row("fedavg", "ssca/fedsgd-b100.toml", whole, split="rows", rate=step),
         Row("fedprox", "fedpdm/rigorous-fedprox-none.toml", steps, split="rows", rate=step),
@@ -167,7 +168,7 @@ def families() -> list[Row]:
         Row("cocoa", "hyfdca/a9a-ours.toml", cocoa, split="rows", rate="algorithm.gamma"),
         Row("hybrid-fedavg", "hyfdca/a9a-fedavg.toml", {**whole, **every}, split="grid", rate=step),
         Row("hyfem", "hyfdca/a9a-hyfem.toml", {**whole, **every}, split="grid", rate=step),
-        Row("hyfdca", "hyfdca/a9a-ours.toml", damped, split="grid", rate="algorithm.sigma"),
+        Row("hyfdca", "hyfdca/a9a-ours.toml", theory, split="grid", rate="algorithm.gamma"),
         # it searches along a line; by the penalty's weight its steps are divided
         Row("bundle", "hyfdca/a9a-bundle.toml", every, split="grid", rate="model.l2"),
         Row("own algorithm", "examples/own_algorithm.toml", whole, split="rows", rate="algorithm.learning_rate"),

@@ -6,8 +6,9 @@ is known to all of its holders alike, and counted once: by the first of them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,67 +25,7 @@ from mpifed.data.block import Block, ClientData
 from mpifed.maths.certificates import ROUNDING, dual_value
 from mpifed.maths.objectives import Parameters, penalty
 
-# --- what a client does with its rows -------------------------------------------------------------------------------
-
-
-def own_rows(shard: ClientData) -> Array | slice:
-    """Positions of the client's samples among all samples."""
-    return span(shard.rows)
-
-
-def own_columns(shard: ClientData) -> Array | slice:
-    """Positions of the client's features among all features."""
-    return span(shard.columns)
-
-
-def own_part(values: Array, shard: ClientData) -> Array:
-    """[p_i, ...] the client's columns of `values` [p, ...]."""
-    return values[index(values, own_columns(shard))]
-
-
-def partial_scores(shard: ClientData, w: Array, dtype: str) -> Array:
-    """X w of all rows of a client, from its own columns.
-
-    Parameters
-    ----------
-    w : [p_i] or [p_i, h], of the client's columns
-    dtype : of X
-
-    Returns
-    -------
-    [s_i] or [s_i, h] in the dtype of `w`
-    """
-    scores = namespace(w).empty((shard.samples, *w.shape[1:]), w.dtype)
-    for at, X in shard.pieces(dtype):
-        scores[at] = X @ w
-    return scores
-
-
-def pulled(shard: ClientData, values: Array, dtype: str) -> Array:
-    """X' values: [p_i] from one value [s_i] of every row of a client, in the dtype of the values."""
-    total: Array | None = None
-    for at, X in shard.pieces(dtype):
-        piece = X.T @ values[at]
-        total = piece if total is None else total + piece
-    return namespace(values).zeros(shard.features, values.dtype) if total is None else total
-
-
-@lru_cache(maxsize=1024)
-def counted(problem: Problem, client: int) -> Array | slice:
-    """Positions among the client's samples of those of which it is the first holder."""
-    rows = problem.rows
-    first: Array = rows.first[rows.of(client)]
-    positions = np.flatnonzero(first == client)
-    return slice(None) if len(positions) == len(first) else positions
-
-
-def by_first(problem: Problem, values: Sequence[Array], block: Block) -> list[Array]:
-    """Values that all holders of a sample know, as summands: the first holder's counts, those of others are zero."""
-    shares = [namespace(value).zeros_like(value) for value in values]
-    for out, value, shard in zip(shares, values, block.shards, strict=True):
-        once = index(value, counted(problem, shard.client))
-        out[once] = value[once]
-    return shares
+# --- what a block's n clients do with their rows --------------------------------------------------------------------
 
 
 class ByRows(NamedTuple):
@@ -96,6 +37,34 @@ class ByRows(NamedTuple):
 def ask_nothing(server: Record, now: Round) -> tuple[()]:
     """An empty broadcast."""
     return ()
+
+
+def own_part(values: Array, shard: ClientData) -> Array:
+    """[p_i, ...] the client's columns of `values` [p, ...]."""
+    return values[index(values, span(shard.columns))]
+
+
+def partial_scores(w: Array, block: Block) -> list[Array]:
+    """n arrays [s_i] or [s_i, h] in the dtype of `w` [p] or [p, h]: X w of a client's rows, in its own columns."""
+    pairs = [(own_part(w, shard), shard) for shard in block.shards]
+    return [block.xp.concatenate([X @ own for _, X in shard.pieces(block.dtype)]) for own, shard in pairs]
+
+
+def pulled(problem: Problem, values: Iterable[Array], block: Block) -> Placed:
+    """[n, p] X' values, in the clients' own columns, of a value [s_i] of every row of a client, in their dtype."""
+    pairs = zip(values, block.shards, strict=True)
+    pieces = ((X.T @ own[at] for at, X in shard.pieces(block.dtype)) for own, shard in pairs)
+    return placed_by_columns(problem, [reduce(operator.add, parts) for parts in pieces], block)
+
+
+def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
+    """Values [s_i, ...] of the clients' own samples, at their positions among all samples."""
+    return Placed(values, [span(shard.rows) for shard in block.shards], problem.samples)
+
+
+def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
+    """Values [p_i, ...] of the clients' own features, at their positions among all features."""
+    return Placed(values, [span(shard.columns) for shard in block.shards], problem.features)
 
 
 def once_a_group(block: Block, alike: bool, make: Callable[[int], Array]) -> list[Array]:
@@ -112,43 +81,23 @@ def once_a_group(block: Block, alike: bool, make: Callable[[int], Array]) -> lis
 
 def told_rows(total: Array, block: Block) -> list[Array]:
     """n views or copies [s_i, ...]: each client's samples of `total` [N, ...], read-only."""
-    return once_a_group(block, True, lambda i: total[index(total, own_rows(block.shards[i]))])
+    return once_a_group(block, True, lambda i: total[index(total, span(block.shards[i].rows))])
 
 
-def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
-    """Values [s_i, ...] of the clients' own samples, at their positions among all samples."""
-    return Placed(values, [own_rows(shard) for shard in block.shards], problem.samples)
+@lru_cache(maxsize=1024)
+def counted(problem: Problem, client: int) -> Array | slice:
+    """Positions among the client's samples of those of which it is the first holder."""
+    rows = problem.rows
+    first: Array = rows.first[rows.of(client)]
+    positions = np.flatnonzero(first == client)
+    return slice(None) if len(positions) == len(first) else positions
 
 
-def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
-    """Values [p_i, ...] of the clients' own features, at their positions among all features."""
-    return Placed(values, [own_columns(shard) for shard in block.shards], problem.features)
-
-
-# --- whom the paper trusts -------------------------------------------------------------------------------------------
-
-
-def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Iterator[str]:
-    """Which parts of HyFDCA's trust model hold in a job, in words.
-
-    Parameters
-    ----------
-    sums : what the server receives besides w
-    clear : whether these sums travel in the clear in every channel
-    plain : whether the channel is the plain one
-    """
-    whose = "of every client" if plain or clear else "summed over the holders of each column"
-    never = "; in the plain channel it sees dual variables and inner products, too" if plain else ""
-    yield (
-        f"HyFDCA's trust model: the server knows w, and {sums}, {whose}; dual variables and inner products are for "
-        f"the clients who hold the samples alone{never}"
-    )
-    holders = problem.rows.holders
-    if (holders == 2).any():
-        yield (
-            f"{int((holders == 2).sum())} samples have two holders: each of them learns what the other one sent of "
-            "them, as the sum less its own"
-        )
+def once(problem: Problem, block: Block, *tables: Array) -> Iterator[tuple[Array, ...]]:
+    """Of each client the labels and its part of `tables` [n, S, ...], of those samples that it counts: each once."""
+    for i, shard in enumerate(block.shards):
+        at = index(shard.y, counted(problem, shard.client))
+        yield shard.y[at], *(table[i, : shard.samples][at] for table in tables if len(table))
 
 
 # --- arrays of unequal lengths in one state -------------------------------------------------------------------------
@@ -170,40 +119,74 @@ def unpadded(values: Array, block: Block) -> list[Array]:
     return [row[:count] for row, count in zip(values, block.counts.tolist(), strict=True)]
 
 
+# --- whom the paper trusts -------------------------------------------------------------------------------------------
+
+
+def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Iterator[str]:
+    """Which parts of HyFDCA's trust model hold in a job, in words.
+
+    Parameters
+    ----------
+    sums : what the server receives besides w
+    clear : whether these sums travel in the clear in every channel
+    plain : whether the channel is the plain one
+    """
+    whose = "of every client" if plain or clear else "summed over the holders of each column"
+    never = "; in the plain channel it sees dual variables and inner products, too" if plain else ""
+    yield (
+        f"HyFDCA's trust model: the server knows w, and {sums}, {whose}; dual variables and inner products are for "
+        f"the clients who hold the samples alone{never}"
+    )
+    pairs = int((problem.rows.holders == 2).sum())
+    if pairs:
+        yield (
+            f"{pairs} samples have two holders: each of them learns what the other one sent of them, as the sum less "
+            "its own"
+        )
+
+
 # --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def refused(*rows: tuple[bool, str]) -> list[str]:
+    """The messages of what is wrong, of a table (whether it is wrong, the message)."""
+    return [message for wrong, message in rows if wrong]
 
 
 def check_cells(problem: Problem) -> list[str]:
     """Errors of the job for algorithms on cells, one message each."""
-    wrong = squares_alone(problem)
-    if constrains(problem):
-        wrong.append(
+    return squares_alone(problem) + refused(
+        (
+            constrains(problem),
             "[[constraint]], [minimize]: this algorithm minimizes the mean loss and the penalty alone; leave them out, "
-            "or take ssca with data split by rows or columns"
-        )
-    if problem.measured_rows is not None:
-        wrong.append(
-            f"[record] measured_rows = {problem.measured_rows}: sums over cells are over all rows; leave the key out"
-        )
-    return wrong
+            "or take ssca with data split by rows or columns",
+        ),
+        (
+            problem.measured_rows is not None,
+            f"[record] measured_rows = {problem.measured_rows}: sums over cells are over all rows; leave the key out",
+        ),
+    )
 
 
 def check_duals(problem: Problem) -> list[str]:
     """Errors of the job for algorithms on the dual problem, one message each; those of `check_cells` included."""
-    objective, wrong = problem.objective, check_cells(problem)
-    kind = type(objective).__name__
-    if objective.dual is None:
-        wrong.append(
-            f"[model] name: {kind} has no dual problem here; take hinge, squared-hinge, logistic or least-squares"
-        )
-    if not objective.l2 > 0:
-        wrong.append(f"[model] l2 = {objective.l2:g}: the dual problem needs l2 above 0; the paper's lambda is 2 l2")
-    if problem.privacy is not None:
-        wrong.append(
+    objective = problem.objective
+    return check_cells(problem) + refused(
+        (
+            objective.dual is None,
+            f"[model] name: {type(objective).__name__} has no dual problem here; take hinge, squared-hinge, logistic "
+            "or least-squares",
+        ),
+        (
+            not objective.l2 > 0,
+            f"[model] l2 = {objective.l2:g}: the dual problem needs l2 above 0; the paper's lambda is 2 l2",
+        ),
+        (
+            problem.privacy is not None,
             "[privacy]: no noise is known that makes dual variables private; leave the table out, or take fedavg, "
-            "scaffold or fedpdm, for data split by rows"
-        )
-    return wrong
+            "scaffold or fedpdm, for data split by rows",
+        ),
+    )
 
 
 # --- fields, primal and dual -----------------------------------------------------------------------------------------
@@ -214,18 +197,25 @@ def lambda_n(problem: Problem) -> float:
     return float(2 * problem.objective.l2 * problem.samples)
 
 
-def on_grid(
-    problem: Problem,
-    shape: tuple[int, ...],
-    largest: float,
-    held: Holdings | None = None,
-    *,
-    to_holders: bool = False,
-    degree: int = 1,
-) -> Field:
-    """A field of values up to `largest`, as fine as the sum over all clients leaves room for in one integer."""
+def on_grid(problem: Problem, held: Holdings, largest: float, *, to_holders: bool = False, degree: int = 1) -> Field:
+    """A field of values up to `largest` for who holds what, as fine as their sum has room for in an integer."""
     scale = largest * max(2.0**-48, power_of_two(problem.clients) * 2.0**-55)
-    return Field(shape, scale, largest, held=held, to_holders=to_holders, degree=degree)
+    return Field((held.length,), scale, largest, held=held, to_holders=to_holders, degree=degree)
+
+
+def by_rows(problem: Problem, largest: float, degree: int = 1) -> ByRows:
+    """The field of numbers of samples, up to `largest`."""
+    return ByRows(on_grid(problem, problem.rows, largest, to_holders=True, degree=degree))
+
+
+def most_rows(problem: Problem) -> float:
+    """A power of two: no client has more rows."""
+    return power_of_two(float(problem.counts.max()))
+
+
+def field_of_losses(problem: Problem, shape: tuple[int, ...] = (), wide: bool = False) -> Field:
+    """A field of sums over a client's rows of losses, or of conjugates, or of what they differ by."""
+    return Field(shape, 2.0**-30, most_rows(problem) * 2**10, degree=2, wide=wide)
 
 
 def largest_score(problem: Problem) -> float:
@@ -244,15 +234,12 @@ def largest_dual(problem: Problem) -> float:
     return 2.0**4 if bend(problem) is None else 2.0**10
 
 
-def largest_loss(problem: Problem) -> float:
-    """A bound of the sum of a client's losses; what is larger counts as this, as it is far above that of w = 0."""
-    return power_of_two(float(problem.counts.max())) * 2.0**16
+def field_of_pulled(problem: Problem) -> Field:
+    """The field of X'alpha in one client's columns: its largest entry may be 4."""
+    return on_grid(problem, problem.columns, most_rows(problem) * largest_dual(problem) / 4)
 
 
-def largest_pulled(problem: Problem) -> float:
-    """A bound of X'alpha in one client's columns: its largest entry may be 4."""
-    return power_of_two(float(problem.counts.max())) * largest_dual(problem) / 4
-
+# --- what is measured ------------------------------------------------------------------------------------------------
 
 # (the algorithm's client states, `for_duals` of the broadcast, their block) -> n arrays [s_i], whose sum over a
 # sample's holders is its alpha; their classes are the algorithm's own
@@ -272,7 +259,7 @@ class Products(NamedTuple):
     """A client's part of the scores and of alpha, summed over the holders of a sample."""
 
     scores: Array  # Placed [n, N, h]
-    alpha: Array  # Placed [n, N], or ABSENT
+    alpha: Array = ABSENT  # Placed [n, N]
 
 
 class CellsLosses(NamedTuple):
@@ -280,7 +267,7 @@ class CellsLosses(NamedTuple):
 
     loss: Array  # [n] sum over the samples
     at_zero: Array  # [n] the same at w = 0: a unit
-    conjugate: Array  # [n] sum of l*(-alpha), or ABSENT
+    conjugate: Array = ABSENT  # [n] sum of l*(-alpha)
 
 
 class CellsPrimal(NamedTuple):
@@ -294,15 +281,15 @@ class CellsClients(NamedTuple):
 
     states: Record  # the algorithm's own states
     scores: Array  # [n, S, h] float64
-    alpha: Array  # [n, S] float64; or ABSENT
+    alpha: Array  # [n, S] float64; ABSENT without a dual value
 
 
 class CellsEvaluation(NamedTuple):
     """State of the server during an evaluation."""
 
     question: MeasuredModel
-    sums: CellsLosses
-    primal: CellsPrimal  # ABSENT without a dual value
+    sums: CellsLosses = ABSENT
+    primal: CellsPrimal = ABSENT  # so it stays without a dual value
 
 
 class Grid(Algorithm):
@@ -334,91 +321,82 @@ def measures_of_cells(
     private : whether X'alpha travels in the job's channel; if not, in the clear
     """
     problem = algorithm.problem
-    outputs = model_template(problem).first.shape[1]
-    rows, width = power_of_two(float(problem.counts.max())), int(problem.counts.max())
-    sums = Field((), STEP, rows * 2**10, degree=2, wide=True)
-    scores = Field((problem.samples, outputs), 2.0**-32, 2.0**17, held=problem.rows, to_holders=True, wide=True)
-    of_rows = Field((problem.samples,), 2.0**-36, 2.0**12, held=problem.rows, to_holders=True, wide=True)
-    alpha = of_rows if duals is not None else ABSENT
+    rows, outputs = most_rows(problem), model_template(problem).first.shape[1]
+    of_rows = partial(Field, held=problem.rows, to_holders=True, wide=True)
+    products = Products(of_rows((problem.samples, outputs), 2.0**-32, 2.0**17))
     summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, held=problem.columns, wide=True)
+    sums = Field((), STEP, rows * 2**10, degree=2, wide=True)
+    losses = CellsLosses(sums, sums)
+    if duals is not None:
+        products = products._replace(alpha=of_rows((problem.samples,), 2.0**-36, 2.0**12))
+        losses = losses._replace(conjugate=sums)
+
+    def ask(server: CellsEvaluation, now: Round) -> MeasuredModel:
+        return server.question
+
+    def ask_head(server: CellsEvaluation, now: Round) -> Record:
+        return server.question.head
 
     def start(server: Record) -> CellsEvaluation:
         model = algorithm.model(server)
-        return CellsEvaluation(
-            MeasuredModel(model.first.astype(np.float64), model.head, for_duals(server)), ABSENT, ABSENT
-        )
+        return CellsEvaluation(MeasuredModel(model.first.astype(np.float64), model.head, for_duals(server)))
 
     def start_clients(block: Block, states: Record) -> CellsClients:
-        zeros = np.zeros((len(block.clients), width, outputs))
+        zeros = np.zeros((len(block.clients), int(problem.counts.max()), outputs))
         return CellsClients(states, zeros, zeros[..., 0] if duals is not None else ABSENT)
 
     exchanges = (
         Exchange(
-            "all-products", Products(scores, alpha), _ask_model, partial(all_products, problem, duals),
+            "all-products", products, ask, partial(all_products, problem, duals),
             hear=partial(_hear_products, problem),
         ),
         Exchange(
-            "all-losses", CellsLosses(sums, sums, sums if duals is not None else ABSENT), _ask_head,
-            partial(_all_losses, problem), lambda server, total, now: server._replace(sums=total),
+            "all-losses", losses, ask_head, partial(_all_losses, problem),
+            lambda server, total, now: server._replace(sums=total),
+        ),
+        Exchange(
+            "all-primal", CellsPrimal(summed), ask_nothing, partial(_all_primal, problem),
+            lambda server, total, now: server._replace(primal=total), clear=not private,
         ),
     )  # fmt: skip
-    primal = Exchange(
-        "all-primal", CellsPrimal(summed), ask_nothing, partial(_all_primal, problem),
-        lambda server, total, now: server._replace(primal=total), clear=not private,
-    )  # fmt: skip
-    all_exchanges = exchanges if duals is None else (*exchanges, primal)
-    return (Measure(all_exchanges, start, partial(_reported, algorithm, summed.scale), start_clients),)
-
-
-def _ask_model(server: CellsEvaluation, now: Round) -> MeasuredModel:
-    return server.question
-
-
-def _ask_head(server: CellsEvaluation, now: Round) -> Record:
-    return server.question.head
+    played = exchanges if duals is not None else exchanges[:2]
+    return (Measure(played, start, partial(_reported, algorithm, summed.scale), start_clients),)
 
 
 def all_products(
     problem: Problem, duals: Duals | None, clients: CellsClients, broadcast: MeasuredModel, block: Block, now: Round
 ) -> tuple[CellsClients, Products]:
-    scores = [partial_scores(shard, own_part(broadcast.first, shard), block.dtype) for shard in block.shards]
-    alpha: Array = ABSENT
-    if duals is not None:
-        shares = [share.astype(np.float64) for share in duals(clients.states, broadcast.for_duals, block)]
-        alpha = placed_by_rows(problem, shares, block)
-    return clients, Products(placed_by_rows(problem, scores, block), alpha)
+    products = Products(placed_by_rows(problem, partial_scores(broadcast.first, block), block))
+    if duals is None:
+        return clients, products
+    shares = [share.astype(np.float64) for share in duals(clients.states, broadcast.for_duals, block)]
+    return clients, products._replace(alpha=placed_by_rows(problem, shares, block))
 
 
 def _hear_products(problem: Problem, clients: CellsClients, total: Products, block: Block, now: Round) -> CellsClients:
     width = clients.scores.shape[1]
-    measured = clients._replace(scores=padded(told_rows(total.scores, block), width))
+    clients = clients._replace(scores=padded(told_rows(total.scores, block), width))
     if not len(clients.alpha):
-        return measured
-    dual = problem.dual
+        return clients
     alpha = zip(told_rows(total.alpha, block), block.shards, strict=True)
-    return measured._replace(alpha=padded((dual.feasible(values, shard.y) for values, shard in alpha), width))
+    return clients._replace(alpha=padded((problem.dual.feasible(own, shard.y) for own, shard in alpha), width))
 
 
 def _all_losses(
-    problem: Problem, clients: CellsClients, broadcast: Record, block: Block, now: Round
+    problem: Problem, clients: CellsClients, head: Record, block: Block, now: Round
 ) -> tuple[CellsClients, CellsLosses]:
-    xp, losses, at_zero, conjugates = block.xp, [], [], []
-    for i, shard in enumerate(block.shards):
-        once, rows, y = index(shard.y, counted(problem, shard.client)), slice(0, shard.samples), shard.y
-        scores = clients.scores[i, rows]
-        losses.append(problem.objective.loss(broadcast, scores, y)[once].sum())
-        at_zero.append(problem.objective.loss(broadcast, xp.zeros_like(scores), y)[once].sum())
-        if len(clients.alpha):
-            conjugates.append(problem.dual.conjugate(clients.alpha[i, rows], y)[once].sum())
-    return clients, CellsLosses(xp.stack(losses), xp.stack(at_zero), xp.stack(conjugates) if conjugates else ABSENT)
+    xp, loss, sums = block.xp, problem.objective.loss, list[list[Array]]()
+    for y, scores, *alpha in once(problem, block, clients.scores, clients.alpha):
+        values = [loss(head, scores, y), loss(head, xp.zeros_like(scores), y)]
+        values += [problem.dual.conjugate(own, y) for own in alpha]
+        sums.append([one.sum() for one in values])
+    return clients, CellsLosses(*map(xp.stack, zip(*sums, strict=True)))
 
 
 def _all_primal(
     problem: Problem, clients: CellsClients, broadcast: tuple[()], block: Block, now: Round
 ) -> tuple[CellsClients, CellsPrimal]:
-    pairs = zip(block.shards, unpadded(clients.alpha, block), strict=True)
-    sums = [pulled(shard, alpha, block.dtype) for shard, alpha in pairs]
-    return clients, CellsPrimal(placed_by_columns(problem, sums, block))
+    return clients, CellsPrimal(pulled(problem, unpadded(clients.alpha, block), block))
 
 
 def _reported(
@@ -429,22 +407,21 @@ def _reported(
     `step` is that of X'alpha where it is measured. Of w(alpha) only its length counts, for which lambda / 2
     ||w(alpha)||^2 <= P(0) - D(alpha): with w(alpha) off by e, D is off by lambda / 2 e (2 ||w(alpha)|| + e) at most.
     """
-    problem, total, primal = algorithm.problem, measured.sums, measured.primal
-    model = Parameters(measured.question.first, measured.question.head)
-    loss = float(total.loss) / problem.samples
-    columns: dict[str, float] = {"train_loss": loss, "objective": loss + penalty(problem.objective, model)}
-    columns |= algorithm.report(server)
+    problem, (question, total, primal) = algorithm.problem, measured
     l2, N, target = problem.objective.l2, problem.samples, problem.target_scale
+    loss, at_zero = float(total.loss) / N, float(total.at_zero) / N
+    objective = loss + penalty(problem.objective, Parameters(question.first, question.head))
+    columns: dict[str, float] = {"train_loss": loss, "objective": objective, **algorithm.report(server)}
     if len(primal):
         w = primal.pulled.astype(np.float64) / lambda_n(problem)
         columns["dual"] = dual_value(l2, w, float(total.conjugate), N)
-    if "dual" in columns:
-        columns["duality_gap"] = gap = columns["objective"] - columns["dual"]
-        if not len(primal):  # it is of sums that were received in the rounds
-            step = on_grid(problem, (), largest_pulled(problem)).scale
-        off = step * target * float(np.linalg.norm(problem.columns.holders)) / (4 * N * l2**0.5)  # l2^0.5 e
-        at_zero = float(total.at_zero) / N
-        lost = off * (2 * abs(at_zero - columns["dual"]) ** 0.5 + off) + STEP * target**2 * problem.clients / N
-        if lost > ROUNDING * max(at_zero, gap):
-            columns |= dict.fromkeys(("dual", "duality_gap"), np.nan)
+    if "dual" not in columns:
+        return dict(columns)
+    columns["duality_gap"] = gap = objective - columns["dual"]
+    if not len(primal):  # it is of sums that were received in the rounds
+        step = field_of_pulled(problem).scale
+    off = step * target * float(np.linalg.norm(problem.columns.holders)) / (4 * N * l2**0.5)  # l2^0.5 e
+    lost = off * (2 * abs(at_zero - columns["dual"]) ** 0.5 + off) + STEP * target**2 * problem.clients / N
+    if lost > ROUNDING * max(at_zero, gap):
+        columns |= dict.fromkeys(("dual", "duality_gap"), np.nan)
     return dict(columns)

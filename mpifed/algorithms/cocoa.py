@@ -14,8 +14,8 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded, unpadded
-from mpifed.algorithms.horizontal import check_rows, model_template
+from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded, refused, unpadded
+from mpifed.algorithms.horizontal import check_rows
 from mpifed.algorithms.local import wrong_draw
 from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array, Record, in_memory
@@ -99,14 +99,13 @@ class CoCoA(Grid):
 
     def warnings(self) -> list[str]:
         """A sigma' below gamma K may be enough for some data, and is not for others."""
-        problem = self.problem
-        safe = self.gamma * (problem.clients_per_round or problem.clients)
-        if self.sigma is None or self.sigma >= safe * (1 - 1e-9):  # gamma = 1 / K is rounded
-            return []
-        return [
-            f"{UNSAFE_SIGMA}{self.sigma:g}: safe for any data is gamma * (clients per round) = {safe:g}; below it a "
-            "round may lower the dual, and the run may diverge; leave it out, or watch the duality gap"
-        ]
+        safe = self.gamma * (self.problem.clients_per_round or self.problem.clients)
+        sigma = safe if self.sigma is None else self.sigma
+        message = (
+            f"{UNSAFE_SIGMA}{sigma:g}: safe for any data is gamma * (clients per round) = {safe:g}; below it a round "
+            "may lower the dual, and the run may diverge; leave it out, or watch the duality gap"
+        )
+        return refused((sigma < safe * (1 - 1e-9), message))  # gamma = 1 / K is rounded
 
     def start_server(self, now: Round) -> CoCoAServer:
         return CoCoAServer(np.zeros(self.problem.features))
@@ -115,7 +114,7 @@ class CoCoA(Grid):
         return CoCoAClients(np.zeros((len(block.clients), int(block.counts.max())), block.dtype))
 
     def model(self, server: CoCoAServer) -> Parameters:
-        return Parameters(server.w.astype(self.problem.dtype)[:, None], model_template(self.problem).head)
+        return Parameters(server.w.astype(self.problem.dtype)[:, None], ())
 
     def ask(self, server: CoCoAServer, now: Round) -> CoCoABroadcast:
         sigma = self.gamma * int(now.asked.sum()) if self.sigma is None else self.sigma
@@ -125,20 +124,16 @@ class CoCoA(Grid):
         self, clients: CoCoAClients, broadcast: CoCoABroadcast, block: Block, now: Round
     ) -> tuple[CoCoAClients, Change]:
         """Algorithm 1: approximately solves the local problem by passes over the rows, and scales the step by gamma."""
-        block = block.host
-        alphas = list[Array]()
-        changes = np.empty((len(block.clients), self.problem.features), block.dtype)
-        for i, alpha in enumerate(unpadded(clients.alpha, block)):
-            new, pulled = self._pass(alpha, broadcast, block.only(np.array([i])), now)
-            alphas.append(new)
-            np.multiply(pulled, self.gamma / lambda_n(self.problem), out=changes[i], casting="same_kind")
-        return CoCoAClients(padded(alphas, clients.alpha.shape[1])), Change(changes)
+        starts = enumerate(unpadded(clients.alpha, block))
+        passes = [self._pass(alpha, broadcast, block.host.only(np.array([i])), now) for i, alpha in starts]
+        alphas, changes = zip(*passes, strict=True)
+        return CoCoAClients(padded(alphas, clients.alpha.shape[1])), Change(np.stack(changes))
 
     def absorb(self, server: CoCoAServer, total: Change, now: Round) -> CoCoAServer:
         return CoCoAServer(server.w + total.w)
 
     def _pass(self, alpha: Array, broadcast: CoCoABroadcast, alone: Block, now: Round) -> tuple[Array, Array]:
-        """(alpha [s], X'(change) [p] before gamma) of one client.
+        """(alpha [s], change of w [p]) of one client.
 
         The scores that a step sees are those of w + sigma' X'(change so far) / (lambda N).
         """
@@ -146,9 +141,8 @@ class CoCoA(Grid):
         rows = alone.draw(now, "local passes", self.local_epochs * size)[0]
         new, w, pulled = alpha.copy(), broadcast.w.copy(), np.zeros_like(broadcast.w)
         scale = float(broadcast.sigma) / lambda_n(self.problem)
-        for epoch in range(0, len(rows), size):  # no row twice in one call of `ascend`
-            for start in range(epoch, epoch + size, ROWS):
-                at = rows[start : min(start + ROWS, epoch + size)]
+        for epoch in rows.reshape(-1, size):  # no row twice in one call of `ascend`
+            for at in np.split(epoch, range(ROWS, size, ROWS)):
                 batch = alone.take(at[None])
                 X = batch.X[0]
                 stepped, w = ascend(dual, X, batch.y[0], new[at], w, scale)
@@ -156,7 +150,7 @@ class CoCoA(Grid):
                 new[at] = stepped
         if self.gamma < 1:
             new = dual.feasible(alpha + new.dtype.type(self.gamma) * (new - alpha), alone.shards[0].y)
-        return new, pulled
+        return new, pulled * (self.gamma / lambda_n(self.problem))
 
 
 def _duals(clients: CoCoAClients, for_duals: Record, block: Block) -> Sequence[Array]:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,26 +84,11 @@ class PassUpload(NamedTuple):
     tally: Tally  # [n, T], in an evaluation; else ABSENT
 
 
-@in_memory("shares", "keep", "count")
-class HeadBroadcast(NamedTuple):
-    """What derivatives by the scores are computed from beside them: the broadcast without rows and columns."""
-
-    head: Record  # of the model
-    previous: Record  # of the model before, or ABSENT
-    shares: Array
-    keep: np.float64
-    count: np.int64  # type: ignore[assignment]
-
-
-@in_memory("rows")
 class PassClients(NamedTuple):
     """State of the clients within a pass; the same for all, but for the labels."""
 
-    rows: Array  # [n, b]
-    broadcast: HeadBroadcast  # leaves [n, ...]; ABSENT once all clients have the derivatives
-    slopes: Array  # [n, K, b, h]
-    head: Record  # leaves [n, K, ...]
-    level: Array  # [n, K]; ABSENT without constraints
+    broadcast: PassBroadcast  # leaves [n, ...], without the models' `first`
+    slopes: Slopes  # leaves [n, ...]
     tally: Tally  # [n, T]; ABSENT but in an evaluation
 
 
@@ -131,46 +116,40 @@ class Pass:
         absorb: Callable[[AnyRecord, PassUpload, Round], AnyRecord],
     ) -> tuple[Exchange, ...]:
         """The exchanges of the pass; `ask` and `absorb` are the server's."""
-        problem, functions = self.problem, sampled(self.problem)
-        template = model_template(problem)
-        scores = template.first.shape[1]
-        partial_field = Field((self.points, self.size, scores), wide=self.measures)
-        first = Exchange(
-            f"{self.name}scores", PartialScores(partial_field), ask, self.partial_scores, hear=self.hear_scores,
-            hears=None if self.holder is None else self._holds_labels,
-        )  # fmt: skip
-        name = f"{self.name}gradients" if self.gradients else f"{self.name}losses"
-        last = Exchange(name, self._fields(template), self.ask_nothing, self.gather, absorb)
-        if self.holder is None or not self.gradients:
-            return (first, last)
-        derivatives = ScoreSlopes(Field((len(functions), self.size, scores), sender=self.holder, wide=self.measures))
-        slopes_told = Exchange(
-            f"{self.name}slopes", derivatives, self.ask_nothing, self.tell_slopes, hear=self.hear_slopes
-        )
-        return (first, slopes_told, last)
+        functions, width = len(sampled(self.problem)), model_template(self.problem).first.shape[1]
+        partial = PartialScores(Field((self.points, self.size, width), wide=self.measures))
+        slopes = ScoreSlopes(Field((functions, self.size, width), sender=self.holder, wide=self.measures))
 
-    def _fields(self, template: Parameters) -> PassUpload:
+        def holds_labels(now: Round) -> Array:
+            holds: Array = np.arange(self.problem.clients) == self.holder
+            return holds
+
+        hears = None if self.holder is None else holds_labels
+        name = f"{self.name}gradients" if self.gradients else f"{self.name}losses"
+        first = Exchange(f"{self.name}scores", partial, ask, self.partial_scores, hear=self.hear_scores, hears=hears)
+        told = Exchange(f"{self.name}slopes", slopes, self.ask_nothing, self.tell_slopes, hear=self.hear_slopes)
+        last = Exchange(name, self._fields(), self.ask_nothing, self.gather, absorb)
+        return (first, last) if self.holder is None or not self.gradients else (first, told, last)
+
+    def _fields(self) -> PassUpload:
         """The fields of `PassUpload`: each number comes from a single client."""
         scale, bound = (STEP, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
-        functions, sender = len(sampled(self.problem)), self.sender
-        gradient: Parameters = ABSENT
-        if self.gradients:
-            head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
-            held = self.problem.columns
-            first = Field((functions, *template.first.shape), scale, bound, held=held, axis=1, wide=self.measures)
-            gradient = Parameters(first, fields_like(head, scale, bound, sender=sender, wide=self.measures))
+        functions, sender, template = len(sampled(self.problem)), self.sender, model_template(self.problem)
+        upload = PassUpload(Statistics(ABSENT, ABSENT), ABSENT)
+        if self.measures:
+            upload = upload._replace(tally=tally_fields(self.problem, self.size, sender))
+        if not self.gradients:
+            return upload
+        shape, held = (functions, *template.first.shape), self.problem.columns
+        first = Field(shape, scale, bound, held=held, axis=1, wide=self.measures)
+        head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
+        gradient = Parameters(first, fields_like(head, scale, bound, sender=sender, wide=self.measures))
         level = Field((functions,), scale, bound, sender=sender, degree=2) if self._levels else ABSENT
-        return PassUpload(
-            Statistics(gradient, level), tally_fields(self.problem, self.size, sender) if self.measures else ABSENT
-        )
+        return upload._replace(statistics=Statistics(gradient, level))
 
     @property
     def _levels(self) -> bool:
         return bool(self.problem.constraints) and not self.measures
-
-    def _holds_labels(self, now: Round) -> Array:
-        holds: Array = np.arange(self.problem.clients) == self.holder
-        return holds
 
     def ask_nothing(self, server: Record, now: Round) -> tuple[()]:
         return ()
@@ -180,72 +159,54 @@ class Pass:
     ) -> tuple[PassClients, PartialScores]:
         """Step 4: each client's partial scores of the rows, from its own columns."""
         models = [broadcast.model, broadcast.previous][: self.points]
-        xp, width = block.xp, models[0].first.shape[1]
-        features = block.take_alike(broadcast.rows)
-        scores_of_each = xp.empty((len(features), self.points, self.size, width), models[0].first.dtype)
-        linear = self.problem.linear
-        for X, at, out in zip(features, block.columns, scores_of_each, strict=True):
-            weights = [model.first[index(model.first, at)] for model in models]
-            if self.points == 1:
-                linear.put_scores(weights[0], X, out)
-                continue
-            scores = linear.scores(xp.concatenate(weights, axis=1), X)[0]
-            out[:] = scores.reshape(self.size, self.points, width).swapaxes(0, 1)
-        return self._memory(broadcast, block), PartialScores(scores_of_each)
+        first, features = models[0].first, block.take_alike(broadcast.rows)
+        scores = block.xp.empty((len(features), self.points, self.size, first.shape[1]), first.dtype)
+        for X, at, out in zip(features, block.columns, scores, strict=True):
+            for v, model in enumerate(models):
+                self.problem.linear.put_scores(model.first[index(model.first, at)], X, out[v : v + 1])
+        return self._memory(broadcast, block), PartialScores(scores)
 
     def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
-        """The state at the beginning of a pass: the broadcast, and room for what a single client fills, the holder."""
-        model, previous, clients = broadcast.model, broadcast.previous, len(block.clients)
-        before = previous.head if len(previous) else ABSENT
-        bare = HeadBroadcast(model.head, before, broadcast.shares, broadcast.keep, broadcast.count)
-        begun = PassClients(broadcast.rows, bare, ABSENT, ABSENT, ABSENT, ABSENT)
-        if self.holder is None:
-            return _for_each(begun, clients)
-        xp, functions, dtype, width = block.xp, len(sampled(self.problem)), model.first.dtype, model.first.shape[1]
-        if self.gradients:
-            head = map_leaves(lambda leaf: xp.zeros((functions, *leaf.shape), dtype), model.head)
-            begun = begun._replace(slopes=xp.zeros((functions, self.size, width), dtype), head=head)
-        if self._levels:
-            begun = begun._replace(level=xp.zeros(functions))
+        """The state at the beginning of a pass: the broadcast, and room for what is heard."""
+        model, functions, zeros = broadcast.model, len(sampled(self.problem)), block.xp.zeros
+        bare = broadcast._replace(
+            model=model._replace(first=ABSENT),
+            previous=broadcast.previous and Parameters(ABSENT, broadcast.previous.head),
+        )
+        scores = zeros((functions, self.size, model.first.shape[1]), model.first.dtype)
+        head = map_leaves(lambda leaf: zeros((functions, *leaf.shape), leaf.dtype), model.head)
+        tally: Tally = ABSENT
         if self.measures:
-            fields = tally_fields(self.problem, 1)
-            begun = begun._replace(tally=map_leaves(lambda field: xp.zeros(field.shape), fields))
-        return _for_each(begun, clients)
+            tally = map_leaves(lambda field: zeros(field.shape), tally_fields(self.problem, 1))
+        slopes = Slopes(scores, head, zeros(functions) if self._levels else ABSENT)
+        return _for_each(PassClients(bare, slopes, tally), len(block.clients))
 
     def hear_scores(self, clients: PassClients, total: PartialScores, block: Block, now: Round) -> PassClients:
         """Derivatives of the loss, by the holders of labels; they are the same for all, and computed once a rank."""
-        n = len(block.clients)
-        sums, down = _derived(self, _Heard(total, clients, block))
-        memory = clients if self.holder is not None else clients._replace(broadcast=ABSENT)
-        if self.measures:
-            memory = memory._replace(tally=_for_each(sums, n))
-        if not self.gradients:
-            return memory
-        down = _for_each(down, n)
-        return memory._replace(slopes=down.scores, head=down.head, level=down.level)
+        heard = _for_each(_derived(self, _Heard(id(total), total, clients, block)), len(block.clients))
+        return clients._replace(slopes=heard.slopes or clients.slopes, tally=heard.tally or clients.tally)
 
-    def derived(self, total: PartialScores, clients: PassClients, block: Block) -> tuple[Tally, Slopes]:
-        """(sums over the rows, derivatives) at these scores, as far as they are asked for."""
-        broadcast = map_leaves(lambda leaf: leaf[0], clients.broadcast)
-        xp, y = block.xp, block.shards[0].y
-        y = y[index(y, clients.rows[0])]
-        weights, sums, down = xp.full(self.size, 1 / self.size), cast("Tally", ABSENT), cast("Slopes", ABSENT)
+    def derived(self, total: PartialScores, clients: PassClients, block: Block) -> PassClients:
+        """The sums over the rows and the derivatives at these scores, as far as they are asked for."""
+        broadcast, y = map_leaves(lambda leaf: leaf[0], clients.broadcast), block.shards[0].y
+        heard, xp, y = PassClients(ABSENT, ABSENT, ABSENT), block.xp, y[index(y, broadcast.rows)]
+        weights, shares = xp.full(self.size, 1 / self.size), broadcast.shares
         if self.measures:
             weights = (xp.arange(self.size) < int(broadcast.count)).astype(np.float64)
-            sums = tally(self.problem, broadcast.head, total.partial[0], y, weights)
-        if self.gradients:
-            down = self._slopes(broadcast.head, total.partial[0], y, weights, broadcast.shares)
-        if self.gradients and self.points == 2 and broadcast.keep:
+            heard = heard._replace(tally=tally(self.problem, broadcast.model.head, total.partial[0], y, weights))
+        if not self.gradients:
+            return heard
+        slopes = self._slopes(broadcast.model.head, total.partial[0], y, weights, shares)
+        if self.points == 2 and broadcast.keep:
             weights *= -float(broadcast.keep)
-            before = self._slopes(broadcast.previous, total.partial[1], y, weights, broadcast.shares)
-            down = map_leaves(operator.add, down, before)
-        return sums, down
+            before = self._slopes(broadcast.previous.head, total.partial[1], y, weights, shares)
+            slopes = map_leaves(operator.add, slopes, before)
+        return heard._replace(slopes=slopes)
 
     def _slopes(self, head: Record, scores: Array, y: Array, weights: Array, shares: Array) -> Slopes:
         functions = sampled(self.problem)
-        each, level = slope_of_each(
-            self.problem, functions, head, scores, y, weights, shares if len(shares) else np.ones(len(functions))
-        )
+        shares = shares if len(shares) else np.ones(len(functions))
+        each, level = slope_of_each(self.problem, functions, head, scores, y, weights, shares)
         down = stacked([slope._replace(loss=ABSENT) for slope in each], y)
         return Slopes(down.scores, down.head, level if self._levels else ABSENT)
 
@@ -253,48 +214,44 @@ class Pass:
         self, clients: PassClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[PassClients, ScoreSlopes]:
         """The label holder's derivatives."""
-        return clients, ScoreSlopes(clients.slopes)
+        return clients, ScoreSlopes(clients.slopes.scores)
 
     def hear_slopes(self, clients: PassClients, total: ScoreSlopes, block: Block, now: Round) -> PassClients:
         """Stores the label holder's derivatives at the other clients."""
-        return clients._replace(slopes=_for_each(total.slopes, len(block.clients)))
+        scores = _for_each(total.slopes, len(block.clients))
+        return clients._replace(slopes=clients.slopes._replace(scores=scores))
 
     def gather(self, clients: Record, broadcast: tuple[()], block: Block, now: Round) -> tuple[tuple[()], PassUpload]:
         """Steps 5 and 6: each client's gradient in its columns, and the head's from a single client. (16), (17)"""
         assert isinstance(clients, PassClients)
-        gradient: Parameters = ABSENT
-        if self.gradients:
-            features = block.take_alike(clients.rows[0])
-            values = [self._pull(clients.slopes[i], X) for i, X in enumerate(features)]
-            gradient = Parameters(Placed(values, block.columns, self.problem.features, axis=1), clients.head)
-        return (), PassUpload(Statistics(gradient, clients.level), clients.tally)
+        if not self.gradients:
+            return (), PassUpload(Statistics(ABSENT, ABSENT), clients.tally)
+        features, (scores, head, level) = block.take_alike(clients.broadcast.rows[0]), clients.slopes
+        values = [self._pull(down, X) for down, X in zip(scores, features, strict=True)]
+        first = Placed(values, block.columns, self.problem.features, axis=1)
+        return (), PassUpload(Statistics(Parameters(first, head), level), clients.tally)
 
     def _pull(self, derivatives: Array, X: Features) -> Array:
         """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
         functions, size, width = derivatives.shape
-        if functions == 1:
-            return self.problem.linear.pull(X, derivatives)
         beside = derivatives.swapaxes(0, 1).reshape(1, size, functions * width)
         pulled = self.problem.linear.pull(X, beside)[0]
         by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)
         return by_function
 
 
+@dataclass(frozen=True)
 class _Heard:
     """A sum of scores, and one of those who heard it; equal where the sum is the same."""
 
-    def __init__(self, total: PartialScores, clients: PassClients, block: Block) -> None:
-        self.total, self.clients, self.block = total, clients, block
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Heard) and self.total is other.total
-
-    def __hash__(self) -> int:
-        return id(self.total)
+    key: int  # of the sum, which lives as long as this
+    total: PartialScores = field(compare=False)
+    clients: PassClients = field(compare=False)
+    block: Block = field(compare=False)
 
 
 @lru_cache(maxsize=1)  # all who have heard it compute the same
-def _derived(rows_pass: Pass, heard: _Heard) -> tuple[Tally, Slopes]:
+def _derived(rows_pass: Pass, heard: _Heard) -> PassClients:
     return rows_pass.derived(heard.total, heard.clients, heard.block)
 
 
@@ -311,47 +268,6 @@ class EvaluationServer(NamedTuple):
     model: Parameters
     turn: np.int64  # []
     evaluation: Evaluation
-
-
-def measures_of_columns(algorithm: Algorithm, holder: int | None, sender: int) -> tuple[Measure, ...]:
-    """Losses and constraints, and the certificate; over all rows, in chunks of `CHUNK`."""
-    problem = algorithm.problem
-    chosen = measured_rows(problem)
-    measured = np.arange(problem.samples) if chosen is None else chosen
-    size = min(CHUNK, len(measured))
-    turns = -(-len(measured) // size)
-
-    def ask(sums: EvaluationServer, now: Round) -> PassBroadcast:
-        start = int(sums.turn) * size
-        rows = measured[np.minimum(np.arange(start, start + size), len(measured) - 1)]
-        count = np.int64(min(size, len(measured) - start))
-        return PassBroadcast(rows, sums.model, ABSENT, ABSENT, ABSENT, count)
-
-    def absorb(sums: EvaluationServer, total: PassUpload, now: Round) -> EvaluationServer:
-        evaluation = Evaluation(total.tally, total.statistics.gradient)
-        if sums.turn:
-            evaluation = map_leaves(operator.add, sums.evaluation, evaluation)
-        return EvaluationServer(sums.model, sums.turn + 1, evaluation)
-
-    def measure(
-        gradients: bool,
-        reported: Callable[[Algorithm, Record, Evaluation, FirstNumbers], History],
-        columns: tuple[str, ...] = (),
-        first: Callable[[Record, EvaluationServer], FirstNumbers] | None = None,
-    ) -> Measure:
-        rows_pass = Pass(problem, size, holder, sender, 1, "certificate-" if gradients else "all-", True, gradients)
-        exchanges, nothing = rows_pass.exchanges(ask, absorb), Evaluation(ABSENT, ABSENT)
-        return Measure(
-            exchanges, lambda server: EvaluationServer(algorithm.model(server), np.int64(0), nothing),
-            lambda server, sums, known: reported(algorithm, server, sums.evaluation, known), turns=turns,
-            certificate=columns, first=first,
-        )  # fmt: skip
-
-    def first(server: Record, sums: EvaluationServer) -> FirstNumbers:
-        return numbers_of_first(algorithm, server, sums.evaluation)
-
-    certificate = measure(True, reported_certificate, certificate_columns(problem), first)
-    return measure(False, reported_levels), certificate
 
 
 class Columns(Algorithm):
@@ -371,8 +287,47 @@ class Columns(Algorithm):
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Training loss, objective and constraints; the certificate."""
-        return measures_of_columns(self, self.label_holder, self.sender)
+        """Training loss, objective and constraints; the certificate. Over all rows, in chunks of `CHUNK`."""
+        problem = self.problem
+        chosen = measured_rows(problem)
+        measured = np.arange(problem.samples) if chosen is None else chosen
+        size = min(CHUNK, len(measured))
+        turns = -(-len(measured) // size)
+
+        def ask(sums: EvaluationServer, now: Round) -> PassBroadcast:
+            start = int(sums.turn) * size
+            rows = measured[np.minimum(np.arange(start, start + size), len(measured) - 1)]
+            count = np.int64(min(size, len(measured) - start))
+            return PassBroadcast(rows, sums.model, ABSENT, ABSENT, ABSENT, count)
+
+        def absorb(sums: EvaluationServer, total: PassUpload, now: Round) -> EvaluationServer:
+            evaluation = Evaluation(total.tally, total.statistics.gradient)
+            if sums.turn:
+                evaluation = map_leaves(operator.add, sums.evaluation, evaluation)
+            return EvaluationServer(sums.model, sums.turn + 1, evaluation)
+
+        def exchanges(name: str, gradients: bool) -> tuple[Exchange, ...]:
+            return Pass(problem, size, self.label_holder, self.sender, 1, name, True, gradients).exchanges(ask, absorb)
+
+        def start(server: Record) -> EvaluationServer:
+            return EvaluationServer(self.model(server), np.int64(0), Evaluation(ABSENT, ABSENT))
+
+        def report(server: Record, sums: EvaluationServer, first: FirstNumbers) -> History:
+            return reported_levels(self, server, sums.evaluation, first)
+
+        def certify(server: Record, sums: EvaluationServer, first: FirstNumbers) -> History:
+            return reported_certificate(self, server, sums.evaluation, first)
+
+        def first(server: Record, sums: EvaluationServer) -> FirstNumbers:
+            return numbers_of_first(self, server, sums.evaluation)
+
+        return (
+            Measure(exchanges("all-", False), start, report, turns=turns),
+            Measure(
+                exchanges("certificate-", True), start, certify, turns=turns, certificate=certificate_columns(problem),
+                first=first,
+            ),
+        )  # fmt: skip
 
 
 def draw_rows(problem: Problem, now: Round, batch: int) -> Array:

@@ -15,7 +15,7 @@ from annotated_types import Ge
 from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
 from mpifed.algorithms.horizontal import start_model
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import ABSENT, Array, map_leaves, zeros
+from mpifed.core.record import ABSENT, map_leaves, zeros
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import SGD
@@ -64,25 +64,23 @@ class VerticalSGD(Columns):
 
     def absorb(self, server: VerticalSGDServer, total: PassUpload, now: Round) -> VerticalSGDServer:
         """Takes a step along the gradient of the mean loss and the penalty."""
-        optimizer = self.server_optimizer
-        step, momentum = optimizer.at(int(server.steps) + 1), optimizer.momentum
+        optimizer, model, gradient = self.server_optimizer, server.model, total.statistics.gradient
+        step, momentum, l2 = optimizer.at(int(server.steps) + 1), optimizer.momentum, 2 * self.problem.objective.l2
         decays = map_leaves(
-            lambda counts: (2 * self.problem.objective.l2 if counts else 0.0) + optimizer.weight_decay,
-            self.problem.objective.penalized(server.model),
+            lambda counts: (l2 if counts else 0.0) + optimizer.weight_decay, self.problem.objective.penalized(model)
         )
-
-        def moved(w: Array, slope: Array, decay: float) -> Array:
-            new: Array = w * w.dtype.type(1 - step * decay) - slope[0] * w.dtype.type(step)
-            return new
-
-        gradient = total.statistics.gradient
         if not momentum:
-            return VerticalSGDServer(map_leaves(moved, server.model, gradient, decays), server.steps + 1, ABSENT)
-        slope = map_leaves(lambda g, w, decay: g[0] + w * w.dtype.type(decay), gradient, server.model, decays)
+            model = map_leaves(
+                lambda w, g, decay: w * w.dtype.type(1 - step * decay) - g[0] * w.dtype.type(step),
+                model,
+                gradient,
+                decays,
+            )
+            return VerticalSGDServer(model, server.steps + 1, ABSENT)
+        slope = map_leaves(lambda g, w, decay: g[0] + w * w.dtype.type(decay), gradient, model, decays)
         velocity = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, server.velocity, slope)
+        along = velocity
         if optimizer.nesterov:
-            slope = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, velocity, slope)
-        else:
-            slope = velocity
-        model = map_leaves(lambda w, d: w - d * w.dtype.type(step), server.model, slope)
+            along = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, velocity, slope)
+        model = map_leaves(lambda w, d: w - d * w.dtype.type(step), model, along)
         return VerticalSGDServer(model, server.steps + 1, velocity)

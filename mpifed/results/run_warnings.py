@@ -94,10 +94,7 @@ def _unsafe_sigma(run: ReadOnlyTable, job: ReadOnlyTable, folder: Path) -> Itera
     said = [text for text in run.get("warnings") or [] if text.startswith(UNSAFE_SIGMA)]
     if said:
         yield RunWarning(kind, said[0])
-    algorithm = job.get("algorithm", {})
-    everybody = job.get("participation", {}).get("clients_per_round") is None
-    damped = algorithm.get("name") == "hyfdca" and algorithm.get("rule") == "damped" and everybody
-    if not (damped or algorithm.get("name") == "cocoa") or not (folder / HISTORY).exists():
+    if job.get("algorithm", {}).get("name") != "cocoa" or not (folder / HISTORY).exists():
         return
     columns = read_history(folder)
     if "dual" not in columns:

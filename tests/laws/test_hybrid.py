@@ -154,11 +154,9 @@ def test_the_gap_is_a_bound_though_clients_are_absent(shared_path: Path, rule: s
 def test_no_division_of_the_data_makes_a_difference(shared_path: Path, rule: str) -> None:
     """Nor do whole rows or whole columns, nor overlapping rectangles."""
     found = {}
-    given = {"sigma": 60.0} if rule in ("damped", "accelerated") else {}
+    given, splits = dict[str, int](), tuple(SPLITS)
     if rule == "paper":  # by number: rows are numbered as they are divided
         given, splits = {"inner": 179}, ("1x1", "1x4", "columns")
-    else:
-        splits = tuple(SPLITS)
     for split in splits:
         found[split] = course(few_digits(shared_path, split), RULES[rule] | given, measured=0)[-1].w
     for split in splits[1:]:
@@ -172,7 +170,7 @@ def test_the_best_of_all_w_that_were_asked_with(shared_path: Path, rule: str, sp
     X, t = all_data(folder)
     best = course(folder, RULES[rule] | {"returns": "best"}, loss)
     others = course(folder, RULES[rule], loss)
-    asked = [np.zeros(X.shape[1]), *(beyond(one.server) for one in others[:-1])]
+    asked = [np.zeros(X.shape[1]), *(one.server.asked for one in others[:-1])]
     P = [values(loss, X, t, w, np.zeros(len(t)))[1] for w in asked]
     for number, (one, other) in enumerate(zip(best, others, strict=True)):
         np.testing.assert_array_equal(one.w, other.w)
@@ -180,13 +178,6 @@ def test_the_best_of_all_w_that_were_asked_with(shared_path: Path, rule: str, sp
         np.testing.assert_allclose(one.model, asked[least], rtol=0, atol=1e-10)
         assert float(one.server.least) == pytest.approx(P[least], abs=1e-8)
         assert one.columns["objective"] == pytest.approx(P[least], abs=1e-8)
-
-
-def beyond(server: Any) -> Any:
-    """Where the next round begins: w, or the point beyond it."""
-    if not len(server.momentum):
-        return server.w
-    return server.w + server.momentum.beta * (server.w - server.momentum.before)
 
 
 def test_who_is_absent_leaves_no_best(shared_path: Path) -> None:

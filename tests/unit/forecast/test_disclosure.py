@@ -15,7 +15,7 @@ from mpifed.core.errors import UsageError
 VERTICAL = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
 ALLOW = 'aggregation.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
 HYBRID = (
-    'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0, primal = "clear"}',
+    'algorithm={name = "hyfdca", rule = "damped", primal = "clear"}',
     "client_optimizer={}",
     'model={name = "hinge", l2 = 5e-3}',
 )
@@ -136,7 +136,9 @@ def test_cells(job: Path, patches: Path, channel: str) -> None:
     by_rows = {"server": "nothing", "clients": "of each of their rows the sum over its holders (3)"}
     assert found["products"] == found["duals"] == found["all-products"] == by_rows
     assert found["primal"] == {"server": "every upload, in the clear", "clients": "nothing"}
-    assert "in the clear by design: primal" in text and "the difference is that row times its step" in text
+    assert (
+        "in the clear by design: power-primal, primal" in text and "the difference is that row times its step" in text
+    )
     assert "the server knows the indices of the samples that each client holds" in text
     assert "columns have two holders: each sees in the next broadcast how the sum over both has changed" in text
     assert "keeps" not in text
@@ -151,7 +153,7 @@ def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) 
     assert found["return-duals"] == {"server": "nothing", "clients who return": rows}
     assert found["duals"] == found["products"] == {"server": "nothing", "clients": rows}
     assert found["return-primal"]["server"] == found["primal"]["server"] == "every upload, in the clear"
-    assert "in the clear by design: return-primal, primal" in text
+    assert "in the clear by design: power-primal, return-primal, primal" in text
     kept = {
         "masked": "the server keeps the sums, those for clients encrypted under the clients' common key",
         "encrypted": "the server keeps the sums, all of them encrypted under the clients' common key",
@@ -167,7 +169,7 @@ def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) 
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
 def test_rounds_in_which_one_holder_is_there_are_found_before_the_first(job: Path, patches: Path, channel: str) -> None:
     """All fields are named at once, each with the first of its rounds."""
-    sealed = 'algorithm={name = "hyfdca", rule = "damped", sigma = 100.0}'
+    sealed = 'algorithm={name = "hyfdca", rule = "damped"}'
     given = (f"data.path={patches}", *HYBRID, sealed, "participation.clients_per_round=4", "rounds=40")
     with pytest.raises(UsageError) as refused:
         learns(job, channel, *given)

@@ -128,8 +128,6 @@ def dual(*values: float) -> Rows:
         ({"name": "cocoa", "sigma": 1.0}, {}, dual(0.0, 0.25, 0.125), True),
         ({"name": "cocoa", "sigma": 1.0}, {}, dual(0.0, 0.25, math.nan, 0.125), True),
         ({"name": "cocoa"}, {}, dual(0.0, 0.25, 0.25 * (1 - 1e-7)), False),  # rounding
-        ({"name": "hyfdca", "rule": "damped", "sigma": 0.1}, {}, dual(0.25, 0.125), True),
-        ({"name": "hyfdca", "rule": "damped"}, {"participation": {"clients_per_round": 2}}, dual(0.25, 0.125), False),
         ({"name": "hyfdca", "rule": "accelerated"}, {}, dual(0.25, 0.125), False),  # it is not monotone
         ({"name": "bundle"}, {}, dual(0.25, 0.125), False),
     ],
