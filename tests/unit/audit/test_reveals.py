@@ -92,6 +92,7 @@ def _nameless(remark: str) -> str:
 
 @pytest.mark.parametrize(("name", "settings", "model"), [
     ("fedavg", {}, SOFTMAX), ("fedprox", {"mu": 0.4}, SOFTMAX), ("hybrid-fedavg", {}, SOFTMAX | {"bias": False}),
+    ("scaffold", {}, SOFTMAX), ("fedpdm", {"rho": 2.0}, SOFTMAX),
 ])  # fmt: skip
 def test_an_upload_is_divided_by_the_steps_of_its_client(
     name: str, settings: dict[str, Any], model: dict[str, Any], audit: Callable[..., Audit],
