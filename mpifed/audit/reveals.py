@@ -165,11 +165,12 @@ def _parts(method: Algorithm, received: Received) -> Iterator[MeanGradient]:
         yield MeanGradient(model, mean, parts=True)
 
 
-def _inner(weights: Callable[[Any], Array], products: Callable[[Any], Array]) -> Declaration:
-    """Inner products of all rows with weights [p] or [p, h] of the question."""
+def _inner(both: Callable[[Received], tuple[Array, Array]]) -> Declaration:
+    """Inner products of all rows, in the answer, with weights [p] or [p, h] of the question."""
 
     def declared(method: Algorithm, received: Received) -> Iterator[InnerProducts]:
-        w, z = weights(received.question)[received.columns], products(received.answer)[received.rows]
+        weights, products = both(received)
+        w, z = weights[received.columns], products[received.rows]
         yield InnerProducts(received.rows, w.reshape(len(w), -1), z.reshape(len(z), -1))
 
     return declared
@@ -183,7 +184,7 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
     yield DualVariables(received.rows, received.answer.value[received.rows], before, lasting)
 
 
-_PRODUCTS = _inner(lambda question: question.w, lambda answer: answer.value)
+_PRODUCTS = _inner(lambda received: (received.question.w, received.answer.value))
 _OF_ANSWERS: dict[object, Declaration] = {
     LocalMethod.answer: _of_upload,
     HybridFedAvg.answer: _of_own_columns,
@@ -192,8 +193,8 @@ _OF_ANSWERS: dict[object, Declaration] = {
     Pass.partial_scores: _scores,
     Pass.tell_slopes: _derivatives,
     Pass.gather: _parts,
-    all_products: _inner(lambda question: question.first, lambda answer: answer.scores),
-    HyFDCA.answer_power_products: _inner(lambda question: question.value, lambda answer: answer.value),
+    all_products: _inner(lambda received: (received.question.first, received.answer.scores)),
+    HyFDCA.answer_power_products: _inner(lambda received: (received.question.value, received.answer.value)),
     HyFDCA.answer_products: _PRODUCTS,
     Bundle.answer_products: _PRODUCTS,
     HyFDCA.answer_duals: _duals,
