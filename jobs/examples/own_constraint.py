@@ -11,27 +11,26 @@ The score has no intercept: let the data be of `--scale minmax`, or have a colum
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from mpifed.core.record import Array, Record
+from mpifed.core.record import Array
 from mpifed.maths.arrays import sigmoid
-from mpifed.maths.objectives import Logistic, Objective, Slope
-from mpifed.maths.terms import Sampled
+from mpifed.maths.losses import SampleLoss
+from mpifed.maths.objectives import Logistic, Objective
+from mpifed.maths.terms import OfOutputs
+
+
+class Positive(SampleLoss):
+    def value(self, z: Array, y: Array) -> Array:  # outputs z [..., s, 1] -> [..., s]; the constraint is their mean
+        return sigmoid(z[..., 0])  # the probability of class 1
+
+    def slope(self, z: Array, y: Array) -> Array:  # of each sample's value by its outputs
+        slope: Array = sigmoid(z) * sigmoid(-z)
+        return slope
 
 
 @dataclass(frozen=True)
-class PositiveRate(Sampled):  # the fields are the keys of [[constraint]] in the job; Sampled has `classes`
-    nonnegative: ClassVar[bool] = True  # so that a limit <= 0 is refused
-
-    # [..., s] of each sample; the constraint is their mean
-    def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
-        return sigmoid(scores[..., 0])  # the probability of class 1
-
-    # of the weighted sum
-    def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
-        rate = self.loss(objective, head, scores, y)
-        down = weights * rate * (1 - rate)
-        return Slope(rate, head=(), scores=down[..., None].astype(scores.dtype))
+class PositiveRate(OfOutputs):  # its fields are the keys of [[constraint]] in the job: here `classes`
+    sample_loss = Positive()
 
     def check(self, objective: Objective, outputs: int) -> list[str]:  # what does not fit, in words
         wrong = super().check(objective, outputs)

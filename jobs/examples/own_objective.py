@@ -7,27 +7,31 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.random import Generator
 
 from mpifed.core.record import Array
-from mpifed.maths.objectives import LinearScores, Parameters, Slope
+from mpifed.maths.losses import SampleLoss
+from mpifed.maths.objectives import Linear
 
 
 @dataclass(frozen=True)
-class Huber(LinearScores):  # the fields, and `l2`, are the keys of [model] in the job
+class HuberLoss(SampleLoss):
     classifies: ClassVar[bool] = False  # y are real numbers
-    delta: float = 1.0
+    convex: ClassVar[bool] = True  # in z, by which lower bounds are known
+    delta: float
 
-    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
-        return Parameters(first=np.zeros((features, 1), dtype), head=())
-
-    def loss(self, head: tuple[()], scores: Array, y: Array) -> Array:  # scores [..., s, 1], y [..., s] -> [..., s]
-        residual: Array = np.abs(scores[..., 0] - y)
+    def value(self, z: Array, y: Array) -> Array:  # outputs z [..., s, 1], y [..., s] -> [..., s]
+        residual: Array = np.abs(z[..., 0] - y)
         return np.where(residual <= self.delta, residual**2 / 2, self.delta * (residual - self.delta / 2))
 
-    def slope(self, head: tuple[()], scores: Array, y: Array, weights: Array) -> Slope:  # of the weighted sum of losses
-        down = np.clip(scores - y[..., None], -self.delta, self.delta) * weights[..., None]
-        return Slope(self.loss(head, scores, y), head=(), scores=down.astype(scores.dtype))
+    def slope(self, z: Array, y: Array) -> Array:  # of each sample's loss by its outputs: [..., s, 1]
+        slope: Array = np.clip(z - y[..., None], -self.delta, self.delta)
+        return slope
 
-    def predict(self, head: tuple[()], scores: Array) -> Array:
-        return scores[..., 0]
+
+@dataclass(frozen=True)
+class Huber(Linear):  # the fields, and those of Linear (l2, bias), are the keys of [model] in the job
+    delta: float = 1.0
+
+    @property
+    def sample_loss(self) -> HuberLoss:
+        return HuberLoss(self.delta)

@@ -9,12 +9,11 @@ import numpy as np
 
 from mpifed.algorithms.functions import CHUNK, Levels, Tally, levels, objective_term, sampled, smooth_value, terms
 from mpifed.core.exchange import FirstNumbers, Problem
-from mpifed.core.protocols import MeanTerm
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
 from mpifed.maths import certificates
 from mpifed.maths.certificates import CertifiedPoint, FirstIterate, Floats
 from mpifed.maths.objectives import Parameters, concave, penalty_gradient, squares
-from mpifed.maths.terms import Norm
+from mpifed.maths.terms import Norm, Term
 
 CERTIFICATE = certificates.Certificate._fields
 STEP = 2.0**-30  # of the grids on which all rows are evaluated
@@ -51,7 +50,7 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     wide = map_leaves(lambda leaf: leaf.astype(np.float64), model)
     w = flat(wide)
 
-    def slope(term: MeanTerm, added: Array | float) -> Array:
+    def slope(term: Term, added: Array | float) -> Array:
         value = next(rows) + added if term.sampled else np.zeros_like(w)
         part = term.server(model)
         return value if part is None else value + flat(part[1])
@@ -135,7 +134,7 @@ def _finite(point: CertifiedPoint) -> bool:
     return all(np.isfinite(part).all() for part in point)
 
 
-def _all_terms(problem: Problem) -> list[MeanTerm]:
+def _all_terms(problem: Problem) -> list[Term]:
     return [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
 
 

@@ -207,7 +207,7 @@ class Pass:
         functions = sampled(self.problem)
         shares = shares if len(shares) else np.ones(len(functions))
         each, level = slope_of_each(self.problem, functions, head, scores, y, weights, shares)
-        down = stacked([slope._replace(loss=ABSENT) for slope in each], y)
+        down = stacked(each, y)
         return Slopes(down.scores, down.head, level if self._levels else ABSENT)
 
     def tell_slopes(

@@ -8,44 +8,29 @@ K functions that need samples, F_0 first where it is among them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from annotated_types import Ge
 
 from mpifed.core.exchange import Problem
-from mpifed.core.protocols import Features, MeanTerm, Slope
+from mpifed.core.protocols import Features, Slope
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
 from mpifed.maths.objectives import Parameters, concave, penalty
+from mpifed.maths.terms import Constraint as Constraint
 from mpifed.maths.terms import Loss, Norm, Term
 
 CHUNK = 2048  # rows scored at a time; fixed, because it decides the bits of a client's sum
 
 
-@dataclass(frozen=True)
-class Constraint:
-    """F_m <= limit; the algorithm aims at limit - margin."""
-
-    term: Term
-    limit: float
-    margin: Annotated[float, Ge(0)] = 0.0
-
-    @property
-    def aim(self) -> float:
-        """The level that the algorithm aims at."""
-        return self.limit - self.margin
-
-
 class Function(NamedTuple):
     """F - aim, of which every minibatch gives an unbiased estimate."""
 
-    term: MeanTerm
+    term: Term
     aim: float
     penalty: float  # the factor of ||w||^2 that belongs to it
 
 
-def objective_term(problem: Problem) -> MeanTerm:
+def objective_term(problem: Problem) -> Term:
     """The term whose mean is minimized, without the penalty."""
     return Loss() if problem.minimize is None else problem.minimize
 
@@ -137,7 +122,8 @@ def slope_of_each(
         slope = function.term.slope(problem.objective, head, scores, y, each)
         derivatives.append(slope)
         if problem.constraints:
-            levels.append((each * (slope.loss - function.aim)).sum(axis=-1, dtype=np.float64))
+            above = function.term.loss(problem.objective, head, scores, y) - function.aim
+            levels.append((each * above).sum(axis=-1, dtype=np.float64))
     return derivatives, _stack(levels, y.ndim - 1) if levels else ABSENT
 
 
@@ -180,9 +166,9 @@ class Tally(NamedTuple):
     count: Array  # type: ignore[assignment]  # [..., T]; no tuple's `count` is called
 
 
-def terms(problem: Problem) -> tuple[MeanTerm, ...]:
+def terms(problem: Problem) -> tuple[Term, ...]:
     """[T] the terms that are evaluated: the mean loss over all samples, and every term of a sampled function."""
-    measured: list[MeanTerm] = [Loss()]
+    measured: list[Term] = [Loss()]
     measured += [function.term for function in sampled(problem) if function.term not in measured]
     return tuple(dict.fromkeys(measured))
 
@@ -244,6 +230,6 @@ def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str
     return columns | {f"margin_{m}": float(value) for m, value in enumerate(constraint_levels.margin, 1)}
 
 
-def _server_value(term: MeanTerm, model: Parameters) -> float:
+def _server_value(term: Term, model: Parameters) -> float:
     part = term.server(model)
     return 0.0 if part is None else float(part[0])

@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from mpifed.core.holdings import Holdings
 from mpifed.core.privacy import Privacy
-from mpifed.core.protocols import Dual, Limited, LinearModel, MeanTerm, Model, Proximal
+from mpifed.core.protocols import Dual
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 
@@ -40,8 +40,12 @@ States: TypeAlias = Any
 ServerRecord: TypeAlias = Any  # a record, or None on ranks that do not have it, which they know
 
 
-if TYPE_CHECKING:  # stands in place of an array in a record, whose class says arrays
-    _InPlaceOfArray = Array
+if TYPE_CHECKING:
+    from mpifed.maths.objectives import LinearScores, Objective
+    from mpifed.maths.regularizers import Regularizer
+    from mpifed.maths.terms import Constraint, Term
+
+    _InPlaceOfArray = Array  # stands in place of an array in a record, whose class says arrays
 else:
     _InPlaceOfArray = object
 
@@ -258,17 +262,17 @@ class Measure(Generic[Server, Outcome]):
 class Problem:
     """The public facts of the task: the objective, and the size of each client's data."""
 
-    objective: Model  # mpifed.maths.objectives.Objective
+    objective: Objective  # the model, and the loss that it has
     split: str  # "rows", "columns" or "grid"
     counts: Array  # [N] rows of each client
     samples: int  # distinct rows of all clients
     features: int  # p, of all clients
     outputs: int  # classes, or 1 for a regression
     dtype: str = "float32"  # of models and of local arithmetic
-    minimize: MeanTerm | None = None  # mpifed.maths.terms.Term whose mean is minimized, beside the objective's penalty
-    constraints: tuple[Limited, ...] = ()  # mpifed.algorithms.functions.Constraint: terms and their limits
+    minimize: Term | None = None  # whose mean is minimized, beside the objective's penalty
+    constraints: tuple[Constraint, ...] = ()  # terms and their limits
     measured_rows: int | None = None  # how many rows are drawn to be measured; all when absent
-    regularizer: Proximal | None = None  # mpifed.maths.regularizers.Regularizer, added to what is minimized
+    regularizer: Regularizer | None = None  # added to what is minimized
     clients_per_round: int | None = None  # on average, where each comes by chance; all when absent
     privacy: Privacy | None = None  # its noise multiplier settled
     rows: Holdings = cast("Holdings", None)  # who holds which; of every run  # noqa: RUF009
@@ -293,9 +297,9 @@ class Problem:
         return self.objective.dual
 
     @property
-    def linear(self) -> LinearModel:
+    def linear(self) -> LinearScores:
         """The objective, for algorithms that need scores that are linear in the features."""
-        return cast("LinearModel", self.objective)  # data split by columns or cells are refused with others
+        return cast("LinearScores", self.objective)  # data split by columns or cells are refused with others
 
     @cached_property
     def offsets(self) -> Array:

@@ -1,17 +1,16 @@
-"""What algorithms need of models, terms, regularizers and settings: the classes of `mpifed.maths`, and users' own.
+"""The records and arrays of models, and what dual methods need of losses.
 
 Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from numpy.random import Generator
 
-from mpifed.core.record import AnyRecord, Array, Record
+from mpifed.core.record import Array
 
 # a record of each model's own class, which who holds a model of any class cannot know
 Head: TypeAlias = Any
@@ -56,11 +55,10 @@ class Parameters(NamedTuple):
 
 
 class Slope(NamedTuple):
-    """Losses of the samples, and derivatives of their weighted sum."""
+    """Derivatives of the samples' weighted sum of losses."""
 
-    loss: Array  # [..., s] the unweighted loss of each sample
-    head: Head  # derivative with respect to the head: its shapes, each with the leading axes
-    scores: Array  # [..., s, h] derivative of each sample's weighted loss with respect to its scores
+    head: Head  # with respect to the head: its shapes, each with the leading axes
+    scores: Array  # [..., s, h] with respect to each sample's scores
 
 
 # from the slope at the scores of a pass through a model to the gradient, leaves [..., *shape]
@@ -97,114 +95,3 @@ class Dual(Protocol):
         The sum over the last axis of -l*(-(alpha + s delta)) is a constant + s linear - s^2 / 2 quadratic, for all s at
         which alpha + s delta is feasible.
         """
-
-
-class Model(Protocol):
-    """`mpifed.maths.objectives.Objective`, which says what each member is."""
-
-    @property
-    def l2(self) -> float: ...
-
-    @property
-    def classifies(self) -> bool: ...
-
-    @property
-    def nonnegative(self) -> bool: ...
-
-    @property
-    def convex(self) -> bool: ...
-
-    @property
-    def stochastic(self) -> bool: ...
-
-    @property
-    def dual(self) -> Dual | None: ...
-
-    @property
-    def nonconvex_penalty(self) -> float: ...
-
-    @property
-    def hidden(self) -> int | None: ...
-
-    def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters: ...
-
-    def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]: ...
-
-    def scores_of(self, model: Parameters, X: Features) -> Array: ...
-
-    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters: ...
-
-    def gradients(
-        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
-    ) -> Iterator[tuple[slice, Parameters]]: ...
-
-    def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None: ...
-
-    def in_pieces(
-        self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
-        model: Parameters, X: Features, y: Array, weights: Array,
-    ) -> AnyRecord: ...  # fmt: skip
-
-    def penalized(self, model: Parameters) -> Parameters: ...
-
-    def loss(self, head: Head, scores: Array, y: Array) -> Array: ...
-
-    def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope: ...
-
-    def predict(self, head: Head, scores: Array) -> Array: ...
-
-    def class_scores(self, head: Head, scores: Array) -> Array: ...
-
-
-class LinearModel(Model, Protocol):
-    """`mpifed.maths.objectives.LinearScores`: what columns, cells and dual variables need besides."""
-
-    def scores(self, first: Array, X: Features) -> Array: ...
-
-    def put_scores(self, first: Array, X: Features, out: Array) -> None: ...
-
-    def pull(self, X: Features, slopes: Array) -> Array: ...
-
-
-class MeanTerm(Protocol):
-    """`mpifed.maths.terms.Term`, which says what each member is; its `objective` is the `Model` of the problem."""
-
-    @property
-    def sampled(self) -> bool: ...
-
-    @property
-    def nonnegative(self) -> bool: ...
-
-    @property
-    def convex(self) -> bool: ...
-
-    def counted(self, y: Array) -> Array | None: ...
-
-    def loss(self, objective: Any, head: Head, scores: Array, y: Array) -> Array: ...  # users write Objective for it
-
-    def slope(self, objective: Any, head: Head, scores: Array, y: Array, weights: Array) -> Slope: ...  # as in `loss`
-
-    def server(self, model: Parameters) -> tuple[float, Record] | None: ...
-
-    def check(self, objective: Any, outputs: int) -> list[str]: ...  # as in `loss`
-
-
-class Limited(Protocol):
-    """`mpifed.algorithms.functions.Constraint`: a term and its limit."""
-
-    @property
-    def term(self) -> MeanTerm: ...
-
-    @property
-    def limit(self) -> float: ...
-
-    @property
-    def aim(self) -> float: ...
-
-
-class Proximal(Protocol):
-    """`mpifed.maths.regularizers.Regularizer`, which says what each member is."""
-
-    def value(self, model: Parameters) -> float: ...
-
-    def prox(self, model: Parameters, step: float) -> Parameters: ...

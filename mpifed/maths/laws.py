@@ -17,10 +17,12 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike
 
 from mpifed.core.exchange import Problem
-from mpifed.core.protocols import Model, Parameters
+from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, flat, leaves, map_leaves, unflat
 from mpifed.core.row_seeds import with_seeds
 from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths.objectives import Objective
+from mpifed.maths.terms import Loss, OfOutputs, Term
 
 ROUNDING = 1e-5  # of a sum in float32, relative; and of a difference quotient
 _CLIENTS, _SAMPLES = 3, 6  # with models of their own, and of each
@@ -42,25 +44,27 @@ class Trial(NamedTuple):
 
 
 class ModelFunction(NamedTuple):
-    """What is differentiated by the model: its loss, or a term."""
+    """What is differentiated by the model: a term, or its loss."""
 
-    model: Model
-    term: Any = None
+    model: Objective
+    term: Term = Loss()
 
     def loss(self, at: Trial) -> Array:
         """[n, s]"""
-        return np.asarray(self.loss_of(at.model.head, self.model.scores_of(at.model, at.X), at.y), dtype="f8")
-
-    def loss_of(self, head: Record, scores: Array, y: Array) -> Any:
-        """[n, s], if the class is right."""
-        return self.model.loss(head, scores, y) if self.term is None else self.term.loss(self.model, head, scores, y)
+        scores = self.model.scores_of(at.model, at.X)
+        return np.asarray(self.term.loss(self.model, at.model.head, scores, at.y), dtype="f8")
 
     def gradient(self, at: Trial) -> Parameters:
         """Leaves [n, ...], as algorithms ask for it."""
-        if self.term is None:
+        if self.term == Loss():
             return self.model.gradient(*at)
         scores, back = self.model.forward(at.model, at.X)
         return back(self.term.slope(self.model, at.model.head, scores, at.y, at.weights))
+
+    def server(self, model: Parameters) -> float:
+        """The value of the part that needs no samples."""
+        part = self.term.server(model)
+        return 0.0 if part is None else float(part[0])
 
 
 def trial(problem: Problem, rng: Generator, dtype: str, spread: float = 0.3) -> Trial:
@@ -94,16 +98,13 @@ def check_shapes(function: ModelFunction, at: Trial) -> None:
     """Losses, slopes, predictions and the gradient have their shapes and the dtype of the model."""
     (model, term), head = function, at.model.head
     scores, back = model.forward(at.model, at.X)
-    _must_be("loss() has shape", _shape(function.loss_of(head, scores, at.y)), at.y.shape)
-    arguments = head, scores, at.y, at.weights
-    slope: Any = model.slope(*arguments) if term is None else term.slope(model, *arguments)
-    _must_be("slope() gives", type(slope).__name__, "Slope")
-    _must_be("slope().loss has shape", _shape(slope.loss), at.y.shape)
-    _must_be("slope().scores are", _shapes(slope.scores), _shapes(scores))
-    _must_be("the gradient by slope() is", _shapes(back(slope)), _shapes(at.model))
-    if term is None:
-        _must_be("predict() has first axes of", _shape(model.predict(head, scores))[:2], at.y.shape)
-    elif (counted := term.counted(at.y)) is not None:
+    own, outputs = term if isinstance(term, OfOutputs) else model, model.class_scores(head, scores)
+    _must_be("the slope of the loss has shape", _shape(own.sample_loss.slope(outputs.copy(), at.y)), outputs.shape)
+    _must_be("loss() has shape", _shape(term.loss(model, head, scores, at.y)), at.y.shape)
+    gradient = back(term.slope(model, head, scores, at.y, at.weights))
+    _must_be("the gradient by slope() is", _shapes(gradient), _shapes(at.model))
+    _must_be("predict() has first axes of", _shape(model.predict(head, scores))[:2], at.y.shape)
+    if (counted := term.counted(at.y)) is not None:
         _must_be("counted() is", _shapes(counted), _shapes(at.y.astype(bool)))
 
 
@@ -126,13 +127,12 @@ def check_function(function: ModelFunction, problem: Problem, rng: Generator, pr
 
     _check_derivative("the gradient by slope()", total, at.model, gradient, rng)
     check_alone(function, at, private)
-    term = function.term
-    if function.model.convex and (term is None or term.convex):
+    if function.model.convex and function.term.convex:
         for spread in (0.3, 1.0, 5.0):
             _check_convex(function, at, at._replace(model=trial(problem, rng, "float64", spread).model))
     one = map_leaves(lambda leaf: leaf[0], at.model)
-    if term is not None and (server := term.server(one)) is not None:
-        _check_derivative("the gradient of server()", lambda model: float(term.server(model)[0]), one, server[1], rng)
+    if (server := function.term.server(one)) is not None:
+        _check_derivative("the gradient of server()", function.server, one, server[1], rng)
 
 
 def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:
@@ -155,7 +155,7 @@ def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:
         _must_agree("the gradient by slope() and the way back", flat(_of_client(whole, i)), summed, size)
         if private:
             limited = clipped_gradient(function.model, at.model, at.X, at.y, abs(at.weights), bound)
-            what = "the sum of clipped gradients by slope(), head_squares(), head_sum() or sample_gradients()"
+            what = "the sum of clipped gradients by layers() or sample_gradients()"
             _must_agree(what, flat(_of_client(limited, i)), clipped, size)
 
 

@@ -1,27 +1,29 @@
 """Terms: the functions whose means over samples are the objective and the constraints.
 
-A term uses the model and the loss of the job's objective, so that all functions of a problem share their scores. Its
-derivatives are written by hand, as those of objectives are. Shapes: n clients, s samples, h scores;
-leading axes broadcast.
+A term is a function of the loss of the job's objective, so that all functions of a problem share their scores, or has a
+loss of the outputs of its own. Shapes: n clients, s samples, h scores; leading axes broadcast.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
 
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.maths.arrays import namespace
+from mpifed.maths.losses import SampleLoss
 from mpifed.maths.objectives import Objective, Parameters, Slope, squares
 
 
 class Term(MadeByKeywords, ABC):
     """F is the mean of `loss` over the counted samples, plus the value of `server` where there is one.
 
-    A subclass is a frozen dataclass whose fields are keys of `[minimize]` or `[[constraint]]`. It must define `loss`
-    and `slope`; `Sampled` adds the key `classes`.
+    A subclass is a frozen dataclass whose fields are keys of `[minimize]` or `[[constraint]]`; it derives from `OfLoss`
+    or `OfOutputs`.
 
     Attributes
     ----------
@@ -38,13 +40,13 @@ class Term(MadeByKeywords, ABC):
         """[..., s] bool mask of the samples that count; None: all."""
         return None
 
-    @abstractmethod
     def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
-        """[..., s] the term of each sample, counted or not."""
+        """[..., s] the term of each sample, counted or not; by default the objective's loss."""
+        return objective.loss(head, scores, y)
 
-    @abstractmethod
     def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
         """Derivatives of the sum over samples, counted or not, of weights [..., s] times the term."""
+        return objective.slope(head, scores, y, weights)
 
     def server(self, model: Parameters) -> tuple[float, Record] | None:
         """Value in float64 and gradient of the part of F that needs no samples; None: no such part."""
@@ -57,7 +59,7 @@ class Term(MadeByKeywords, ABC):
 
 @dataclass(frozen=True)
 class Sampled(Term):
-    """The base of terms that count all samples, or those of given classes; a term adds `loss` and `slope`."""
+    """The base of terms that count all samples, or those of given classes."""
 
     classes: tuple[int, ...] | None = None
     """Classes whose samples count; all where absent."""
@@ -94,15 +96,51 @@ class Loss(Sampled):
     nonnegative: ClassVar[bool] = True  # with every objective of this package
     convex: ClassVar[bool] = True
 
+
+class OfLoss(Sampled):
+    """The base of functions phi of the objective's loss l."""
+
+    @abstractmethod
+    def phi(self, loss: Array) -> Array:
+        """[..., s] phi(l)."""
+
+    @abstractmethod
+    def phi_slope(self, loss: Array) -> Array:
+        """[..., s] phi'(l)."""
+
     def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
-        return objective.loss(head, scores, y)
+        return self.phi(objective.loss(head, scores, y))
 
     def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
-        return objective.slope(head, scores, y, weights)
+        return objective.slope(head, scores, y, weights * self.phi_slope(objective.loss(head, scores, y)))
+
+
+class OfOutputs(Sampled):
+    """The base of terms with a loss of the outputs of their own, whatever that of the objective is."""
+
+    @property
+    @abstractmethod
+    def sample_loss(self) -> SampleLoss:
+        """That loss: an attribute of the class, or a property that reads its fields."""
+
+    @property
+    def nonnegative(self) -> bool:  # type: ignore[override]  # as the loss is
+        return self.sample_loss.nonnegative
+
+    @property
+    def convex(self) -> bool:  # type: ignore[override]  # as the loss is
+        return self.sample_loss.convex
+
+    def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
+        return self.sample_loss.value(objective.class_scores(head, scores), y)
+
+    def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
+        outputs, backward = objective.apply_head(head, scores)
+        return backward(self.sample_loss.weighted(outputs, y, weights))
 
 
 @dataclass(frozen=True)
-class ErrorRate(Sampled):
+class ErrorRate(OfLoss):
     """1 - exp(-loss): with a cross-entropy, the probability that the model assigns to the wrong classes.
 
     A smooth, nonconvex surrogate of the error rate, between 0 and 1.
@@ -110,24 +148,17 @@ class ErrorRate(Sampled):
 
     nonnegative: ClassVar[bool] = True
 
-    def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
-        """[..., s] 1 - exp(-loss)."""
-        return _error(objective.loss(head, scores, y))
+    def phi(self, loss: Array) -> Array:
+        return -namespace(loss).expm1(-loss)
 
-    def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
-        """Derivatives: exp(-loss) times those of the loss."""
-        loss = objective.loss(head, scores, y)
-        return objective.slope(head, scores, y, weights * namespace(loss).exp(-loss))._replace(loss=_error(loss))
+    def phi_slope(self, loss: Array) -> Array:
+        return namespace(loss).exp(-loss)
 
     def check(self, objective: Objective, outputs: int) -> list[str]:
         """Messages, also where the targets are real numbers, which have no error rate."""
         if not objective.classifies:
             return ['name = "error-rate": is for classes, and the targets are real numbers; use name = "loss"']
         return super().check(objective, outputs)
-
-
-def _error(loss: Array) -> Array:
-    return -namespace(loss).expm1(-loss)
 
 
 @dataclass(frozen=True)
@@ -138,17 +169,23 @@ class Norm(Term):
     nonnegative: ClassVar[bool] = True
     convex: ClassVar[bool] = True
 
-    def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
-        """[..., s] zeros: no sample contributes."""
-        return namespace(scores).zeros_like(scores[..., 0])
-
-    def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
-        zero = objective.slope(head, scores, y, namespace(weights).zeros_like(weights))
-        return zero._replace(loss=self.loss(objective, head, scores, y))
-
     def server(self, model: Parameters) -> tuple[float, Record]:
         """||w||^2 and 2 w."""
         return squares(model), map_leaves(lambda leaf: 2 * leaf, model)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """F_m <= limit; the algorithm aims at limit - margin."""
+
+    term: Term
+    limit: float
+    margin: Annotated[float, Ge(0)] = 0.0
+
+    @property
+    def aim(self) -> float:
+        """The level that the algorithm aims at."""
+        return self.limit - self.margin
 
 
 TERMS: dict[str, type[Term]] = {"loss": Loss, "error-rate": ErrorRate, "norm": Norm}

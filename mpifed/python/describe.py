@@ -47,7 +47,8 @@ def Torch(
     shape
         Of a sample; by default that of the data.
     loss
-        "cross-entropy", "mse", or a function of outputs [s, L] and targets that gives the loss of each sample [s].
+        "cross-entropy", "mse" (half of PyTorch's), or a function of outputs [s, L] and targets that gives the loss of
+        each sample [s].
     l2
         Adds l2 * ||w||^2 of all matrices and kernels to the mean loss; PyTorch's weight_decay is 2 l2.
     """

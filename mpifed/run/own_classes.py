@@ -25,6 +25,7 @@ from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
 from mpifed.maths import laws
 from mpifed.maths.clipping import clippable
+from mpifed.maths.terms import Loss, Term
 from mpifed.run.agreement import agreed
 
 _PURPOSE = "checks of own classes"
@@ -116,7 +117,8 @@ def _refuse(parts: list[JobPart], check: Callable[[JobPart], None]) -> None:
 
 
 def _function(part: JobPart, problem: Problem) -> laws.ModelFunction:
-    return laws.ModelFunction(problem.objective, None if part.table == "model" else part.part)
+    term = part.part if isinstance(part.part, Term) else Loss()
+    return laws.ModelFunction(problem.objective, term)
 
 
 def _is_clipped(job: Job, problem: Problem) -> bool:

@@ -16,7 +16,6 @@ from mpifed.files.run_folder import summary
 from mpifed.maths import arrays, kernels, kernels_sums
 from mpifed.maths.device import open_device
 from mpifed.maths.fixedpoint import Encoder, grid
-from mpifed.maths.objectives.linear import cross_entropy_slope
 from mpifed.maths.sparse import DeviceRows
 
 pytestmark = pytest.mark.gpu
@@ -75,11 +74,6 @@ def test_kernels(device: Any) -> None:
         np.testing.assert_allclose(active.get(), kernels.swish(z)[1], rtol=close, atol=close)
         down = kernels.swish_slope(cupy.asarray(z), gate, active, cupy.asarray(back)).get()
         assert down.tobytes() == kernels.swish_slope(z, gate.get(), active.get(), back).tobytes()
-        y, weights = rng.integers(0, 30, 40), rng.random(40)
-        loss, slope = cross_entropy_slope(cupy.asarray(z), cupy.asarray(y), cupy.asarray(weights))
-        expected = cross_entropy_slope(z.copy(), y, weights)
-        np.testing.assert_allclose(loss.get(), expected[0], rtol=close, atol=close)
-        np.testing.assert_allclose(slope.get(), expected[1], rtol=close, atol=close)
         squares = arrays.square_norms(cupy.asarray(z)).get()
         np.testing.assert_allclose(squares, (z.astype("f8") ** 2).sum(-1), rtol=1e-13)
 

@@ -10,13 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_believe import make_believe
 
-from mpifed.core.record import leaves, map_leaves
 from mpifed.maths import arrays, clipping, duals, kernels, kernels_sums
 from mpifed.maths.fixedpoint import Encoder, grid
-from mpifed.maths.objectives import OBJECTIVES, LinearScores
-from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
 from mpifed.maths.sparse import DeviceRows
-from mpifed.maths.terms import ErrorRate, Loss, Norm
 
 dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
 ULPS = {"float32": 4e-7, "float64": 1e-15}  # exp, tanh and log of two libraries differ by a unit in the last place
@@ -38,24 +34,6 @@ def test_swish_and_its_slope(cupy: Any, rng: Any, dtype: str) -> None:
     assert down.get().tobytes() == kernels.swish_slope(z, gate.get(), active.get(), back).tobytes()
     far = np.array([-1e4, 1e4, -0.0, np.inf, -np.inf], dtype)
     assert kernels.sigmoid(cupy.asarray(far)).get().tolist() == [0, 1, 0.5, 1, 0]
-
-
-@dtypes
-def test_cross_entropy_and_its_slope(cupy: Any, rng: Any, dtype: str) -> None:
-    logits = (10 * rng.standard_normal((2, 6, 5))).astype(dtype)
-    logits[0, 0] = [1e4, -1e4, 0, 1, 2]  # nothing overflows
-    y, weights = rng.integers(0, 5, (2, 6)), rng.random((2, 6))
-    there = [cupy.asarray(one) for one in (logits, y, weights)]
-    loss, slope = cross_entropy_slope(logits.copy(), y, weights)
-    found_loss, found_slope = cross_entropy_slope(*there)
-    np.testing.assert_allclose(found_loss.get(), loss, rtol=8 * ULPS[dtype], atol=1e-6)
-    np.testing.assert_allclose(found_slope.get(), slope, rtol=8 * ULPS[dtype], atol=ULPS[dtype])
-    assert cross_entropy(*there[:2]).get().tobytes() == found_loss.get().tobytes()
-    # against the definition, which shares no code with either
-    wide = logits.astype("f8")
-    exact = np.log(np.exp(wide[1] - wide[1].max(-1, keepdims=True)).sum(-1)) + wide[1].max(-1)
-    exact -= np.take_along_axis(wide[1], y[1][:, None], -1)[:, 0]
-    np.testing.assert_allclose(found_loss.get()[1], exact, atol=2e-6 if dtype == "float32" else 1e-14)
 
 
 @dtypes
@@ -167,49 +145,6 @@ def test_products_of_many_clients_are_one(cupy: Any, rng: Any) -> None:
     found = arrays.transposed_product(cupy.asarray(X), cupy.asarray(d))
     np.testing.assert_allclose(found.get(), np.einsum("nsp,nsh->nph", X, d), rtol=1e-12)
     assert found.flags.c_contiguous
-
-
-OBJECTIVE_CASES = [
-    (name, more, dtype)
-    for name, kind in OBJECTIVES.items()
-    if issubclass(kind, LinearScores)
-    for more in ([{}, {"bias": True}] if "bias" in kind.__dataclass_fields__ else [{}])
-    for dtype in ("float32", "float64")
-]
-
-
-@pytest.mark.parametrize(("name", "more", "dtype"), OBJECTIVE_CASES)
-@pytest.mark.parametrize("own", [False, True], ids=["one model", "each its own"])
-def test_objectives(cupy: Any, rng: Any, name: str, more: Any, dtype: str, own: bool) -> None:
-    """Losses, slopes, predictions and norms of every objective, from arrays on the device as from those in memory."""
-    objective = OBJECTIVES[name](l2=1e-2, **({"hidden": 4} if name == "mlp" else {}) | more)
-    outputs = 2 if objective.check(6, 3) else 3
-    model = objective.start(6, outputs, rng, dtype)
-    each = (2,) if own else ()
-    model = map_leaves(lambda leaf: (leaf + rng.standard_normal((*each, *leaf.shape))).astype(dtype), model)
-    X, y = rng.standard_normal((2, 5, 6)).astype(dtype), rng.integers(0, outputs, (2, 5))
-    weights = rng.random((2, 5))
-    y = y if objective.classifies else y.astype("f8")
-
-    def all_of(move: Any) -> Any:
-        at, rows, labels, each = map_leaves(move, model), move(X), move(y), move(weights)
-        scores = objective.scores(at.first, rows)
-        slope = objective.slope(at.head, scores, labels, each)
-        found = [scores, *slope, objective.loss(at.head, scores, labels), objective.predict(at.head, scores)]
-        if name != "mlp":
-            found.append(objective.head_squares(at.head, scores, labels, slope.scores))
-        found.append(clipping.clipped_gradient(objective, at, rows, labels, each, 0.3))
-        for term in (Loss((0,)), ErrorRate(), Norm()) if objective.classifies else (Loss(), Norm()):
-            found += term.slope(objective, at.head, scores, labels, each)
-            found.append(term.loss(objective, at.head, scores, labels))
-            if term.counted(labels) is not None:
-                found.append(term.counted(labels))
-        return [leaf for one in found for _, leaf in leaves(one)]
-
-    close = 2e-5 if dtype == "float32" else 1e-12
-    for there, here in zip(all_of(cupy.asarray), all_of(lambda array: array), strict=True):
-        assert there.dtype == here.dtype and there.shape == here.shape
-        np.testing.assert_allclose(there.get(), here, rtol=close, atol=close)
 
 
 def test_many_clients_rows_are_gathered_at_once(cupy: Any, rng: Any) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from mpifed.core.record import map_leaves
 from mpifed.maths import objectives, regularizers
-from mpifed.maths.objectives import LinearScores, Parameters, Slope
-from mpifed.maths.terms import Sampled
+from mpifed.maths.losses import CrossEntropy, SampleLoss
+from mpifed.maths.objectives import Layer, Linear, LinearScores, Parameters, Slope
+from mpifed.maths.terms import OfOutputs
 
 # --- right ones ---------------------------------------------------------------------------------------------------
 
@@ -41,40 +42,73 @@ def _single(head: Any) -> Any:
     return map_leaves(lambda leaf: leaf.astype("f4"), head)
 
 
-@dataclass(frozen=True)
-class Absolute(LinearScores):
+class Distance(SampleLoss):
     """|z - y|, with a kink."""
 
     classifies: ClassVar[bool] = False
     convex: ClassVar[bool] = True
-    l2: float = 0.0
 
-    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
-        return Parameters(np.zeros((features, 1), dtype), ())
+    def value(self, z: Any, y: Any) -> Any:
+        return np.abs(z[..., 0] - y)
 
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return np.abs(scores[..., 0] - y)
-
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        down = np.sign(scores - y[..., None]) * weights[..., None]
-        return Slope(self.loss(head, scores, y), (), down.astype(scores.dtype))
-
-    def predict(self, head: Any, scores: Any) -> Any:
-        return scores[..., 0]
+    def slope(self, z: Any, y: Any) -> Any:
+        return np.sign(z - y[..., None])
 
 
 @dataclass(frozen=True)
-class Exponential(Absolute):
+class Absolute(Linear):
+    sample_loss = Distance()
+    l2: float = 0.0
+
+
+class Growth(Distance):
     """exp(z) - y z, which may be below zero, and explodes."""
 
     nonnegative: ClassVar[bool] = False
 
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return np.exp(scores[..., 0]) - y * scores[..., 0]
+    def value(self, z: Any, y: Any) -> Any:
+        return np.exp(z[..., 0]) - y * z[..., 0]
 
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        down = (np.exp(scores) - y[..., None]) * weights[..., None]
-        return Slope(self.loss(head, scores, y), (), down.astype(scores.dtype))
+    def slope(self, z: Any, y: Any) -> Any:
+        return np.exp(z) - y[..., None]
+
+
+@dataclass(frozen=True)
+class Exponential(Absolute):
+    sample_loss = Growth()
+
+
+@dataclass(frozen=True)
+class Deep(LinearScores):
+    """Two hidden layers of tanh, and intercepts."""
+
+    sample_loss = CrossEntropy()
+
+    def start(self, features: int, outputs: int, rng: Any, dtype: str) -> Parameters:
+        sizes = (features, 6), (6, 5), (5, outputs)
+        first, *further = (rng.standard_normal(size).astype(dtype) / 2 for size in sizes)
+        return Parameters(first, DeepHead(*further, *(np.zeros(size[1], dtype) for size in sizes)))
+
+    def layers(self, head: Any, scores: Any) -> Any:
+        biases = [bias[..., None, :] for bias in head[2:]]
+        one = np.tanh(scores + biases[0])
+        two = np.tanh(one @ head.second + biases[1])
+
+        def backward(slopes: Any) -> Any:
+            yield Layer(two, slopes)
+            down = (slopes @ head.third.swapaxes(-1, -2)) * (1 - two**2)
+            yield Layer(one, down)
+            yield Layer((), (down @ head.second.swapaxes(-1, -2)) * (1 - one**2))
+
+        return two @ head.third + biases[2], backward
+
+
+class DeepHead(NamedTuple):
+    second: Any
+    third: Any
+    bias_1: Any
+    bias_2: Any
+    bias_3: Any
 
 
 @dataclass(frozen=True)
@@ -176,9 +210,7 @@ _named(Wrong, {
     },
     "NoWeights": {"slope": lambda self, *given: Wrong.slope(self, *given[:3], np.ones_like(given[3]))},
     "PositiveWeights": {"slope": lambda self, *given: Wrong.slope(self, *given[:3], np.abs(given[3]))},
-    "MeanOfSamples": {
-        "spoiled": lambda self, slope, head, scores, y, weights: _mean(slope, y)._replace(loss=slope.loss)
-    },
+    "MeanOfSamples": {"spoiled": lambda self, slope, head, scores, y, weights: _mean(slope, y)},
     "MeanOfLosses": {  # consistent, but a mean where each sample's loss was asked for
         "loss": lambda self, head, scores, y: Wrong.loss(self, head, scores, y) / y.shape[-1],
         "spoiled": lambda self, slope, head, scores, y, weights: _mean(slope, y),
@@ -189,7 +221,7 @@ _named(Wrong, {
     "OneBiasMissing": {"spoiled": lambda self, slope, *_: slope._replace(
         head=slope.head._replace(output_bias=_without(slope.head.output_bias, 7)))},
     "NextClass": {"slope": lambda self, head, scores, y, weights: Wrong.slope(
-        self, head, scores, (y + 1) % 10, weights)._replace(loss=self.loss(head, scores, y))},
+        self, head, scores, (y + 1) % 10, weights)},
     "InPlace": {"loss": _in_place},
     "Random": {"loss": lambda self, *given: Wrong.loss(self, *given) * np.random.uniform(0.9, 1.1)},  # noqa: NPY002
     "RandomStart": {"start": lambda self, features, outputs, rng, dtype: Wrong.start(
@@ -204,6 +236,16 @@ _named(Wrong, {
         "spoiled": lambda self, slope, head, scores, y, weights: slope._replace(head=_summed(slope.head, y))
     },
 })  # fmt: skip
+
+
+class Transposed(SampleLoss):
+    def value(self, z: Any, y: Any) -> Any:
+        return CrossEntropy().value(z, y)
+
+    def slope(self, z: Any, y: Any) -> Any:
+        return CrossEntropy().slope(z, y).swapaxes(-1, -2)
+
+
 _named(Softmax, {
     "TooManyFeatures": {"start": lambda self, features, outputs, rng, dtype: Parameters(
         np.zeros((outputs, features), dtype), ())},
@@ -213,34 +255,31 @@ _named(Softmax, {
     },
     "Widened": {"slope": lambda self, *given: map_leaves(lambda leaf: leaf.astype("f8"), Softmax.slope(self, *given))},
     "WrongShape": {"loss": lambda self, *given: Softmax.loss(self, *given)[..., None]},
-    "PlainTuple": {"slope": lambda self, *given: tuple(Softmax.slope(self, *given))},
+    "Transposed": {"sample_loss": Transposed()},
     "NeverFinite": {"loss": lambda self, *given: Softmax.loss(self, *given) * np.nan},
     "NotAdjoint": {"pull": lambda self, X, slopes: Softmax.pull(self, X, slopes) / X.shape[-2]},
 })  # fmt: skip
 
 
-class OwnHead(Softmax):
-    """Which says itself what its intercepts' derivatives are."""
+class ByMethods(Softmax):
+    """Twice the loss, by methods that clipping does not read."""
 
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        loss, slopes = self.slope_of_scores(scores + head.bias[..., None, :], y, weights)
-        return Slope(loss, objectives.Bias(slopes.sum(axis=-2)), slopes)
+    def loss(self, *given: Any) -> Any:
+        return 2 * super().loss(*given)
 
-    def head_sum(self, slopes: Any) -> Any:
-        return objectives.Bias(slopes.sum(axis=-2))
-
-    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
-        return np.sum(slopes**2, axis=-1, dtype="f8")
+    def slope(self, *given: Any) -> Any:
+        return map_leaves(lambda leaf: 2 * leaf, super().slope(*given))
 
 
-class WrongHeadSum(OwnHead):
-    def head_sum(self, slopes: Any) -> Any:
-        return objectives.Bias(slopes.mean(axis=-2))
+class LongLayers(Deep):
+    """Whose layers are not those of its gradient."""
 
+    def apply_head(self, head: Any, scores: Any) -> Any:
+        return Deep(l2=self.l2).apply_head(head, scores)
 
-class WrongHeadSquares(OwnHead):
-    def head_squares(self, head: Any, scores: Any, y: Any, slopes: Any) -> Any:
-        return super().head_squares(head, scores, y, slopes) / 2
+    def layers(self, head: Any, scores: Any) -> Any:
+        outputs, backward = super().layers(head, scores)
+        return outputs, lambda slopes: (layer._replace(slopes=layer.slopes / 2) for layer in backward(slopes))
 
 
 class KinkDoubled(Absolute):
@@ -257,21 +296,22 @@ class Raises(Softmax):
 # --- terms --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Rate(Sampled):
-    """The probability of class 0, by a softmax; right."""
+class OfClass0(SampleLoss):
+    def value(self, z: Any, y: Any) -> Any:
+        return _probabilities(z)[..., 0]
 
-    nonnegative: ClassVar[bool] = True
-
-    def loss(self, objective: Any, head: Any, scores: Any, y: Any) -> Any:
-        return _probabilities(scores)[..., 0]
-
-    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        p = _probabilities(scores)
+    def slope(self, z: Any, y: Any) -> Any:
+        p = _probabilities(z)
         down = -p[..., :1] * p
         down[..., 0] += p[..., 0]
-        nothing = objective.slope(head, scores, y, np.zeros_like(weights)).head
-        return Slope(p[..., 0], nothing, (down * weights[..., None]).astype(scores.dtype))
+        return down
+
+
+@dataclass(frozen=True)
+class Rate(OfOutputs):
+    """The probability of class 0, by a softmax; right."""
+
+    sample_loss = OfClass0()
 
 
 def _probabilities(scores: Any) -> Any:

@@ -20,7 +20,7 @@ MODELS = {
 } | {
     "of one's own, from ours": own_functions.MLP(bias=True),
     "of one's own, linear": own_functions.Absolute(),
-    "of one's own, with a head": own_functions.OwnHead(bias=True),
+    "of one's own, with a head": own_functions.Deep(),
     "a network of one's own": own_networks.Hidden(),
 }
 

@@ -68,7 +68,7 @@ def by_torch(objective: TorchNetwork, parameters: Any, X: Any, y: Any) -> tuple[
     z = functional_call(net, tensors, (torch.tensor(X).reshape(-1, *(objective.shape or (64,))),))
     target = torch.tensor(y)
     if objective.loss_name == "mse":
-        losses = functional.mse_loss(z[:, 0], target, reduction="none")
+        losses = functional.mse_loss(z[:, 0], target, reduction="none") / 2
     elif objective.loss_name == "nets:huber":
         losses = functional.huber_loss(z[:, 0], target, reduction="none")
     else:
@@ -377,12 +377,12 @@ def test_several_targets(rng: Any) -> None:
     y = vectors(targets)
     scores = objective.scores_of(model, X)
     assert scores.shape == objective.predict(model.head, scores).shape == (N, S, 3)
-    expected = functional.mse_loss(torch.tensor(scores), torch.tensor(targets), reduction="none").mean(-1).numpy()
+    expected = (functional.mse_loss(torch.tensor(scores), torch.tensor(targets), reduction="none").mean(-1) / 2).numpy()
     np.testing.assert_allclose(objective.loss(model.head, scores, y), expected, rtol=1e-12)
     own = replace(objective, loss_name="nets:squares")
     assert own.check(64, 3) == objective.check(64, 3) == []
     own.start(64, 3, rng, "float64")
-    for other, factor in ((objective, 1.0), (own, 3.0)):
+    for other, factor in ((objective, 2.0), (own, 3.0)):
         gradient = flat(other.gradient(model, X, y, weights)) * factor
         np.testing.assert_allclose(gradient, flat(own.gradient(model, X, y, weights)) * 3.0, rtol=1e-9, atol=1e-12)
         clipped = clipped_gradient(other, model, X, y, weights, 1e9)

@@ -34,9 +34,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifed import FedAvg, L1, Softmax
+from mpifed import FedAvg, L1
 from mpifed.core.record import map_leaves
-from mpifed.maths.objectives import Slope
+from mpifed.maths.losses import CrossEntropy, SampleLoss
+from mpifed.maths.objectives import Linear
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,19 @@ class InPlace(FedAvg):
         sent.model[...] *= 2
 
 
-@dataclass(frozen=True)
-class Forgetful(Softmax):
-    "Its slope is not that of its loss."
+class Steep(SampleLoss):
+    "Its slope is not that of its value."
 
-    def slope(self, head, scores, y, weights):
-        loss, head_slope, down = super().slope(head, scores, y, weights)
-        return Slope(loss, head_slope, 1.01 * down)
+    def value(self, z, y):
+        return CrossEntropy().value(z, y)
+
+    def slope(self, z, y):
+        return 1.01 * CrossEntropy().slope(z, y)
+
+
+@dataclass(frozen=True)
+class Forgetful(Linear):
+    sample_loss = Steep()
 
 
 @dataclass(frozen=True)

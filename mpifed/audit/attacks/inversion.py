@@ -27,9 +27,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.audit.attacks.reconstruction import classes, dense_first, explain
-from mpifed.core.protocols import Model
 from mpifed.core.record import Array, flat, map_leaves
-from mpifed.maths.objectives import Parameters
+from mpifed.maths.objectives import Objective, Parameters
 
 NOISE = 1e-5  # relative size of singular values that may come from rounding to float32
 FITS = 1e-5  # relative mismatch below which samples explain a gradient
@@ -52,7 +51,7 @@ class _Guess(NamedTuple):
 
 
 def invert(
-    objective: Model, model: Parameters, gradient: Parameters, batch: int, *, nonnegative: bool, starts: int
+    objective: Objective, model: Parameters, gradient: Parameters, batch: int, *, nonnegative: bool, starts: int
 ) -> Inversion:
     """Recover the samples of a minibatch from its gradient.
 
@@ -80,7 +79,7 @@ def _nothing(seen: Parameters) -> Inversion:
     return Inversion(np.zeros((0, len(seen.first))), False)
 
 
-def _class_sums(objective: Model, model: Parameters, seen: Parameters, batch: int, nonnegative: bool) -> Inversion:
+def _class_sums(objective: Objective, model: Parameters, seen: Parameters, batch: int, nonnegative: bool) -> Inversion:
     """At feature weights of zero: G = sum over the classes of (sum of the class's samples / B) times d of the class."""
     outputs = classes(model)
     scores = np.zeros((1, seen.first.shape[1]))
@@ -102,7 +101,7 @@ class _Mixing:
     """The search for M, for `count` samples, r, with weight `weight` each in the mean."""
 
     def __init__(
-        self, objective: Model, model: Parameters, seen: Parameters, count: int, weight: float, nonnegative: bool
+        self, objective: Objective, model: Parameters, seen: Parameters, count: int, weight: float, nonnegative: bool
     ) -> None:
         self.objective, self.model, self.nonnegative = objective, model, nonnegative
         self.count, self.weight = count, weight

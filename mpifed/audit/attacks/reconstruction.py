@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.core.protocols import Model
 from mpifed.core.record import Array, Record, bare_leaves, flat, leaves, map_leaves
-from mpifed.maths.objectives import Parameters
+from mpifed.maths.objectives import Objective, Parameters
 
 ONE = 1e-3  # largest ratio of the second to the first singular value of a matrix of rank one
 FITS = 1e-2  # relative mismatch below which a sample explains a gradient
@@ -50,7 +49,7 @@ class Length(NamedTuple):
 
 
 def reconstruct(
-    objective: Model, model: Parameters, gradient: Parameters, *, nonnegative: bool = False
+    objective: Objective, model: Parameters, gradient: Parameters, *, nonnegative: bool = False
 ) -> Reconstruction:
     """Reconstruct the sample behind a gradient.
 
@@ -81,7 +80,7 @@ def reconstruct(
 
 
 def explain(
-    objective: Model, model: Parameters, along: Array, slope: Array, head: Record, nonnegative: bool
+    objective: Objective, model: Parameters, along: Array, slope: Array, head: Record, nonnegative: bool
 ) -> list[Length]:
     """Lengths and labels of a sample along `along` [p], best first, whose loss has the derivative `slope` / length.
 

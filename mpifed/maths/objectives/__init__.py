@@ -2,6 +2,7 @@
 
 from mpifed.core.protocols import Parameters, Slope
 from mpifed.maths.objectives.form import (
+    Layer,
     LinearScores,
     Objective,
     concave,
@@ -13,14 +14,15 @@ from mpifed.maths.objectives.form import (
 )
 from mpifed.maths.objectives.linear import (
     Bias,
+    Hinge,
     LeastSquares,
+    Linear,
     Logistic,
     OneVsRest,
-    PerClass,
     Softmax,
+    SquaredHinge,
     TrueClassLogistic,
 )
-from mpifed.maths.objectives.margins import Hinge, SquaredHinge
 from mpifed.maths.objectives.mlp import MLP, BiasedOutput, Output
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
 from mpifed.maths.objectives.torch_network import TorchNetwork
@@ -31,7 +33,9 @@ __all__ = [
     "Bias",
     "BiasedOutput",
     "Hinge",
+    "Layer",
     "LeastSquares",
+    "Linear",
     "LinearScores",
     "Logistic",
     "NeuralNetwork",
@@ -39,7 +43,6 @@ __all__ = [
     "OneVsRest",
     "Output",
     "Parameters",
-    "PerClass",
     "Pullback",
     "SampleGradients",
     "Slope",

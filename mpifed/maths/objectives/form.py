@@ -1,25 +1,26 @@
-"""The form of objectives: a loss of each sample's scores, and the scores, a function of the model and the features.
+"""The form of objectives: a loss of each sample's outputs, and the outputs, a function of the model and the features.
 
-Clients that hold different rows need the gradient, and any differentiable function will do. Scores that are linear in
-the features serve other splits as well: clients that hold different columns of the same rows add their *scores*.
-Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broadcast.
+Clients that hold different rows need the gradient, and any differentiable function will do. A first layer that is
+linear in the features serves other splits as well: clients that hold different columns of the same rows add its
+*scores*. Shapes: n clients, s samples, p features, h scores, L outputs; leading axes broadcast.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import ClassVar
+from operator import itemgetter
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from numpy.random import Generator
 
 from mpifed.core.nearest import MadeByKeywords
-from mpifed.core.protocols import Backward, Dual, Features, Head, Model, Parameters, Slope
-from mpifed.core.record import AnyRecord, Array, Record, assign, bare_leaves, leaves, map_leaves
+from mpifed.core.protocols import Backward, Dual, Features, Head, Parameters, Slope
+from mpifed.core.record import ABSENT, AnyRecord, Array, assign, bare_leaves, leaves, map_leaves
 from mpifed.core.vector import Layout
 from mpifed.maths.arrays import namespace, product, transposed_product
+from mpifed.maths.losses import SampleLoss
 from mpifed.maths.ranges import Weight
 
 
@@ -27,27 +28,41 @@ from mpifed.maths.ranges import Weight
 class Objective(MadeByKeywords, ABC):
     """A model and the objective it minimizes: mean loss + l2 * (sum of squares of all parameters but intercepts).
 
-    A subclass is a frozen dataclass whose fields are keys of `[model]`, beside `l2`. It must define `start`, `forward`,
-    `loss`, `slope` and `predict`; `LinearScores` has `forward`.
+    A subclass is a frozen dataclass whose fields are keys of `[model]`, beside `l2`. It must define `sample_loss`,
+    `start` and `forward`, which `Linear`, `LinearScores` and `NeuralNetwork` have in part.
 
     Attributes
     ----------
-    classifies : whether y are classes 0 to outputs - 1; otherwise y are real targets, and there is a single output
-    nonnegative : whether every loss is nonnegative: a limit <= 0 then cannot be met
     convex : whether each loss is a convex function of the model: lower bounds rely on it
     stochastic : whether training draws random numbers for each sample, as dropout does: from the seeds that then stand
         behind its features, see `mpifed.core.row_seeds`; without them a pass is that of evaluation
-    dual : the dual of the loss, which algorithms on the dual problem need; None if there is none
     """
 
     l2: Weight = field(default=0.0, kw_only=True)
     """Adds l2 * ||w||^2 without intercepts to the mean loss; PyTorch's weight_decay is 2 l2."""
 
-    classifies: ClassVar[bool] = True
-    nonnegative: ClassVar[bool] = True
     convex: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False
-    dual: ClassVar[Dual | None] = None
+
+    @property
+    @abstractmethod
+    def sample_loss(self) -> SampleLoss:
+        """The loss of the outputs: an attribute of the class, or a property that reads its fields."""
+
+    @property
+    def classifies(self) -> bool:
+        """Whether y are classes 0 to outputs - 1; otherwise y are real targets."""
+        return self.sample_loss.classifies
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether every loss is nonnegative: a limit <= 0 then cannot be met."""
+        return self.sample_loss.nonnegative
+
+    @property
+    def dual(self) -> Dual | None:
+        """The dual of the loss, which algorithms on the dual problem need; None if there is none."""
+        return self.sample_loss.dual
 
     @property
     def nonconvex_penalty(self) -> float:
@@ -78,33 +93,31 @@ class Objective(MadeByKeywords, ABC):
         """[..., s, h] the scores alone."""
         return self.forward(model, X)[0]
 
-    @abstractmethod
+    def apply_head(self, head: Head, scores: Array) -> tuple[Array, Callable[[Array], Slope]]:
+        """[..., s, L] the outputs, and the way back from the derivative by them, once; by default the scores."""
+        return scores, lambda slopes: Slope(ABSENT, slopes)
+
     def loss(self, head: Head, scores: Array, y: Array) -> Array:
         """[..., s] the loss of each sample."""
+        return self.sample_loss.value(self.class_scores(head, scores), y)
 
-    @abstractmethod
     def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
         """Derivatives of the sum over samples of weights [..., s] times the loss."""
+        outputs, backward = self.apply_head(head, scores)
+        return backward(self.sample_loss.weighted(outputs, y, weights))
 
-    @abstractmethod
     def predict(self, head: Head, scores: Array) -> Array:
         """[..., s] the predicted class, or value."""
+        return self.sample_loss.predict(self.class_scores(head, scores))
 
     def class_scores(self, head: Head, scores: Array) -> Array:
-        """[..., s, L] what `predict` compares: a score of each class, of two also [..., s, 1] that of class 1.
-
-        The metric auc reads it. The default is the scores.
-        """
-        return scores
+        """[..., s, L] the outputs, which the metric auc reads: one of each class, of two also that of class 1 alone."""
+        return self.apply_head(head, scores)[0]
 
     def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
         """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
         scores, backward = self.forward(model, X)
-        return backward(self._derivatives(model.head, scores, y, weights))
-
-    def _derivatives(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
-        """`slope`, whose losses may be absent."""
-        return self.slope(head, scores, y, weights)
+        return backward(self.slope(model.head, scores, y, weights))
 
     def gradients(
         self, model: Parameters, X: Features, y: Array, weights: Array, few: int
@@ -137,42 +150,66 @@ class Objective(MadeByKeywords, ABC):
 
     def check(self, features: int, outputs: int) -> list[str]:
         """Messages on what does not fit data with so many features and outputs."""
-        return []
+        if not self.sample_loss.binary or outputs == 2:
+            return []
+        return [
+            f'[model] name: {type(self).__name__} is for two classes, and the data have {outputs}; take "softmax", or '
+            "make data of two with `mpifed data ... --labels even-odd` or `--labels class:K`"
+        ]
+
+
+class Layer(NamedTuple):
+    """What a fully connected layer's gradient is the product of."""
+
+    inputs: Array  # [..., s, i]; of the first layer ABSENT: the features
+    slopes: Array  # [..., s, o] the derivative by its outputs
+
+
+Layers: TypeAlias = Callable[[Array], Iterable[Layer]]  # from the derivative by the outputs [..., s, L]
 
 
 class LinearScores(Objective):
-    """The base of objectives whose scores are X times `first`: columns, cells, dual variables and sparse data need it.
+    """The base of fully connected networks: columns, cells, dual variables, sparse data and clipping rest on it.
 
-    A subclass must define `start`, `loss`, `slope` and `predict`.
-
-    Attributes
-    ----------
-    unpenalized : the fields of the head that are intercepts, which penalties omit
+    The first layer's scores are X times `first`. The head, a NamedTuple or (), has the weights [i, o] of all further
+    layers, in order, and then the intercepts [o] of every layer, in order, if there are any; their names have "bias". A
+    subclass defines `start` and `layers`.
     """
-
-    unpenalized: ClassVar[tuple[str, ...]] = ()
 
     @property
     def penalize_bias(self) -> bool:
         """Whether the penalties include intercepts."""
         return False
 
+    @abstractmethod
+    def layers(self, head: Head, scores: Array) -> tuple[Array, Layers]:
+        """[..., s, L] the outputs, and the way back, once: layer by layer from the last.
+
+        The next layer may take the place of the inputs.
+        """
+
+    def apply_head(self, head: Head, scores: Array) -> tuple[Array, Callable[[Array], Slope]]:
+        outputs, backward = self.layers(head, scores)
+        return outputs, lambda slopes: head_slope(head, backward(slopes))
+
     def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]:
-        """[..., s, h] X @ first, and the way back by X'."""
         return self.scores(model.first, X), lambda slope: Parameters(self.pull(X, slope.scores), slope.head)
 
-    @cached_property
-    def _as_here(self) -> bool:
-        """Whether scores and the way back are those of this class: of a class of the user's they may differ."""
-        names = "forward", "gradient", "pull", "scores"
-        return all(getattr(type(self), name) is getattr(LinearScores, name) for name in names)
-
     def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None:
-        if not self._as_here:
-            super().put_gradient(model, X, y, weights, out)
-            return
-        slope = self._derivatives(model.head, product(X, model.first), y, weights)
-        assign(out, Parameters(transposed_product(X, slope.scores, out.first), slope.head))
+        slope = self.slope(model.head, self.scores(model.first, X), y, weights)
+        assign(out, Parameters(self.pull(X, slope.scores, out.first), slope.head))
+
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+    ) -> Iterator[tuple[slice, Parameters]]:
+        """As `Objective.gradients`: large products a few clients at a time."""
+        head, down = self.slope(model.head, self.scores(model.first, X), y, weights)
+        shape = min(few, len(X)), model.first.shape[-2], down.shape[-1]
+        changes = namespace(down).empty(shape, down.dtype)
+        for start in range(0, len(X), few):
+            at = slice(start, min(start + few, len(X)))
+            change = self.pull(X[at], down[at], changes[: at.stop - start])
+            yield at, Parameters(change, map_leaves(itemgetter(at), head))
 
     def scores(self, first: Array, X: Features) -> Array:
         """[..., s, h] X @ first."""
@@ -180,39 +217,30 @@ class LinearScores(Objective):
 
     def put_scores(self, first: Array, X: Features, out: Array) -> None:
         """Put `scores` into `out` [..., s, h], contiguous."""
-        if type(self).scores is LinearScores.scores:
-            product(X, first, out)
-        else:
-            out[...] = self.scores(first, X)
+        product(X, first, out)
 
-    def pull(self, X: Features, slopes: Array) -> Array:
-        """[..., p, h] X' @ slopes: the derivative by `first`, from that by the scores [..., s, h]."""
-        return transposed_product(X, slopes)
-
-    def head_squares(self, head: Head, scores: Array, y: Array, slopes: Array) -> Array:
-        """[..., s] float64 squared norm of the gradient of each sample's loss with respect to the head, for clipping.
-
-        `slopes` [..., s, h] are the derivatives with respect to the sample's scores. Asked for where `head_sum` is
-        there too; else each sample's derivative is formed, which takes longer. The default is that of models
-        without a head.
-        """
-        return namespace(scores).zeros(y.shape)
-
-    def head_sum(self, slopes: Array) -> Record:
-        """The derivative with respect to the head, where it follows from `slopes` [..., s, h] alone."""
-        raise NotImplementedError
+    def pull(self, X: Features, slopes: Array, out: Array | None = None) -> Array:
+        """[..., p, h] X' @ slopes: the derivative by `first`, from that by scores [..., s, h]; in `out` if dense."""
+        return transposed_product(X, slopes, out)
 
     def penalized(self, model: Parameters) -> Parameters:
-        counted = super().penalized(model)
-        if self.penalize_bias:
-            return counted
-        head = counted.head
-        fields = [name for name in self.unpenalized if name in getattr(head, "_fields", ())]
-        free = {name: map_leaves(lambda leaf: False, getattr(head, name)) for name in fields}
-        return counted._replace(head=head._replace(**free)) if free else counted
+        names = (name for name, _ in leaves(model))
+        return map_leaves(lambda leaf: "bias" not in next(names) or self.penalize_bias, model)
 
 
-def layout_of(objective: Model, model: Parameters) -> Layout:
+def head_slope(head: Head, layers: Iterable[Layer]) -> Slope:
+    """The derivative by the head, and by the scores, of layers from the last to the first."""
+    parts, slopes = tuple[Array, ...](), tuple[Array, ...]()
+    for inputs, down in layers:
+        slopes = (down, *slopes)
+        if inputs is not ABSENT:
+            parts = (transposed_product(inputs, down), *parts)
+    if len(head) > len(parts):
+        parts += tuple([down.sum(axis=-2) for down in slopes])
+    return Slope(type(head)(*parts), slopes[0])
+
+
+def layout_of(objective: Objective, model: Parameters) -> Layout:
     """Where the leaves of a model, without leading axes, stand in a vector."""
     shapes = {name: leaf.shape for name, leaf in leaves(model)}
     counted = zip(shapes, bare_leaves(objective.penalized(model)), strict=True)
@@ -228,7 +256,7 @@ def _square(leaf: Array) -> float:
     return float((leaf.astype("f8") ** 2).sum())
 
 
-def penalty(objective: Model, model: Parameters) -> float:
+def penalty(objective: Objective, model: Parameters) -> float:
     """l2 * ||w||^2 + nonconvex_penalty * sum of w^2 / (1 + w^2), without intercepts, in float64."""
     each = zip(bare_leaves(model), bare_leaves(objective.penalized(model)), strict=True)
     weights = [leaf for leaf, counts in each if counts]
@@ -239,7 +267,7 @@ def penalty(objective: Model, model: Parameters) -> float:
     return total
 
 
-def penalty_gradient(objective: Model, model: Parameters) -> Parameters:
+def penalty_gradient(objective: Objective, model: Parameters) -> Parameters:
     """The gradient of `penalty`, in the dtype of the parameters: zeros for intercepts."""
 
     def slope_of(w: Array, counts: bool) -> Array:
@@ -248,16 +276,15 @@ def penalty_gradient(objective: Model, model: Parameters) -> Parameters:
             slope += concave_gradient(objective, w)
         return slope
 
-    slopes = map_leaves(slope_of, model, objective.penalized(model))
-    return slopes
+    return map_leaves(slope_of, model, objective.penalized(model))
 
 
-def concave(objective: Model) -> float:
+def concave(objective: Objective) -> float:
     """beta, the factor of the nonconvex penalty; 0 for objectives without it."""
     return float(objective.nonconvex_penalty)
 
 
-def concave_gradient(objective: Model, w: Array) -> Array:
+def concave_gradient(objective: Objective, w: Array) -> Array:
     """beta * 2 w / (1 + w^2)^2, the derivative of beta * sum of w^2 / (1 + w^2), in the dtype of `w`.
 
     The second derivative, beta * (2 - 6 w^2) / (1 + w^2)^3, lies between -beta / 2 and 2 beta.

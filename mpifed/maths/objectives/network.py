@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.protocols import Backward, Features, Head, Parameters, Slope
+from mpifed.core.protocols import Backward, Features, Parameters, Slope
 from mpifed.core.record import (
     ABSENT,
     AnyRecord,
@@ -25,12 +25,11 @@ from mpifed.core.record import (
     added,
     map_leaves,
     named_arrays,
-    of_vectors,
     writable,
 )
 from mpifed.maths.arrays import namespace
+from mpifed.maths.losses import CrossEntropy, SampleLoss, SquaredError
 from mpifed.maths.objectives.form import Objective
-from mpifed.maths.objectives.linear import cross_entropy, cross_entropy_slope
 
 # from the derivative by one client's outputs [s, L] to that by its parameters
 Pullback: TypeAlias = Callable[[Array], NamedArrays]
@@ -45,20 +44,6 @@ class SampleGradients(NamedTuple):
     out, also where it is not finite."""
 
 
-def mse(outputs: Array, y: Array) -> Array:
-    """[..., s] the mean over outputs [..., s, t] of (z - y)^2."""
-    residual: Array = outputs - of_vectors(y)
-    mean: Array = (residual * residual).mean(axis=-1)
-    return mean
-
-
-def mse_slope(outputs: Array, y: Array, weights: Array) -> tuple[Array, Array]:
-    """(loss [..., s], derivative of the weighted loss by the outputs [..., s, t])."""
-    residual = outputs - of_vectors(y)
-    slopes = (2 / outputs.shape[-1]) * weights[..., None] * residual
-    return (residual * residual).mean(axis=-1), slopes.astype(outputs.dtype)
-
-
 @dataclass(frozen=True)
 class NeuralNetwork(Objective):
     """The base of networks of any library: a subclass defines `initial` and `outputs`.
@@ -70,11 +55,15 @@ class NeuralNetwork(Objective):
 
     @property
     def loss_name(self) -> str:
-        """cross-entropy of classes, or mse of real targets, the mean over a sample's of (z - y)^2."""
+        """cross-entropy of classes, or mse of real targets, half the mean over a sample's of (z - y)^2."""
         return "cross-entropy"
 
     @property
-    def classifies(self) -> bool:  # type: ignore[override]  # the job says it
+    def sample_loss(self) -> SampleLoss:
+        return CrossEntropy() if self.classifies else SquaredError()
+
+    @property
+    def classifies(self) -> bool:
         return self.loss_name != "mse"
 
     @property
@@ -161,19 +150,6 @@ class NeuralNetwork(Objective):
                 return map_leaves(partial(operator.mul, factor) if factor else np.zeros_like, wide)
 
             yield SampleGradients(np.array([square]), weighted)
-
-    def loss(self, head: Head, scores: Array, y: Array) -> Array:
-        return cross_entropy(scores, y) if self.classifies else mse(scores, y)
-
-    def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
-        """The derivative by the outputs; that by the parameters follows on the way back."""
-        loss, slopes = (cross_entropy_slope if self.classifies else mse_slope)(scores, y, weights)
-        return Slope(loss, ABSENT, slopes)
-
-    def predict(self, head: Head, scores: Array) -> Array:
-        """[..., s] the class of the largest output, or [..., s, t] the values; [..., s] of one alone."""
-        values: Array = scores[..., 0] if scores.shape[-1] == 1 else scores
-        return scores.argmax(axis=-1) if self.classifies else values
 
     def penalized(self, model: Parameters) -> Parameters:
         """True for matrices and kernels: parameters with two axes or more, after that of the clients."""

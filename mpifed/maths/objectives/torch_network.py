@@ -40,18 +40,18 @@ class TorchNetwork(NeuralNetwork):
     shape: tuple[int, ...] | None = None
     """Shape of a sample as the module takes it, such as [1, 28, 28]; where absent that of the data, or [features]."""
     loss_name: str = field(default="cross-entropy", metadata={"key": "loss"})
-    """"cross-entropy" of classes; "mse", (z - y)^2, of real targets; or "module:function", which gives the loss of each
-    sample [s] from the outputs [s, L] and the targets, [s] or, of several reals, [s, L], both tensors."""
+    """"cross-entropy" of classes; "mse", (z - y)^2 / 2, of real targets; or "module:function", which gives the loss of
+    each sample [s] from the outputs [s, L] and the targets, [s] or, of several reals, [s, L], both tensors."""
 
     @property
-    def classifies(self) -> bool:  # type: ignore[override]
+    def classifies(self) -> bool:
         """Whether targets are classes; a loss of one's own says so by `targets = "real"` as its attribute."""
         if self._own_loss is not None:
             return getattr(self._own_loss, "targets", "classes") == "classes"
         return self.loss_name != "mse"
 
     @property
-    def nonnegative(self) -> bool:  # type: ignore[override]
+    def nonnegative(self) -> bool:
         return self._own_loss is None
 
     @property
@@ -128,9 +128,7 @@ class TorchNetwork(NeuralNetwork):
         z, losses = self._of_outputs(scores, y)
         each = as_tensor(weights.reshape(-1)).to(losses.dtype)
         (slopes,) = _torch().autograd.grad(losses, z, each)
-        return Slope(
-            as_array(losses.detach(), scores).reshape(y.shape), ABSENT, as_array(slopes, scores).reshape(scores.shape)
-        )
+        return Slope(ABSENT, as_array(slopes, scores).reshape(scores.shape))
 
     def sample_gradients(self, parameters: NamedArrays, X: Array, y: Array) -> Iterator[SampleGradients]:
         """By one pass where each layer gives its part; else by gradients of some samples at a time."""
@@ -168,7 +166,7 @@ class TorchNetwork(NeuralNetwork):
             return self._own_loss(z, y.to(z.dtype) if y.is_floating_point() else y.long())
         if self.loss_name == "mse":
             residual = z - y.reshape(z.shape)
-            return (residual * residual).mean(-1)
+            return (residual * residual).mean(-1) / 2
         losses: Tensor = _torch().nn.functional.cross_entropy(z, y.long(), reduction="none")
         return losses
 

@@ -46,9 +46,6 @@ class Right(FedAvg):
 class Unfinished(LinearScores):
     slack: float = 0.1
 
-    def loss(self, head: Any, scores: Any, y: Any) -> Any:
-        return scores[..., 0]
-
 
 class Bare(L1):
     def checks(self) -> list[str]:
@@ -93,7 +90,7 @@ class ShadowingTerm(Loss):
         ]),
         (ShadowingTerm, Term, [SHADOWS.format("counted", "Term")]),
         (Unfinished, Objective, [
-            f"has no {name}, which every Objective must have" for name in ("predict", "slope", "start")
+            f"has no {name}, which every Objective must have" for name in ("layers", "sample_loss", "start")
         ]),
         (Bare, Regularizer, ['has "checks": did you mean "check"?']),
         (Solo, Regularizer, ["is no Regularizer; derive it from mpifed.maths.regularizers.Regularizer"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from test_objectives import CASES, FEATURES, N, S, data, flat, make, model_of
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
-from mpifed.maths.objectives import MLP, Parameters, Softmax
+from mpifed.maths.losses import CrossEntropy
+from mpifed.maths.objectives import MLP, Objective, Parameters, Softmax
 
 MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
 
@@ -120,21 +122,39 @@ def test_a_sample_that_is_not_finite_counts_with_nothing(name: str, kind: str) -
 # --- objectives of one's own ----------------------------------------------------------------------------------------
 
 
-class OtherScores(Softmax):
-    """Whose gradient by `first` is no product of x."""
+@dataclass(frozen=True)
+class Bare(Objective):
+    """Of which nothing is known but the gradient of all samples."""
 
-    def scores(self, first: Any, X: Any) -> Any:
-        return super().scores(first, X) + first.sum()
+    sample_loss = CrossEntropy()
+
+    def start(self, *given: Any) -> Any:
+        return Softmax().start(*given)
+
+    def forward(self, model: Any, X: Any) -> Any:
+        return Softmax().forward(model, X)
 
 
 def test_what_cannot_be_clipped_is_refused() -> None:
-    network = make("mlp")
-    model, (X, y, weights) = model_of(network), data(network, (N,))
-    (line,) = clippable(OtherScores())
-    assert line.startswith("[model] name: OtherScores has scores of its own")
-    with pytest.raises(UsageError, match="OtherScores has scores of its own"):
-        clipped_gradient(OtherScores(), model, X, y, weights, 1.0)
-    assert clippable(network) == []
+    model, (X, y, weights) = model_of(make("softmax")), data(make("softmax"), (N,))
+    (line,) = clippable(Bare())
+    assert line.startswith("[model] name: Bare has no layers whose gradients can be clipped; derive it from")
+    with pytest.raises(UsageError, match="Bare has no layers"):
+        clipped_gradient(Bare(), model, X, y, weights, 1.0)
+    assert clippable(make("mlp")) == []
+
+
+class Turned(Softmax):
+    """Whose way back is another: what is clipped is what the norm is of all the same."""
+
+    def pull(self, X: Any, slopes: Any, out: Any = None) -> Any:
+        return 9 * super().pull(X, slopes)
+
+
+def test_the_bound_holds_whatever_a_class_changes() -> None:
+    model, (X, y, _) = model_of(Turned()), data(Turned(), (300,))
+    found = clipped_gradient(Turned(), model, X[:, :1], y[:, :1], np.ones((300, 1)), 0.1)
+    assert np.linalg.norm(found.first.reshape(300, -1), axis=1).max() <= 0.1
 
 
 @covering({"name": CASES, "dtype": ["float32", "float64"]}, 1)
@@ -162,6 +182,23 @@ def test_huge_hidden_values_beside_tiny_derivatives() -> None:
         X, weights = np.ones((1, 1, 1)), np.ones((1, 1))
         found = clipped_gradient(objective, at, X, np.zeros((1, 1), int), weights, clip)
         assert np.linalg.norm(flat(found)) <= clip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_terms_that_cancel_leave_no_gradient_above_the_bound(dtype: str) -> None:
+    """Two equal outputs: the slopes' terms cancel, those of a scaled loss but for roundings, which x makes huge."""
+    rng = np.random.default_rng(11)
+    for clip in (0.3, 0.01):
+        for _ in range(50):
+            objective = MLP(4, False)
+            model = map_leaves(lambda leaf: leaf.astype(dtype), objective.start(2, 2, rng, "float64"))
+            last = model.head.second
+            last[:, 1] = last[:, 0]
+            model.first[1] = 0
+            X = np.array([[[rng.normal() + 3, 1e30 if dtype == "float64" else 1e18]]], dtype)
+            for narrow in (False, True):
+                found = clipped_gradient(objective, model, X, np.zeros((1, 1), int), np.ones((1, 1)), clip, narrow)
+                assert np.linalg.norm(flat(found).astype("f8")) <= clip
 
 
 # --- what clients upload --------------------------------------------------------------------------------------------

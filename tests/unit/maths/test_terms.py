@@ -87,7 +87,7 @@ def test_error_rate_of_a_sure_model_is_exact() -> None:
     objective = make("logistic")
     scores, y = np.array([[-20.0], [20.0]], "f4"), np.array([0, 0])  # sure and right; sure and wrong
     slope = ErrorRate().slope(objective, (), scores, y, np.ones(2))
-    np.testing.assert_allclose(slope.loss, [np.exp(-20), 1], rtol=1e-5)
+    np.testing.assert_allclose(ErrorRate().loss(objective, (), scores, y), [np.exp(-20), 1], rtol=1e-5)
     assert slope.scores[1, 0] == pytest.approx(np.exp(-20), rel=1e-5)
 
 
