@@ -28,7 +28,7 @@ settings.load_profile("mpifed")
 
 LAUNCH_LIMIT_S = 600.0  # only what hangs takes as long, whoever else is on the machine
 _HERE = Path(__file__).parent
-STANDING = [("-m", "mpifed"), (str(_HERE / "laws/sweeps.py"),), (str(_HERE / "device/on_ranks.py"),)]
+STANDING = [("-m", "mpifed"), (str(_HERE / "laws/sweeps.py"),)]
 OF_A_COMMAND = ("MPIFED_", "CUDA_", "MPICH_GPU_")  # variables that mpifed reads when it is called
 GRACE_S = 5.0  # how long a rank that failed waits for the others before it ends them
 

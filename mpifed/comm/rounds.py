@@ -151,7 +151,7 @@ class Ranks:
             name = exchange.keeps
             kept = self._kept.setdefault(name, Kept(self.clients)) if name else None
             message = Message(exchange, self.clients, self._arithmetic)
-            plan = self._plans[exchange.name] = Plan(message, self.device, kept)
+            plan = self._plans[exchange.name] = Plan(message, kept)
         plan.exchange = exchange  # whose functions may be others
         return plan
 

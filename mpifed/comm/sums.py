@@ -11,20 +11,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import EllipsisType, MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.mpi import Comm
 from mpifed.comm.reduce import SharedMessage, shared_message
-from mpifed.core.device import Device
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Placed, fields_of
 from mpifed.core.holdings import size, span
-from mpifed.core.record import Array, Record, bare_leaves, index, map_leaves, namespace
+from mpifed.core.record import Array, Record, bare_leaves, map_leaves, on_host
 from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
-from mpifed.maths.kernels_sums import add_encoded, encoded, note_worst
 
 Index: TypeAlias = "EllipsisType | tuple[slice | NDArray[np.int64], ...]"  # into a field's axes
 Positions: TypeAlias = "slice | NDArray[np.int64]"  # in a message: a slice of step 1, or an array
@@ -32,7 +30,6 @@ Integers: TypeAlias = NDArray[np.signedinteger]
 
 ENOUGH = 2.0**8  # steps of a grid: where the largest value has fewer, more than a part in 500 of it may be lost
 OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
-_WORD = 8  # bytes of a number in float64
 _DIVERGED = "lower the learning rate or step sizes, or scale the columns and targets"
 
 
@@ -226,15 +223,14 @@ class Message:
 class Sum:
     """This rank's sum of an exchange, in one array that all fields share; reused whenever the exchange is played."""
 
-    def __init__(self, message: Message, device: Device | None = None) -> None:
-        self.message, self._device = message, device or Device()
+    def __init__(self, message: Message) -> None:
+        self.message = message
         self._encoders = [Encoder(place.form, place.field.size) for place in message.places]
         self._anew = [False] * len(message.places)  # whether the next answers overwrite what is there
         self._move(np.zeros(message.size + 1, message.dtype))
         self._parts: dict[tuple[str, int], tuple[Encoder, Integers]] = {}
         self._shared: SharedMessage | None = None
         self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
-        self._there: DeviceSum | None = None  # what is summed on the device, from its first answer on
 
     def _move(self, numbers: Integers) -> None:
         self.numbers = numbers  # [m + 1]
@@ -246,39 +242,26 @@ class Sum:
             self._anew[number] = adds and place.held is None
             if not self._anew[number]:
                 accumulator.fill(0)
-        if self._there is not None:
-            self._there.begin()
 
     def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
         """Add the answers [n, ...] of `clients` [n]; NumericalError where a value is not within its field's bound."""
         for number, (place, leaf) in enumerate(zip(self.message.places, bare_leaves(answer), strict=True)):
-            if namespace(leaf.values[0] if isinstance(leaf, Placed) else leaf) is not np:
-                self._on_device().add(number, leaf, clients)
-            elif place.held is not None:
+            if place.held is not None:
                 self._put(number, leaf, clients)
-            else:
-                rows = place.rows(leaf, len(clients))
-                if not self._encoders[number].add(rows, self._accumulators[number], self._anew[number]):
-                    i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound))
-                    raise client_out_of_bounds(place, int(clients[i]), rows[i])
-                self._anew[number] = False
+                continue
+            rows = place.rows(leaf, len(clients))
+            if not self._encoders[number].add(rows, self._accumulators[number], self._anew[number]):
+                i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound))
+                raise client_out_of_bounds(place, int(clients[i]), rows[i])
+            self._anew[number] = False
 
     def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
         """Add a sum of answers, rounded to the grid; NumericalError outside the bound times the number of `clients`."""
         for number, (place, leaf) in enumerate(zip(self.message.places, bare_leaves(total), strict=True)):
-            if namespace(leaf) is not np:
-                self._on_device().add_total(number, leaf, clients)
-                continue
-            row = place.rows(np.asarray(leaf)[None], 1)[0]
-            accumulator, anew = self._accumulators[number], self._anew[number]
-            if not self._encoders[number].add_total(row, accumulator, len(clients), anew):
-                raise total_out_of_bounds(place, clients, float(np.abs(row).max()))
+            row = place.rows(leaf[None], 1)
+            if not self._encoders[number].add(row, self._accumulators[number], self._anew[number], len(clients)):
+                raise total_out_of_bounds(place, clients, float(abs(row).max()))
             self._anew[number] = False
-
-    def _on_device(self) -> DeviceSum:
-        if self._there is None:
-            self._there = DeviceSum(self.message, self._device)
-        return self._there
 
     def _put(self, number: int, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
         place = self.message.places[number]
@@ -311,15 +294,6 @@ class Sum:
             self._parts[place.name, size] = Encoder(place.form, size), buffer
         return self._parts[place.name, size]
 
-    def close(self) -> Integers:
-        """[m + 1] what the ranks reduce; NumericalError if a value on the device was out of bounds."""
-        for number in np.flatnonzero(self._anew).tolist():  # the answers were on the device
-            self._accumulators[number].fill(0)
-            self._anew[number] = False
-        if self._there is not None:
-            self._there.add_to(self.numbers[:-1])
-        return self.numbers
-
     def reduce(self, comm: Comm, everywhere: bool) -> Integers | None:
         """The sum over all ranks, on ranks that receive it; `numbers` are overwritten. Collective.
 
@@ -334,86 +308,6 @@ class Sum:
             return self._shared.reduce(everywhere)
         (comm.Allreduce if everywhere else comm.Reduce)(self.numbers, self.numbers)
         return self.numbers if everywhere or comm.rank == 0 else None
-
-
-class DeviceSum:
-    """What answers on a device add to a message: added where they were computed; the sum is copied to the host once.
-
-    The integers are those of the sums on the host. Bounds are checked on the device as well, and what comes of it is
-    copied with the message.
-    """
-
-    def __init__(self, message: Message, device: Device) -> None:
-        self._places, self._device = message.places, device
-        self._behind = -(-message.nbytes // _WORD) * _WORD  # where the outcomes of the checks of bounds begin
-        # NumPy's or CuPy's: here `get` is called
-        self._buffer: Any = device.record(np.zeros(self._behind + 2 * _WORD * len(message.places), np.uint8))
-        self._sums: Array = self._buffer[: message.nbytes].view(message.dtype)
-        self._worst: Any = self._buffer[self._behind :].view(np.float64).reshape(-1, 2)  # as `note_worst` fills it
-        self._pending = False  # whether the buffer holds values not yet copied
-        self._clients: tuple[bytes, Array] = b"", self._sums[:0]  # as bytes, on the device
-        self._blocks: dict[int, NDArray[np.int64]] = {}  # the clients of each sum over a block, by the first of them
-
-    def begin(self) -> None:
-        """Start a new sum; what nothing was added to since is still zero."""
-        if self._pending:
-            self._pending = False
-            self._blocks.clear()
-            self._buffer.fill(0)
-
-    def add(self, number: int, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
-        """Add the answers [n, ...] of `clients` [n] to the field of that number."""
-        place, self._pending = self._places[number], True
-        if self._clients[0] != clients.tobytes():
-            self._clients = clients.tobytes(), self._device.record(clients)
-        if place.held is None:
-            self._add(number, leaf, len(clients), self._clients[1], place.form.bound)
-            return
-        wholes = [limb.reshape(place.shape) for limb in self._limbs(place)]
-        first = {client: i for i, client in enumerate(clients.tolist())}
-        for client, values, at in place.parts(leaf, clients):
-            values, i = namespace(values).ascontiguousarray(values), first[client]
-            note_worst(values.reshape(1, -1), self._clients[1][i : i + 1], place.form.bound, self._worst[number])
-            assert isinstance(at, tuple)
-            where = tuple(index(values, axis) for axis in at)
-            for whole, part in zip(wholes, encoded(values.reshape(-1), place.form), strict=True):
-                whole[where] = whole[where] + part.reshape(values.shape)
-
-    def add_total(self, number: int, leaf: Array, clients: NDArray[np.int64]) -> None:
-        """Add the sum of the answers of `clients`, a block, to the field of that number."""
-        place, self._pending = self._places[number], True
-        self._blocks[int(clients[0])] = clients
-        self._add(number, leaf[None], 1, self._device.record(clients[:1]), place.form.bound * len(clients))
-
-    def _add(self, number: int, leaf: Array | Placed, rows: int, clients: Array, bound: float) -> None:
-        place = self._places[number]
-        values = place.rows(leaf, rows)
-        values = namespace(values).ascontiguousarray(values)
-        note_worst(values, clients, bound, self._worst[number])
-        add_encoded(values, place.form, self._limbs(place))
-
-    def _limbs(self, place: Place) -> list[Array]:
-        """Views [size] of the sum, one for each limb."""
-        size = place.field.size
-        return [self._sums[start : start + size] for start in range(place.start, place.stop, size)] if size else []
-
-    def add_to(self, numbers: Integers) -> None:
-        """Add the sum to `numbers` [m] on the host; NumericalError where a value was out of bounds."""
-        if not self._pending:
-            return
-        copied = self._buffer.get()
-        for place, (client, largest) in zip(
-            self._places, copied[self._behind :].view(np.float64).reshape(-1, 2), strict=True
-        ):
-            block = self._blocks.get(int(client) - 1)
-            if client:
-                raise (
-                    total_out_of_bounds(place, block, largest)
-                    if block is not None
-                    else out_of_bounds(place, int(client) - 1, largest)
-                )
-        numbers += copied[: numbers.nbytes].view(numbers.dtype)
-        self.begin()
 
 
 def _floats(array: Array) -> Array:
@@ -498,6 +392,7 @@ def named(settings: Mapping[str, float], field: str) -> float | None:
 
 def client_out_of_bounds(place: Place, client: int, values: Array) -> NumericalError:
     """Error for a client whose values are not all within the bound."""
+    values = on_host(values)
     finite = values[np.isfinite(values)]
     return out_of_bounds(place, client, float(np.abs(finite).max(initial=0.0)), values.size - finite.size)
 

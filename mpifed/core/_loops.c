@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <tgmath.h>
 
-#define VERSION 11 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 12 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 4 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -87,20 +87,19 @@ static PyObject *unfit(const char *function)
 
 /* --- sums of integers ------------------------------------------------------------------------------------------- */
 
-/* Adds the rows of x [n, m] + factor * common, and `offsets` once; `first` of several additions, it overwrites what was
- * there. IN_TWO: in two limbs, a coarse multiple, and what remains. Four rows are read side by side, which memory serves
- * better than one after the other. 0: a number is outside the bound, and what is in `sums` is no sum. FLAG is an integer
- * as wide as T. */
+/* Adds the rows of x [n, m], and `offsets` once; `first` of several additions, it overwrites what was there. IN_TWO: in
+ * two limbs, a coarse multiple, and what remains. Four rows are read side by side, which memory serves better than one
+ * after the other. 0: a number is outside the bound, and what is in `sums` is no sum. FLAG is an integer as wide as T. */
 #define ADD_ENCODED(NAME, T, FLAG, REAL, BITS, WORD, IN_TWO)                                                           \
-    ALIKE FLAG NAME##_rows(const int rows, const T *restrict x, Py_ssize_t m, Py_ssize_t count,                        \
-                           const T *restrict shift, T most, REAL coarse, REAL fine, WORD kept, WORD high_once,         \
-                           WORD low_once, WORD *restrict high, WORD *restrict low)                                     \
+    ALIKE FLAG NAME##_rows(const int rows, const T *restrict x, Py_ssize_t m, Py_ssize_t count, T most, REAL coarse,   \
+                           REAL fine, WORD kept, WORD high_once, WORD low_once, WORD *restrict high,                   \
+                           WORD *restrict low)                                                                         \
     {                                                                                                                  \
         FLAG outside = 0;                                                                                              \
         for (Py_ssize_t j = 0; j < count; ++j) {                                                                       \
             WORD above = high_once, below = low_once;                                                                  \
             for (int i = 0; i < rows; ++i) {                                                                           \
-                const T value = x[i * m + j] + shift[j];                                                               \
+                const T value = x[i * m + j];                                                                          \
                 const REAL shifted = (REAL)value + coarse;                                                             \
                 outside |= (FLAG)!(fabs(value) <= most);                                                               \
                 above += ((BITS){shifted}).bits;                                                                       \
@@ -111,8 +110,8 @@ static PyObject *unfit(const char *function)
         }                                                                                                              \
         return outside;                                                                                                \
     }                                                                                                                  \
-    CLONED static int NAME(const T *values, Py_ssize_t n, Py_ssize_t m, const T *common, double factor, double bound,  \
-                           const double *constants, int first, const long long *offsets, WORD *sums)                   \
+    CLONED static int NAME(const T *values, Py_ssize_t n, Py_ssize_t m, double bound, const double *constants,         \
+                           int first, const long long *offsets, WORD *sums)                                            \
     {                                                                                                                  \
         T most = (T)bound;                                                                                             \
         if (most > bound) most = nextafter(most, (T)0);                                                                \
@@ -120,19 +119,16 @@ static PyObject *unfit(const char *function)
             const Py_ssize_t count = m - start < TOGETHER ? m - start : TOGETHER;                                      \
             WORD *high = sums + start, *low = high + (IN_TWO ? m : 0);                                                 \
             FLAG outside = 0;                                                                                          \
-            T shift[TOGETHER];                                                                                         \
-            for (Py_ssize_t j = 0; j < count; ++j)                                                                     \
-                shift[j] = common ? (T)factor * common[start + j] : 0; /* zeros change no integer */                   \
             for (Py_ssize_t i = 0, rows; i < n; i += rows) {                                                           \
                 const T *x = values + i * m + start;                                                                   \
                 const WORD kept = first && !i ? 0 : (WORD)-1, once = i ? 0 : (WORD)-1;                                 \
                 const WORD high_once = once & (WORD)offsets[0], low_once = once & (WORD)offsets[1];                    \
                 rows = n - i < 4 ? 1 : 4;                                                                              \
                 if (rows == 1)                                                                                         \
-                    outside |= NAME##_rows(1, x, m, count, shift, most, constants[0], constants[1], kept, high_once,   \
+                    outside |= NAME##_rows(1, x, m, count, most, constants[0], constants[1], kept, high_once,          \
                                            low_once, high, low);                                                       \
                 else                                                                                                   \
-                    outside |= NAME##_rows(4, x, m, count, shift, most, constants[0], constants[1], kept, high_once,   \
+                    outside |= NAME##_rows(4, x, m, count, most, constants[0], constants[1], kept, high_once,          \
                                            low_once, high, low);                                                       \
             }                                                                                                          \
             if (outside) return 0;                                                                                     \
@@ -148,20 +144,19 @@ ADD_ENCODED(add_doubles_in_two, double, int64_t, double, Wide, uint64_t, 1)
 
 static PyObject *add_encoded(PyObject *module, PyObject *arguments)
 {
-    BUFFER values = {0}, common = {0}, sums = {0};
+    BUFFER values = {0}, sums = {0};
     Py_ssize_t n, m;
-    double factor, bound, constants[2];
+    double bound, constants[2];
     int first, within;
     long long offsets[2];
-    if (!PyArg_ParseTuple(arguments, "y*nnz*dd(dd)p(LL)w*", &values, &n, &m, &common, &factor, &bound, constants,
-                          constants + 1, &first, offsets, offsets + 1, &sums))
+    if (!PyArg_ParseTuple(arguments, "y*nnd(dd)p(LL)w*", &values, &n, &m, &bound, constants, constants + 1, &first,
+                          offsets, offsets + 1, &sums))
         return NULL;
     const int is_float = values.itemsize == sizeof(float), is_32 = sums.itemsize == sizeof(uint32_t), two = constants[1] != 0;
-    if (!numbers(&values, n * m) || !numbers(&sums, m << two) || (is_32 && (two || !is_float)) ||
-        (common.buf && common.len != m * values.itemsize))
+    if (!numbers(&values, n * m) || !numbers(&sums, m << two) || (is_32 && (two || !is_float)))
         return unfit("add_encoded");
     if (!n && first) memset(sums.buf, 0, sums.len);
-#define CALL(NAME) NAME(values.buf, n, m, common.buf, factor, bound, constants, first, offsets, sums.buf)
+#define CALL(NAME) NAME(values.buf, n, m, bound, constants, first, offsets, sums.buf)
     Py_BEGIN_ALLOW_THREADS
     if (is_float)
         within = is_32 ? CALL(add_floats_32) : two ? CALL(add_floats_in_two) : CALL(add_floats_64);
@@ -488,7 +483,7 @@ static PyObject *noisy(PyObject *module, PyObject *arguments)
 
 static PyMethodDef functions[] = {
     {"add_encoded", add_encoded, METH_VARARGS,
-     "add_encoded(values, n, m, common or None, factor, bound, constants, first, offsets, sums) -> bool"},
+     "add_encoded(values, n, m, bound, constants, first, offsets, sums) -> bool"},
     {"gather", gather, METH_VARARGS, "gather(raw, at or None, scale or None, shift or None, outs)"},
     {"combine", combine, METH_VARARGS, "combine(factors, arrays, width, at, out): two tuples, of two factors for an array"},
     {"residuals", residuals, METH_VARARGS, "residuals(power [m, h], m, h, y [m], weights [m] of doubles, total [m])"},

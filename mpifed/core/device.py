@@ -6,11 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import cast
 
-import numpy as np
-from numpy.typing import DTypeLike
-
 from mpifed.core.exchange import Block, Placed
-from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, map_leaves, namespace, on_host
+from mpifed.core.record import AnyRecord, Array, beside, map_leaves, on_host
 
 
 class Device:
@@ -32,10 +29,6 @@ class Device:
         """Client states as they are kept between exchanges: there, if there is room for all of them."""
         return states
 
-    def pinned(self, size: int, dtype: DTypeLike) -> Array:
-        """[size] zeros in memory, from and to which copies are fast."""
-        return np.zeros(size, dtype)
-
 
 def beside_record(like: Array, record: AnyRecord) -> AnyRecord:
     """A record's arrays where the array `like` is, but for single numbers and what its class keeps `in_memory`."""
@@ -50,13 +43,5 @@ def beside_record(like: Array, record: AnyRecord) -> AnyRecord:
 
 
 def host_record(record: AnyRecord) -> AnyRecord:
-    return map_leaves(_moved, record)
-
-
-def any_on_device(record: Record) -> bool:
-    arrays = (leaf.values[0] if isinstance(leaf, Placed) else leaf for leaf in bare_leaves(record))
-    return any(namespace(array) is not np for array in arrays)
-
-
-def _moved(leaf: Array) -> Array:
-    return leaf.moved(on_host) if isinstance(leaf, Placed) else on_host(leaf)
+    """The record in memory."""
+    return map_leaves(lambda leaf: leaf.moved(on_host) if isinstance(leaf, Placed) else on_host(leaf), record)

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 11  # of the arguments of what is compiled
+_VERSION = 12  # of the arguments of what is compiled
 _MOST_TERMS = 4
 _ABREAST = 16  # sums of a row's products
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
@@ -120,21 +120,22 @@ def softmax_residuals(power: Array, y: Array, weights: Array) -> Array:
 
     Parameters
     ----------
-    power : [m, L] float32 or float64, of NumPy
+    power : [m, L] float32 or float64, contiguous
     y, weights : [m]
 
     Returns
     -------
     [m] the sums of the exponentials.
     """
-    total: Array = np.empty(len(power), power.dtype)
-    if compiled is not None and len(power) > 1:  # NumPy adds the numbers of a single row in another order
+    xp = namespace(power)
+    if compiled is not None and xp is np and len(power) > 1:  # NumPy adds the numbers of a single row in another order
+        total: Array = np.empty(len(power), power.dtype)
         y, weights = np.ascontiguousarray(y, np.int64), np.ascontiguousarray(weights, np.float64)
         compiled.residuals(power, *power.shape, y, weights, total)
         return total
-    np.array(power.T, order="C").sum(axis=0, out=total)  # not along the last axis: in order
+    total = power.T.copy().sum(axis=0)  # not along the last axis: in order
     power /= total[:, None]
-    power.reshape(-1)[np.arange(0, power.size, power.shape[1]) + y] -= 1
+    power.reshape(-1)[xp.arange(0, power.size, power.shape[1]) + y] -= 1
     power *= weights.astype(power.dtype)[:, None]
     return total
 

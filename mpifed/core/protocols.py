@@ -17,7 +17,7 @@ Head: TypeAlias = Any
 
 
 class CsrRows(Protocol):
-    """A CSR matrix [s, p]: SciPy's, or `mpifed.maths.sparse.DeviceRows`."""
+    """A CSR matrix [s, p] of SciPy."""
 
     data: Array
     indices: Array

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -91,8 +91,7 @@ class Batch(NamedTuple):
         if isinstance(self.X, tuple):
             from scipy.sparse import vstack
 
-            stack = getattr(self.X[0], "stacked", partial(vstack, format="csr"))  # a device's rows have their own
-            return Batch((stack(self.X),), self.y.reshape(1, -1))
+            return Batch((vstack(self.X, format="csr"),), self.y.reshape(1, -1))
         return Batch(self.X.reshape(1, -1, self.X.shape[-1]), self.y.reshape(1, -1))
 
 

@@ -1,4 +1,4 @@
-"""Products and elementwise functions that take NumPy or CuPy arrays, dense or sparse."""
+"""Products and elementwise functions that take NumPy or CuPy arrays, dense, or sparse in memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 
 from mpifed.core.protocols import CsrRows, Features
 from mpifed.core.record import Array, beside, namespace
-from mpifed.maths.kernels import device_square_norms, sigmoid
-from mpifed.maths.sparse import DeviceRows
+from mpifed.maths.kernels import sigmoid
 
 __all__ = [
     "beside", "column", "common_product", "namespace", "product", "sigmoid", "square_norms",
@@ -30,13 +29,11 @@ def product(X: Features, weights: Array, out: Array | None = None) -> Array:
     """
     if isinstance(X, tuple):
         each_weights = weights if weights.ndim == 3 else [weights] * len(X)
-        result: Array = namespace(weights).stack([x @ w for x, w in zip(X, each_weights, strict=True)])
+        result = np.stack([x @ w for x, w in zip(X, each_weights, strict=True)])
     elif X.ndim > 2 and weights.ndim == 2:  # a single large product instead of n small ones
-        flat = X.reshape(-1, X.shape[-1])
-        if out is not None and namespace(out) is np:
-            np.matmul(flat, weights, out=out.reshape(-1, out.shape[-1]))
-            return out
-        result = (flat @ weights).reshape(*X.shape[:-1], weights.shape[-1])
+        flat_out = None if out is None else out.reshape(-1, out.shape[-1])
+        flat = namespace(X).matmul(X.reshape(-1, X.shape[-1]), weights, out=flat_out)
+        return flat.reshape(*X.shape[:-1], weights.shape[-1])
     else:
         result = X @ weights
     if out is None:
@@ -48,33 +45,22 @@ def product(X: Features, weights: Array, out: Array | None = None) -> Array:
 def transposed_product(X: Features, slopes: Array, out: Array | None = None) -> Array:
     """X' @ slopes for every client: [..., p, h] from X as in `product` and slopes [..., s, h].
 
-    Dense products of NumPy are put into `out`, if given.
+    Dense products are put into `out`, if given.
     """
-    xp = namespace(slopes)
     if isinstance(X, tuple):
-        return xp.stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
-    if xp is not np:  # CuPy would copy X to transpose it; the slopes are smaller
-        return xp.ascontiguousarray((xp.ascontiguousarray(slopes.swapaxes(-1, -2)) @ X).swapaxes(-1, -2))
-    result: Array = np.matmul(X.swapaxes(-1, -2), slopes, out=out)
-    return result
+        return np.stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
+    return namespace(X).matmul(X.swapaxes(-1, -2), slopes, out=out)
 
 
 def common_product(values: Array, weights: Array) -> Array:
-    """[..., s, h] values [..., s, k] @ weights [k, h] or [..., k, h]; on a device a single product if they are shared.
-
-    On the CPU there is a product for each client, with the bits of the product of that client alone.
-    """
-    if namespace(values) is np or weights.ndim > 2:
-        return values @ weights
-    return (values.reshape(-1, values.shape[-1]) @ weights).reshape(*values.shape[:-1], weights.shape[-1])
+    """[..., s, h] values [..., s, k] @ weights [k, h] or [..., k, h], with the bits of each client's product alone."""
+    return values @ weights
 
 
 def square_norms(X: Features) -> Array:
     """Squared norms along the last axis, in float64: [..., s] from X as in `product`."""
     if isinstance(X, tuple):
-        return namespace(X[0].data).stack([_square_norms_sparse(x) for x in X])
-    if namespace(X) is not np:
-        return device_square_norms(X)
+        return np.stack([_square_norms_sparse(x) for x in X])
     step = max(1, _CACHED // max(1, X[:1].size))
     pieces = (X[i : i + step].astype("f8", copy=False) for i in range(0, len(X), step))
     parts = [np.einsum("...p,...p->...", piece, piece) for piece in pieces]
@@ -86,8 +72,6 @@ _CACHED = 2**17  # numbers converted to float64 at a time
 
 def _square_norms_sparse(x: CsrRows) -> Array:
     """[s] squared norms of the rows of a CSR matrix."""
-    if isinstance(x, DeviceRows):
-        return x.squares()
     square = x.data.astype("f8") ** 2
     norms, occupied = np.zeros(x.shape[0]), np.diff(x.indptr) > 0
     if len(square):

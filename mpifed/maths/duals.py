@@ -11,8 +11,8 @@ changes by delta, N D changes by the function that `step` maximizes, of curvatur
 
 S. Shalev-Shwartz, T. Zhang: "Stochastic Dual Coordinate Ascent Methods for Regularized Loss Minimization" (JMLR 2013).
 
-Everywhere alpha, scores m and y are arrays [..., s] of equal shape, of NumPy or CuPy; y are classes 0 and 1, of signs
-t = 2y - 1, or real targets. Results have the dtype of alpha.
+Everywhere alpha, scores m and y are arrays [..., s] of equal shape, of NumPy, or of CuPy, which takes over NumPy's
+functions; y are classes 0 and 1, of signs t = 2y - 1, or real targets. Results have the dtype of alpha.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import numpy as np
 
 from mpifed.core.protocols import Dual
 from mpifed.core.record import Array
-from mpifed.maths import kernels_duals
 from mpifed.maths.arrays import namespace, sigmoid
 
 
@@ -67,8 +66,6 @@ class HingeDual:
         xp = namespace(alpha)
         # 1 - t m, unless it is 0, is at least eps / 2: with so small a curvature the step ends on the boundary anyway
         smallest = xp.finfo(alpha.dtype).eps / 4
-        if xp is not np:
-            return kernels_duals.device_step(kernels_duals.HINGE, alpha, scores, y, curvature, smallest)
         curvature, upper = np.maximum(_like(alpha, curvature), smallest), y.astype(alpha.dtype)
         updated = upper + upper
         updated -= 1
@@ -111,8 +108,6 @@ class SquaredHingeDual:
 
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] t max(0, t alpha + (1 - t m - t alpha / 2) / (curvature + 1/2)) - alpha."""
-        if namespace(alpha) is not np:
-            return kernels_duals.device_step(kernels_duals.SQUARED_HINGE, alpha, scores, y, curvature)
         t = _signs(alpha, y)
         updated: Array = alpha * alpha.dtype.type(-0.5)
         updated += t
@@ -170,9 +165,6 @@ class LogisticDual:
         monotonically. The start is at most 1.3 to the right, and an error e becomes at most e^2 / 2: `_NEWTON` steps
         suffice for double precision.
         """
-        if namespace(alpha) is not np:
-            tiny = np.finfo(alpha.dtype).tiny
-            return kernels_duals.device_step(kernels_duals.LOGISTIC, alpha, scores, y, curvature, tiny)
         t = _signs(alpha, y)
         unit, c = alpha.dtype.type(1), _like(alpha, curvature)
         b = t * alpha
@@ -259,8 +251,6 @@ class LeastSquaresDual:
 
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] (y - m - alpha) / (1 + curvature)."""
-        if namespace(alpha) is not np:
-            return kernels_duals.device_step(kernels_duals.LEAST_SQUARES, alpha, scores, y, curvature)
         residual = y.astype(alpha.dtype)
         residual -= _like(alpha, scores)
         residual -= alpha

@@ -1,25 +1,37 @@
 """Exact sums: floats are rounded to a grid and added as integers, so that the order of addition does not matter.
 
-A value x is rounded to the nearest multiple of `scale`, ties to even. Adding C = 1.5 * 2^52 * scale in float64 does
-that rounding, and leaves the integer x / scale in the low bits of the result: bits(C + k * scale) = bits(C) + k.
-So a float addition encodes, and an integer addition mod 2^64 sums. Where the range exceeds such an integer, x is split
-into a coarse multiple and a remainder, two limbs; where 22 bits suffice for a float32 value, the same is done in
-float32 with 2^23 in place of 2^52, and integers of 32 bits.
+A value x is rounded to the nearest multiple of `scale`, ties to even. The compiled loop adds C = 1.5 * 2^52 * scale in
+float64, which does that rounding, and leaves the integer x / scale in the low bits of the result:
+bits(C + k * scale) = bits(C) + k. So a float addition encodes, and an integer addition mod 2^64 sums; NumPy, and a
+device's kernel, round x / scale. Where the range exceeds such an integer, x is split into a coarse multiple and a
+remainder, two limbs; where 22 bits suffice for a float32 value, the same is done in float32 with 2^23 in place of 2^52,
+and integers of 32 bits.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cached_property
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core import loops
+from mpifed.core.record import ArrayModule, namespace, on_host
 
 _LIMB_BITS = 32  # the low limb's width when there are two
-_TOGETHER = 2**14  # values encoded per call: intermediate results stay in the cache
+_TOGETHER = 2**14  # values that NumPy encodes at a time: intermediate results stay in the cache
+# each position of a message adds up its column: without atomics, and the integers are the host's
+_ENCODE = """
+    high = low = 0;
+    for (long long row = 0; row < clients; ++row) {
+        const double value = (double)values[row * width + i];
+        const double multiple = rint(value / coarse);
+        high += (S)multiple;
+        low += (S)rint((value - multiple * coarse) / fine);
+    }
+"""
 
 
 class SumGrid(NamedTuple):
@@ -71,20 +83,26 @@ def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> Su
 
 
 def outside(values: NDArray[np.floating], bound: float) -> bool:
-    """Whether any of `values` is NaN or exceeds `bound` in absolute value."""
-    flat = values.ravel()
+    """Whether any of `values`, in memory or on a device, is NaN or exceeds `bound` in absolute value."""
+    flat = values.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        if float(np.dot(flat, flat)) <= bound * bound:
+        if float(flat @ flat) <= bound * bound:
             return False  # the norm is within the bound: half the time of comparing every value
-    return not (float(flat.max(initial=0)) <= bound and float(flat.min(initial=0)) >= -bound)
+    return not float(abs(flat).max()) <= bound
+
+
+@cache
+def _kernel(xp: ArrayModule) -> Any:  # CuPy's, which has no types
+    """Of CuPy: the sum of the rows of values [clients, width] in two limbs, the second 0 where fine is coarse."""
+    inputs = "raw T values, int64 clients, int64 width, float64 coarse, float64 fine"
+    return xp.ElementwiseKernel(inputs, "S high, S low", _ENCODE, "mpifed_encode", options=("--fmad=false",))
 
 
 class Encoder:
-    """Adds encoded values to an integer accumulator; it owns its buffers, so that it is worth reusing."""
+    """Adds encoded values [n, size] to an integer accumulator."""
 
     def __init__(self, form: SumGrid, size: int) -> None:
         self.form, self.size = form, size
-        self._together = max(1, _TOGETHER // max(size, 1))  # rows per call of NumPy
         kinds = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
         self._real, self._integer, digits = kinds
         self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
@@ -92,101 +110,53 @@ class Encoder:
         self._bits = [int(self._real(constant).view(self._integer)) for constant in self._constants]
         self._removed: dict[int, list[int]] = {}  # what `_offsets` gives, for each number of additions
 
-    @cached_property
-    def _shifted(self) -> NDArray[np.floating]:
-        return np.empty((self._together, min(self.size, _TOGETHER)), self._real)
-
-    @cached_property
-    def _rest(self) -> NDArray[np.float64]:
-        return np.empty((self._together, min(self.size, _TOGETHER)))
-
     def add(
         self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], anew: bool = False,
-        common: NDArray[np.floating] | None = None, factor: float = 1.0,
+        clients: int = 1,
     ) -> bool:  # fmt: skip
         """Add the rows of `values` [n, size] to `accumulator` [limbs * size], which is overwritten with `anew`.
 
         Parameters
         ----------
-        common : [size] of the dtype of `values`; `factor` times it is added to each row before that is rounded
+        values : in memory or on a device
+        clients : of how many each row is the sum; its bound is as many times that of a value
 
         Returns
         -------
         Whether all values are numbers within the bound. If not, the content of the accumulator is undefined.
         """
-        return self._add_rows(values, accumulator, self.form.bound, anew, common, factor)
-
-    def add_total(
-        self, total: NDArray[np.floating], accumulator: NDArray[np.signedinteger], clients: int, anew: bool = False
-    ) -> bool:
-        """`add` for a sum [size] over `clients` clients, whose bound is `clients` times that of a value."""
-        bound = self.form.bound * clients
-        if bound <= self._largest or anew or not outside(total, self._largest):
-            limit = min(bound, self._largest)
-            if self._add_rows(total.reshape(1, -1), accumulator, limit, anew):
-                return True
-        if bound <= self._largest or outside(total, bound):
-            return False
-        remainder = total.astype(np.float64)
-        for limb, scale in enumerate(self.form.limb_scales):
-            part = accumulator[limb * self.size : (limb + 1) * self.size]
-            multiple = np.rint(remainder / scale)  # the division is exact, since scales are powers of two
-            remainder -= multiple * scale
-            np.add(multiple.astype(self._integer), self._integer(0) if anew else part, out=part)
-        return True
-
-    def _add_rows(
-        self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], bound: float, anew: bool,
-        common: NDArray[np.floating] | None = None, factor: float = 1.0,
-    ) -> bool:  # fmt: skip
-        """`add` within any bound. Each row leaves the constant that encodes it, which is subtracted here."""
-        offsets = self._offsets(len(values))
-        narrow = self.form.bits == 32
-        as_is = values.dtype == np.float32 or (values.dtype == np.float64 and not narrow)
-        if common is not None and (loops.compiled is None or not as_is):
-            values, common = values + common * common.dtype.type(factor), None
-        if loops.compiled is not None:
-            if not as_is:
-                if outside(values, bound):  # before they are rounded
-                    return False
-                values = values.astype(self._real)
+        bound, here = self.form.bound * clients, loops.compiled is not None and namespace(values) is np
+        as_is = here and values.dtype in (np.float32, self._real)
+        if as_is and (bound <= self._largest or not outside(values, self._largest)):
             within: bool = loops.compiled.add_encoded(
-                np.ascontiguousarray(values), *values.shape, common, factor, bound,
-                (*self._constants, 0.0)[:2], anew, (*offsets, 0)[:2], accumulator,
+                np.ascontiguousarray(values), *values.shape, min(bound, self._largest), (*self._constants, 0.0)[:2],
+                anew, (*self._offsets(len(values)), 0)[:2], accumulator,
             )  # fmt: skip
             return within
+        if outside(values, bound):
+            return False
         sums = accumulator.reshape(self.form.limbs, -1)
-        size = sums.shape[1]
-        for start in range(0, len(values), self._together):
-            rows = values[start : start + self._together]
-            if outside(rows, bound):
-                return False
-            for left in range(0, size, _TOGETHER):
-                at = slice(left, left + _TOGETHER)
-                self._add(rows[:, at], sums[:, at], [0] * len(offsets) if start else offsets, anew and not start)
+        if anew:
+            sums[:] = 0
+        rows = max(1, _TOGETHER // max(1, self.size)) if namespace(values) is np else max(1, len(values))
+        for start in range(0, len(values), rows):
+            for total, limb in zip(sums, self._rounded(values[start : start + rows]), strict=True):
+                total += limb
         return True
 
-    def _add(
-        self, values: NDArray[np.floating], sums: NDArray[np.signedinteger], offsets: list[int], anew: bool
-    ) -> None:
-        """Add the rows of `values` [n, m], which must fit the buffers, to `sums` [limbs, m]."""
-        shifted = self._shifted[: len(values), : values.shape[1]]
-        for limb, constant in enumerate(self._constants):
-            if values.dtype == shifted.dtype:
-                np.add(values, constant, out=shifted)
-            else:  # convert first: float32 + a Python float would be added in float32
-                np.copyto(shifted, values, casting="same_kind")
-                shifted += constant
-            coded = shifted.view(self._integer)
-            summed = coded[0] if len(coded) == 1 else coded.sum(axis=0, dtype=self._integer)
-            if anew:
-                np.add(summed, offsets[limb], out=sums[limb])
-            else:
-                sums[limb] += summed
-                sums[limb] += offsets[limb]
-            if limb + 1 < len(self._constants):
-                shifted -= constant
-                values = np.subtract(values, shifted, out=self._rest[: len(values), : values.shape[1]])  # exact
+    def _rounded(self, values: NDArray[np.floating]) -> list[NDArray[np.signedinteger]]:
+        """For each limb [size] the sum of the rows of `values`, each rounded to the grid."""
+        xp, remainder, limbs = namespace(values), values.astype(self._real, copy=False), []
+        if xp is not np:
+            coded = xp.empty((2, self.size), self._integer)
+            scales = self.form.limb_scales[0], self.form.scale
+            _kernel(xp)(xp.ascontiguousarray(remainder), *values.shape, *scales, *coded)
+            return list(on_host(coded[: self.form.limbs]))
+        for scale in self.form.limb_scales:
+            multiple = np.rint(remainder / scale)  # the division is exact, since scales are powers of two
+            remainder = remainder - multiple * scale
+            limbs.append(multiple.astype(self._integer).sum(axis=0, dtype=self._integer))
+        return limbs
 
     def _offsets(self, adds: int) -> list[int]:
         """For each limb, the signed integer that removes `adds` constants from a sum mod 2^bits."""

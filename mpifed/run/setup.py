@@ -79,14 +79,20 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     )  # fmt: skip
 
 
+def _here_alone(data: store.Federation) -> bool:
+    """Whether data are for the processor alone."""
+    return data.sparse or data.targets > 1
+
+
 def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None, data: store.Federation) -> list[str]:
     """Errors where data, algorithm or regularizer need scores that are linear in the features, and these are not."""
     place = f'[model] name = "{job.model["name"]}"'
+    if job.compute.device == "gpu" and _here_alone(data):
+        what = "sparse rows" if data.sparse else f"{data.targets} targets"
+        return [f'[compute] device = "gpu": {job.data.path} has {what}, which need the cpu; set "cpu"']
     if isinstance(objective, LinearScores):
         several = f'{place}: has one output, and {job.data.path} has {data.targets} targets; take name = "torch"'
         return [several] if data.targets > 1 else []
-    if data.targets > 1 and job.compute.device == "gpu":
-        return [f'[compute] device = "gpu": {job.data.path} has {data.targets} targets, which need the cpu; set "cpu"']
     linear = "mlp, softmax or another whose scores are linear in the features"
     wrong = []
     if data.split != "rows":
@@ -153,7 +159,7 @@ def prepare(
     placement = place(data.counts, job.data.block, comm.size, job.dedicated)
     with agreed(comm):
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(comm.rank), space))
-        device = cache.get("device", lambda: Device() if data.targets > 1 else device_of(job, comm))
+        device = cache.get("device", lambda: Device() if _here_alone(data) else device_of(job, comm))
     refuse_own_by_shapes(job, algorithm.problem, comm, device)
     with agreed(comm):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None

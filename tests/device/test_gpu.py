@@ -13,10 +13,10 @@ from registry import CASES, NAMES, Case
 from written_files import read_json
 
 from mpifed.files.run_folder import summary
-from mpifed.maths import arrays, kernels, kernels_sums
+from mpifed.maths import arrays, kernels
 from mpifed.maths.device import open_device
+from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
 from mpifed.maths.fixedpoint import Encoder, grid
-from mpifed.maths.sparse import DeviceRows
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 2e-4  # products in another order, two rounds in single precision
@@ -66,35 +66,41 @@ def test_the_same_bits_on_any_number_of_ranks(
         assert len(found) == 1
 
 
-def test_kernels(device: Any) -> None:
-    cupy, rng = device.xp, np.random.default_rng(3)
-    for dtype, close in (("float32", 4e-6), ("float64", 1e-13)):
-        z, back = rng.standard_normal((2, 40, 30)).astype(dtype)
-        gate, active = kernels.swish(cupy.asarray(z))
-        np.testing.assert_allclose(active.get(), kernels.swish(z)[1], rtol=close, atol=close)
-        down = kernels.swish_slope(cupy.asarray(z), gate, active, cupy.asarray(back)).get()
-        assert down.tobytes() == kernels.swish_slope(z, gate.get(), active.get(), back).tobytes()
-        squares = arrays.square_norms(cupy.asarray(z)).get()
-        np.testing.assert_allclose(squares, (z.astype("f8") ** 2).sum(-1), rtol=1e-13)
+@pytest.mark.parametrize(("dtype", "close"), [("float32", 4e-6), ("float64", 1e-13)])
+def test_functions(device: Any, dtype: str, close: float) -> None:
+    """NumPy's functions on arrays there, as on those in memory, which some of them overwrite."""
+    rng, y = np.random.default_rng(3), np.arange(40) % 2
+    z, back = rng.standard_normal((2, 40, 30)).astype(dtype)
+    X, w, slopes = (rng.standard_normal(shape).astype(dtype) for shape in ((3, 40, 5), (5, 2), (3, 40, 2)))
+    alpha, scores, curvature, spread = rng.standard_normal((4, 40)).astype(dtype)
+    curvature *= curvature
+
+    def found(move: Any) -> list[Any]:
+        gate, active = kernels.swish(move(z))
+        values = [gate, active.copy(), kernels.swish_slope(move(z), gate, active, move(back.copy()))]
+        values += [arrays.square_norms(move(z)), kernels.clip_factors(move(z[0] ** 2), 0.5)]
+        values.append(kernels.with_noise(move(z), back.copy(), spread))
+        values += [arrays.product(move(X), move(w)), arrays.transposed_product(move(X), move(slopes))]
+        for dual in (HingeDual(), SquaredHingeDual(), LogisticDual(), LeastSquaresDual()):
+            at = dual.feasible(move(alpha), move(y))
+            values.append(dual.step(at, move(scores), move(y), move(curvature)))
+            values.append(dual.conjugate(at, move(y)))
+        return values
+
+    for there, here in zip(found(device.xp.asarray), found(lambda array: array), strict=True):
+        np.testing.assert_allclose(there.get(), here, rtol=30 * close, atol=30 * close)
 
 
 @pytest.mark.parametrize(("scale", "bound"), [(2.0**-40, 2.0**10), (2.0**-12, 2.0**9), (2.0**-60, 2.0**20)])
 def test_encoded_sums_are_the_same_integers(device: Any, scale: float, bound: float) -> None:
-    cupy, form, rng = device.xp, grid(scale, bound, 10, "float32"), np.random.default_rng(4)
+    form, rng = grid(scale, bound, 10, "float32"), np.random.default_rng(4)
     values = (rng.uniform(-bound, bound, (5, 999)) * 2.0 ** rng.integers(-50, 1, (5, 999))).astype("f4")
     values[0, :3] = [0.5 * scale, 1.5 * scale, -2.5 * scale]
-    expected = np.zeros(form.limbs * 999, dtype=f"int{form.bits}")
-    Encoder(form, 999).add(values, expected)
-    totals = [cupy.zeros(999, f"int{form.bits}") for _ in range(form.limbs)]
-    kernels_sums.add_encoded(cupy.asarray(values), form, totals)
-    assert np.concatenate([one.get() for one in totals]).tolist() == expected.tolist()
-
-
-def test_sparse_rows(device: Any) -> None:
-    from scipy.sparse import random
-
-    host, rng = random(130, 90, 0.3, format="csr", dtype="f8", random_state=3), np.random.default_rng(5)
-    there, at = DeviceRows.of(host, device.xp), np.array([4, 4, 0, 120])
-    for some, ours in ((host, there), (host[at], there[at]), (host[3:70], there[3:70]), (host.T.tocsr(), there.T)):
-        W = rng.standard_normal((some.shape[1], 3))
-        np.testing.assert_allclose((ours @ device.xp.asarray(W)).get(), some @ W, rtol=1e-12, atol=1e-12)
+    here, there = (np.arange(form.limbs * 999, dtype=f"int{form.bits}") for _ in range(2))
+    for anew in (True, False):
+        assert Encoder(form, 999).add(values, here, anew)
+        assert Encoder(form, 999).add(device.xp.asarray(values), there, anew)
+        assert here.tolist() == there.tolist()
+    for wrong in (np.nan, 1.01 * bound, -np.inf):
+        values[3, 7] = wrong
+        assert not Encoder(form, 999).add(device.xp.asarray(values), there)

@@ -35,7 +35,7 @@ def test_exact_sums_that_move_into_shared_memory(everywhere: bool, monkeypatch: 
         for turn in range(10):
             adder.begin(True)
             adder.add(np.full((1, *shape), 1 + comm.rank + turn, "f4"), np.array([comm.rank]))
-            adder.close()[-1] = 1
+            adder.numbers[-1] = 1
             reduced = adder.reduce(comm, everywhere)
             assert (adder.numbers is not before) == (comm.size > 1)
             assert (reduced is not None) == (everywhere or comm.rank == 0)

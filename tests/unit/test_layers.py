@@ -22,7 +22,7 @@ MAY = {
     "maths": ["core", "data.block", "maths"],
     "data": ["core", "files", "data"],
     "algorithms": ["core", "maths", "data", "privacy.guards", "algorithms"],
-    "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint", "maths.kernels_sums"],
+    "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint"],
     "files": ["core", "files"],
     "observers": ["core", "files", "observers"],
     "job": ["core", "maths", "data", "algorithms", "comm", "observers", "job"],

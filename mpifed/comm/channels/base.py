@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from mpifed.comm.costs import Account, Spent
 from mpifed.comm.mpi import Comm
 from mpifed.comm.sums import Integers, Message, Sum, names_field
-from mpifed.core.device import Device
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Placed, answering, hearing
 from mpifed.core.holdings import Holdings
@@ -60,10 +59,10 @@ class Kept:
 class Plan:
     """What an exchange reuses whenever it is played, on this rank."""
 
-    def __init__(self, message: Message, device: Device | None = None, kept: Kept | None = None) -> None:
+    def __init__(self, message: Message, kept: Kept | None = None) -> None:
         """`kept` is given for an exchange with `keeps`."""
         self.exchange, self.message, self.kept = message.exchange, message, kept
-        self.sum, self._device = Sum(message, device), device
+        self.sum = Sum(message)
         self.reduced = np.empty_like(self.sum.numbers)  # the opened sum, where this rank may use it
         self.account, self.spent = Account(), Spent()
         self.noted = False  # whether every field has had values of many steps of its grid
@@ -73,7 +72,7 @@ class Plan:
     def integers(self, answer: Record, i: int, client: int) -> Integers:
         """[m] the `i`-th client's answer on the grids, until the next call; NumericalError if it is out of bounds."""
         if self._alone is None:
-            self._alone = Sum(self.message, self._device)
+            self._alone = Sum(self.message)
 
         def row(leaf: Array | Placed) -> Array | Placed:
             if isinstance(leaf, Placed):
@@ -82,7 +81,7 @@ class Plan:
 
         self._alone.begin(True)
         self._alone.add(map_leaves(row, answer), np.array([client]))
-        return self._alone.close()[:-1]
+        return self._alone.numbers[:-1]
 
     def change(self, integers: Integers, client: int) -> Integers:
         """[m] what a client of this rank adds to the sum: its integers, or how they differ from what it sent before.
@@ -164,9 +163,8 @@ class Channel:
 
     def _reduce(self, plan: Plan, everywhere: bool) -> bool:
         """Sum over all ranks, and with what the server keeps, on rank 0 or everywhere; whether here. Collective."""
-        numbers = plan.sum.close()
         if plan.kept is not None:
-            numbers[:-1] += plan.kept.total
+            plan.sum.numbers[:-1] += plan.kept.total
         reduced = plan.sum.reduce(self.comm, everywhere)
         if reduced is not None:
             plan.reduced = reduced

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from mpifed.core import loops
 from mpifed.core.privacy import Privacy
-from mpifed.core.record import Array, beside, namespace
+from mpifed.core.record import Array, beside, namespace, on_host
 from mpifed.maths.clipping import MODERATE
-from mpifed.maths.kernels import device_noisy
 from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
 from mpifed.maths.privacy.release import Floats
 
@@ -153,23 +152,13 @@ class Noise:
         self._left -= len(numbers)
         return numbers
 
-    def array(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """The next samples, as an array of this shape."""
-        numbers = np.empty(math.prod(shape), np.int64)
-        start = 0
-        while start < len(numbers):
-            piece = self.piece(len(numbers) - start)
-            numbers[start : start + len(piece)] = piece
-            start += len(piece)
-        return numbers.reshape(shape)
-
 
 def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: float | None, out: Array) -> None:
     """Write `values` times `each`, rounded to the grid, plus noise to `out`.
 
     Parameters
     ----------
-    values : contiguous, in memory or on a device; NaN counts as 0, which reveals nothing
+    values : contiguous, in memory or on a device, from which they are copied; NaN counts as 0, which reveals nothing
     each : 1 / sensitivity
     gain : unit of `out` per sensitivity; None: `out` gets the integers, in float64
     out : of the shape of `values`, contiguous, on the same device
@@ -177,8 +166,9 @@ def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: floa
     factor, scale = 2.0**how.exponent * each, 1.0 if gain is None else gain * 2.0**-how.exponent
     most = how.most * 2.0**how.exponent
     if namespace(values) is not np:
-        drawn = beside(values, noise.array(values.shape))
-        device_noisy(values, drawn, factor, most, how.truncate, scale, out)
+        released = np.empty(out.shape, out.dtype)
+        release(how, on_host(values), each, noise, gain, released)
+        out[...] = beside(out, released)
         return
     flat, flat_out, start = values.reshape(-1), out.reshape(-1), 0
     while start < len(flat):

@@ -173,7 +173,7 @@ def test_sums_above_the_bound_of_one_value(form: SumGrid) -> None:
     found: Any = np.empty(50 * form.limbs, f"i{form.bits // 8}")
     totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9)]
     for i, total in enumerate(totals):
-        assert encoder.add_total(total, found, 30, anew=i == 0)
+        assert encoder.add(total[None], found, anew=i == 0, clients=30)
     scale = Fraction(form.scale)
     wanted = [sum(round(Fraction(float(x)) / scale) for x in column) for column in zip(*totals, strict=True)]
     whole = found.reshape(form.limbs, 50).astype(object)
@@ -193,27 +193,13 @@ def test_what_is_outside_is_told_wherever_it_is(bad: float, dtype: str, clients:
     values = np.random.default_rng(0).uniform(-(2.0**10), 2.0**10, (clients, 3001)).astype(dtype)
     encoder, sums = Encoder(form, 3001), np.empty(limbs * 3001, np.int64)
     assert encoder.add(values, sums, anew=True)
-    assert encoder.add_total(values.sum(axis=0), sums, clients)
+    assert encoder.add(values.sum(axis=0)[None], sums, clients=clients)
     for client, place in ((0, 0), (clients - 1, 3000), (clients // 2, 1500)):
         wrong = values.copy()
         wrong[client, place] = bad
         assert not encoder.add(wrong, sums, anew=True)
         assert not encoder.add(wrong, sums)
-    assert not encoder.add_total(np.full(3001, clients * 2.0**10 * 1.001, dtype), sums, clients)
-
-
-@covering({"n": [1, 2, 4, 5, 9], "dtype": ["f4", "f8"], "form": ["one", "two", "narrow"], "anew": [True, False]})
-def test_what_is_common_to_all_rows_is_added_before_they_are_rounded(n: int, dtype: str, form: str, anew: bool) -> None:
-    rng = np.random.default_rng(n)
-    grids = {"one": SumGrid(2.0**-40, 2.0**10, 1), "two": SumGrid(2.0**-60, 2.0**10, 2)}
-    grids["narrow"] = SumGrid(2.0**-12, 2.0**8, 1, 32)
-    values, common = rng.uniform(-9, 9, (n, 3001)).astype(dtype), rng.uniform(-9, 9, 3001).astype(dtype)
-    encoder = Encoder(grids[form], 3001)
-    found, wanted = (np.arange(grids[form].limbs * 3001, dtype=f"i{grids[form].bits // 8}") for _ in range(2))
-    assert encoder.add(values, found, anew, common, -0.3)
-    assert encoder.add(values + common * np.dtype(dtype).type(-0.3), wanted, anew)
-    assert found.tobytes() == wanted.tobytes()
-    assert not encoder.add(values, found, anew, common, 1e3)  # within the bound without it
+    assert not encoder.add(np.full((1, 3001), clients * 2.0**10 * 1.001, dtype), sums, clients=clients)
 
 
 def test_in_the_place_of_other_integers() -> None:
