@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mpifed.core.protocols import CsrRows, Features
-from mpifed.core.record import Array, beside, namespace
-from mpifed.maths.kernels import sigmoid
-
-__all__ = [
-    "beside", "column", "common_product", "namespace", "product", "sigmoid", "square_norms",
-    "transposed_product",
-]  # fmt: skip
+from mpifed.core.record import Array, beside
+from mpifed.core.record import namespace as namespace
+from mpifed.maths.kernels import sigmoid as sigmoid
 
 
 def product(X: Features, weights: Array, out: Array | None = None) -> Array:
