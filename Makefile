@@ -80,7 +80,7 @@ test-long: $(VENV)/test.done ## the tests that take long: statistics over many r
 	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) $(IN_ORDER)
 	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 2 $(BIN)/python -m pytest --with-mpi tests/mpi -m long
 
-test-gpu: $(VENV)/test,gpu.done ## every algorithm and kernel on a CUDA device against the processor; fails without one
+test-gpu: $(VENV)/test,gpu.done ## every algorithm on a CUDA device against the processor; fails without one
 	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu
 
 # EXAMPLES=1000: of each test

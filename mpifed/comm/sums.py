@@ -130,7 +130,7 @@ class Message:
         self.exchange, self.clients = exchange, clients
         self.places = _places(exchange, clients, how)
         self.size = self.places[-1].stop if self.places else 0
-        self.dtype = np.dtype(f"int{self.places[0].form.bits if self.places else 64}")
+        self.dtype = np.dtype(np.int64)
         self._own: dict[tuple[int, ...], list[Positions]] = {}
         self._positions: dict[tuple[int, ...], Positions] = {}
 
@@ -363,16 +363,14 @@ def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:
                 "other would reveal private data; leave it out"
             )
         factor = how.target_scale**field.degree
-        most, dtype = how.most.get(exchange.name, clients), "float64" if field.wide else how.dtype
+        most = how.most.get(exchange.name, clients)
         try:
-            forms.append(grid(factor * field.scale, given or factor * field.bound, most, dtype))
+            forms.append(grid(factor * field.scale, given or factor * field.bound, most))
         except ValueError as error:
             raise UsageError(
                 f"[aggregation] {name}: {error}; lower the bound or raise the scale of this field"
             ) from error
         fields.append((name, field))
-    if any(form.bits == 64 for form in forms):
-        forms = [form.wide() for form in forms]  # a message has a single dtype
     places: list[Place] = []
     for (name, field), form in zip(fields, forms, strict=True):
         places.append(Place(name, field, form, places[-1].stop if places else 0, clients, how.dtype))

@@ -37,11 +37,6 @@ typedef union {
     uint64_t bits;
 } Wide;
 
-typedef union {
-    float x;
-    uint32_t bits;
-} Narrow;
-
 /* --- arguments -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -90,20 +85,20 @@ static PyObject *unfit(const char *function)
 /* Adds the rows of x [n, m], and `offsets` once; `first` of several additions, it overwrites what was there. IN_TWO: in
  * two limbs, a coarse multiple, and what remains. Four rows are read side by side, which memory serves better than one
  * after the other. 0: a number is outside the bound, and what is in `sums` is no sum. FLAG is an integer as wide as T. */
-#define ADD_ENCODED(NAME, T, FLAG, REAL, BITS, WORD, IN_TWO)                                                           \
-    ALIKE FLAG NAME##_rows(const int rows, const T *restrict x, Py_ssize_t m, Py_ssize_t count, T most, REAL coarse,   \
-                           REAL fine, WORD kept, WORD high_once, WORD low_once, WORD *restrict high,                   \
-                           WORD *restrict low)                                                                         \
+#define ADD_ENCODED(NAME, T, FLAG, IN_TWO)                                                                             \
+    ALIKE FLAG NAME##_rows(const int rows, const T *restrict x, Py_ssize_t m, Py_ssize_t count, T most, double coarse, \
+                           double fine, uint64_t kept, uint64_t high_once, uint64_t low_once,                          \
+                           uint64_t *restrict high, uint64_t *restrict low)                                            \
     {                                                                                                                  \
         FLAG outside = 0;                                                                                              \
         for (Py_ssize_t j = 0; j < count; ++j) {                                                                       \
-            WORD above = high_once, below = low_once;                                                                  \
+            uint64_t above = high_once, below = low_once;                                                              \
             for (int i = 0; i < rows; ++i) {                                                                           \
                 const T value = x[i * m + j];                                                                          \
-                const REAL shifted = (REAL)value + coarse;                                                             \
+                const double shifted = (double)value + coarse;                                                         \
                 outside |= (FLAG)!(fabs(value) <= most);                                                               \
-                above += ((BITS){shifted}).bits;                                                                       \
-                if (IN_TWO) below += ((BITS){((REAL)value - (shifted - coarse)) + fine}).bits;                         \
+                above += ((Wide){shifted}).bits;                                                                       \
+                if (IN_TWO) below += ((Wide){((double)value - (shifted - coarse)) + fine}).bits;                       \
             }                                                                                                          \
             high[j] = (high[j] & kept) + above;                                                                        \
             if (IN_TWO) low[j] = (low[j] & kept) + below;                                                              \
@@ -111,18 +106,18 @@ static PyObject *unfit(const char *function)
         return outside;                                                                                                \
     }                                                                                                                  \
     CLONED static int NAME(const T *values, Py_ssize_t n, Py_ssize_t m, double bound, const double *constants,         \
-                           int first, const long long *offsets, WORD *sums)                                            \
+                           int first, const long long *offsets, uint64_t *sums)                                        \
     {                                                                                                                  \
         T most = (T)bound;                                                                                             \
         if (most > bound) most = nextafter(most, (T)0);                                                                \
         for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
             const Py_ssize_t count = m - start < TOGETHER ? m - start : TOGETHER;                                      \
-            WORD *high = sums + start, *low = high + (IN_TWO ? m : 0);                                                 \
+            uint64_t *high = sums + start, *low = high + (IN_TWO ? m : 0);                                             \
             FLAG outside = 0;                                                                                          \
             for (Py_ssize_t i = 0, rows; i < n; i += rows) {                                                           \
                 const T *x = values + i * m + start;                                                                   \
-                const WORD kept = first && !i ? 0 : (WORD)-1, once = i ? 0 : (WORD)-1;                                 \
-                const WORD high_once = once & (WORD)offsets[0], low_once = once & (WORD)offsets[1];                    \
+                const uint64_t kept = first && !i ? 0 : -1, once = i ? 0 : -1;                                         \
+                const uint64_t high_once = once & offsets[0], low_once = once & offsets[1];                            \
                 rows = n - i < 4 ? 1 : 4;                                                                              \
                 if (rows == 1)                                                                                         \
                     outside |= NAME##_rows(1, x, m, count, most, constants[0], constants[1], kept, high_once,          \
@@ -136,11 +131,10 @@ static PyObject *unfit(const char *function)
         return 1;                                                                                                      \
     }
 
-ADD_ENCODED(add_floats_32, float, int32_t, float, Narrow, uint32_t, 0)
-ADD_ENCODED(add_floats_64, float, int32_t, double, Wide, uint64_t, 0)
-ADD_ENCODED(add_doubles_64, double, int64_t, double, Wide, uint64_t, 0)
-ADD_ENCODED(add_floats_in_two, float, int32_t, double, Wide, uint64_t, 1)
-ADD_ENCODED(add_doubles_in_two, double, int64_t, double, Wide, uint64_t, 1)
+ADD_ENCODED(add_floats, float, int32_t, 0)
+ADD_ENCODED(add_doubles, double, int64_t, 0)
+ADD_ENCODED(add_floats_in_two, float, int32_t, 1)
+ADD_ENCODED(add_doubles_in_two, double, int64_t, 1)
 
 static PyObject *add_encoded(PyObject *module, PyObject *arguments)
 {
@@ -152,16 +146,15 @@ static PyObject *add_encoded(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "y*nnd(dd)p(LL)w*", &values, &n, &m, &bound, constants, constants + 1, &first,
                           offsets, offsets + 1, &sums))
         return NULL;
-    const int is_float = values.itemsize == sizeof(float), is_32 = sums.itemsize == sizeof(uint32_t), two = constants[1] != 0;
-    if (!numbers(&values, n * m) || !numbers(&sums, m << two) || (is_32 && (two || !is_float)))
-        return unfit("add_encoded");
+    const int is_float = values.itemsize == sizeof(float), two = constants[1] != 0;
+    if (!numbers(&values, n * m) || !words(&sums, m << two)) return unfit("add_encoded");
     if (!n && first) memset(sums.buf, 0, sums.len);
 #define CALL(NAME) NAME(values.buf, n, m, bound, constants, first, offsets, sums.buf)
     Py_BEGIN_ALLOW_THREADS
     if (is_float)
-        within = is_32 ? CALL(add_floats_32) : two ? CALL(add_floats_in_two) : CALL(add_floats_64);
+        within = two ? CALL(add_floats_in_two) : CALL(add_floats);
     else
-        within = two ? CALL(add_doubles_in_two) : CALL(add_doubles_64);
+        within = two ? CALL(add_doubles_in_two) : CALL(add_doubles);
     Py_END_ALLOW_THREADS
 #undef CALL
     return PyBool_FromLong(within);

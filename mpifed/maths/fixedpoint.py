@@ -4,8 +4,7 @@ A value x is rounded to the nearest multiple of `scale`, ties to even. The compi
 float64, which does that rounding, and leaves the integer x / scale in the low bits of the result:
 bits(C + k * scale) = bits(C) + k. So a float addition encodes, and an integer addition mod 2^64 sums; NumPy, and a
 device's kernel, round x / scale. Where the range exceeds such an integer, x is split into a coarse multiple and a
-remainder, two limbs; where 22 bits suffice for a float32 value, the same is done in float32 with 2^23 in place of 2^52,
-and integers of 32 bits.
+remainder, two limbs.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _ENCODE = """
     for (long long row = 0; row < clients; ++row) {
         const double value = (double)values[row * width + i];
         const double multiple = rint(value / coarse);
-        high += (S)multiple;
-        low += (S)rint((value - multiple * coarse) / fine);
+        high += (long long)multiple;
+        low += (long long)rint((value - multiple * coarse) / fine);
     }
 """
 
@@ -39,8 +38,7 @@ class SumGrid(NamedTuple):
 
     scale: float
     bound: float
-    limbs: int  # integers per value: 1 or 2
-    bits: int = 64  # of an integer: 32 or 64
+    limbs: int  # integers of 64 bits per value: 1 or 2
 
     @property
     def limb_scales(self) -> tuple[float, ...]:
@@ -53,15 +51,9 @@ class SumGrid(NamedTuple):
         coarse = math.ceil(self.bound / self.limb_scales[0])
         return (coarse, *[2 ** (_LIMB_BITS - 1)] * (self.limbs - 1))  # the remainder is at most half a coarse step
 
-    def wide(self) -> SumGrid:
-        """The same grid in 64 bits."""
-        return self._replace(bits=64)
 
-
-def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> SumGrid:
+def grid(scale: float, bound: float, clients: int) -> SumGrid:
     """The representation of sums of up to `clients` values within `bound` as multiples of `scale`.
-
-    Values of `dtype` float32 are encoded in 32 bits where the range allows it: half the bytes and half the time.
 
     Raises
     ------
@@ -73,8 +65,6 @@ def grid(scale: float, bound: float, clients: int, dtype: str = "float64") -> Su
     if not 0 < bound < float("inf"):
         raise ValueError(f"bound = {bound}: must be positive and finite")
     steps = bound / scale
-    if dtype == "float32" and steps <= 2.0**22 and clients * steps < 2.0**31:
-        return SumGrid(scale, bound, 1, 32)
     if steps < 2.0**51 and clients * steps < 2.0**62:
         return SumGrid(scale, bound, 1)
     if steps < 2.0 ** (51 + _LIMB_BITS) and clients * steps < 2.0 ** (62 + _LIMB_BITS):
@@ -95,7 +85,7 @@ def outside(values: NDArray[np.floating], bound: float) -> bool:
 def _kernel(xp: ArrayModule) -> Any:  # CuPy's, which has no types
     """Of CuPy: the sum of the rows of values [clients, width] in two limbs, the second 0 where fine is coarse."""
     inputs = "raw T values, int64 clients, int64 width, float64 coarse, float64 fine"
-    return xp.ElementwiseKernel(inputs, "S high, S low", _ENCODE, "mpifed_encode", options=("--fmad=false",))
+    return xp.ElementwiseKernel(inputs, "int64 high, int64 low", _ENCODE, "mpifed_encode", options=("--fmad=false",))
 
 
 class Encoder:
@@ -103,11 +93,9 @@ class Encoder:
 
     def __init__(self, form: SumGrid, size: int) -> None:
         self.form, self.size = form, size
-        kinds = (np.float64, np.int64, 52) if form.bits == 64 else (np.float32, np.int32, 23)
-        self._real, self._integer, digits = kinds
-        self._constants = [1.5 * 2.0**digits * scale for scale in form.limb_scales]
-        self._largest = 2.0 ** (digits - 1) * form.limb_scales[0]  # the largest value that adding a constant encodes
-        self._bits = [int(self._real(constant).view(self._integer)) for constant in self._constants]
+        self._constants = [1.5 * 2.0**52 * scale for scale in form.limb_scales]
+        self._largest = 2.0**51 * form.limb_scales[0]  # the largest value that adding a constant encodes
+        self._bits = np.array(self._constants).view(np.int64).tolist()
         self._removed: dict[int, list[int]] = {}  # what `_offsets` gives, for each number of additions
 
     def add(
@@ -126,7 +114,7 @@ class Encoder:
         Whether all values are numbers within the bound. If not, the content of the accumulator is undefined.
         """
         bound, here = self.form.bound * clients, loops.compiled is not None and namespace(values) is np
-        as_is = here and values.dtype in (np.float32, self._real)
+        as_is = here and values.dtype in (np.float32, np.float64)
         if as_is and (bound <= self._largest or not outside(values, self._largest)):
             within: bool = loops.compiled.add_encoded(
                 np.ascontiguousarray(values), *values.shape, min(bound, self._largest), (*self._constants, 0.0)[:2],
@@ -146,23 +134,22 @@ class Encoder:
 
     def _rounded(self, values: NDArray[np.floating]) -> list[NDArray[np.signedinteger]]:
         """For each limb [size] the sum of the rows of `values`, each rounded to the grid."""
-        xp, remainder, limbs = namespace(values), values.astype(self._real, copy=False), []
+        xp, remainder, limbs = namespace(values), values.astype(np.float64, copy=False), []
         if xp is not np:
-            coded = xp.empty((2, self.size), self._integer)
+            coded = xp.empty((2, self.size), np.int64)
             scales = self.form.limb_scales[0], self.form.scale
             _kernel(xp)(xp.ascontiguousarray(remainder), *values.shape, *scales, *coded)
             return list(on_host(coded[: self.form.limbs]))
         for scale in self.form.limb_scales:
             multiple = np.rint(remainder / scale)  # the division is exact, since scales are powers of two
             remainder = remainder - multiple * scale
-            limbs.append(multiple.astype(self._integer).sum(axis=0, dtype=self._integer))
+            limbs.append(multiple.astype(np.int64).sum(axis=0))
         return limbs
 
     def _offsets(self, adds: int) -> list[int]:
-        """For each limb, the signed integer that removes `adds` constants from a sum mod 2^bits."""
+        """For each limb, the signed integer that removes `adds` constants from a sum mod 2^64."""
         if adds not in self._removed:
-            half = 2 ** (self.form.bits - 1)
-            self._removed[adds] = [(-adds * bits + half) % (2 * half) - half for bits in self._bits]
+            self._removed[adds] = [(-adds * bits + 2**63) % 2**64 - 2**63 for bits in self._bits]
         return self._removed[adds]
 
 

@@ -108,8 +108,7 @@ def test_rows_with_constraints(digits: Path, tmp_path: Path) -> None:
     ball = job(digits, algorithm, constraint=[BALL])
     check(ball, tmp_path / "ball", horizontal(digits, 1, True), 8, 4)
     several = job(digits, algorithm, constraint=[CLASSES, BALL, OVERALL])
-    # counts up to 2^8 are 32-bit integers
-    check(several, tmp_path / "several", horizontal(digits, 3, True, classes=True), 8, 4, setup=(8 * 3 * 4, 0))
+    check(several, tmp_path / "several", horizontal(digits, 3, True, classes=True), 8, 4, setup=(8 * 3 * 8, 0))
 
 
 def test_rows_with_variance_reduction(digits: Path, tmp_path: Path) -> None:
@@ -172,8 +171,8 @@ VERTICAL: dict[str, tuple[dict[str, Any], dict[str, Any], Vertical]] = {
 
 
 def setup_bytes(about: Vertical) -> tuple[int, int]:
-    """Counts up to 2^11, by the one who tells them, in 32 bits."""
-    return (4 * about.K, 0) if about.classes else (0, 0)
+    """Counts, by the one who tells them."""
+    return (8 * about.K, 0) if about.classes else (0, 0)
 
 
 @covering({"folder": ["sides", "scattered"], "case": VERTICAL}, 1)

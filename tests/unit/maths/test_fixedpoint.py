@@ -113,7 +113,6 @@ def test_grids() -> None:
     assert grid(2.0**-40, 2.0**10, 10) == grid(2.0**-40, 2.0**10, 100)
     assert grid(0.25, 1.0, 1).limb_scales == (0.25,)
     assert grid(*TWO_LIMBS, clients=2).limb_scales == (2.0**-8, 2.0**-40)
-    assert [grid(2.0**-20, 4.0, clients, "float32").bits for clients in (511, 512)] == [32, 64]  # below 2^31, or not
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.0, -1.0, 3.0, nan, inf])
@@ -165,12 +164,10 @@ def test_one_bad_value_among_many(bad: float, place: int) -> None:
     assert outside(values.reshape(10, 100), 1.0)
 
 
-@pytest.mark.parametrize(
-    "form", [SumGrid(2.0**-40, 2.0**10, 1), SumGrid(2.0**-18, 16.0, 1, 32), SumGrid(2.0**-60, 2.0**10, 2)]
-)
+@pytest.mark.parametrize("form", [SumGrid(2.0**-40, 2.0**10, 1), SumGrid(2.0**-60, 2.0**10, 2)])
 def test_sums_above_the_bound_of_one_value(form: SumGrid) -> None:
     rng, encoder = np.random.default_rng(1), Encoder(form, 50)
-    found: Any = np.empty(50 * form.limbs, f"i{form.bits // 8}")
+    found: Any = np.empty(50 * form.limbs, np.int64)
     totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9)]
     for i, total in enumerate(totals):
         assert encoder.add(total[None], found, anew=i == 0, clients=30)
