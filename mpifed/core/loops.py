@@ -108,7 +108,7 @@ def combination(
         for columns, part in ((slice(at), factors), (slice(at, None), rest)):
             combination(part, [array[..., columns] for array in arrays], out[..., columns])
         return out
-    total = xp.multiply(first, first.dtype.type(factors[0]), out=xp.empty_like(first))
+    total = first * first.dtype.type(factors[0])
     for factor, array in zip(factors[1:], arrays[1:], strict=True):
         total += array * array.dtype.type(factor)
     out[...] = total
