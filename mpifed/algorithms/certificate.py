@@ -28,7 +28,7 @@ def known(columns: Mapping[str, float | None], name: str) -> float | None:
 
 def certificate_columns(problem: Problem) -> tuple[str, ...]:
     """The columns of the history that a certificate fills; see `report_certificate`."""
-    of_each = [f"multiplier_{m}" for m in range(1, len(problem.constraints) + 1)]
+    of_each = [f"multiplier_{what}{m}" for what in ("", "error_") for m in range(1, len(problem.constraints) + 1)]
     return (*CERTIFICATE, "lower_bound", "duality_gap", *of_each, *(["feasible_direction"] if of_each else []))
 
 
@@ -121,7 +121,8 @@ def report_certificate(
     bound = certificates.lower_bound(point, nu, curvatures, unit) if is_convex(problem) else None
     columns["lower_bound"] = bound = None if bound == -np.inf else bound
     columns["duality_gap"] = point.objective - bound if bound is not None and met else None
-    columns |= {f"multiplier_{m}": float(multiplier) for m, multiplier in enumerate(nu, 1)}
+    for what, numbers in ("", nu), ("error_", certificates.multiplier_errors(point, nu)):
+        columns |= {f"multiplier_{what}{m}": float(number) for m, number in enumerate(numbers, 1)}
     if problem.constraints:
         length = certificates.length_scale(float(np.sqrt(squares(model))), start)
         columns["feasible_direction"] = direction = certificates.feasible_direction(point, curvatures, length)

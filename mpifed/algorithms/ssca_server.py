@@ -37,6 +37,14 @@ from mpifed.maths.surrogate import (
 )
 
 
+class Best(NamedTuple):
+    """Of the measured models, the one with the least objective among those that meet all limits."""
+
+    model: Parameters
+    objective: np.float64  # infinite where none has met them yet
+    round: np.int64
+
+
 class SSCAServer(NamedTuple):
     """The server's state."""
 
@@ -51,6 +59,7 @@ class SSCAServer(NamedTuple):
     slack: Array  # [M] s of the last convex problem
     slack_costs: SlackCosts
     margins: Margins  # ABSENT where they are "off"
+    best: Best  # ABSENT where the last model is returned
 
 
 OFTEN = 0.25  # the share of recent rounds at the cap from which on there is a remark
@@ -97,6 +106,9 @@ class SSCABase(Algorithm):
     arithmetic."""
     margins: Literal["off", "auto"] = "off"
     """auto: aim below the limits, so that the noise of minibatches does not exceed them; off: aim at them."""
+    returns: Literal["last", "best feasible"] = "last"
+    """Which model a run returns: the last; or, of the models that it evaluates, the one with the least objective among
+    those that meet all limits, and the last where none does."""
     label_holder: Annotated[int, Ge(0)] | None = None
     """The client who holds the labels, on data split by columns; every client holds them where absent."""
 
@@ -178,7 +190,24 @@ class SSCABase(Algorithm):
             slack=np.zeros(constraints),
             slack_costs=start_costs(constraints),
             margins=start_margins(constraints) if self.margins == "auto" and constraints else ABSENT,
+            best=Best(model, np.float64(np.inf), np.int64(0)) if self.returns == "best feasible" else ABSENT,
         )
+
+    def measured(self, server: SSCAServer, columns: Mapping[str, float | None]) -> SSCAServer:
+        """The state in which this model is the best, if it is."""
+        values = [known(columns, f"constraint_{m}") for m in range(1, len(self.problem.constraints) + 1)]
+        limits = [constraint.limit for constraint in self.problem.constraints]
+        objective = known(columns, "objective")
+        met = all(value is not None and value <= limit for value, limit in zip(values, limits, strict=True))
+        if not server.best or not met or objective is None or objective >= server.best.objective:
+            return server
+        return server._replace(best=Best(server.model, np.float64(objective), np.int64(columns["round"] or 0)))
+
+    def returned(self, server: SSCAServer) -> tuple[SSCAServer, int | None]:
+        """The state whose model is the best that was measured, if any has met all limits."""
+        if not server.best or np.isinf(server.best.objective):
+            return server, None
+        return server._replace(model=server.best.model), int(server.best.round)
 
     def keep(self, server: SSCAServer) -> np.float64:
         """1 - rho_t, the weight of the last estimate: 0 in the first round of a stage."""

@@ -123,6 +123,14 @@ class Algorithm(MadeByKeywords, ABC):
         """The model as it stands, to be measured and saved; by default the field `model` of the state."""
         return server.model
 
+    def measured(self, server: Any, columns: Mapping[str, float | None]) -> Any:
+        """The server's state after its model was measured at an evaluated round; `columns` are those of its row."""
+        return server
+
+    def returned(self, server: Any) -> tuple[Any, int | None]:
+        """(the state whose model the run returns if it ends now, the round that it is of); None: as it stands."""
+        return server, None
+
     # --- checks, and reports of a run -------------------------------------------------------------------------------
 
     def check(self) -> list[str]:

@@ -77,6 +77,7 @@ TABLE = (
     Column("complementarity", "complementarity", "relative multiplier times slack", "history summary", "less"),
     Column("multipliers", "multipliers", places="summary"),
     Column("multiplier_", "multiplier", "multipliers that fit best"),
+    Column("multiplier_error_", "error of the multiplier", "how far they may be from the solution's"),
     Column("subproblem_multiplier_", "multiplier of the subproblem", "multipliers of the algorithm's last subproblem"),
     Column("slack", "slack", "norm of the slack of the last subproblem", better="less"),
     Column("slack_cost_", "cost of slack", "what a violation costs in SSCA's subproblem"),

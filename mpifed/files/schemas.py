@@ -129,6 +129,7 @@ class RunJson(Schema):
     simulated: Simulated | None = None
     ledger: HeadJson | None = None
     clients_tested: Count | None = None
+    returned_round: Count | None = None
     clients_without_tests: Count | None = None
     epsilon: NotNegative | None = None
     epsilon_unamplified: NotNegative | None = None

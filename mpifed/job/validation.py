@@ -31,6 +31,11 @@ def wrong_together(job: Settings) -> list[str]:
             '[privacy] sampling = "poisson" at level "client": each client takes part by a coin of its own; give '
             "[participation] clients_per_round, how many do on average"
         )
+    if job.algorithm.get("returns") == "best feasible" and not job.record.evaluate_every:
+        wrong.append(
+            '[algorithm] returns = "best feasible": is of the models that are evaluated, and [record] evaluate_every = '
+            "0 evaluates none; raise it, or leave returns out"
+        )
     wrong += _wrong_channel(job)
     wrong += wrong_network(job.simulated_network)
     if job.stop.epsilon is not None and job.privacy is None:

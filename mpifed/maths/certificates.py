@@ -101,6 +101,21 @@ def best_multipliers(point: CertifiedPoint, first: FirstIterate) -> Floats:
     return multipliers
 
 
+def multiplier_errors(point: CertifiedPoint, nu: Floats) -> Floats:
+    """[M] how far the multipliers nu [M] of a point that meets all limits may be from those of the solution near it.
+
+    Gradients that differ by no more than the point's grad L is long would give any nu_m within grad L's length divided
+    by how far grad F_m is from the span of the others that count. Towards the solution the gradients of the functions
+    change too, so it is three times that: on problems whose solution is known this covered, a single time did not.
+    """
+    errors, active = np.zeros_like(nu), np.flatnonzero(nu)
+    lengths = np.linalg.norm(point.gradients[active], axis=1)
+    units = point.gradients[active] / lengths[:, None]
+    spread = np.sqrt(np.maximum(np.linalg.pinv(units @ units.T, hermitian=True).diagonal(), 0)) if active.size else 0.0
+    errors[active] = 3 * float(np.linalg.norm(point.lagrangian(nu))) * spread / lengths
+    return errors
+
+
 def certificate(
     point: CertifiedPoint, first: FirstIterate, nu: Floats, stationarity: float | None = None
 ) -> Certificate:

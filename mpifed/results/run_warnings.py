@@ -20,6 +20,7 @@ from mpifed.results.text import value_of
 
 DIVERGED = "diverged"  # a kind
 _ROUNDING = 1e-9  # relative: sums of a loss in another order
+_WORSE = 0.01  # relative to the best: what a mean over minibatches moves from one round to the next
 _ROUNDING_OF_DUAL = 1e-5  # relative: of products in float32
 _REMEDY = "smaller steps may help"
 
@@ -35,11 +36,7 @@ class RunWarning(NamedTuple):
 
 
 def run_warnings(folder: Path, job: ReadOnlyTable | None = None) -> list[RunWarning]:
-    """Whether a run has diverged, ended above where it started, or has an unsafe sigma.
-
-    A run ends above where it started if the objective of the last measured round is above that of round 0; where no
-    objective was measured, the training loss decides. It is no fault where round 0 breaks a limit, since whatever is
-    minimized may then have to grow.
+    """Whether a run has diverged, ended worse than a model that it has measured, or has an unsafe sigma.
 
     Parameters
     ----------
@@ -55,8 +52,10 @@ def run_warnings(folder: Path, job: ReadOnlyTable | None = None) -> list[RunWarn
     if run["exit"] is None:
         return []
     job = job_of(folder) if job is None else job
-    ends = read_ends(folder) if (folder / HISTORY).exists() else {}
-    return [*_diverged(run, job, ends), *_above_the_start(job, ends), *_unsafe_sigma(run, job, folder)]
+    read = read_history if job.get("constraint") else read_ends
+    rows = read(folder) if (folder / HISTORY).exists() else {}
+    worse = worse_than_measured(job, rows, run.get("returned_round"))
+    return [*_diverged(run, job, rows), *worse, *_unsafe_sigma(run, job, folder)]
 
 
 def _diverged(run: ReadOnlyTable, job: ReadOnlyTable, ends: Mapping[str, Array]) -> Iterator[RunWarning]:
@@ -71,22 +70,46 @@ def _diverged(run: ReadOnlyTable, job: ReadOnlyTable, ends: Mapping[str, Array])
         yield RunWarning(DIVERGED, f"{infinite[0]} is infinite after round {run['rounds']}; {_REMEDY}")
 
 
-def _above_the_start(job: ReadOnlyTable, ends: Mapping[str, Array]) -> Iterator[RunWarning]:
-    if not ends or ends["round"][0] != 0:
+def worse_than_measured(
+    job: ReadOnlyTable, rows: Mapping[str, Array], returned: int | None = None
+) -> Iterator[RunWarning]:
+    """Whether a run has ended above its start, or worse than a model that it has measured with all limits met.
+
+    The objective decides or, where it was not measured, the training loss. It may have to grow from a start that breaks
+    a limit, where that is w = 0 and the norm is minimized, or the model of another run.
+
+    Parameters
+    ----------
+    rows : of the history; without a [[constraint]] the first and the last do
+    returned : the round whose model the run has returned; the last where it is None
+    """
+    if not len(rows.get("round", ())):
         return
     limits = [constraint["limit"] for constraint in job.get("constraint", [])]
-    values = [float(ends[f"constraint_{m}"][0]) for m in range(1, len(limits) + 1) if f"constraint_{m}" in ends]
-    if limits and not (len(values) == len(limits) and all(v <= u for v, u in zip(values, limits, strict=True))):
+    values = [rows.get(f"constraint_{m}", np.full(len(rows["round"]), np.nan)) for m in range(1, len(limits) + 1)]
+    met = np.all([value <= limit for value, limit in zip(values, limits, strict=True)], axis=0) & (rows["round"] >= 0)
+    end = -1 if returned is None else int(np.flatnonzero(rows["round"] == returned)[0])
+    names = [name for name in ("objective", "train_loss") if name in rows and math.isfinite(rows[name][0])]
+    if not names or math.isnan(last := float(rows[names[0]][end])):
         return
-    for name in ("objective", "train_loss"):
-        first, last = (float(ends[name][at]) if name in ends else math.nan for at in (0, -1))
-        if math.isfinite(first) and not math.isnan(last):
-            if last > first + _ROUNDING * abs(first):
-                texts = (value_of(name, value) for value in (last, first))
-                yield RunWarning(
-                    "ended above where it started", f"{name} {{}}, in round 0 {{}}; {_REMEDY}".format(*texts)
-                )
-            return
+    name, objective = names[0], rows[names[0]]
+    first = float(objective[0])
+    grows = job.get("minimize", {}).get("name") == "norm" or "start" in job.get("model", {})
+    above = rows["round"][0] == 0 and last > first + _ROUNDING * abs(first) and (met[0] or not grows)
+    if above:
+        texts = value_of(name, last), value_of(name, first)
+        yield RunWarning("ended above where it started", f"{name} {texts[0]}, in round 0 {texts[1]}; {_REMEDY}")
+    if not limits or not np.isfinite(objective[met]).any():
+        return
+    best = int(np.nanargmin(np.where(met, objective, np.nan)))
+    if above and not best:
+        return
+    if not met[end] or last > objective[best] + _WORSE * abs(objective[best]):
+        what = f"{name} {value_of(name, last)}" if met[end] else "a limit is not met"
+        seen = f"in round {rows['round'][best]} all limits were, with {name} {value_of(name, objective[best])}"
+        if job["algorithm"]["name"] == "ssca":
+            seen += '; [algorithm] returns = "best feasible" gives that model'
+        yield RunWarning("ended worse than a model that met all limits", f"{what}, and {seen}")
 
 
 def _unsafe_sigma(run: ReadOnlyTable, job: ReadOnlyTable, folder: Path) -> Iterator[RunWarning]:

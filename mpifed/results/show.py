@@ -68,8 +68,10 @@ def run_text(folder: Path) -> str:
     lines += [
         line_of(label, _with_unit(key, summary[key])) for key, label in labels.items() if summary[key] is not None
     ]
-    lines += cost_lines(summary["exchanges"] or {}, "  ")
     run = read_run(folder)
+    if run.get("returned_round") is not None:
+        lines.append(line_of("model", f"of round {run['returned_round']}, the best that met all limits"))
+    lines += cost_lines(summary["exchanges"] or {}, "  ")
     if run.get("clients_without_tests"):
         tested, without = run.get("clients_tested"), run["clients_without_tests"]
         lines.append(line_of("clients tested", f"{tested}; {without} more have no test rows of their own"))
@@ -88,7 +90,7 @@ def run_text(folder: Path) -> str:
 def _warnings(folder: Path, run: Table) -> list[str]:
     """The warnings of a run: those of run.json, and those that its end gives reason to."""
     said: list[str] = list(run.get("warnings") or [])
-    return said + [str(warning) for warning in run_warnings(folder) if warning.text not in said]
+    return said + [str(warning) for warning in run_warnings(folder) if not {warning.text, str(warning)} & {*said}]
 
 
 def _not_known(run: Table) -> Iterator[str]:
@@ -116,10 +118,12 @@ def _certificate(folder: Path) -> Iterator[tuple[str, str]]:
     last = {name: float(value) for name, value in last.items() if isinstance(value, (int, float, np.number))}
     last = {name: value for name, value in last.items() if math.isfinite(value)}
     job = job_of(folder)
+    limits = {f"constraint_{m}": constraint["limit"] for m, constraint in enumerate(job.get("constraint", []), 1)}
+    met = all(last.get(name, math.inf) <= limit for name, limit in limits.items())
     for m, constraint in enumerate(job.get("constraint", []), 1):
         if f"constraint_{m}" in last:
             text = _constraint_text(last[f"constraint_{m}"], last.get(f"margin_{m}"), constraint["limit"])
-            yield f"constraint {m}{_what(constraint)}", text + _multipliers(last, m)
+            yield f"constraint {m}{_what(constraint)}", text + _multiplier(last, m, met)
     if why := contradiction(last):
         yield "constraints", why
     for name, label in _LABELS.items():
@@ -129,14 +133,12 @@ def _certificate(folder: Path) -> Iterator[tuple[str, str]]:
             yield label, f"{last[name]:.6g}{_relative(name, last)}{more}"
 
 
-def _multipliers(last: Mapping[str, float], m: int) -> str:
-    """The multiplier of the certificate, and that of the last convex subproblem if the algorithm solves one."""
-    texts = [
-        f"{label} {last[name]:.4g}"
-        for name, label in ((f"multiplier_{m}", "multiplier"), (f"subproblem_multiplier_{m}", "in the last subproblem"))
-        if name in last
-    ]
-    return f"; {', '.join(texts)}" if texts else ""
+def _multiplier(last: Mapping[str, float], m: int, met: bool) -> str:
+    """The multiplier with its error, where all limits are met; otherwise it is that of no solution."""
+    value, error = last.get(f"multiplier_{m}"), last.get(f"multiplier_error_{m}")
+    if value is None or error is None or not met:
+        return ""
+    return f"; multiplier {value:.4g}{f' +- {error:.2g}' if error else ''}" if error < value or not value else ""
 
 
 def _relative(name: str, last: Mapping[str, float]) -> str:

@@ -153,8 +153,19 @@ class RunEvaluation:
             self.late = self.columns(trained, self._all_rows())
             self.reached = self._comm.bcast(serves and not self.lacking())
 
-    def complete(self, trained: Trained, measured: bool) -> None:
-        """What the last row lacks: certificates, and limits over all rows; `measured`: it was there before the end."""
+    def complete(self, trained: Trained, measured: bool, earlier: bool = False) -> None:
+        """What the last row lacks: certificates, and limits over all rows.
+
+        Parameters
+        ----------
+        measured : whether the row was there before the end
+        earlier : whether the model is that of an earlier round, and so the row of another
+        """
+        if earlier:
+            self.late = self.row_columns(trained, certify=True)
+            if self._goals_apart():
+                self.late |= self.columns(trained, self._all_rows())
+            return
         if self._goals_apart():
             # otherwise all rows were measured to decide whether this is the end
             if not self._comm.bcast(bool(self.late)):

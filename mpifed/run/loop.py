@@ -56,6 +56,7 @@ class RunLoop:
         self.ready: Ready = prepare(job, comm, cache, header)
         self.ready.ranks.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
+        self.end = self.server  # whose model is returned
         self.exchanges = self.ready.algorithm.exchanges
         self.settings, self.accept_changed, self.observation = job.table(), accept_changed, observation
         with agreed(comm):
@@ -100,11 +101,10 @@ class RunLoop:
         began_cpu = time.process_time()
         self._rounds(max_hours)
         cpu_s = time.process_time() - began_cpu
-        if ranks.order != INTERRUPTED:
-            self._measure_the_end()
+        returned = self._measure_the_end(ranks.order != INTERRUPTED)
         self._checkpoint()
         code = self.comm.bcast(self._code())
-        self._close_results(cpu_s, code, resume)
+        self._close_results(cpu_s, code, resume, returned)
         return self._result(code)
 
     def stands(self, code: int) -> Result | None:
@@ -116,7 +116,8 @@ class RunLoop:
         if self.serves and (self.out / HISTORY).exists():
             self.evaluation.row = History(self.out, FIRST).last()
         self.evaluation.share_row()
-        self._measure_the_end()
+        self.evaluation.check_whether_reached(self._trained())
+        self._measure_the_end(complete=True)
         self.reporter.note(f"{self.out}: finished already; nothing was changed")
         return self._result(code)
 
@@ -124,7 +125,7 @@ class RunLoop:
         """The result, on rank 0; or the error that reports this end, on every rank."""
         result = None
         if self.serves:
-            model = self.ready.algorithm.model(self.server)
+            model = self.ready.algorithm.model(self.end)
             result = Result(self.out, self.progress.round, self.evaluation.last_columns(), model)
         ledger = self.ledger
         refusal = self.comm.bcast(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
@@ -142,6 +143,7 @@ class RunLoop:
             self.evaluation.begin(self._trained())
             if record.evaluate_every:
                 self._measure(certify=True)
+                self.server = self._noted()
         self.evaluation.check_whether_reached(self._trained())
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
@@ -167,6 +169,7 @@ class RunLoop:
                 self._check_settings()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure(self._certifies())
+                self.server = self._noted()
                 self.evaluation.check_whether_reached(self._trained())
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
                 self._checkpoint()
@@ -246,12 +249,28 @@ class RunLoop:
         if self.results is not None:
             self.results.row(row, self.evaluation.clients)
 
-    def _measure_the_end(self) -> None:
-        """The last row, and what it lacks."""
+    def _noted(self) -> ServerRecord:
+        """The server's state, which may take note of what was measured of it; on rank 0."""
+        row = self.evaluation.row
+        new = self.serves and row.get("round") == self.progress.round
+        return self.ready.algorithm.measured(self.server, row) if new else self.server
+
+    def _measure_the_end(self, complete: bool) -> int | None:
+        """Settle which model is returned: its round if it is not the last, whose row is then measured. Collective.
+
+        `complete`: measure the last row too, and what it lacks.
+        """
         measured = self.evaluation.row.get("round") == self.progress.round
-        if self.job.record.evaluate_every and not measured:
+        if complete and self.job.record.evaluate_every and not measured:
             self._measure(certify=True)
-        self.evaluation.complete(self._trained(), measured)
+        round: int | None = None
+        self.end = self._noted()  # checkpoints have the state without what is measured at this end alone
+        if self.serves and not self.evaluation.reached:
+            self.end, round = self.ready.algorithm.returned(self.end)
+        round = self.comm.bcast(None if round == self.progress.round else round)
+        if complete:
+            self.evaluation.complete(self._trained()._replace(server=self.end), measured, round is not None)
+        return round
 
     def _account(self) -> None:
         """Update the costs of the exchanges. Collective."""
@@ -297,7 +316,7 @@ class RunLoop:
             ready.ranks.device, notes,
         )  # fmt: skip
 
-    def _close_results(self, cpu_s: float, code: int, resumed: bool) -> None:
+    def _close_results(self, cpu_s: float, code: int, resumed: bool, returned: int | None) -> None:
         # where a run goes on, values may be small because it has converged; and what is private tells nothing of them
         steps = {} if resumed or self.job.privacy else self.ready.ranks.steps
         gathered = self.comm.gather((cpu_s, environment.peak_rss_bytes(), steps))
@@ -306,6 +325,8 @@ class RunLoop:
             last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}
             seconds, peaks, steps_by_rank = zip(*gathered, strict=True)
             rounded = outcome.rounded_away(steps_by_rank, evaluation.uncertain)
-            self.results.close(self.server, {**last, **evaluation.late}, evaluation.late, rounded)
+            if returned is not None:
+                self.results.returned(returned, evaluation.clients)
+            self.results.close(self.end, {**last, **evaluation.late}, evaluation.late, rounded)
             exit_code = TooFewClients.exit_code if code == TOO_FEW else code
             self.results.write(self.progress, exit_code, self.round_s, sum(seconds), peaks)

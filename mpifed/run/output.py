@@ -20,7 +20,8 @@ from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.atomic import aside
 from mpifed.files.clients import ClientScores, write_clients
-from mpifed.files.history import History
+from mpifed.files.history import History, read_history
+from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_arrays, write_arrays
 from mpifed.files.run_folder import job_of
@@ -30,6 +31,7 @@ from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
 from mpifed.privacy.protection import collusion, not_private, warnings_of, what_is_protected
 from mpifed.privacy.spending import without_epsilon
+from mpifed.results.run_warnings import worse_than_measured
 from mpifed.run import environment
 from mpifed.run.checkpoint import Progress
 from mpifed.run.identity import Identity
@@ -142,6 +144,14 @@ class Results:
             self.history.append(columns)
             self.reporter.row(columns)
             self.observation.measured(columns)
+        self._write_clients(clients)
+
+    def returned(self, round: int, clients: ClientScores | None) -> None:
+        """Say that the model is that of an earlier round, with these scores."""
+        self.about["returned_round"] = round
+        self._write_clients(clients)
+
+    def _write_clients(self, clients: ClientScores | None) -> None:
         if clients is not None:
             tested, all_clients = len(clients.client), self.algorithm.problem.clients
             self.about |= {"clients_tested": tested, "clients_without_tests": all_clients - tested}
@@ -171,7 +181,9 @@ class Results:
         rounded : of `mpifed.run.outcome.rounded_away`
         """
         write_arrays(self.out / "model.h5", model_arrays(self.algorithm.model(server)), self._attributes())
-        remarks = [*self.algorithm.remarks(server, last), *rounded]
+        rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
+        worse = worse_than_measured(self.job.table(), rows, self.about.get("returned_round"))
+        remarks = [*self.algorithm.remarks(server, last), *map(str, worse), *rounded]
         for remark in remarks:
             self.reporter.warn(remark)
         if not self.job.released_only:  # they may depend on the server's state beside its model

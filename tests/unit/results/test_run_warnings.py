@@ -27,6 +27,9 @@ def falling(first: float | None, last: float | None, name: str = "train_loss", *
     return [{"round": 0, name: first, **more}, {"round": 7, name: last, **more}]
 
 
+LIMIT: dict[str, Any] = {"constraint": [{"name": "loss", "limit": 0.1}]}
+
+
 @pytest.mark.parametrize(
     ("rows", "job", "said"),
     [
@@ -44,9 +47,13 @@ def falling(first: float | None, last: float | None, name: str = "train_loss", *
         (falling(math.nan, 0.5), {}, None),
         ([{"round": 0, "train_loss": 0.5}], {}, None),
         ([], {}, None),
-        # ||w||^2 grows from 0, as it has to: w = 0 breaks the limit
-        (falling(0.0, 9.0, "objective", constraint_1=0.5), {"constraint": [{"name": "loss", "limit": 0.1}]}, None),
-        (falling(0.0, 9.0, "objective", constraint_1=0.1), {"constraint": [{"name": "loss", "limit": 0.1}]},
+        # ||w||^2 grows from 0, as it has to: w = 0 breaks the limit; so may what begins at a trained model
+        (falling(0.0, 9.0, "objective", constraint_1=0.5), LIMIT | {"minimize": {"name": "norm"}}, None),
+        (falling(0.1, 0.2, "objective", constraint_1=0.5), LIMIT | {"model": {"name": "mlp", "start": "runs/one"}}, None),
+        (falling(0.1, 0.2, "objective", constraint_1=0.1), LIMIT | {"model": {"name": "mlp", "start": "runs/one"}},
+         "objective 0.2, in round 0 0.1"),
+        (falling(2.3, 3.5, "objective", constraint_1=0.5), LIMIT, "objective 3.5, in round 0 2.3"),
+        (falling(0.0, 9.0, "objective", constraint_1=0.1), LIMIT | {"minimize": {"name": "norm"}},
          "objective 9, in round 0 0"),
     ],
 )  # fmt: skip
@@ -58,6 +65,31 @@ def test_a_run_that_ends_above_where_it_started(
         expected = [] if said is None else [("ended above where it started", f"{said}; smaller steps may help")]
         assert [tuple(warning) for warning in run_warnings(run)] == expected
     assert run_warnings(write_made_run(tmp_path / "running", rows, None, JOB | job)) == []
+
+
+@pytest.mark.parametrize(
+    ("measured", "returned", "said"),
+    [
+        ([(2.3, 0.5), (0.4, 0.2), (0.5, 0.09), (0.5, 0.1)], None, None),
+        ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.5, 0.1)], None, "objective 0.5, and in round 1 all limits were, with "
+         "objective 0.4"),
+        ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.403, 0.1)], None, None),  # within noise
+        ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.3, 0.11)], None, "a limit is not met, and in round 1 all limits were, "
+         "with objective 0.4"),
+        ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.3, 0.11)], 1, None),  # it has returned that model
+        ([(2.3, 0.5), (0.4, None), (0.5, 0.2)], None, None),
+    ],
+)  # fmt: skip
+def test_a_run_that_ends_worse_than_a_model_that_met_its_limits(
+    tmp_path: Path, measured: list[tuple[float, float | None]], returned: int | None, said: str | None
+) -> None:
+    rows: Rows = [{"round": r, "objective": value, "constraint_1": level} for r, (value, level) in enumerate(measured)]
+    job = JOB | LIMIT | {"algorithm": {"name": "ssca", "batch_size": 4}}
+    run = write_made_run(tmp_path / "run", rows, 0, job, **({} if returned is None else {"returned_round": returned}))
+    expected = [] if said is None else [
+        f'ended worse than a model that met all limits: {said}; [algorithm] returns = "best feasible" gives that model'
+    ]  # fmt: skip
+    assert [str(warning) for warning in run_warnings(run)] == expected
 
 
 def test_a_run_that_diverged(tmp_path: Path) -> None:
