@@ -107,7 +107,7 @@ METHODS = {
             (SIZES | {"start": "paper", "slack_cost": 50.0}, NORM),
             (SIZES | {"slack_cost": [2.0, 20.0], "stage_rounds": 2, "slack_tolerance": 1e-6}, GROUPS),
             (SIZES | {"variance_reduction": "recursive", "slack_cost": 20.0}, GROUPS),
-            (SIZES | {"slack_cost": "auto", "margins": "auto"}, GROUPS),
+            (SIZES | {"slack_cost": "auto", "margins": "auto", "returns": "best feasible"}, GROUPS),
         ],
         short=4,
         everybody=never,

@@ -114,6 +114,7 @@ class Bundle(Grid):
     default_security: ClassVar[str] = "encrypted"
     needs_everybody: ClassVar[bool] = True
     why_everybody: ClassVar[str] = "a plane is a sum over all samples"
+    why_no_start: ClassVar[str] = "its planes begin at w = 0"
     certifies_gap: ClassVar[bool] = True
 
     planes: Annotated[int, Gt(1), Le(10**4)] = 30

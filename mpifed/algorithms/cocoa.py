@@ -72,6 +72,7 @@ class CoCoA(Grid):
     """
 
     certifies_gap: ClassVar[bool] = True
+    why_no_start: ClassVar[str] = "its dual variables begin at 0"
     gamma: Annotated[float, Gt(0), Le(1)] = 1.0
     """How much of the sum of the clients' steps is added; 1 is CoCoA+, 1 / (clients per round) with sigma = 1 the older
     CoCoA."""

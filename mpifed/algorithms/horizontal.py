@@ -48,7 +48,9 @@ class Rows(Algorithm):
 
 
 def start_model(problem: Problem, now: Round) -> Parameters:
-    """The objective's initial model, a function of the job's seed."""
+    """The model of round 0: that of `[model] start`, or the objective's own, a function of the job's seed."""
+    if problem.start is not None:
+        return map_leaves(np.copy, problem.start)
     return problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
 
 

@@ -68,12 +68,18 @@ class HybridFedAvg(OwnScores):
         """How many clients hold a sample, on average."""
         return float(self.problem.counts.sum()) / self.problem.samples
 
+    @property
+    def scale(self) -> float:
+        """The server's w relative to the model."""
+        return self.blocks if self.combine == "feature-blocks" else 1.0
+
     def check(self) -> list[str]:
         """The batch must fit the data, and the model must be linear without intercepts."""
         return check_own_scores(self)
 
     def start_server(self, now: Round) -> HybridFedAvgServer:
-        return HybridFedAvgServer(start_model(self.problem, now), np.int64(0))
+        first = start_model(self.problem, now).first
+        return HybridFedAvgServer(Parameters(first * first.dtype.type(self.scale), ()), np.int64(0))
 
     def answer(
         self, clients: tuple[()], broadcast: OwnScoresBroadcast, block: Block, now: Round
@@ -96,6 +102,4 @@ class HybridFedAvg(OwnScores):
     def model(self, server: HybridFedAvgServer) -> Parameters:
         """w; with "feature-blocks" divided by the mean number of holders of a sample."""
         first = server.model.first
-        if self.combine == "feature-blocks" and self.blocks != 1:
-            first = first * first.dtype.type(1 / self.blocks)
-        return Parameters(first, ())
+        return Parameters(first * first.dtype.type(1 / self.scale), ())

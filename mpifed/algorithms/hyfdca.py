@@ -210,6 +210,7 @@ class HyFDCA(Grid):
 
     default_security: ClassVar[str] = "encrypted"
     why_everybody: ClassVar[str] = "its sums are of all of them"
+    why_no_start: ClassVar[str] = "its dual variables begin at 0"
     why_no_gap: ClassVar[str] = (
         'rule "paper" leaves it large while the model is good already; take rule = "damped", "line-search" or '
         '"accelerated"'

@@ -40,6 +40,7 @@ class Algorithm(MadeByKeywords, ABC):
     why_everybody : the reason, where it does
     certifies_gap : whether `[stop] duality_gap` may end its runs
     why_no_gap : the reason, where it may not and its measures have no gap
+    why_no_start : the reason, where it can't begin at the model of `[model] start`
     intercepts : whether models may have intercepts
     """
 
@@ -48,6 +49,7 @@ class Algorithm(MadeByKeywords, ABC):
     default_security: ClassVar[str] = "plain"
     why_everybody: ClassVar[str] = "each holds other columns"
     why_no_gap: ClassVar[str] = "it keeps no dual variables"
+    why_no_start: ClassVar[str] = "its `start_server` does not take `problem.start`"
     intercepts: ClassVar[bool] = True
 
     @property

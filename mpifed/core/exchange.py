@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from mpifed.core.holdings import Holdings
 from mpifed.core.privacy import Privacy
-from mpifed.core.protocols import Dual
+from mpifed.core.protocols import Dual, Parameters
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 
@@ -277,6 +277,7 @@ class Problem:
     privacy: Privacy | None = None  # its noise multiplier settled
     rows: Holdings = cast("Holdings", None)  # who holds which; of every run  # noqa: RUF009
     columns: Holdings = cast("Holdings", None)  # who holds which; of every run  # noqa: RUF009
+    start: Parameters | None = None  # the model of round 0; by default the objective's own
     target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
 
     @property

@@ -20,7 +20,7 @@ from mpifed.data.sources.dataset import Source
 from mpifed.files.columns import shown as shown_columns
 from mpifed.job.components import ALGORITHM, MODEL, REGULARIZER, key_of
 from mpifed.job.job import Job
-from mpifed.job.schema import LimitKeys
+from mpifed.job.schema import LimitKeys, ModelKeys
 from mpifed.job.sweep import METHODS
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD
@@ -76,6 +76,7 @@ def entries() -> list[Explanation]:
     listed += [
         entry_of("table", "client_optimizer", SGD),
         entry_of("table", "server_optimizer", SERVER_OPTIMIZERS["sgd"]),
+        entry_of("table", "model", ModelKeys),
         entry_of("table", "constraint", LimitKeys),
         Explanation("table", "observe", _OBSERVE, ()),
         Explanation("table", "sweep", _SWEEP, _SWEEP_KEYS),

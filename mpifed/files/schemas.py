@@ -110,6 +110,7 @@ class RunJson(Schema):
     warnings: list[Text] | None = None
     job_sha256: Digest | None = None
     data_sha256: Digest | None = None
+    start_sha256: Digest | None = None
     sources: dict[Text, Text] = {}
     distributions: dict[Text, Text] = {}
     accepted_changes: list[Text] = []

@@ -82,7 +82,7 @@ class Kind(Generic[Part]):
     standard: str | None = None  # the name where a table gives none; no classes of the user's own then
 
 
-MODEL = Kind[Objective]("model", OBJECTIVES, (), Objective)
+MODEL = Kind[Objective]("model", OBJECTIVES, (), Objective, ("start",))
 ALGORITHM = Kind[Algorithm]("algorithm", ALGORITHMS, ("problem", *OPTIMIZERS), Algorithm)
 MINIMIZE = Kind[Term]("minimize", TERMS, (), Term)
 REGULARIZER = Kind[Regularizer]("regularizer", REGULARIZERS, (), Regularizer)
@@ -190,7 +190,7 @@ def _arguments(kind: Kind[Part], part: type[Part], made: type[Part], table: Read
 def written_out(kind: Kind[Part], table: ReadOnlyTable) -> Table:
     """The table with all defaults, without keys that are None."""
     fields = _fields(kind, _class(kind, table), table)
-    plain = _TABLE.dump_python(fields, mode="json")
+    plain = _TABLE.dump_python(fields, mode="json") | {key: table.get(key) for key in kind.beside}
     return {
         "name": table.get("name", kind.standard),
         **{key: value for key, value in plain.items() if value is not None},
@@ -232,7 +232,8 @@ def _class(kind: Kind[Part], table: ReadOnlyTable) -> type[Part]:
 def _fields(kind: Kind[Part], part: type[Part], table: ReadOnlyTable) -> Table:
     """The values of a table in the types that the dataclass annotates; raises pydantic's ValidationError."""
     model = _model(part, kind.given)  # type: ignore[arg-type]  # a class is hashable
-    parsed = model.model_validate_json(json.dumps({key: value for key, value in table.items() if key != "name"}))
+    others = {"name", *kind.beside}
+    parsed = model.model_validate_json(json.dumps({key: value for key, value in table.items() if key not in others}))
     return {name: getattr(parsed, name) for name in model.model_fields}
 
 

@@ -25,6 +25,7 @@ from mpifed.job.components import (
     MINIMIZE,
     MODEL,
     REGULARIZER,
+    Kind,
     constraint,
     make,
     make_algorithm,
@@ -41,7 +42,7 @@ from mpifed.job.loading import put_key as put_key
 from mpifed.job.loading import read_table as read_table
 from mpifed.job.loading import set_value as set_value
 from mpifed.job.methods import wrong_beside, wrong_limits, wrong_optimizers
-from mpifed.job.schema import LimitKeys
+from mpifed.job.schema import JobTable, LimitKeys, ModelKeys
 from mpifed.job.settings import Settings, split_constraint
 from mpifed.job.validation import wrong_fit, wrong_together
 from mpifed.maths.optimizers import Watched
@@ -69,10 +70,12 @@ class Job(Settings):
         for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
             if isinstance(part := table.get(kind.table), Mapping):
                 wrong += wrong_with(kind, part)
+        if isinstance(part := table.get("model"), Mapping):
+            wrong += _wrong_beside(MODEL, ModelKeys, part)
         constraints = table.get("constraint", [])
         for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
             if isinstance(part, Mapping):
-                wrong += _wrong_constraint(number, part)
+                wrong += wrong_with(constraint(number), part) + _wrong_beside(constraint(number), LimitKeys, part)
         observers = table.get("observe", [])
         for number, part in enumerate(observers if isinstance(observers, list) else [], 1):
             if isinstance(part, Mapping):
@@ -143,15 +146,14 @@ class Job(Settings):
         return algorithm
 
 
-def _wrong_constraint(number: int, table: ReadOnlyTable) -> list[str]:
-    kind = constraint(number)
-    limits = {key: value for key, value in table.items() if key in LimitKeys.model_fields}
-    wrong = wrong_with(kind, {key: value for key, value in table.items() if key not in limits})
+def _wrong_beside(kind: Kind[Any], keys: type[JobTable], table: ReadOnlyTable) -> list[str]:  # of any kind
+    """The errors of a table's keys that are not its part's."""
+    given = {key: value for key, value in table.items() if key in kind.beside}
     try:
-        LimitKeys.model_validate_json(json.dumps(limits, default=str))
+        keys.model_validate_json(json.dumps(given, default=str))
     except ValidationError as error:
-        wrong += [message(entry, [kind.table, *entry["loc"]], list(LimitKeys.model_fields)) for entry in error.errors()]
-    return wrong
+        return [message(entry, [kind.table, *entry["loc"]], list(kind.beside)) for entry in error.errors()]
+    return []
 
 
 def _known(place: Sequence[int | str]) -> list[str]:

@@ -170,6 +170,13 @@ class SimulatedNetworkTable(JobTable):
     """Values in a ciphertext; a message of fewer values takes a whole ciphertext."""
 
 
+class ModelKeys(JobTable):
+    """Keys that [model] has beside those of its model, whatever the method."""
+
+    start: str | None = None
+    """A run's folder, or its model.h5: the model of round 0; by default the model's own start, drawn by the seed."""
+
+
 class LimitKeys(JobTable):
     """Keys that every [[constraint]] has beside those of its term, whose mean must be at most `limit`."""
 

@@ -12,6 +12,7 @@ from mpifed.algorithms.functions import constrains, squares_alone, wrong_functio
 from mpifed.algorithms.horizontal import model_template
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.privacy import Privacy
+from mpifed.core.text import shown
 from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
 from mpifed.job.components import with_intercepts
@@ -35,6 +36,11 @@ def wrong_together(job: Settings) -> list[str]:
         wrong.append(
             '[algorithm] returns = "best feasible": is of the models that are evaluated, and [record] evaluate_every = '
             "0 evaluates none; raise it, or leave returns out"
+        )
+    if job.privacy is not None and job.model.get("start") is not None:
+        wrong.append(
+            f'[model] start = "{shown(job.model["start"])}": what that model has learned of the data is counted by no '
+            "epsilon; leave it out with [privacy]"
         )
     wrong += _wrong_channel(job)
     wrong += wrong_network(job.simulated_network)

@@ -34,7 +34,7 @@ Progress = Literal["auto", "bar", "lines", "none"] | bool
 # the tables of a job beside its data, model and methods, by the name of the argument
 TABLES = ("privacy", "participation", "aggregation", "record", "server", "compute", "stop",
           "audit", "simulated_network")  # fmt: skip
-ARGUMENTS = ("rounds", "name", "seed", "minimize", "constraints", "regularizer", "evaluate_every", "observers")
+ARGUMENTS = ("rounds", "name", "seed", "start", "minimize", "constraints", "regularizer", "evaluate_every", "observers")
 _PROGRESS = ("auto", "bar", "lines", "none")
 
 
@@ -46,6 +46,7 @@ def job(
     rounds: int | None = None,
     name: str = "run",
     seed: int = 1,
+    start: Run | str | Path | None = None,
     minimize: Term | None = None,
     constraints: Sequence[Mapping[str, object]] = (),
     regularizer: Regularizer | None = None,
@@ -61,6 +62,8 @@ def job(
         Objects such as `mpifed.FedAvg(batch_size=32)`, or tables of a job.
     data
         A `FederatedDataset`, or its folder.
+    start
+        A `Run`, its folder or its model.h5, whose model is that of round 0.
     constraints
         Made by `mpifed.constraint(term, limit)`.
     evaluate_every
@@ -89,6 +92,10 @@ def job(
     table: Table = {"name": name, "rounds": describe.plain(rounds), "seed": describe.plain(seed)}
     table |= {"data": {"path": place}}
     table |= {"model": describe.part(MODEL, model)}
+    if start is not None:
+        if not isinstance(start, (Run, str, Path)):
+            raise UsageError(f"start: a {type(start).__name__}; expected a mpifed.Run, its folder, or its model.h5")
+        table["model"]["start"] = str((start.path if isinstance(start, Run) else Path(start)).absolute())
     table |= describe.method(algorithm)
     if minimize is not None:
         table["minimize"] = describe.part(MINIMIZE, minimize)

@@ -34,7 +34,7 @@ RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # keys that may differ between a run and its resumption, since no bit depends on them
 FREE = (
-    "rounds", "name", "stop", "record", "observe", "server", "audit", "simulated_network", "data.path",
+    "rounds", "name", "stop", "record", "observe", "server", "audit", "simulated_network", "data.path", "model.start",
     "data.memory_gib", "data.verify", "data.state_gib",
 )  # fmt: skip
 

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import mpifed
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.store import Federation
+from mpifed.files.model_file import model_arrays, model_sha256
 from mpifed.files.run_folder import read_run
 from mpifed.job.job import Job
 from mpifed.job.loading import dotted
@@ -37,7 +39,7 @@ class Identity(NamedTuple):
     accepted: list[str]  # changes that the user has accepted
 
     @classmethod
-    def of(cls, job: Job, data: Federation, device: Device) -> Identity:
+    def of(cls, job: Job, data: Federation, device: Device, start: Record | None = None) -> Identity:
         """The identity of a run that starts now."""
         versions = {name: version for name, version in environment.versions().items() if name in _LIBRARIES}
         libraries = {"mpifed": _package(), **versions, "device": device.name, **device.versions}
@@ -48,6 +50,8 @@ class Identity(NamedTuple):
             "test_samples": data.test_samples, "features": data.features, "scaling": scaling[:_DIGITS],
             "options": data.provenance.get("options", {}),
         }  # fmt: skip
+        if start is not None:
+            facts["start"] = model_sha256(model_arrays(start))
         return cls(facts, sources.files, libraries, sources.distributions, environment.blas(), [])
 
     def resumed(self, run_dir: Path, saved: ReadOnlyTable, done: int, accept: bool) -> Identity:
@@ -70,6 +74,12 @@ class Identity(NamedTuple):
                 f"{run_dir}: --resume with other data ({differences}); give the data that it began with as data.path, "
                 "wherever they are now, or start anew into another --out"
             )
+        if old.data.get("start") != self.data.get("start"):
+            models = [_short(facts.get("start")) for facts in (old.data, self.data)]
+            raise UsageError(
+                f"{run_dir}: --resume with another [model] start (SHA-256 {models[0]} before, {models[1]} now); put "
+                "back the model that it began with, or start anew into another --out"
+            )
         changes = [
             *_changes(old.sources, self.sources), *_changes(old.libraries, self.libraries),
             *_changes(old.distributions, self.distributions), *_other_blas(old.blas, self.blas),
@@ -83,7 +93,9 @@ class Identity(NamedTuple):
 
     def for_run_json(self, private: bool) -> Table:
         """The keys of run.json; without the SHA-256 of private data, by which guessed data could be confirmed."""
-        about = {"sources": self.sources, "distributions": self.distributions, "accepted_changes": self.accepted}
+        about: Table = {"sources": self.sources, "distributions": self.distributions, "accepted_changes": self.accepted}
+        if "start" in self.data:
+            about["start_sha256"] = self.data["start"]
         return about if private else {"data_sha256": self.data["sha256"], **about}
 
 

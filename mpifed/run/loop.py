@@ -60,7 +60,8 @@ class RunLoop:
         self.exchanges = self.ready.algorithm.exchanges
         self.settings, self.accept_changed, self.observation = job.table(), accept_changed, observation
         with agreed(comm):
-            self.identity = Identity.of(job, self.ready.data, self.ready.ranks.device) if self.serves else None
+            start, device = self.ready.algorithm.problem.start, self.ready.ranks.device
+            self.identity = Identity.of(job, self.ready.data, device, start) if self.serves else None
         self.checkpoints = Checkpoints(out, comm, self.ready.ranks.blocks)
         self.header = header  # of the ledger, if the run is resumed
         self.results: Results | None = None  # on rank 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,16 +17,20 @@ from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import OF_ALL_ROWS
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
 from mpifed.core.holdings import Holdings, Members
+from mpifed.core.protocols import Parameters
+from mpifed.core.record import bare_leaves, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.core.state_check import Specs, check_started
+from mpifed.core.text import shown
 from mpifed.data import store
 from mpifed.data.block import Block
 from mpifed.data.memory import room
 from mpifed.data.roster import Roster
 from mpifed.data.shards import common_shard, hosted_blocks
+from mpifed.files.model_file import model_arrays, read_model
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure
 from mpifed.job.validation import with_noise
@@ -70,11 +75,14 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     wrong = [*_wrong_data(job, objective, regularizer, data), *_wrong_tests(job, data)]
     if wrong := wrong or objective.check(data.features, outputs):
         raise UsageError("\n".join(wrong))
+    start = first_model(
+        job, lambda: objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
+    )
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=regularizer,
         clients_per_round=job.participation.clients_per_round, privacy=job.privacy,
-        rows=held(data, "rows"), columns=held(data, "columns"),
+        rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale,
     )  # fmt: skip
 
@@ -82,6 +90,30 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
 def _here_alone(data: store.Federation) -> bool:
     """Whether data are for the processor alone."""
     return data.sparse or data.targets > 1
+
+
+def first_model(job: Job, own: Callable[[], Parameters]) -> Parameters | None:
+    """The model of `[model] start`, of the structure of the model's own start; UsageError where it does not fit."""
+    if (given := job.model.get("start")) is None:
+        return None
+    where, path = f'[model] start = "{shown(given)}"', Path(given)
+    try:
+        arrays = read_model(path / "model.h5" if path.is_dir() else path)
+    except DataError as error:
+        raise UsageError(
+            f"{where}: no readable model; give the folder of a run that has ended, or its model.h5"
+        ) from error
+    expected = model_arrays(like := own())
+    came, wanted = ({name: array.shape for name, array in part.items()} for part in (arrays, expected))
+    if came != wanted:
+        there, here = (", ".join(f"{name} {list(shape)}" for name, shape in part.items()) for part in (came, wanted))
+        raise UsageError(f"{where}: holds {shown(there)}, and this model has {here}; give that of a run of this model")
+    with np.errstate(over="ignore"):
+        ordered = iter([arrays[name].astype(leaf.dtype) for name, leaf in expected.items()])
+    model = map_leaves(lambda _: next(ordered), like)
+    if not all(np.isfinite(leaf).all() for leaf in bare_leaves(model)):
+        raise UsageError(f"{where}: has numbers that are not finite; give a model whose training did not diverge")
+    return model
 
 
 def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None, data: store.Federation) -> list[str]:
@@ -177,6 +209,7 @@ def prepare(
     with agreed(comm):
         server = algorithm.start_server(everybody) if ranks.serves else None
         first, count = (clients.take(0), blocks.size(0)) if len(blocks) else (None, 0)
+        _check_begins(job, algorithm, server)
         specs = check_started(job.algorithm["name"], server, first, count)
         tests = ranks.serves and job.record.evaluate_every > 0
         test = cache.get("test", lambda: _test_block(job, data)) if tests else None
@@ -185,6 +218,19 @@ def prepare(
             own_tests = cache.get("client tests", lambda: _client_tests(job, data, placement.hosted(comm.rank), space))
     key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret else None
     return Ready(algorithm, data, ranks, server, clients, specs, test, everybody, key, own_tests)
+
+
+def _check_begins(job: Job, algorithm: Algorithm, server: ServerRecord) -> None:
+    """Refuse `[model] start` for an algorithm that has begun elsewhere; on rank 0."""
+    start = algorithm.problem.start
+    if server is None or start is None:
+        return
+    begun = algorithm.model(server)
+    if not all(np.allclose(a, b, rtol=1e-5) for a, b in zip(bare_leaves(begun), bare_leaves(start), strict=True)):
+        raise UsageError(
+            f'[model] start: "{job.algorithm["name"]}" begins at a model of its own, since {algorithm.why_no_start}; '
+            "leave it out, or take another method"
+        )
 
 
 def device_of(job: Job, comm: Comm) -> Device:

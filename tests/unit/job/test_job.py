@@ -114,6 +114,9 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ({"constraint": [3]}, "constraint, first value = 3"),
         ({"algorithm": SSCA | {"label_holder": -1}}, "[algorithm] label_holder = -1"),
         ({"algorithm": SSCA | {"tau": 0.0}}, "[algorithm] tau = 0.0"),
+        ({"algorithm": SSCA | {"returns": "best"}}, '[algorithm] returns = "best"'),
+        ({"algorithm": SSCA | {"returns": "best feasible"}, "record": {"evaluate_every": 0}}, "evaluates none"),
+        ({"model": {"name": "mlp", "start": 3}}, "[model] start = 3: expected text"),
         *(({name: None}, f"{name}: missing") for name in ("name", "rounds", "data", "model", "algorithm")),
     ],
 )

@@ -28,6 +28,7 @@ def falling(first: float | None, last: float | None, name: str = "train_loss", *
 
 
 LIMIT: dict[str, Any] = {"constraint": [{"name": "loss", "limit": 0.1}]}
+TRAINED: dict[str, Any] = {"model": {"name": "mlp", "start": "runs/one"}}
 
 
 @pytest.mark.parametrize(
@@ -49,9 +50,8 @@ LIMIT: dict[str, Any] = {"constraint": [{"name": "loss", "limit": 0.1}]}
         ([], {}, None),
         # ||w||^2 grows from 0, as it has to: w = 0 breaks the limit; so may what begins at a trained model
         (falling(0.0, 9.0, "objective", constraint_1=0.5), LIMIT | {"minimize": {"name": "norm"}}, None),
-        (falling(0.1, 0.2, "objective", constraint_1=0.5), LIMIT | {"model": {"name": "mlp", "start": "runs/one"}}, None),
-        (falling(0.1, 0.2, "objective", constraint_1=0.1), LIMIT | {"model": {"name": "mlp", "start": "runs/one"}},
-         "objective 0.2, in round 0 0.1"),
+        (falling(0.1, 0.2, "objective", constraint_1=0.5), LIMIT | TRAINED, None),
+        (falling(0.1, 0.2, "objective", constraint_1=0.1), LIMIT | TRAINED, "objective 0.2, in round 0 0.1"),
         (falling(2.3, 3.5, "objective", constraint_1=0.5), LIMIT, "objective 3.5, in round 0 2.3"),
         (falling(0.0, 9.0, "objective", constraint_1=0.1), LIMIT | {"minimize": {"name": "norm"}},
          "objective 9, in round 0 0"),
@@ -74,8 +74,8 @@ def test_a_run_that_ends_above_where_it_started(
         ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.5, 0.1)], None, "objective 0.5, and in round 1 all limits were, with "
          "objective 0.4"),
         ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.403, 0.1)], None, None),  # within noise
-        ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.3, 0.11)], None, "a limit is not met, and in round 1 all limits were, "
-         "with objective 0.4"),
+        ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.3, 0.11)], None,
+         "a limit is not met, and in round 1 all limits were, with objective 0.4"),
         ([(2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.3, 0.11)], 1, None),  # it has returned that model
         ([(2.3, 0.5), (0.4, None), (0.5, 0.2)], None, None),
     ],

@@ -1,0 +1,173 @@
+"""The model that a run begins with, and the one that it returns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from ended import run
+from jobs_in_python import checked, fedavg
+from methods import METHODS
+from registry import CASES, FEW, NAMES, Case, table
+from written_files import read_json
+
+import mpifed as mf
+from mpifed.core.errors import Interrupted, UsageError
+from mpifed.files.history import read_history
+from mpifed.files.model_file import model_sha256, read_attributes, read_model
+from mpifed.files.run_folder import summary
+from mpifed.testing import Solo
+
+FIXED = {"hyfdca": "dual variables", "cocoa": "dual variables", "bundle": "planes"}
+NOISY = {"name": "ssca", "batch_size": 8, "rho": [0.9], "gamma": [0.9], "tau": 0.3}
+LIMIT = [{"name": "loss", "classes": [3], "limit": 0.7}]
+BEST = {"returns": "best feasible"}
+
+
+@pytest.mark.parametrize("case", [case for case, name in zip(CASES, NAMES, strict=True) if name in FEW], ids=FEW)
+def test_every_method_begins_at_the_model_of_another_run(
+    case: Case, digits: Path, sides: Path, halves: Path, patches: Path, tmp_path: Path
+) -> None:
+    folder = {"rows": digits, "columns": sides, "halves": halves, "cells": patches}[METHODS[case.name].data]
+    tables: dict[str, Any] = {"rounds": 2, **case.tables}
+    if "privacy" in tables:
+        tables = {name: part for name, part in tables.items() if name not in ("privacy", "participation")}
+    job = table(folder, case.algorithm, **tables)
+    run(checked(job), Solo(), tmp_path / "first")
+    first = read_history(tmp_path / "first")
+    job["model"]["start"] = str(tmp_path / "first")
+    if case.algorithm["name"] in FIXED:
+        with pytest.raises(
+            UsageError, match=f"begins at a model of its own, since its {FIXED[case.algorithm['name']]}"
+        ):
+            run(checked(job), Solo(), tmp_path / "second")
+        return
+    run(checked(job | {"seed": 5}), Solo(), tmp_path / "second")
+    second = read_history(tmp_path / "second")
+    for name in ("train_loss", "objective", "test_loss", "test_accuracy"):
+        rounding = 1e-6 if case.algorithm["name"] == "hybrid-fedavg" else 0  # whose server has a multiple of the model
+        assert second[name][0] == pytest.approx(first[name][-1], rel=rounding, abs=0)
+    trained = model_sha256(read_model(tmp_path / "first" / "model.h5"))
+    assert read_json(tmp_path / "second" / "run.json")["start_sha256"] == trained
+    assert second["train_loss"][-1] != second["train_loss"][0]
+
+
+def begun(digits: Path, tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    """A job that begins with the model of another."""
+    run(checked(table(digits, fedavg(7, 0.1))), Solo(), tmp_path / "first")
+    job = table(digits, fedavg(7, 0.1), **changes)
+    job["model"]["start"] = str(tmp_path / "first" / "model.h5")
+    return job
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: path.unlink(), "no readable model; give the folder of a run that has ended, or its model.h5"),
+        (lambda path: path.write_bytes(path.read_bytes()[:500]), "no readable model"),
+        (lambda path: changed(path, "first", lambda a: a[:, :3]), r"holds .*first \[64, 3\].*and this model has first"),
+        (lambda path: changed(path, "second", lambda a: a), "second.*and this model has"),
+        (lambda path: changed(path, "first", lambda a: a * np.inf), "has numbers that are not finite"),
+        (lambda path: changed(path, "first", lambda a: a.astype("f8") * 1e300), "has numbers that are not finite"),
+        (lambda path: changed(path, "first", lambda a: a.astype("S4")), "no number|not finite|no readable model"),
+    ],
+)  # fmt: skip
+def test_models_that_do_not_fit(digits: Path, tmp_path: Path, spoil: Any, said: str) -> None:
+    job = begun(digits, tmp_path)
+    spoil(tmp_path / "first" / "model.h5")
+    with pytest.raises(UsageError, match=said) as error:
+        run(checked(job), Solo(), tmp_path / "run")
+    assert str(error.value).startswith('[model] start = "')
+
+
+def changed(path: Path, name: str, change: Any) -> None:
+    with h5py.File(path, "r+") as file:
+        values = change(np.asarray(file["first"]))
+        if name in file:
+            del file[name]
+        file[name] = values
+
+
+def test_a_run_goes_on_with_the_model_that_it_began_with_alone(digits: Path, tmp_path: Path) -> None:
+    job, out = begun(digits, tmp_path), tmp_path / "run"
+    run(checked(job), Solo(), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run(checked(job), Solo(), out, max_hours=0)
+    moved = Path((tmp_path / "first").rename(tmp_path / "moved"))
+    job["model"]["start"] = str(moved)  # the same model, elsewhere
+    run(checked(job), Solo(), out, resume=True)
+    assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+    changed(moved / "model.h5", "first", lambda values: values + 1)
+    with pytest.raises(UsageError, match=r"--resume with another \[model\] start \(SHA-256 "):
+        run(checked(job | {"rounds": 6}), Solo(), out, resume=True)
+    del job["model"]["start"]
+    with pytest.raises(UsageError, match=r"--resume with another \[model\] start \(SHA-256 .* before, none now"):
+        run(checked(job | {"rounds": 6}), Solo(), out, resume=True)
+
+
+def test_start_from_python(digits: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rounds": 3, "evaluate_every": 3, "progress": False}
+    algorithm, model = mf.FedAvg(batch_size=7, client_optimizer=mf.SGD(0.1)), mf.Softmax()
+    first = mf.run(algorithm, str(digits), model, out=tmp_path / "first", **settings)
+    for start in (first, first.path, str(first.path / "model.h5")):
+        second = mf.run(algorithm, str(digits), model, start=start, seed=2, **settings)
+        assert second.columns["train_loss"][0] == first.columns["train_loss"][-1]
+    with pytest.raises(UsageError, match=r"start: a dict; expected a mpifed\.Run, its folder, or its model\.h5"):
+        mf.check(algorithm, str(digits), model, start=first.model, rounds=3)
+    private = mf.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)
+    with pytest.raises(UsageError, match="what that model has learned of the data is counted by no epsilon"):
+        mf.check(algorithm, str(digits), model, start=first, rounds=3, privacy=private)
+
+
+# --- what is returned --------------------------------------------------------------------------------------------
+
+
+def constrained(digits: Path, rounds: int = 24, **changes: Any) -> dict[str, Any]:
+    """The objective falls, and the limit is met in some of the measured rounds, in the last not at its best."""
+    record = {"evaluate_every": 2, "checkpoint_every": 5}
+    model = {"name": "softmax", "l2": 1e-3}
+    return table(digits, NOISY | changes, rounds=rounds, constraint=LIMIT, record=record, model=model)
+
+
+def test_the_best_of_the_measured_models_that_met_all_limits(digits: Path, tmp_path: Path) -> None:
+    run(checked(constrained(digits)), Solo(), tmp_path / "last")
+    run(checked(constrained(digits, **BEST)), Solo(), tmp_path / "best")
+    columns, found = read_history(tmp_path / "last"), read_history(tmp_path / "best")
+    for name in columns.keys() - {"elapsed_s"}:
+        np.testing.assert_array_equal(columns[name], found[name], err_msg=name)
+    met = columns["constraint_1"] <= 0.7
+    best = int(np.argmin(np.where(met, columns["objective"], np.inf)))
+    assert met.any() and 0 < best < len(met) - 1
+    about, result = read_json(tmp_path / "best" / "run.json"), summary(tmp_path / "best")
+    assert about["returned_round"] == columns["round"][best] and about["exit"] == 0
+    for name in ("objective", "train_loss", "test_accuracy"):
+        assert result[name] == columns[name][best]
+    assert result["constraint_values"] == [columns["constraint_1"][best]]
+    assert result["kkt_residual"] != columns["kkt_residual"][-1]
+    job = constrained(digits, rounds=int(columns["round"][best]))
+    run(checked(job), Solo(), tmp_path / "shorter")  # a run that ends there
+    assert summary(tmp_path / "shorter")["model_sha256"] == result["model_sha256"]
+    assert "returned_round" not in read_json(tmp_path / "shorter" / "run.json")
+    assert read_attributes(tmp_path / "best" / "model.h5")["algorithm"] == "ssca"
+
+
+def test_the_best_model_outlives_an_interruption(digits: Path, tmp_path: Path) -> None:
+    job, out = checked(constrained(digits, **BEST)), tmp_path / "run"
+    run(job, Solo(), tmp_path / "whole")
+    returned = read_json(tmp_path / "whole" / "run.json")["returned_round"]
+    run(checked(constrained(digits, rounds=returned + 1, **BEST)), Solo(), out)  # its last row is none of the whole run
+    for _ in range(2):  # the second finds it finished
+        run(job, Solo(), out, resume=True)
+        assert read_json(out / "run.json")["returned_round"] == returned
+        assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+
+
+def test_the_last_model_where_none_met_all_limits(digits: Path, tmp_path: Path) -> None:
+    for name, more in (("last", {}), ("best", BEST)):
+        job = constrained(digits, rounds=4, **more) | {"constraint": [{"name": "loss", "limit": 1e-3}]}
+        run(checked(job), Solo(), tmp_path / name)
+    assert summary(tmp_path / "last")["model_sha256"] == summary(tmp_path / "best")["model_sha256"]
+    assert "returned_round" not in read_json(tmp_path / "best" / "run.json")
