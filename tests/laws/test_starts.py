@@ -38,7 +38,7 @@ def test_every_method_begins_at_the_model_of_another_run(
     job = table(folder, case.algorithm, **tables)
     run(checked(job), Solo(), tmp_path / "first")
     first = read_history(tmp_path / "first")
-    job["model"]["start"] = str(tmp_path / "first")
+    job["model"] = {**job["model"], "start": str(tmp_path / "first")}
     if case.algorithm["name"] in FIXED:
         with pytest.raises(
             UsageError, match=f"begins at a model of its own, since its {FIXED[case.algorithm['name']]}"
