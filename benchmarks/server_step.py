@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.functions import Constraint, Statistics
 from mpifed.algorithms.horizontal import Weighted
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round

@@ -20,7 +20,7 @@ _WHERE = {
     "constraint": "mpifed.python.describe", "Torch": "mpifed.python.describe",
     "FedAvg": "mpifed.algorithms.fedavg", "FedProx": "mpifed.algorithms.fedavg",
     "Scaffold": "mpifed.algorithms.scaffold", "FedPDM": "mpifed.algorithms.fedpdm",
-    "SSCA": "mpifed.algorithms.ssca_horizontal:SSCAHorizontal",
+    "SSCA": "mpifed.algorithms.ssca:SSCAHorizontal",
     "VerticalSGD": "mpifed.algorithms.vertical_sgd", "HybridFedAvg": "mpifed.algorithms.hybrid_fedavg",
     "HyFDCA": "mpifed.algorithms.hyfdca", "Bundle": "mpifed.algorithms.bundle", "HyFEM": "mpifed.algorithms.hyfem",
     "CoCoA": "mpifed.algorithms.cocoa",

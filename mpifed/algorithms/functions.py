@@ -194,29 +194,27 @@ class Levels(NamedTuple):
 
 def levels(problem: Problem, model: Parameters, total: Tally) -> Levels:
     """The constraints' values from sums over all rows."""
-    rows, known = [], terms(problem)
-    for constraint in problem.constraints:
-        server_part = _server_value(constraint.term, model)
-        if not constraint.term.sampled:
-            rows.append((server_part, 0.0, abs(server_part)))
-            continue
-        i = known.index(constraint.term)
-        with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
-            mean, square = total.total[i] / total.count[i], total.square[i] / total.count[i]
-            error = float(np.sqrt(max(square - mean**2, 0.0) / total.count[i]))
-        rows.append((float(mean) + server_part, 1.96 * error, float(np.sqrt(square)) + abs(server_part)))
+    rows = [_measured(problem, constraint.term, model, total) for constraint in problem.constraints]
     return Levels(*np.array(rows).reshape(-1, 3).T)
 
 
 def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
     """F_0 from sums over all rows, with the penalty and without the regularizer."""
     term = objective_term(problem)
-    value = _server_value(term, model)
-    if term.sampled:
-        i = terms(problem).index(term)
-        with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
-            value += float(total.total[i] / total.count[i]) + penalty(problem.objective, model)
-    return value
+    return _measured(problem, term, model, total)[0] + (penalty(problem.objective, model) if term.sampled else 0.0)
+
+
+def _measured(problem: Problem, term: MeanTerm, model: Parameters, total: Tally) -> tuple[float, float, float]:
+    """A term's mean, 1.96 standard errors of it, and its root mean square, as `Levels` has them."""
+    part = term.server(model)
+    of_server = 0.0 if part is None else float(part[0])
+    if not term.sampled:
+        return of_server, 0.0, abs(of_server)
+    i = terms(problem).index(term)
+    with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
+        mean, square = total.total[i] / total.count[i], total.square[i] / total.count[i]
+        error = float(np.sqrt(max(square - mean**2, 0.0) / total.count[i]))
+    return float(mean) + of_server, 1.96 * error, float(np.sqrt(square)) + abs(of_server)
 
 
 def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str, float]:
@@ -228,8 +226,3 @@ def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str
     columns = {"train_loss": loss, "objective": objective}
     columns |= {f"constraint_{m}": float(value) for m, value in enumerate(constraint_levels.value, 1)}
     return columns | {f"margin_{m}": float(value) for m, value in enumerate(constraint_levels.margin, 1)}
-
-
-def _server_value(term: Term, model: Parameters) -> float:
-    part = term.server(model)
-    return 0.0 if part is None else float(part[0])

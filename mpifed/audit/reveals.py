@@ -23,7 +23,7 @@ from mpifed.algorithms.hyfem import HyFEM
 from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.algorithms.own_scores import OwnScores
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, fields_of

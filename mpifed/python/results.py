@@ -52,7 +52,7 @@ class Run:
     columns : of its history, by name, [measured rounds]; nan where nothing was measured
     arrays : the parameters of the last model, by name
     summary : what `mpifed show RUN --json` says, such as `train_loss`, `test_accuracy`, `epsilon` and `model_sha256`
-    warnings : that it has diverged, ended above where it started, or has an unsafe `sigma`; empty where all is well
+    warnings : that it has diverged, ended worse than a model it has measured, or has an unsafe `sigma`; or empty
     """
 
     path: Path

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jobs.examples.own_local_steps import LocalSteps
 from mpifed import FedAvg
 from mpifed.algorithms.horizontal import check_rows
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block

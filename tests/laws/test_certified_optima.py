@@ -64,3 +64,26 @@ def test_a_bound_is_below_the_optimum_from_the_first_row_on(problem: str, classe
     assert len(bounds) == 31 and np.isfinite(bounds[1:]).all()
     assert (bounds[1:] <= best.value[0] * (1 + 1e-6)).all()
     assert bounds[-1] > bounds[1]
+
+
+@pytest.mark.parametrize(
+    ("problem", "tau"), long_unless(lambda problem, tau: (problem == "penalized") == (tau == 0.1), CONVEX, (0.1, 2.0))
+)
+def test_multipliers_are_within_their_error_of_the_optimum(
+    problem: str, tau: float, classes: Path, tmp_path: Path
+) -> None:
+    """In every measured round that meets all limits, near the optimum or far: minibatches, small and large steps."""
+    rule = HORIZONTAL | {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": tau}
+    record = {"evaluate_every": 5, "certify_every": 5, "checkpoint_every": 0}
+    result(table(classes, rule, rounds=100, compute=DOUBLE, **CONVEX[problem]), tmp_path, record=record)
+    job, columns = read_job(tmp_path), read_history(tmp_path)
+    best = solve(job, read_rows(classes), np.zeros(18), 1e4)
+    limits = [constraint["limit"] for constraint in job["constraint"]]
+    values, ours, errors = (
+        np.stack([columns[f"{name}{m}"] for m in range(1, len(limits) + 1)], axis=1)
+        for name in ("constraint_", "multiplier_", "multiplier_error_")
+    )
+    met = (values <= limits).all(axis=1)
+    assert met.sum() > 3
+    assert (abs(ours - best.multipliers) <= errors + 1e-3)[met].all()
+    assert errors[met].max() > 0

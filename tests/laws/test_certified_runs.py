@@ -99,7 +99,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "horizontal, paper": HORIZONTAL | {"start": "paper"},
     "vertical": VERTICAL,
     "label holder": VERTICAL | {"label_holder": 2, "start": "paper"},
-    "recursive": VERTICAL | {"variance_reduction": "recursive"},
+    "recursive": HORIZONTAL | {"variance_reduction": "recursive"},
 }
 
 
@@ -116,7 +116,7 @@ def test_every_number_is_that_of_the_true_problem(
     problem: str, name: str, rounds: int, classes: Path, by_columns: Path, tmp_path: Path
 ) -> None:
     algorithm = ALGORITHMS[name]
-    folder = by_columns if name in ("vertical", "label holder", "recursive") else classes
+    folder = by_columns if name in ("vertical", "label holder") else classes
     result(table(folder, algorithm, rounds=rounds, compute=DOUBLE, **PROBLEMS[problem]), tmp_path)
     found = check(tmp_path)
     assert rounds == 1 or found["stationarity"]

@@ -130,21 +130,20 @@ class Vertical(NamedTuple):
     classes: bool = False
     holder: int | None = None
     sender: int = 0
-    points: int = 1
 
     def sent(self, widths: Any) -> Sent:
         """By client, from the columns of each."""
         N = len(widths)
         is_head, is_holder = np.arange(N) == self.sender, np.arange(N) == self.holder
-        scores = J * B * self.points  # of B rows: never of B rows and K_i columns
+        scores = J * B  # of B rows: never of B rows and K_i columns
         slopes = self.K * J * B
         up = scores + widths * J * self.K + is_head * (self.K * HEAD + self.K * self.constrained)
         heard = np.full(N, scores)
         if self.holder is not None:
             up = up + is_holder * slopes  # who has the labels hears the scores, and tells the others what follows
             heard = is_holder * scores + slopes
-        told = self.points * (widths * J + HEAD)  # of the first layer, a client's own columns
-        other = B + self.K * self.classes + (self.points - 1)  # row numbers, shares, how much is kept
+        told = widths * J + HEAD  # of the first layer, a client's own columns
+        other = B + self.K * self.classes  # row numbers, shares
         return Sent(up, heard, told, np.full(N, other))
 
 
@@ -161,12 +160,7 @@ VERTICAL: dict[str, tuple[dict[str, Any], dict[str, Any], Vertical]] = {
         {"constraint": [CLASSES, BALL, OVERALL]},
         Vertical(3, True, True, holder=1, sender=1),
     ),
-    "recursive": ({"variance_reduction": "recursive"}, {}, Vertical(points=2)),
-    "everything": (
-        {"variance_reduction": "recursive", "label_holder": 1},
-        {"constraint": [CLASSES]},
-        Vertical(2, True, True, holder=1, sender=1, points=2),
-    ),
+    "everything": ({"label_holder": 1}, {"constraint": [CLASSES]}, Vertical(2, True, True, holder=1, sender=1)),
 }
 
 

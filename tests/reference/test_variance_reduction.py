@@ -9,7 +9,6 @@ import pytest
 from paper import (
     Data,
     Omega,
-    all_digits,
     close,
     combine,
     draw,
@@ -32,14 +31,6 @@ RULE: dict[str, Any] = {
     "batch_size": 4, "rho": [0.8, 0.3], "gamma": [0.7, 0.35], "tau": 0.3, "variance_reduction": "recursive",
 }  # fmt: skip
 NETWORK = {"name": "mlp", "bias": False, "hidden": 4}
-
-
-@pytest.fixture(scope="session", params=["rows", "columns"])
-def split_digits(request: Any, shared_path: Path, skewed: Path) -> Path:
-    """11 clients of very different sizes, or 5 with all rows."""
-    if request.param == "rows":
-        return skewed
-    return all_digits(shared_path, "columns", 5)
 
 
 def rule(data: Data, **more: Any) -> dict[str, Any]:
@@ -81,17 +72,17 @@ def recursive(
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_without_constraints(split_digits: Path, tmp_path: Path, bias: bool) -> None:
-    data = read(split_digits)
-    task = job(split_digits, rule(data), {**NETWORK, "l2": 2e-3, "bias": bias}, ROUNDS)
+def test_without_constraints(skewed: Path, tmp_path: Path, bias: bool) -> None:
+    data = read(skewed)
+    task = job(skewed, rule(data), {**NETWORK, "l2": 2e-3, "bias": bias}, ROUNDS)
     close(play(task, tmp_path / "run").model, recursive(task, data)[0])
 
 
 @pytest.mark.parametrize("limit, c", [(2.2, 1e5), (1.7, 0.5), (9.0, 1e5)])
-def test_with_a_constraint(split_digits: Path, tmp_path: Path, limit: float, c: float) -> None:
-    data = read(split_digits)
+def test_with_a_constraint(skewed: Path, tmp_path: Path, limit: float, c: float) -> None:
+    data = read(skewed)
     task = job(
-        split_digits, rule(data, slack_cost=c), NETWORK, ROUNDS, minimize={"name": "norm"},
+        skewed, rule(data, slack_cost=c), NETWORK, ROUNDS, minimize={"name": "norm"},
         constraint=[{"name": "loss", "limit": limit}],
     )  # fmt: skip
     w, nu = recursive(task, data, limit, (c,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifed.algorithms.slack_costs import MOST, ROOM, after_round, largest, next_costs, recent, start_costs, typical
+from mpifed.algorithms.ssca_tuning import MOST, ROOM, after_round, largest, next_costs, recent, start_costs, typical
 from mpifed.maths.dual import multipliers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifed.algorithms.ssca_subproblem import solve
+from mpifed.algorithms.ssca import solve
 from mpifed.maths.dual import levels, multipliers
 from mpifed.maths.surrogate import Forms, Surrogate, gram
 

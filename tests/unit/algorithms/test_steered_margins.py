@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifed.algorithms.margins import SURE, WIDEST, Margins, start_margins, steer
+from mpifed.algorithms.ssca_tuning import SURE, WIDEST, Margins, start_margins, steer
 
 RHO = 0.1
 

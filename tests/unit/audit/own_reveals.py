@@ -18,8 +18,7 @@ from mpifed.algorithms.horizontal import (
     start_model,
     weighted_fields,
 )
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
-from mpifed.algorithms.ssca_vertical import SSCAVertical
+from mpifed.algorithms.ssca import SSCAHorizontal, SSCAVertical
 from mpifed.core.exchange import Exchange, Measure, Problem
 from mpifed.core.record import map_leaves
 from mpifed.core.reveals import DualSum, MeanGradient, Received

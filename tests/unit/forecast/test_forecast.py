@@ -114,7 +114,7 @@ ALLOW = (
 
 HEARS = {
     "label_holder = 1": [["server"], ["client 1", "clients", "server"]],
-    'variance_reduction = "recursive"': [["server"], ["clients", "server"]],
+    "tau = 0.2": [["server"], ["clients", "server"]],
 }
 DATA, CHANNELS = ("sides", "scattered"), ("plain", *SEALED)
 

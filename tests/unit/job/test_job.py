@@ -14,7 +14,7 @@ from methods import METHODS, named
 
 from mpifed import SGD, FedAvg, Privacy, StepSize
 from mpifed.algorithms.functions import Constraint
-from mpifed.algorithms.ssca_horizontal import SSCAHorizontal
+from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.job.job import set_value
@@ -283,6 +283,7 @@ REAL = {"model": {"name": "least-squares", "bias": False}}
             COLUMNS,
             '"ssca" needs all 3 clients in',
         ),
+        ({"algorithm": SSCA | {"variance_reduction": "recursive"}}, COLUMNS, "is for data split by rows"),
         ({"algorithm": SSCA | {"label_holder": 3}}, COLUMNS, "label_holder = 3: clients are numbered 0 to 2"),
         ({"algorithm": SSCA | {"batch_size": 61}}, COLUMNS, "batch_size = 61: there are 60 samples; lower batch_size"),
         ({"algorithm": SSCA | {"label_holder": 0}}, {}, "label_holder = 0: is for data split by columns"),

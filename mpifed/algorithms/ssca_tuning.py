@@ -1,6 +1,10 @@
-"""`slack_cost = "auto"`: the cost of slack in SSCA's convex problems, adapted during the run.
+"""What SSCA may choose by itself while it runs: costs of slack, margins, gradients with less noise.
 
-# differs from the paper: an addition. Its c must exceed the multipliers, which are not known beforehand, and a c far
+# differs from the paper: all three are additions.
+
+`slack_cost = "auto"`: the cost of slack in SSCA's convex problems, adapted during the run.
+
+The paper's c must exceed the multipliers, which are not known beforehand, and a c far
 # above them lets noise in a constraint's estimate throw the model far.
 
 The convex problem of round t moves the model by -(grad F-bar_0 + sum nu_m grad F-bar_m) / (2 T) at w_t, with T =
@@ -14,6 +18,24 @@ cost is `ROOM` times that mean over the recent rounds, between bounds that the c
 - multiplying a function with its limit and its curvature by a factor divides its cost by it (the objective: multiplies
   all costs), and no model changes;
 - limits that contradict each other make it grow to `MOST`, and no further.
+
+`margins = "auto"`: how far below its limits SSCA aims, so that they are met at the end although all is estimated.
+
+The paper's Algorithms 2 and 4 end a few per cent above the limit: the surrogate of a
+# constraint averages minibatches of earlier models, from which noise has moved the model away, and so lags behind the
+# constraint's value now; and the model follows its errors.
+
+Every round brings an unbiased value of F_m(w_t), the mean over the round's minibatches, which the surrogates need
+anyway; nothing more is sent. The margin of a constraint is the integral of its excess over a level a little below the
+limit: it grows while the values lie above that level, and shrinks while they lie below, so in the long run their mean
+*is* there, whatever the surrogates' bias. The level lies `SURE` standard errors of the surrogate's value below the
+limit: it is that error which the model follows from round to round. With sigma the spread of one round's value, the
+surrogate's is sigma sqrt(rho / (2 - rho)), which vanishes with rho, and the margin with it. `WIDEST` sigma bound the
+margin, since it grows in vain while a limit is out of reach yet.
+Multiplying a constraint with its limit by a factor multiplies its margin, and changes no model.
+
+`variance_reduction = "recursive"`: the estimates d_t = g(w_t) + (1 - rho_t) (d_{t-1} - g(w_{t-1})), both gradients from
+one minibatch (STORM: A. Cutkosky, F. Orabona, NeurIPS 2019, arXiv:1905.10018), and alike for the values of constraints.
 """
 
 from __future__ import annotations
@@ -22,7 +44,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.core.record import Array
+from mpifed.algorithms.functions import Statistics
+from mpifed.core.record import ABSENT, Array, map_leaves
 from mpifed.maths.surrogate import Floats
 
 ROOM = 1.5  # the cost relative to the multiplier: room for what noise demands, and for growth
@@ -63,21 +86,17 @@ def largest(curvatures: Floats) -> Floats:
 
 def bounded(cost: Floats, curvatures: Floats) -> Floats:
     """[M] `cost`, clipped so that the weights of objective and constraint stay comparable."""
-    if not len(cost):
-        return cost
     scale = curvatures[0] / curvatures[1:]
     return np.clip(cost, LEAST * scale, MOST * scale)
 
 
 def next_costs(costs: SlackCosts, curvatures: Floats) -> Floats:
     """[M] c of the convex problem whose surrogates have these curvatures [M + 1], the objective's first."""
-    return bounded(ROOM * typical(costs), curvatures) if len(costs.ratio) else costs.ratio
+    return bounded(ROOM * typical(costs), curvatures)
 
 
 def after_round(costs: SlackCosts, t: int, cost: Floats, cap: Floats, multipliers: Floats, total: float) -> SlackCosts:
     """The means updated by round t: its costs [M] and caps [M], and the convex problem's multipliers and T."""
-    if not len(cost):
-        return costs
     weight = recent(t)
     quick = np.where(costs.short >= ALWAYS, max(weight, QUICK), weight)
     return SlackCosts(
@@ -87,3 +106,56 @@ def after_round(costs: SlackCosts, t: int, cost: Floats, cap: Floats, multiplier
         capped=(1 - weight) * costs.capped + weight * (multipliers >= AT_CAP * cap),
         short=(1 - weight) * costs.short + weight * (multipliers >= AT_CAP * cost),
     )
+
+
+# --- margins ---
+
+SURE = 3.0
+WIDEST = 1.5
+
+
+class Margins(NamedTuple):
+    """Server only: the margins, and the statistics from which they follow."""
+
+    margin: Array  # [M] taken off the limits in the convex problem
+    last: Array  # [M] the last value of F - aim
+    variance: Array  # [M] sigma^2: running mean, from the differences of consecutive values
+
+
+def start_margins(constraints: int) -> Margins:
+    return Margins(np.zeros(constraints), np.zeros(constraints), np.zeros(constraints))
+
+
+def steer(margins: Margins, t: int, excess: Floats, rho: float, carried: float) -> Margins:
+    """The margins after round t.
+
+    Parameters
+    ----------
+    excess : [M] unbiased estimates of F - aim at w_t; exact zeros leave a constraint without margin
+    rho : the weight of this round in the surrogates
+    carried : the part of the last round's error that these estimates still contain, if variance-reduced; else 0
+    """
+    weight = recent(t)
+    variance = margins.variance
+    if t > 1:  # consecutive values differ by noise rather than by what the model has moved
+        both = (excess - margins.last) ** 2 / 2 * (1 + carried) / (1 - carried) ** 2
+        first = max(weight, 1 / (t - 1))
+        variance = (1 - first) * variance + first * both
+    sigma = np.sqrt(variance)
+    goal = excess + SURE * np.sqrt(rho / (2 - rho)) * sigma
+    return Margins(np.clip(margins.margin + weight * goal, 0, WIDEST * sigma), excess, variance)
+
+
+# --- variance reduction ---
+
+
+def renewed_estimate(old: Statistics, sums: Statistics, weight: float, keep: float) -> Statistics:
+    """d_t and v_t, from those of the last round and `sums`, which are `weight` times this round's estimates."""
+
+    def renewed(old: Array, new: Array) -> Array:
+        fresh: Array = old * old.dtype.type(keep)
+        fresh += new * old.dtype.type(1 / weight)
+        return fresh
+
+    slope = map_leaves(renewed, old.gradient, sums.gradient)
+    return Statistics(slope, keep * old.level + sums.level / weight if len(sums.level) else ABSENT)
