@@ -122,7 +122,7 @@ def report_certificate(
     columns["lower_bound"] = bound = None if bound == -np.inf else bound
     columns["duality_gap"] = point.objective - bound if bound is not None and met else None
     for what, numbers in ("", nu), ("error_", certificates.multiplier_errors(point, nu)):
-        columns |= {f"multiplier_{what}{m}": float(number) for m, number in enumerate(numbers, 1)}
+        columns |= {f"multiplier_{what}{m}": float(n) if np.isfinite(n) else None for m, n in enumerate(numbers, 1)}
     if problem.constraints:
         length = certificates.length_scale(float(np.sqrt(squares(model))), start)
         columns["feasible_direction"] = direction = certificates.feasible_direction(point, curvatures, length)

@@ -105,14 +105,18 @@ def multiplier_errors(point: CertifiedPoint, nu: Floats) -> Floats:
     """[M] how far the multipliers nu [M] of a point that meets all limits may be from those of the solution near it.
 
     Gradients that differ by no more than the point's grad L is long would give any nu_m within grad L's length divided
-    by how far grad F_m is from the span of the others that count. Towards the solution the gradients of the functions
-    change too, so it is three times that: on problems whose solution is known this covered, a single time did not.
+    by how far grad F_m is from the span of the others that count; infinite where it lies in it. Towards the solution
+    the gradients of the functions change too, so it is three times that: on problems whose solution is known this
+    covered, a single time did not.
     """
-    errors, active = np.zeros_like(nu), np.flatnonzero(nu)
-    lengths = np.linalg.norm(point.gradients[active], axis=1)
-    units = point.gradients[active] / lengths[:, None]
-    spread = np.sqrt(np.maximum(np.linalg.pinv(units @ units.T, hermitian=True).diagonal(), 0)) if active.size else 0.0
-    errors[active] = 3 * float(np.linalg.norm(point.lagrangian(nu))) * spread / lengths
+    length = 3 * float(np.linalg.norm(point.lagrangian(nu)))
+    errors = np.zeros_like(nu)
+    for m, slope in enumerate(point.gradients):
+        others = point.gradients[(nu > 0) & (np.arange(len(nu)) != m)]
+        beside = slope - np.linalg.lstsq(others.T, slope, rcond=1e-9)[0] @ others
+        errors[m] = (
+            np.inf if (apart := float(np.linalg.norm(beside))) <= _PARALLEL * _length(slope, 1.0) else length / apart
+        )
     return errors
 
 
