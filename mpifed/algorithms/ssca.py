@@ -333,12 +333,11 @@ class SSCA(Algorithm):
 
     def _with_server_parts(self, model: Parameters, sums: Statistics, weight: float) -> Statistics:
         """`weight` times the means, plus the parts of the functions that need no samples."""
-        parts = [(k, function.term.server(model)) for k, function in enumerate(self.functions)]
-        if any(part is not None for _, part in parts):
-            sums = map_leaves(lambda leaf: leaf.copy(), sums)
-        for k, part in parts:
+        for k, function in enumerate(self.functions):
+            part = function.term.server(model)
             if part is None:
                 continue
+            sums = map_leaves(lambda leaf: leaf.copy(), sums)
             for leaf, slope in zip(bare_leaves(sums.gradient), bare_leaves(part[1]), strict=True):
                 leaf[k] += slope * leaf.dtype.type(weight)
             if len(sums.level):

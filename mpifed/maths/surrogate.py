@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.loops import combination, row_products
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import Array, Record, bare_leaves, in_memory, map_leaves, namespace
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, in_memory, map_leaves, namespace
 
 Start = Literal["exact", "paper"]
 Floats = NDArray[np.float64]
@@ -71,7 +71,8 @@ def track(
     linear = map_leaves(tracked, surrogate.linear, gradient, at, parts)
     constant = surrogate.constant
     if len(level):
-        new = level / weight - _products(gradient, at) / weight + tau * _square(at)
+        along = np.array([_product(_of(gradient, k), at) for k in range(len(level))])
+        new = level / weight - along / weight + tau * _product(at, at)
         constant = (1 - rho) * constant + rho * new  # (39)
     return Surrogate(constant, linear, np.float64((1 - rho) * surrogate.weight + rho))
 
@@ -116,8 +117,7 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
 def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
     """[M + 1, M + 1] inner products of the linear parts, in float64: all that the problem needs of them."""
     gram_matrix = np.zeros((len(rows),) * 2)
-    leaves = bare_leaves(surrogate.linear)
-    linear = [(m, [leaf[k] for leaf in leaves]) for m, k in enumerate(rows) if k is not None]
+    linear = [(m, _of(surrogate.linear, k)) for m, k in enumerate(rows) if k is not None]
     for (i, first), (j, second) in itertools.combinations_with_replacement(linear, 2):
         gram_matrix[i, j] = gram_matrix[j, i] = _product(first, second)
     return gram_matrix
@@ -133,22 +133,15 @@ def move(surrogate: Surrogate, factors: Sequence[float], gamma: float, at: Param
     return map_leaves(moved, at, surrogate.linear)
 
 
-def _products(record: Record, w: Record) -> Floats:
-    """[K] inner products of the functions' leaves [K, ...] with those of w, in float64."""
-    leaves, of_w = bare_leaves(record), bare_leaves(w)
-    return np.array([_product([leaf[k] for leaf in leaves], of_w) for k in range(len(leaves[0]))])
+def _of(record: AnyRecord, k: int) -> AnyRecord:
+    """The part of function k in leaves [K, ...]."""
+    return map_leaves(lambda leaf: leaf[k], record)
 
 
-def _square(record: Record) -> float:
-    """The squared norm of a record, in float64."""
-    leaves = bare_leaves(record)
-    return _product(leaves, leaves)
-
-
-def _product(first: Sequence[Array], second: Sequence[Array]) -> float:
-    """The inner product of arrays of the same shapes, in float64."""
+def _product(first: Record, second: Record) -> float:
+    """The inner product of records of the same shapes, in float64."""
     total = 0.0
-    for x, y in zip(first, second, strict=True):
+    for x, y in zip(bare_leaves(first), bare_leaves(second), strict=True):
         x, y = x.reshape(-1), y.reshape(-1)
         if type(x) is np.ndarray and x.dtype == y.dtype == np.float32:
             total += float(row_products(x, y))
