@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.exchange import Problem
-from mpifed.core.protocols import Features, Slope
+from mpifed.core.protocols import Slope
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
 from mpifed.maths.objectives import Parameters, concave, penalty
 from mpifed.maths.terms import Constraint as Constraint
@@ -127,25 +127,6 @@ def slope_of_each(
     return derivatives, _stack(levels, y.ndim - 1) if levels else ABSENT
 
 
-def statistics(
-    problem: Problem,
-    functions: Sequence[Function],
-    model: Parameters,
-    X: Features,
-    y: Array,
-    weights: Array,
-    shares: Array,
-) -> Statistics:
-    """Weighted sums over the samples of each client, from all features: y, weights [n, s] give leaves [n, K, ...]."""
-
-    def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Statistics:
-        scores, backward = problem.objective.forward(model, X)
-        each, level = slope_of_each(problem, functions, model.head, scores, y, weights, shares)
-        return Statistics(stacked([backward(slope) for slope in each], y), level)
-
-    return problem.objective.in_pieces(of_piece, model, X, y, weights)
-
-
 def stacked(parts: Sequence[AnyRecord], y: Array) -> AnyRecord:
     """Records with leaves [..., *shape] as one with leaves [..., K, *shape]."""
     return map_leaves(lambda *leaves: _stack(leaves, y.ndim - 1), *parts)
@@ -204,7 +185,7 @@ def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
     return _measured(problem, term, model, total)[0] + (penalty(problem.objective, model) if term.sampled else 0.0)
 
 
-def _measured(problem: Problem, term: MeanTerm, model: Parameters, total: Tally) -> tuple[float, float, float]:
+def _measured(problem: Problem, term: Term, model: Parameters, total: Tally) -> tuple[float, float, float]:
     """A term's mean, 1.96 standard errors of it, and its root mean square, as `Levels` has them."""
     part = term.server(model)
     of_server = 0.0 if part is None else float(part[0])

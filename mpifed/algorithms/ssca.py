@@ -7,6 +7,7 @@ SSCA" (ICC 2021, arXiv:2103.09506). Equation numbers are those of the first.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,15 @@ from annotated_types import Ge, MinLen
 
 from mpifed.algorithms.certificate import known
 from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
-from mpifed.algorithms.functions import Function, Statistics, counts_some, objective_term, sampled, statistics
+from mpifed.algorithms.functions import (
+    Function,
+    Statistics,
+    counts_some,
+    objective_term,
+    sampled,
+    slope_of_each,
+    stacked,
+)
 from mpifed.algorithms.horizontal import (
     Rows,
     Weighted,
@@ -200,6 +209,13 @@ class SSCA(Algorithm):
     def functions(self) -> tuple[Function, ...]:
         return sampled(self.problem)
 
+    @cached_property
+    def rows(self) -> tuple[int | None, ...]:
+        """[M + 1] the place among `functions` of the objective and of each constraint; None: ||w||^2."""
+        terms = [objective_term(self.problem), *(constraint.term for constraint in self.problem.constraints)]
+        numbers = itertools.count()
+        return tuple(next(numbers) if term.sampled else None for term in terms)
+
     @property
     def recursive(self) -> bool:
         return self.variance_reduction == "recursive"
@@ -298,15 +314,12 @@ class SSCA(Algorithm):
         penalties = [function.penalty for function in self.functions]
         parts = self.problem.objective.penalized(w) if any(penalties) else None
         surrogate = track(surrogate, newest, gradient, level, w, self.tau, penalties, weight, parts)
-        margins = server.margins
+        form = forms(surrogate, self.rows, self.problem.constraints, self.tau, self.start)
+        costs, margins = server.slack_costs, server.margins
         if margins:
-            margins = steer(margins, t, self._excess(on_host(level) / weight), rho, carried)
-
-        constraints = self.problem.constraints
-        of_samples = [objective_term(self.problem).sampled, *(constraint.term.sampled for constraint in constraints)]
-        aims = [0.0, *(constraint.aim for constraint in constraints)]
-        form = forms(surrogate, aims, of_samples, self.tau, self.start)
-        costs = server.slack_costs
+            excess = on_host(level) / weight  # F - aim, known exactly where no samples are needed
+            excess = np.array([0.0 if row is None else float(excess[row]) for row in self.rows[1:]])
+            margins = steer(margins, t, excess, rho, carried)
         cost, cap = next_costs(costs, form.curvatures), largest(form.curvatures)
         if self.costs:
             cost = cap = np.full(self.limits, self.costs[int(server.stage)])
@@ -323,13 +336,6 @@ class SSCA(Algorithm):
             margins=margins,
         )
         return self._next_stage(new)
-
-    def _excess(self, level: Array) -> Floats:
-        """[M] F - aim from the values [K] of the functions that are means over samples; 0 for other constraints."""
-        needs = np.array([constraint.term.sampled for constraint in self.problem.constraints])
-        excess = np.zeros(len(needs))
-        excess[needs] = level[len(level) - int(needs.sum()) :]
-        return excess
 
     def _with_server_parts(self, model: Parameters, sums: Statistics, weight: float) -> Statistics:
         """`weight` times the means, plus the parts of the functions that need no samples."""
@@ -487,13 +493,19 @@ class SSCAHorizontal(SSCA, Rows):
     def _statistics(self, broadcast: SSCABroadcast, X: Features, y: Array, each: Array) -> Statistics:
         """[n, K, ...] at w_t, less what is to be forgotten of those at w_{t-1} where they are variance-reduced."""
 
-        def at(model: Parameters, each: Array) -> Statistics:
-            return statistics(self.problem, self.functions, model, X, y, each, broadcast.shares)
+        def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Statistics:
+            scores, backward = self.problem.objective.forward(model, X)
+            slopes, level = slope_of_each(
+                self.problem, self.functions, model.head, scores, y, weights, broadcast.shares
+            )
+            return Statistics(stacked([backward(slope) for slope in slopes], y), level)
 
-        now = at(broadcast.model, each)
+        at = self.problem.objective.in_pieces
+        now = at(of_piece, broadcast.model, X, y, each)
         if not self.recursive or not broadcast.keep:
             return now
-        return map_leaves(operator.add, now, at(broadcast.previous, each * -float(broadcast.keep)))
+        before = at(of_piece, broadcast.previous, X, y, each * -float(broadcast.keep))
+        return map_leaves(operator.add, now, before)
 
     def absorb(self, server: SSCAServer, total: Weighted, now: Round) -> SSCAServer:
         """Step 5: the surrogates (3), (10), the convex problem, the step (5)."""

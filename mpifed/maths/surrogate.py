@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mpifed.core.loops import combination, row_products
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, in_memory, map_leaves, namespace
+from mpifed.maths.terms import Constraint
 
 Start = Literal["exact", "paper"]
 Floats = NDArray[np.float64]
@@ -90,7 +91,9 @@ class Forms(NamedTuple):
     rows: tuple[int | None, ...]  # [M + 1] the index among the K tracked functions; None: ||w||^2 itself
 
 
-def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], tau: float, start: Start) -> Forms:
+def forms(
+    surrogate: Surrogate, rows: tuple[int | None, ...], limited: Sequence[Constraint], tau: float, start: Start
+) -> Forms:
     """The surrogates of all functions after a round.
 
     `exact` starts from zero functions, as the recursion says: the curvature is then tau * Q_t, and the limit is
@@ -99,19 +102,16 @@ def forms(surrogate: Surrogate, aims: Sequence[float], tracked: Sequence[bool], 
 
     Parameters
     ----------
-    aims : [M + 1] limit of each constraint; the first entry, of the objective, is not used
-    tracked : [M + 1] whether a function is among the K of `surrogate`; otherwise it is ||w||^2
+    rows : [M + 1] of `Forms`
+    limited : [M] the constraints
     """
-    curvature = tau if start == "paper" else tau * float(surrogate.weight)
-    missing_weight = 1 - float(surrogate.weight) if start == "paper" else 0.0
-    numbers = itertools.count()
-    rows = tuple(next(numbers) if is_tracked else None for is_tracked in tracked)
+    weight = float(surrogate.weight)
+    curvature, missing = (tau, 1 - weight) if start == "paper" else (tau * weight, 0.0)
     constants = [
-        -aim if row is None else float(surrogate.constant[row]) - aim * missing_weight
-        for aim, row in zip(aims[1:], rows[1:], strict=True)
+        -constraint.aim if row is None else float(surrogate.constant[row]) - constraint.aim * missing
+        for constraint, row in zip(limited, rows[1:], strict=True)
     ]
-    curvatures = [1.0 if row is None else curvature for row in rows]
-    return Forms(np.array(constants), np.array(curvatures), rows)
+    return Forms(np.array(constants), np.array([1.0 if row is None else curvature for row in rows]), rows)
 
 
 def gram(surrogate: Surrogate, rows: Sequence[int | None]) -> Floats:
