@@ -18,27 +18,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, isfinite, sqrt
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mpifed.core.errors import NumericalError
 
 Floats = NDArray[np.float64]
 
-_EPS = 2.0**-52
-_ROUNDS = 60  # iterations of the interior-point method; 5 to 20 are usual
-# initial complementarity products, in units of the sizes of multipliers and levels; those after the first are for when
-# Newton's method fails to converge, in about one of a thousand problems constructed to be difficult
-_STARTS = 100.0, 1e4, 1.0, 1e-2, 1e6
-_CLOSE = 1e-13  # the relative error at which the polishing steps begin
+_ROUNDS = 100  # iterations of the interior-point method; 5 to 20 are usual
+_START = 100.0  # initial complementarity products, in units of the sizes of multipliers and levels
 _BOUND = 0.9  # the least fraction of the distance to the boundary that a step may go
-_STEPS = 10  # of polishing
-_GOOD, _SOLVED = 1e-13, 1e-9  # relative errors: above the first other attempts are made; above the second it fails
-_ERROR = itemgetter(1)  # of what `_polish` returns
+_GOOD, _SOLVED = 1e-13, 1e-9  # relative errors: at the first it ends, above the second it fails
 _SIDES = np.array([[1.0], [-1.0]])  # derivatives of nu and c - nu with respect to nu
 
 
@@ -82,6 +74,12 @@ class _Problem:
         sizes[sizes == 0] = 1
         return _Point(w, T, levels, slopes, sizes)
 
+    def error(self, nu: Floats) -> float:
+        """How far, relative to its size, any level is from 0; where nu is 0 it may be below, and above where nu is c."""
+        at = self.at(nu)
+        wrong = np.clip(at.levels, np.where(nu > 0, -np.inf, 0), np.where(nu < self.c, np.inf, 0))
+        return float((np.abs(wrong) / at.sizes).max())
+
 
 def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> Floats:
     """The multipliers nu [M] of the surrogates' constraints, each in [0, cost]: the dual of Problem 5.
@@ -101,32 +99,21 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
 
     Raises
     ------
-    NumericalError : when inputs are not finite, a curvature has the wrong sign, or numbers overflow.
+    NumericalError : when inputs are not finite, a curvature has the wrong sign, or numbers overflow; and where the
+        interior-point method does not converge, as it may where a multiplier and its level both are 0.
     """
     with np.errstate(all="ignore"):  # overflow leads to the error below
         problem = _problem(constants, gram, curvatures, cost)
         free = problem.at(np.zeros(len(problem.a)))
-        slopes = np.sqrt((free.slopes**2).sum(axis=1))
-        alone = _single(problem, free.levels, slopes)
-        if ((free.levels <= 0) | (slopes == 0)).all():
-            return alone  # no violated constraint has a gradient
-        ends = [_polish(problem, alone)]  # often suffices, and always for M = 1
-        for start in _STARTS:
-            if ends[-1][1] <= _GOOD:
-                break
-            ends.append(_polish(problem, _interior(problem, alone, start)))
-        ends.sort(key=_ERROR)
-        nu, error = ends[0]
-        for end in ends:
-            if error <= _GOOD:
-                break
-            nu, error = min((nu, error), _at_limits(problem, *end), key=_ERROR)
+        nu = _alone(problem, free.levels, np.sqrt((free.slopes**2).sum(axis=1)))
+        error = problem.error(nu)  # little for M = 1, and where no violated constraint has a gradient
+        if error > _GOOD:
+            nu, error = _interior(problem, nu)
     if not error <= _SOLVED:
         raise NumericalError(
             f"the convex problem of SSCA: its optimality conditions hold up to {error:.3g} only, relative to its "
-            f"numbers (constants up to {np.abs(constants).max():.3g}, squared gradients up to {np.max(gram):.3g}, "
-            f"curvatures from {np.min(curvatures):.3g}, cost up to {np.max(cost):.3g}); scale the objective and the "
-            "constraints alike"
+            f"numbers (constants {problem.a}, lengths of gradients {problem.norms}, curvatures {problem.tau}, costs "
+            f"{problem.c}); scale the objective and the constraints alike"
         )
     return nu
 
@@ -152,14 +139,9 @@ def lemma_1(constant: float, square: float, curvature: float, cost: float) -> fl
     ------
     NumericalError : when an input is not finite, or the curvature is negative.
     """
-    if not (isfinite(constant + square + curvature) and curvature >= 0 and 0 < cost < inf):  # else it raises
-        _problem(np.array([constant]), np.array([[0.0, 0.0], [0.0, square]]), np.array([1.0, curvature]), cost)
-    slope = sqrt(max(square, 0.0))  # at w = 0, where the level is the constant; else as `_single`
-    root = sqrt(max(slope * slope - 4 * curvature * constant, 0.0))
-    least = root * (slope + root)
-    if constant <= 0:
-        return 0.0
-    return min(cost, 4 * constant / least) if least else cost
+    problem = _problem([constant], np.diag([0.0, square]), [1.0, curvature], cost)
+    with np.errstate(all="ignore"):
+        return float(_alone(problem, problem.a, problem.norms[1:])[0])  # at w = 0, where the level is the constant
 
 
 def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> Floats:
@@ -169,23 +151,15 @@ def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> F
     ----------
     nu : [M] from `multipliers`, whose parameters the others are
     """
-    weights = np.concatenate([[1.0], nu])
     with np.errstate(all="ignore"):
-        twice = 2 * (weights @ curvatures)
-        along: Floats = gram @ weights / -twice  # <f_m, w(nu)>, (40), (41)
-        square = weights @ along / -twice  # ||w(nu)||^2
-        at: Floats = constants + along[1:] + curvatures[1:] * square
-    return at
+        return _problem(constants, gram, curvatures, 1.0).at(nu).levels
 
 
-def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> _Problem:
+def _problem(constants: ArrayLike, products: ArrayLike, curvatures: ArrayLike, cost: ArrayLike) -> _Problem:
     """The problem, its inputs checked."""
-    a, gram, tau = (np.asarray(numbers, dtype=np.float64) for numbers in (constants, gram, curvatures))
-    assert gram.shape == (len(a) + 1,) * 2 and tau.shape == (len(a) + 1,)
+    a, gram, tau = (np.asarray(numbers, dtype=np.float64) for numbers in (constants, products, curvatures))
     for what, numbers in ("constant", a), ("inner products", gram), ("curvature", tau):
-        finite = np.isfinite(numbers)
-        if not finite.all():
-            bad = np.argwhere(~finite)[0]
+        for bad in np.argwhere(~np.isfinite(numbers)):
             k = int(bad.max()) + (what == "constant")  # the objective has none
             raise NumericalError(
                 f"the convex problem of SSCA: {what} of {f'constraint {k}' if k else 'the objective'}: "
@@ -200,7 +174,7 @@ def _problem(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats |
     return _Problem(a, gram, np.sqrt(np.maximum(gram.diagonal(), 0)), tau, c)
 
 
-def _single(problem: _Problem, level: Floats, slope: Floats) -> Floats:
+def _alone(problem: _Problem, level: Floats, slope: Floats) -> Floats:
     """[M] the multiplier of each constraint in the problem with that constraint only: (42), for any objective.
 
     `level` and `slope` are the surrogates' values and gradient norms at the minimizer of the objective.
@@ -211,116 +185,46 @@ def _single(problem: _Problem, level: Floats, slope: Floats) -> Floats:
     return np.where(level <= 0, 0.0, np.minimum(problem.c, nu))
 
 
-def _start(problem: _Problem, nu: Floats, start: float) -> tuple[Floats, Floats, Floats]:
-    """An interior point (u, v, w) with equal products u * v, large ones, since small ones need more iterations."""
-    slopes = problem.norms[1:] + problem.norms[0] * problem.tau[1:] / problem.tau[0]
-    usual = np.where(slopes > 0, 0.2 * problem.norms[0] / slopes, problem.c)  # moves w by a tenth of its length
-    nu = np.clip(nu, np.maximum(usual, 1e-12 * problem.c), problem.c / 2)
-    sizes = problem.at(nu).sizes
-    product = start * (nu * sizes).max()
-    nu = np.clip(product / sizes, nu, problem.c / 2)
-    u = np.stack((nu, problem.c - nu))
-    return u, product / u, problem.at(nu).w
+def _interior(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
+    """(multipliers [M], their relative error), exactly 0 or c where these are the limits, from `nu`.
 
-
-class _Newton(NamedTuple):
-    """The linearized equations of the interior-point method, factored."""
-
-    at: _Point
-    u: Floats  # [2, M]
-    v: Floats  # [2, M]
-    scale: Floats  # [M]
-    inverse: NDArray[np.floating]  # [M, M]
-
-    def solve(self, target: Floats | float, gap: Floats, drift: Floats) -> tuple[Floats, Floats, Floats]:
-        """The step (du, dv, dw) after which u v = target, and `gap` and `drift` vanish, to first order."""
-        at, v_change, ratio = self.at, target / self.u - self.v, self.v / self.u
-        right = gap - at.slopes @ drift / (2 * at.T) + v_change[0] - v_change[1]
-        du = _SIDES * (self.scale * (self.inverse @ (self.scale * right)))
-        return du, v_change - ratio * du, (drift + du[0] @ at.slopes) / (-2 * at.T)
-
-
-def _newton(at: _Point, hessian: Floats, u: Floats, v: Floats) -> _Newton:
-    """The equations at (u, v, w), reduced to M unknowns and scaled to a unit diagonal."""
-    matrix: Floats = hessian + np.diag((v / u).sum(axis=0))
-    scale: Floats = matrix.diagonal() ** -0.5
-    matrix *= scale[:, None] * scale
-    matrix.flat[:: len(matrix) + 1] += 4 * _EPS * (len(matrix) + 4)  # dependent constraints
-    return _Newton(at, u, v, scale, np.linalg.inv(matrix))
-
-
-def _furthest(u: Floats, v: Floats, du: Floats, dv: Floats) -> float:
-    """The step length at which the first entry of u or v becomes 0."""
-    return 1 / max(float((-du / u).max()), float((-dv / v).max()), 1e-300)
-
-
-def _interior(problem: _Problem, nu: Floats, start: float) -> Floats:
-    """[M] nearly optimal multipliers, exactly 0 or c where these are the limits: Mehrotra's predictor-corrector method.
-
-    The unknowns are w, u = (nu, c - nu) [2, M] and v = (s - level, s) [2, M], all of u and v positive; the equations
-    are f_0 + nu f + 2 T w = 0 (`drift`), level - v_1 + v_0 = 0 (`gap`) and u v = 0. All are quadratic, so that the
-    second-order terms of the corrector are exact.
+    Mehrotra's predictor-corrector method. The unknowns are w, u = (nu, c - nu) [2, M] and v = (s - level, s) [2, M],
+    all of u and v positive; the equations are f_0 + nu f + 2 T w = 0 (`drift`), level - v_1 + v_0 = 0 (`gap`) and u v =
+    0. All are quadratic, so that the second-order terms of the corrector are exact.
     """
-    tau = problem.tau[1:]
-    u, v, w = _start(problem, nu, start)
-    least_error = np.inf
+    tau, c, best, least_error = problem.tau[1:], problem.c, nu, np.inf
+    nu = np.clip(nu, 1e-6 * c, c / 2)
+    sizes = problem.at(nu).sizes
+    product = _START * (nu * sizes).max()  # a large one, since small ones need more iterations
+    nu = np.clip(product / sizes, nu, c / 2)
+    u = np.stack((nu, c - nu))
+    v, w = product / u, problem.at(nu).w
     for _ in range(_ROUNDS):
         at = problem.at(u[0], w)
-        gap, drift = at.levels - v[1] + v[0], problem.f[0] + u[0] @ problem.f[1:] + 2 * at.T * w
         hessian = at.slopes @ at.slopes.T / (2 * at.T)  # minus that of the dual
         moves = u * (np.abs(hessian) / at.sizes[:, None]).max(axis=0)  # of the levels if u_m became 0
         ends = moves < v / at.sizes
-        error = max(float((np.abs(gap) / at.sizes).max()), float(np.minimum(moves, v / at.sizes).max()))
+        inside = np.where(ends[1], c, np.minimum(u[0], c))  # u[0] + u[1] = c but for rounding
+        tried = np.where(ends[0] & (v[0] > v[1]), 0.0, inside)
+        error = problem.error(tried)
         if error < least_error:
-            least_error = error
-            between = np.minimum(u[0], problem.c)  # u[0] + u[1] = c but for rounding
-            nu = np.where(ends[0] & (v[0] > v[1]), 0.0, np.where(ends[1] & (v[1] >= v[0]), problem.c, between))
-        if error <= _CLOSE or not np.isfinite(error):
+            best, least_error = tried, error
+        if not error > _GOOD:
             break
-        newton = _newton(at, hessian, u, v)
-        du, dv, dw = newton.solve(0.0, gap, drift)
-        target = (1 - min(1.0, _furthest(u, v, du, dv))) ** 3 * (u * v).mean() - du * dv
-        du, dv, dw = newton.solve(target, gap + tau * (dw @ dw), drift + 2 * (tau @ du[0]) * dw)
-        step = min(1.0, max(_BOUND, 1 - error) * _furthest(u, v, du, dv))
+        matrix = hessian + np.diag((v / u).sum(axis=0))
+        unit = matrix.diagonal() ** -0.5
+        matrix *= unit[:, None] * unit
+        matrix.flat[:: len(matrix) + 1] += 1e-14  # constraints may be dependent
+        inverse = np.linalg.inv(matrix) * unit[:, None] * unit
+        gap, drift = at.levels - v[1] + v[0], problem.f[0] + u[0] @ problem.f[1:] + 2 * at.T * w
+        target: Floats | float = 0.0
+        for _ in ("predictor", "corrector"):
+            change = target / u - v
+            du = _SIDES * (inverse @ (gap - at.slopes @ drift / (2 * at.T) + change[0] - change[1]))
+            dv, dw = change - v / u * du, (drift + du[0] @ at.slopes) / (-2 * at.T)
+            furthest = 1 / max(float((-du / u).max()), float((-dv / v).max()), 1e-300)  # where the first becomes 0
+            target = (1 - min(1.0, furthest)) ** 3 * (u * v).mean() - du * dv
+            gap, drift = gap + tau * (dw @ dw), drift + 2 * (tau @ du[0]) * dw
+        step = min(1.0, max(_BOUND, 1 - error) * furthest)
         u, v, w = u + step * du, v + step * dv, w + step * dw
-    return nu
-
-
-def _polish(problem: _Problem, nu: Floats) -> tuple[Floats, float]:
-    """(nu, its relative error): Newton's method on the multipliers between 0 and c, whose levels must be 0."""
-    best, least_error = nu, np.inf
-    free = np.flatnonzero((nu > 0) & (nu < problem.c))
-    for _ in range(_STEPS):
-        at = problem.at(nu)
-        violations = np.where(nu <= 0, np.maximum(at.levels, 0), np.abs(at.levels))
-        violations = np.where(nu >= problem.c, np.maximum(-at.levels, 0), violations) / at.sizes
-        error = float(violations.max())
-        if not error < least_error:
-            break
-        best, least_error = nu, error
-        if error <= 4 * _EPS * (len(nu) + 4) or not free.size:
-            break
-        lengths = np.sqrt((at.slopes[free] ** 2).sum(axis=1))
-        units = np.where(lengths > 0, 1 / lengths, 0)
-        slopes = at.slopes[free] * units[:, None]
-        # the shortest solution, where constraints are dependent
-        move = np.linalg.lstsq(slopes @ slopes.T, 2 * at.T * units * at.levels[free], rcond=1e-13)[0] * units
-        nu = nu.copy()
-        nu[free] = np.clip(nu[free] + move, 0, problem.c[free])
     return best, least_error
-
-
-def _at_limits(problem: _Problem, nu: Floats, error: float) -> tuple[Floats, float]:
-    """(nu, its relative error) with those multipliers at 0 or c that the interior-point method left just inside.
-
-    Where a multiplier and its level are both 0 at the optimum, iterates come near it like a square root only; where
-    dependent gradients leave a line of optimal multipliers, it has an end with one of them at either limit. Those that
-    pull the least on w are moved first, one more at a time.
-    """
-    best, free = (nu, error), np.flatnonzero((nu > 0) & (nu < problem.c))
-    pull = np.minimum(nu, problem.c - nu) * problem.norms[1:]
-    for m in free[np.argsort(pull[free], kind="stable")]:
-        sides = [np.where(np.arange(len(nu)) == m, limit, nu) for limit in (0.0, problem.c[m])]
-        nu, error = min((_polish(problem, side) for side in sides), key=_ERROR)
-        best = min(best, (nu, error), key=_ERROR)
-    return best

@@ -11,126 +11,126 @@ changes by delta, N D changes by the function that `step` maximizes, of curvatur
 
 S. Shalev-Shwartz, T. Zhang: "Stochastic Dual Coordinate Ascent Methods for Regularized Loss Minimization" (JMLR 2013).
 
-Everywhere alpha, scores m and y are arrays [..., s] of equal shape, of NumPy, or of CuPy, which takes over NumPy's
-functions; y are classes 0 and 1, of signs t = 2y - 1, or real targets. Results have the dtype of alpha.
+Everywhere alpha, scores m and y are arrays [..., s] of equal shape, of NumPy or CuPy, which takes over what is called of
+NumPy; y are classes 0 and 1, of signs t = 2y - 1, or real targets. Results have the dtype of alpha. What the functions
+give is said in `mpifed.core.protocols.Dual`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 import numpy as np
 
-from mpifed.core.protocols import Dual
-from mpifed.core.record import Array
-from mpifed.maths.arrays import namespace, sigmoid
+from mpifed.core import protocols
+from mpifed.core.record import Array, beside
+
+_NEWTON = 6
+_LEAST = 2.0**-54  # a quarter of the spacing of double precision at 1
 
 
-def values_along(dual: Dual, alpha: Array, delta: Array, y: Array, steps: Array) -> Array:
+def values_along(dual: protocols.Dual, alpha: Array, delta: Array, y: Array, steps: Array) -> Array:
     """[..., J] float64: the sum over the last axis of -l*(-(alpha + s_j delta)) at each of the `steps` s [J].
 
     A line search along delta needs them for losses that are not `quadratic`. Each point alpha + s_j delta is replaced
     by the nearest feasible one, since rounding may have moved it out of the domain.
     """
-    xp = namespace(alpha)
     conjugates = [dual.conjugate(dual.feasible(alpha + alpha.dtype.type(s) * delta, y), y) for s in steps]
-    return -xp.stack([values.sum(axis=-1, dtype=np.float64) for values in conjugates], axis=-1)
+    return -np.stack([values.sum(axis=-1, dtype=np.float64) for values in conjugates], axis=-1)
 
 
-class HingeDual:
-    """Dual of the hinge loss max(0, 1 - t m): l*(-alpha) = -t alpha, on the domain 0 <= t alpha <= 1."""
+class Dual(ABC):
+    """The dual of a loss, with the interval of t alpha on which l*(-alpha) is finite."""
 
-    quadratic: ClassVar[bool] = True
+    quadratic: ClassVar[bool]
+    low: ClassVar[float] = 0.0
+    high: ClassVar[float] = 1.0
 
-    def conjugate(self, alpha: Array, y: Array) -> Array:
-        """[..., s] -t alpha."""
-        xp, b = namespace(alpha), _turned(alpha, y)
-        return xp.where((b >= 0) & (b <= 1), -b, b.dtype.type(np.inf))
+    def signs(self, y: Any) -> tuple[Any, Any]:
+        """(t, the derivative of -l*(-alpha) at 0 where it has one): arrays, or floats, as y in the dtype of alpha is."""
+        t = y + y - 1
+        return t, t
 
     def feasible(self, alpha: Array, y: Array) -> Array:
-        """[..., s] between 0 and t."""
-        return _between(alpha.copy(), y.astype(alpha.dtype))
+        t, _ = self.signs(y.astype(alpha.dtype))
+        nearest: Array = t * np.clip(t * alpha, self.low, self.high)
+        return nearest
+
+    def conjugate(self, alpha: Array, y: Array) -> Array:
+        inside = self.feasible(alpha, y)
+        return np.where(inside == alpha, self.within(inside, y), alpha.dtype.type(np.inf))
 
     def toward(self, scores: Array, y: Array) -> Array:
-        """[..., s] t where the margin t m is below 1, else 0."""
-        t = _signs(scores, y)
-        t *= t * scores < 1
-        return t
+        return self.step(np.zeros_like(scores), scores, y, 0.0)
+
+    @abstractmethod
+    def within(self, alpha: Array, y: Array) -> Array:
+        """[..., s] the conjugate, of feasible alpha."""
+
+    @abstractmethod
+    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array: ...
+
+
+class QuadraticDual(Dual):
+    """l*(-alpha) = bend / 2 alpha^2 - alpha v on its interval, where v is t or the target."""
+
+    quadratic: ClassVar[bool] = True
+    bend: ClassVar[float]
+
+    def within(self, alpha: Array, y: Array) -> Array:
+        values: Array = alpha * (alpha * (self.bend / 2) - self.signs(y.astype(alpha.dtype))[1])
+        return values
 
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
-        """[..., s] t clip(t alpha + (1 - t m) / curvature, 0, 1) - alpha.
+        """[..., s] with u = alpha + (v - bend alpha - m) / (curvature + bend), the nearest feasible value less alpha.
 
         Algorithm 5 of HyFDCA. # differs from the paper: its closed form lacks t and the norm of the row.
         """
-        xp = namespace(alpha)
-        # 1 - t m, unless it is 0, is at least eps / 2: with so small a curvature the step ends on the boundary anyway
-        smallest = xp.finfo(alpha.dtype).eps / 4
-        curvature, upper = np.maximum(_like(alpha, curvature), smallest), y.astype(alpha.dtype)
-        updated = upper + upper
-        updated -= 1
-        updated -= _like(alpha, scores)  # t - m
-        updated /= curvature
+        updated: Array = alpha * -self.bend
+        updated += self.signs(y.astype(alpha.dtype))[1]
+        updated -= beside(alpha, scores, alpha.dtype)
+        # v - m, unless it is 0, is at least eps / 2: with so small a curvature the step ends on the boundary anyway
+        updated /= np.maximum(beside(alpha, curvature, alpha.dtype) + self.bend, np.finfo(alpha.dtype).eps / 4)
         updated += alpha
-        updated = _between(updated, upper)
-        updated -= alpha
-        return updated
+        return self.feasible(updated, y) - alpha
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        updated = alpha + (y + y - 1 - score) / max(curvature, _LEAST)
-        return min(max(updated, y - 1), y) - alpha
+        t, v = self.signs(y)
+        updated = t * (alpha + (v - self.bend * alpha - score) / max(curvature + self.bend, _LEAST))
+        return t * min(max(updated, self.low), self.high) - alpha
 
     def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        """The sum of t delta, and 0."""
-        linear = _turned(delta, y).sum(axis=-1, dtype=np.float64)
-        return linear, namespace(alpha).zeros_like(linear)
+        linear = delta * (self.signs(y.astype(alpha.dtype))[1] - alpha * self.bend)
+        return linear.sum(axis=-1, dtype=np.float64), (delta * delta).sum(axis=-1, dtype=np.float64) * self.bend
 
 
-class SquaredHingeDual:
+class HingeDual(QuadraticDual):
+    """Dual of the hinge loss max(0, 1 - t m): l*(-alpha) = -t alpha, on the domain 0 <= t alpha <= 1."""
+
+    bend: ClassVar[float] = 0.0
+
+
+class SquaredHingeDual(QuadraticDual):
     """Dual of the loss max(0, 1 - t m)^2: l*(-alpha) = -t alpha + alpha^2 / 4, on the domain t alpha >= 0."""
 
-    quadratic: ClassVar[bool] = True
-
-    def conjugate(self, alpha: Array, y: Array) -> Array:
-        """[..., s] -t alpha + alpha^2 / 4."""
-        xp, b = namespace(alpha), _turned(alpha, y)
-        return xp.where(b >= 0, b * (b / 4 - 1), b.dtype.type(np.inf))
-
-    def feasible(self, alpha: Array, y: Array) -> Array:
-        """[..., s] on the side of t."""
-        t = _signs(alpha, y)
-        return t * namespace(alpha).maximum(t * alpha, 0)
-
-    def toward(self, scores: Array, y: Array) -> Array:
-        """[..., s] 2 t max(0, 1 - t m)."""
-        t = _signs(scores, y)
-        return 2 * t * namespace(scores).maximum(1 - t * scores, 0)
-
-    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
-        """[..., s] t max(0, t alpha + (1 - t m - t alpha / 2) / (curvature + 1/2)) - alpha."""
-        t = _signs(alpha, y)
-        updated: Array = alpha * alpha.dtype.type(-0.5)
-        updated += t
-        updated -= _like(alpha, scores)
-        updated /= _like(alpha, curvature) + alpha.dtype.type(0.5)
-        updated += alpha
-        updated *= t
-        np.maximum(updated, 0, out=updated)
-        updated *= t
-        updated -= alpha
-        return updated
-
-    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        t = y + y - 1
-        return t * max(0.0, t * (alpha + (t - alpha / 2 - score) / (curvature + 0.5))) - alpha
-
-    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        """The sums of delta (t - alpha / 2) and of delta^2 / 2."""
-        linear = delta * (_signs(alpha, y) - alpha / 2)
-        return linear.sum(axis=-1, dtype=np.float64), (delta * delta).sum(axis=-1, dtype=np.float64) / 2
+    bend: ClassVar[float] = 0.5
+    high: ClassVar[float] = np.inf
 
 
-class LogisticDual:
+class LeastSquaresDual(QuadraticDual):
+    """Dual of (m - y)^2 / 2 with real targets y: l*(-alpha) = alpha^2 / 2 - alpha y, for all alpha."""
+
+    bend: ClassVar[float] = 1.0
+    low: ClassVar[float] = -np.inf
+    high: ClassVar[float] = np.inf
+
+    def signs(self, y: Any) -> tuple[Any, Any]:
+        return 1.0, y
+
+
+class LogisticDual(Dual):
     """Dual of the logistic loss log(1 + exp(-t m)).
 
     With b = t alpha, l*(-alpha) = b log b + (1 - b) log(1 - b), on the domain 0 <= b <= 1.
@@ -138,24 +138,12 @@ class LogisticDual:
 
     quadratic: ClassVar[bool] = False
 
-    def conjugate(self, alpha: Array, y: Array) -> Array:
+    def within(self, alpha: Array, y: Array) -> Array:
         """[..., s] minus the entropy of t alpha; 0 where t alpha is 0 or 1."""
-        xp, b = namespace(alpha), _turned(alpha, y)
-        inside = (b >= 0) & (b <= 1)
-        b = xp.where(inside, b, b.dtype.type(0))
-        tiny = xp.finfo(b.dtype).tiny  # 0 log(tiny) = 0
-        values = b * xp.log(xp.maximum(b, tiny))
-        values += (1 - b) * xp.log1p(-xp.minimum(b, 1 - xp.finfo(b.dtype).eps / 2))
-        return xp.where(inside, values, b.dtype.type(np.inf))
-
-    def feasible(self, alpha: Array, y: Array) -> Array:
-        """[..., s] between 0 and t."""
-        return _between(alpha.copy(), y.astype(alpha.dtype))
-
-    def toward(self, scores: Array, y: Array) -> Array:
-        """[..., s] t / (1 + exp(t m)): y minus the probability of class 1, without cancellation."""
-        t = _signs(scores, y)
-        return t * sigmoid(-t * scores)
+        b, limits = abs(alpha), np.finfo(alpha.dtype)
+        values: Array = b * np.log(np.maximum(b, limits.tiny))  # 0 log(tiny) = 0
+        values += (1 - b) * np.log1p(-np.minimum(b, 1 - limits.eps / 2))
+        return values
 
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] t v - alpha, where v in (0, 1) solves logit(v) + t m + curvature (v - t alpha) = 0.
@@ -165,32 +153,18 @@ class LogisticDual:
         monotonically. The start is at most 1.3 to the right, and an error e becomes at most e^2 / 2: `_NEWTON` steps
         suffice for double precision.
         """
-        t = _signs(alpha, y)
-        unit, c = alpha.dtype.type(1), _like(alpha, curvature)
-        b = t * alpha
-        k = c * b
-        k -= t * _like(alpha, scores)
+        t, _ = self.signs(y.astype(alpha.dtype))
+        c = beside(alpha, curvature, alpha.dtype)
+        k = c * (t * alpha) - t * beside(alpha, scores, alpha.dtype)
         over = k > c / 2  # v > 1/2: solve for 1 - v instead
         k = np.where(over, c - k, k)
         q = self._start(k, c)
         for _ in range(_NEWTON):
-            power = np.exp(q)
-            v: Array = power / (unit + power)
-            slope = v - v * v
-            slope *= c
-            slope += unit
-            v *= c
-            v += q
-            v -= k
-            v /= slope
-            q -= v
-            np.minimum(q, 0, out=q)  # rounding may have made it positive
-        power = np.exp(q)
-        v = power / (unit + power)
-        v = np.where(over, unit - v, v)
-        v *= t
-        v -= alpha
-        return v
+            v = _below_half(q)
+            q = np.minimum(q - (c * v + q - k) / (c * (v - v * v) + 1), 0)  # rounding may have made it positive
+        v = _below_half(q)
+        stepped: Array = t * np.where(over, 1 - v, v) - alpha
+        return stepped
 
     def _start(self, k: Array, c: Array) -> Array:
         """The smallest of three upper bounds of the root of q + c sigmoid(q) = k <= c / 2: 0, k, and a third.
@@ -223,72 +197,9 @@ class LogisticDual:
         v = power / (1 + power)
         return t * (1 - v if over else v) - alpha
 
-    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        raise NotImplementedError("the conjugate of the logistic loss is not quadratic; use values_along")
 
-
-_NEWTON = 6
-_LEAST = 2.0**-54  # a quarter of the spacing of double precision at 1
-
-
-class LeastSquaresDual:
-    """Dual of (m - y)^2 / 2 with real targets y: l*(-alpha) = alpha^2 / 2 - alpha y, for all alpha."""
-
-    quadratic: ClassVar[bool] = True
-
-    def conjugate(self, alpha: Array, y: Array) -> Array:
-        """[..., s] alpha^2 / 2 - alpha y."""
-        result: Array = alpha * (alpha / 2 - y.astype(alpha.dtype, copy=False))
-        return result
-
-    def feasible(self, alpha: Array, y: Array) -> Array:
-        result: Array = alpha.copy()
-        return result
-
-    def toward(self, scores: Array, y: Array) -> Array:
-        """[..., s] the residual y - m."""
-        return y.astype(scores.dtype, copy=False) - scores
-
-    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
-        """[..., s] (y - m - alpha) / (1 + curvature)."""
-        residual = y.astype(alpha.dtype)
-        residual -= _like(alpha, scores)
-        residual -= alpha
-        residual /= _like(alpha, curvature) + alpha.dtype.type(1)
-        return residual
-
-    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        return (y - score - alpha) / (1 + curvature)
-
-    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        """The sums of delta (y - alpha) and of delta^2."""
-        linear = delta * (y.astype(alpha.dtype, copy=False) - alpha)
-        return linear.sum(axis=-1, dtype=np.float64), (delta * delta).sum(axis=-1, dtype=np.float64)
-
-
-def _like(alpha: Array, values: Array | float) -> Array:
-    """`values` in the dtype of alpha: a float64 scalar array would promote float32 arrays to float64."""
-    return namespace(alpha).asarray(values, dtype=alpha.dtype)
-
-
-def _signs(like: Array, y: Array) -> Array:
-    """[..., s] t = 2y - 1 in the dtype of `like`, as a new array."""
-    t = y.astype(like.dtype)
-    t += t
-    t -= 1
-    return t
-
-
-def _turned(alpha: Array, y: Array) -> Array:
-    """[..., s] t alpha, as a new array."""
-    t = _signs(alpha, y)
-    t *= alpha
-    return t
-
-
-def _between(values: Array, upper: Array) -> Array:
-    """`values`, clipped in place to between 0 and t; `upper` [..., s], the classes, is overwritten."""
-    xp = namespace(values)
-    xp.minimum(values, upper, out=values)
-    upper -= 1
-    return xp.maximum(values, upper, out=values)
+def _below_half(q: Array) -> Array:
+    """[..., s] the sigmoid of q <= 0."""
+    power = np.exp(q)
+    sigmoid: Array = power / (1 + power)
+    return sigmoid
