@@ -31,7 +31,6 @@ class Point(NamedTuple):
     root_mean_square: Floats  # [M] of each constraint's term over its samples
     first_value: Floats  # [M + 1] at w0
     first_slopes: Floats  # [M + 1] ||grad F_0(w0)|| ... ||grad F_M(w0)||
-    length: float  # ||w||
     curvature: Floats  # [M + 1] mu_m, 0 where F_m is not known to be strongly convex
     convex: bool  # whether all functions are
 
@@ -63,10 +62,7 @@ def certificate(at: Point) -> dict[str, float | None]:
     }
     found: dict[str, float | None] = {"kkt_residual": max(parts.values()), **parts}
     found |= {f"multiplier_{m}": float(value) for m, value in enumerate(nu, 1)}
-    if len(nu):
-        found["feasible_direction"] = feasible_direction(at)
-    bound = lower_bound(at)
-    found["lower_bound"] = bound = None if bound == np.inf else bound  # no point meets the limits: there is no optimum
+    found["lower_bound"] = bound = lower_bound(at)
     met = bound is not None and bool((excess <= 0).all())
     found["duality_gap"] = at.value[0] - bound if met and bound is not None else None
     return found
@@ -133,24 +129,6 @@ def subsets(size: int) -> Iterator[list[int]]:
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
-
-
-def feasible_direction(at: Point) -> float | None:
-    """R / ||d*|| of the shortest step that meets all limits as far as is known of them; 0: there is none.
-
-    R is the longer of ||w|| and of the steps by which each limit seemed to be missed at w0, (F_m(w0) - limit_m) over
-    ||grad F_m(w0)||; 1 where that is 0. None where all limits are met.
-    """
-    if (at.excess <= 0).all():
-        return None
-    step = shortest_step(at)
-    return 0.0 if step is None else unit_of_length(at) / step
-
-
-def unit_of_length(at: Point) -> float:
-    """R."""
-    missed, slopes = np.maximum(at.first_value[1:] - at.limit, 0), at.first_slopes[1:]
-    return max([at.length, *(missed[slopes > 0] / slopes[slopes > 0])]) or 1.0
 
 
 def shortest_step(at: Point) -> float | None:

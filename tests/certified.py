@@ -54,7 +54,6 @@ def recomputed(
         root_mean_square=np.array([f.root_mean_square for f in now[1:]]),
         first_value=np.array([f.value for f in before]),
         first_slopes=np.array([np.linalg.norm(f.gradient) for f in before]),
-        length=float(np.linalg.norm(flat(model))),
         curvature=curvatures(job, convex_own),
         convex=convex(job, convex_own),
     )
@@ -196,19 +195,17 @@ def compared(ours: Columns, theirs: Columns, tolerance: float) -> list[tuple[str
     """(column, here, in the history, whether they agree) of each number here.
 
     Rounding errors are relative to what a number is a difference of: the parts of the residual to 1, of which 1e-3 is
-    demanded here, a gap and a margin to their values, `feasible_direction` to the length of the model.
+    demanded here, a gap and a margin to their values.
     """
     scales = dict.fromkeys(("lower_bound", "duality_gap"), abs(ours["objective"] or 0.0))
     scales |= dict.fromkeys(("kkt_residual", "stationarity", "feasibility", "complementarity"), 1e-3)
     of_margins = {name.replace("constraint", "margin"): value for name, value in ours.items() if "constraint_" in name}
     scales |= {name: abs(value or 0.0) for name, value in of_margins.items()}
-    found, steps = [], [_step(columns.get("feasible_direction")) for columns in (ours, theirs)]
+    found, missed = [], max(columns["feasibility"] or 0.0 for columns in (ours, theirs))
     for name, here in ours.items():
         there = theirs.get(name, math.nan)
-        if name == "feasible_direction":
-            same = name in theirs and _agree(steps[0], steps[1], 1e-3, tolerance)
-        elif name == "duality_gap" and (here is None) != (there is None):
-            same = max(steps) <= 1e-3 * tolerance  # limits that are met, or not, by a rounding error
+        if name == "duality_gap" and (here is None) != (there is None):
+            same = missed <= 1e-3 * tolerance  # limits that are met, or not, by a rounding error
         elif name == "lower_bound" and here == math.inf:
             same = there is not None  # any number is a bound where nothing meets the limits
         else:
@@ -221,8 +218,3 @@ def _agree(ours: float | None, theirs: float | None, scale: float, tolerance: fl
     if ours is None or theirs is None:
         return ours is theirs
     return bool(ours == theirs or abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs), scale))
-
-
-def _step(direction: float | None) -> float:
-    """The length of the shortest step that meets all limits, in those of the model."""
-    return 0.0 if direction is None else 1 / direction if direction else math.inf

@@ -26,5 +26,5 @@ def run(job: Job, alone: Solo, out: Path, **how: Any) -> Result | None:
 
 def of_certificate(column: str) -> bool:
     """Whether a column of the history is filled in certified rounds alone."""
-    bounds = ("lower_bound", "duality_gap", "feasible_direction", "optimality")
+    bounds = ("lower_bound", "duality_gap", "optimality")
     return column in (*CERTIFICATE, *bounds) or column.startswith("multiplier_")

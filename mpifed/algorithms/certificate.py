@@ -17,7 +17,6 @@ from mpifed.maths.terms import Norm, Term
 
 CERTIFICATE = certificates.Certificate._fields
 STEP = 2.0**-30  # of the grids on which all rows are evaluated
-CONTRADICTION = 0.1  # of `feasible_direction`: below, what meets the limits is ten model lengths away, if anywhere
 
 
 def known(columns: Mapping[str, float | None], name: str) -> float | None:
@@ -29,7 +28,7 @@ def known(columns: Mapping[str, float | None], name: str) -> float | None:
 def certificate_columns(problem: Problem) -> tuple[str, ...]:
     """The columns of the history that a certificate fills; see `report_certificate`."""
     of_each = [f"multiplier_{what}{m}" for what in ("", "error_") for m in range(1, len(problem.constraints) + 1)]
-    return (*CERTIFICATE, "lower_bound", "duality_gap", *of_each, *(["feasible_direction"] if of_each else []))
+    return (*CERTIFICATE, "lower_bound", "duality_gap", *of_each)
 
 
 def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record) -> CertifiedPoint:
@@ -74,7 +73,6 @@ def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: R
     return {
         "objective": point.objective,
         "gradient": float(np.linalg.norm(point.gradient)),
-        "gradients": np.linalg.norm(point.gradients, axis=1).tolist(),
         "excess": point.excess.tolist(),
         "length": float(np.sqrt(squares(model))),
     }
@@ -96,16 +94,13 @@ def report_certificate(
     Returns
     -------
     None throughout where a value is not finite, or was not at the first model; NaN for what the grid of exact sums may
-    have changed too much. `lower_bound` is None where `is_convex` says no or nothing is strongly convex, and where the
-    limits contradict each other; `duality_gap`, how far the objective is above it, where a limit is not met too.
-    `feasible_direction` is None where all limits are met.
+    have changed too much. `lower_bound` is None where `is_convex` says no or nothing is strongly convex; `duality_gap`,
+    how far the objective is above it, where a limit is not met too.
     """
     point = point_at(problem, model, total, gradient)
     if first["objective"] is None or not _finite(point):
         return dict.fromkeys(certificate_columns(problem))
-    start = FirstIterate(
-        first["objective"], first["gradient"], np.array(first["excess"]), np.array(first["gradients"]), first["length"]
-    )
+    start = FirstIterate(first["objective"], first["gradient"], np.array(first["excess"]), first["length"])
     nu = certificates.best_multipliers(point, start)
     stationarity = None
     if problem.regularizer is not None:
@@ -123,11 +118,6 @@ def report_certificate(
     columns["duality_gap"] = point.objective - bound if bound is not None and met else None
     for what, numbers in ("", nu), ("error_", certificates.multiplier_errors(point, nu)):
         columns |= {f"multiplier_{what}{m}": float(n) if np.isfinite(n) else None for m, n in enumerate(numbers, 1)}
-    if problem.constraints:
-        length = certificates.length_scale(float(np.sqrt(squares(model))), start)
-        columns["feasible_direction"] = direction = certificates.feasible_direction(point, curvatures, length)
-        if direction == 0:  # where all are convex, no model meets the limits
-            columns["lower_bound"] = None
     return columns
 
 

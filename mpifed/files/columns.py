@@ -82,7 +82,6 @@ TABLE = (
     Column("slack", "slack", "norm of the slack of the last subproblem", better="less"),
     Column("slack_cost_", "cost of slack", "what a violation costs in SSCA's subproblem"),
     Column("margin_", "margin", "how far below its limit SSCA aims"),
-    Column("feasible_direction", "feasible direction", "small where limits seem to contradict each other"),
     Column("lower_bound", "lower bound", "of the objective, where all is convex, or the method has a dual",
            "history summary", "more"),
     Column("dual", "dual value", "value of the dual problem (HyFDCA, bundle, CoCoA+)", better="more"),

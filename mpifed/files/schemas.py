@@ -215,7 +215,6 @@ class First(Schema):
     objective: Number | None
     gradient: Number | None
     excess: list[Number] | None
-    gradients: list[Number] | None
     length: Number | None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mpifed.algorithms.certificate import CONTRADICTION, known
+from mpifed.algorithms.certificate import known
 from mpifed.job.settings import Settings
 
 
@@ -41,12 +41,12 @@ def unreached(job: Settings, columns: Mapping[str, float | None]) -> Iterator[st
 
 
 def contradiction(columns: Mapping[str, float | None]) -> str | None:
-    """A sentence where the limits that are not met contradict each other at the model; see `feasible_direction`."""
-    direction = known(columns, "feasible_direction")
-    if direction is None or direction >= CONTRADICTION:
+    """A sentence where a limit is not met, and the last convex problem of SSCA did not meet all limits either."""
+    slack, limited = known(columns, "slack") or 0.0, [name for name in columns if name.startswith("constraint_")]
+    rounding = 1e-9 * sum(abs(known(columns, name) or 0.0) for name in limited)
+    if slack <= rounding or not known(columns, "feasibility"):
         return None
-    where = f"no step shorter than {1 / direction:.3g} times its norm does" if direction else "no step does"
     return (
-        "the limits contradict each other, or no model can meet them: to first order from this model "
-        f"{where} (feasible_direction = {direction:.2g}); raise a limit"
+        f"the last convex problem missed limits too, by {slack:.2g}: they contradict each other, slack costs too "
+        "little, or there were too few rounds"
     )

@@ -18,10 +18,10 @@ from mpifed.maths.dual import multipliers as dual_multipliers
 
 Floats = NDArray[np.float64]
 
+_PARALLEL = 1e-11  # a sum of gradients that is shorter than this part of their lengths is a rounding error
 _TIE = 1e-6  # weight of ||nu|| relative to the residual: matters only where the multipliers are not unique
 _MOST = 1e8  # upper bound of a multiplier, in units of the gradients, in place of infinity
 ROUNDING = 1e-6  # how far the grid of exact sums may put off what is certified, relative to its unit
-_PARALLEL = 1e-11  # a sum of gradients that is shorter than this part of their lengths is a rounding error
 
 
 class FirstIterate(NamedTuple):
@@ -30,7 +30,6 @@ class FirstIterate(NamedTuple):
     objective: float  # F_0
     gradient: float  # ||grad F_0||
     excess: Floats  # [M] F_m - limit_m
-    gradients: Floats  # [M] ||grad F_m||
     length: float  # ||w_0||
 
 
@@ -190,7 +189,8 @@ def lower_bound(point: CertifiedPoint, nu: Floats, curvatures: Floats, unit: flo
 
     the minimum of the quadratic below the Lagrangian; it is maximized over nu. Minus infinity where no function is
     strongly convex. Every nu gives a bound: where mu is tiny the result may be a few percent below the best. Rounding
-    errors, here and in the values and gradients, are not included; NaN where those of the grid may be too large.
+    errors, here and in the values and gradients, are not included; NaN where those of the grid may be too large. Where
+    the limits contradict each other, every number is a bound, and this is a large one.
 
     Parameters
     ----------
@@ -200,63 +200,12 @@ def lower_bound(point: CertifiedPoint, nu: Floats, curvatures: Floats, unit: flo
     """
     candidates = [nu, np.zeros_like(nu)]
     if len(nu):
-        candidates.append(_dual(_scaled(point, curvatures), _MOST))
+        candidates.append(_best_of_bound(point, curvatures))
     best = max(candidates, key=lambda nu: _value(point, nu, curvatures))
     value, safe = (_value(point, best, curvatures, off) for off in (0.0, point.off_by(best)))
     if value - safe > ROUNDING * max(unit, abs(value)):
         return safe if np.isinf(safe) else np.nan  # without curvature nothing but a gradient of zero gives a bound
     return point.objective + value
-
-
-def length_scale(length: float, first: FirstIterate) -> float:
-    """A unit for steps: ||w||, or the largest distance from w_0 to a single limit to first order; 1 where both are 0.
-
-    The second is for models close to w_0 = 0.
-    """
-    excess = np.maximum(first.excess, 0)
-    distances = np.divide(excess, first.gradients, out=np.zeros_like(excess), where=first.gradients > 0)
-    return max(length, float(distances.max(initial=0.0))) or 1.0
-
-
-def feasible_direction(point: CertifiedPoint, curvatures: Floats, length: float) -> float | None:
-    """How near the feasible set is: `length` / ||d||, d the shortest step that meets all limits to first order.
-
-    A step meets them to first order if e_m + <grad F_m, d> + mu_m / 2 ||d||^2 <= 0 for all m. 0 where there is none:
-    the limits are then inconsistent. Where all F_m are convex, no model within ||d|| meets all limits.
-
-    Parameters
-    ----------
-    curvatures : [M + 1] as for `lower_bound`; the first is not used
-    length : from `length_scale`
-
-    Returns
-    -------
-    None where all limits are met
-    """
-    if not (point.excess > 0).any():
-        return None
-    step = point._replace(gradient=np.zeros_like(point.gradient))  # the objective is ||d||^2 / 2
-    mu = np.concatenate([[1.0], curvatures[1:]])
-    lengths = np.linalg.norm(point.gradients, axis=1)
-    alone = np.diag(np.divide(np.maximum(point.excess, 0), lengths**2, out=np.zeros_like(lengths), where=lengths > 0))
-    if (point.excess[lengths == 0] > 0).any():
-        return 0.0
-    scaled = _scaled(step, mu)
-    # larger bounds matter where gradients are nearly opposite
-    tried = [_dual(scaled, most) for most in (_MOST, _MOST**1.5, _MOST**2)]
-    if any(_contradict(step, nu, curvatures) for nu in tried):
-        return 0.0
-    half = max(_value(step, nu, mu) for nu in (*tried, *alone))  # at most ||d||^2 / 2
-    return length / max(float(np.sqrt(2 * half)), length * 1e-300)
-
-
-def _contradict(point: CertifiedPoint, nu: Floats, curvatures: Floats) -> bool:
-    """Whether nu >= 0 proves that no step meets all limits: the minimum of sum nu_m (e_m + ...) over steps is > 0."""
-    lengths, left = np.linalg.norm(point.gradients, axis=1), float(np.linalg.norm(nu @ point.gradients))
-    gained, mu = float(nu @ point.excess), float(nu @ curvatures[1:])
-    if left <= _PARALLEL * float(nu @ lengths):
-        return gained > 0
-    return mu > 0 and gained > (1 + 1e-13) * left**2 / (2 * mu)
 
 
 def _value(point: CertifiedPoint, nu: Floats, curvatures: Floats, off: float = 0.0) -> float:
@@ -269,40 +218,22 @@ def _value(point: CertifiedPoint, nu: Floats, curvatures: Floats, off: float = 0
     return float(nu @ point.excess) - square / (2 * mu)
 
 
-class _Scaled(NamedTuple):
-    """The data of the maximization of `_value`, constraints scaled to gradients of length 1."""
+def _best_of_bound(point: CertifiedPoint, curvatures: Floats) -> Floats:
+    """[M] multipliers that nearly maximize `_value`: those of SSCA's convex problem with these quadratics.
 
-    units: Floats  # [M] divisor of each constraint
-    excess: Floats  # [M]
-    gram: Floats  # [M + 1, M + 1] inner products of the gradients, that of F_0 first
-    tau: Floats  # [M + 1] halves of the curvatures
-    scale: float  # unit of the multipliers
-
-
-def _scaled(point: CertifiedPoint, curvatures: Floats) -> _Scaled:
-    """The scaled problem. If F_0 is not strongly convex, a small curvature is added, for the multipliers only."""
+    Constraints are scaled to gradients of length 1. If F_0 is not strongly convex, a small curvature is added. Zeros
+    where all curvatures are 0, and where the solver fails: the bound holds for any multipliers.
+    """
     lengths = np.linalg.norm(point.gradients, axis=1)
     units = np.where(lengths > 0, lengths, np.where(point.excess == 0, 1.0, np.abs(point.excess)))
     rows = np.vstack([point.gradient, point.gradients / units[:, None]])
-    excess = point.excess / units
-    tau = curvatures / 2 / np.concatenate([[1.0], units])
+    excess, tau = point.excess / units, curvatures / 2 / np.concatenate([[1.0], units])
     scale = max(float(np.linalg.norm(point.gradient)), float(curvatures[0] * np.abs(excess).max())) or 1.0
     tau[0] = tau[0] or 1e-9 * float(tau.max()) * scale
-    return _Scaled(units, excess, rows @ rows.T, tau, scale)
-
-
-def _dual(scaled: _Scaled, most: float) -> Floats:
-    """[M] multipliers that nearly maximize `_value`: those of SSCA's convex problem with these quadratics.
-
-    They are at most `most`, in units of the gradients; zeros where all curvatures are 0, and where the solver fails.
-    """
-    if not scaled.tau[0]:
-        return np.zeros(len(scaled.excess))
     try:
-        multipliers = dual_multipliers(scaled.excess, scaled.gram, scaled.tau, most * scaled.scale)
-    except NumericalError:  # the bound holds for any multipliers
-        return np.zeros(len(scaled.excess))
-    return multipliers / scaled.units
+        return dual_multipliers(excess, rows @ rows.T, tau, _MOST * scale) / units
+    except NumericalError:
+        return np.zeros_like(units)
 
 
 def dual_value(penalty: float, w: Array, conjugates: float, samples: int) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,43 +37,30 @@ def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, sca
     """
     if not isinstance(X, np.ndarray) and X.shape[1] <= _WIDEST:
         X = X.toarray()
-    if isinstance(X, np.ndarray):
-        curvatures = (np.einsum("sp,sp->s", X, X) * scale).tolist()
-        new_alpha, w = _dense(dual, X, y.tolist(), alpha.tolist(), curvatures, w, scale)
+    rows: Iterable[tuple[Any, Array]]
+    if dense := isinstance(X, np.ndarray):
+        squares, rows = np.einsum("sp,sp->s", X, X), enumerate(X)
     else:
-        curvatures = (square_norms((X,))[0] * scale).tolist()
-        new_alpha, w = _sparse(dual, X, y.tolist(), alpha.tolist(), curvatures, w, scale)
-    return np.array(new_alpha, alpha.dtype), w
-
-
-def _dense(
-    dual: Dual, X: Array, y: list[float], alpha: list[float], curvatures: list[float], w: Array, scale: float
-) -> tuple[list[float], Array]:
+        squares, rows = square_norms((X,))[0], _rows(X)
     dot, axpy = _blas(w)
-    step = dual.single_step
-    for i, (x, t, a, c) in enumerate(zip(X, y, alpha, curvatures, strict=True)):
-        delta = step(a, dot(x, w), t, c)
+    stepped, numbers = alpha.tolist(), zip(y.tolist(), (squares * scale).tolist(), strict=True)
+    for i, ((t, curvature), (at, x)) in enumerate(zip(numbers, rows, strict=True)):
+        part = w if dense else w.take(at)
+        delta = dual.single_step(stepped[i], dot(x, part) if len(x) else 0.0, t, curvature)
         if delta:
-            alpha[i] = a + delta
-            w = axpy(x, w, a=scale * delta)  # in place
-    return alpha, w
+            stepped[i] += delta
+        if delta and len(x):
+            part = axpy(x, part, a=scale * delta)  # in place
+            if not dense:
+                w[at] = part
+    return np.array(stepped, alpha.dtype), w
 
 
-def _sparse(
-    dual: Dual, X: CsrRows, y: list[float], alpha: list[float], curvatures: list[float], w: Array, scale: float
-) -> tuple[list[float], Array]:
-    dot, axpy = _blas(w)
-    step, bounds, indices = dual.single_step, X.indptr.tolist(), X.indices.astype(np.intp)
-    for i, (t, a, c) in enumerate(zip(y, alpha, curvatures, strict=True)):
-        start, stop = bounds[i], bounds[i + 1]
-        at, x = indices[start:stop], X.data[start:stop]
-        part = w.take(at)
-        delta = step(a, dot(x, part) if stop > start else 0.0, t, c)
-        if delta:
-            alpha[i] = a + delta
-            if stop > start:
-                w[at] = axpy(x, part, a=scale * delta)
-    return alpha, w
+def _rows(X: CsrRows) -> Iterator[tuple[Array, Array]]:
+    """(columns, values) of the entries of each row."""
+    bounds, columns = X.indptr.tolist(), X.indices.astype(np.intp)
+    for start, stop in pairwise(bounds):
+        yield columns[start:stop], X.data[start:stop]
 
 
 def _blas(w: Array) -> Any:  # of SciPy, which has no types

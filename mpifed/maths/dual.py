@@ -75,7 +75,7 @@ class _Problem:
         return _Point(w, T, levels, slopes, sizes)
 
     def error(self, nu: Floats) -> float:
-        """How far, relative to its size, any level is from 0; where nu is 0 it may be below, and above where nu is c."""
+        """How far, relative to its size, any level is from 0: it may be below where nu = 0, and above where nu = c."""
         at = self.at(nu)
         wrong = np.clip(at.levels, np.where(nu > 0, -np.inf, 0), np.where(nu < self.c, np.inf, 0))
         return float((np.abs(wrong) / at.sizes).max())

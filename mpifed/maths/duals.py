@@ -11,9 +11,9 @@ changes by delta, N D changes by the function that `step` maximizes, of curvatur
 
 S. Shalev-Shwartz, T. Zhang: "Stochastic Dual Coordinate Ascent Methods for Regularized Loss Minimization" (JMLR 2013).
 
-Everywhere alpha, scores m and y are arrays [..., s] of equal shape, of NumPy or CuPy, which takes over what is called of
-NumPy; y are classes 0 and 1, of signs t = 2y - 1, or real targets. Results have the dtype of alpha. What the functions
-give is said in `mpifed.core.protocols.Dual`.
+Everywhere alpha, scores m and y are arrays [..., s] of equal shape, of NumPy or CuPy, which takes over what is called
+of NumPy; y are classes 0 and 1, of signs t = 2y - 1, or real targets. Results have the dtype of alpha. What the
+functions give is said in `mpifed.core.protocols.Dual`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Dual(ABC):
     high: ClassVar[float] = 1.0
 
     def signs(self, y: Any) -> tuple[Any, Any]:
-        """(t, the derivative of -l*(-alpha) at 0 where it has one): arrays, or floats, as y in the dtype of alpha is."""
+        """(t, the derivative of -l*(-alpha) at 0): arrays or floats, as y is, which has the dtype of alpha."""
         t = y + y - 1
         return t, t
 
@@ -98,8 +98,9 @@ class QuadraticDual(Dual):
 
     def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
         t, v = self.signs(y)
-        updated = t * (alpha + (v - self.bend * alpha - score) / max(curvature + self.bend, _LEAST))
-        return t * min(max(updated, self.low), self.high) - alpha
+        updated: float = t * (alpha + (v - self.bend * alpha - score) / max(curvature + self.bend, _LEAST))
+        stepped: float = t * min(max(updated, self.low), self.high) - alpha
+        return stepped
 
     def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
         linear = delta * (self.signs(y.astype(alpha.dtype))[1] - alpha * self.bend)
@@ -196,6 +197,9 @@ class LogisticDual(Dual):
         power = math.exp(q)
         v = power / (1 + power)
         return t * (1 - v if over else v) - alpha
+
+    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
+        raise NotImplementedError("the conjugate of the logistic loss is not quadratic; use values_along")
 
 
 def _below_half(q: Array) -> Array:

@@ -52,11 +52,11 @@ class L1(Regularizer):
     """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
     def value(self, model: Parameters) -> float:
-        return self.weight * sum(float(np.abs(leaf.astype("f8")).sum()) for leaf in _parts(model, self.biases))
+        return ElasticNet(self.weight, 0.0, self.biases).value(model)
 
     def prox(self, model: Parameters, step: float) -> Parameters:
         """Soft thresholding by weight * step."""
-        return _change(lambda u: _soft(u, self.weight * step), model, self.biases)
+        return ElasticNet(self.weight, 0.0, self.biases).prox(model, step)
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,20 @@ class ElasticNet(Regularizer):
     """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
     def value(self, model: Parameters) -> float:
-        squares = sum(float(np.sum(leaf.astype("f8") ** 2)) for leaf in _parts(model, self.biases))
-        return L1(self.weight, self.biases).value(model) + self.square_weight * squares
+        sizes = [np.abs(leaf.astype("f8")) for leaf in _leaves(model, self.biases)]
+        squares = sum(float((x * x).sum()) for x in sizes)
+        return self.weight * sum(float(x.sum()) for x in sizes) + self.square_weight * squares
 
     def prox(self, model: Parameters, step: float) -> Parameters:
         """Soft thresholding by weight * step, divided by 1 + 2 square_weight * step."""
-        shrink = 1 + 2 * self.square_weight * step
-        return _change(lambda u: _soft(u, self.weight * step) / u.dtype.type(shrink), model, self.biases)
+        threshold, shrink = self.weight * step, 1 + 2 * self.square_weight * step
+
+        def soft(u: Array) -> Array:
+            limit = u.dtype.type(threshold)
+            nearer: Array = (u - u.clip(-limit, limit)) / u.dtype.type(shrink)
+            return nearer
+
+        return _change(soft, model, self.biases)
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,7 @@ class Box(Regularizer):
     """Upper bound of each parameter."""
 
     def value(self, model: Parameters) -> float:
-        inside = all(np.array_equal(leaf, self._nearest(leaf)) for leaf in _parts(model))
+        inside = all(np.array_equal(leaf, self._nearest(leaf)) for leaf in _leaves(model))
         return 0.0 if inside else np.inf
 
     def prox(self, model: Parameters, step: float) -> Parameters:
@@ -138,14 +145,7 @@ class Box(Regularizer):
         return []
 
 
-def _soft(u: Array, threshold: float) -> Array:
-    """Soft thresholding: u moved towards zero by `threshold`, and not beyond."""
-    limit = u.dtype.type(threshold)
-    result: Array = u - u.clip(-limit, limit)
-    return result
-
-
-def _parts(model: Parameters, biases: bool = True) -> Iterator[Array]:
+def _leaves(model: Parameters, biases: bool = True) -> Iterator[Array]:
     """The leaves that h depends on."""
     yield from bare_leaves(model.first)
     yield from (leaf for leaf in bare_leaves(model.head) if biases or leaf.ndim > 1)

@@ -85,7 +85,7 @@ def point(seed: int, most: int = 4, units: float = 1.0) -> Point:
     curvature = np.array([rng.choice([0.0, 1.0]), *rng.choice([0.0, 2.0], M)])
     scale = 10 ** (units * rng.standard_normal(M + 1))
     return Point(
-        value * scale, gradient * scale[:, None], limit * scale[1:], np.ones(M), first * scale, 2 * scale, 1.5,
+        value * scale, gradient * scale[:, None], limit * scale[1:], np.ones(M), first * scale, 2 * scale,
         curvature * scale, True,
     )  # fmt: skip
 

@@ -219,11 +219,11 @@ def test_a_number_that_is_not_finite_is_infinitely_bad(tmp_path: Path) -> None:
 def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -> None:
     """The history's last row is of some rows, by which the limit was not met; run.json is of all, by which it is."""
     job = {"constraint": [{"name": "loss", "limit": 0.5}]}
-    drawn = {"constraint_1": 0.9, "margin_1": 0.1, "feasible_direction": 0.01, "duality_gap": 0.25, "feasibility": 0.8}
+    drawn = {"constraint_1": 0.9, "margin_1": 0.1, "slack": 0.3, "duality_gap": 0.25, "feasibility": 0.8}
     run = write_run(tmp_path / "run", job=job, objective=1.0, **drawn)
-    assert "the limits contradict each other" in shown(run)
+    assert "missed limits too, by 0.3: they contradict each other, slack costs too little" in shown(run)
     told = json.loads((run / "run.json").read_text())
-    late = {"constraint_1": 0.5, "margin_1": 0.0, "feasible_direction": None, "duality_gap": None, "feasibility": 0.0}
+    late = {"constraint_1": 0.5, "margin_1": 0.0, "slack": 0.3, "duality_gap": None, "feasibility": 0.0}
     write_json(run / "run.json", told | late)
     text = shown(run)
     assert "0.5, limit 0.5: met" in text
