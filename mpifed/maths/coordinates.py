@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -37,14 +37,11 @@ def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, sca
     """
     if not isinstance(X, np.ndarray) and X.shape[1] <= _WIDEST:
         X = X.toarray()
-    rows: Iterable[tuple[Any, Array]]
-    if dense := isinstance(X, np.ndarray):
-        squares, rows = np.einsum("sp,sp->s", X, X), enumerate(X)
-    else:
-        squares, rows = square_norms((X,))[0], _rows(X)
+    dense = isinstance(X, np.ndarray)
+    squares = np.einsum("sp,sp->s", X, X) if isinstance(X, np.ndarray) else square_norms((X,))[0]
     dot, axpy = _blas(w)
     stepped, numbers = alpha.tolist(), zip(y.tolist(), (squares * scale).tolist(), strict=True)
-    for i, ((t, curvature), (at, x)) in enumerate(zip(numbers, rows, strict=True)):
+    for i, ((t, curvature), (at, x)) in enumerate(zip(numbers, _rows(X), strict=True)):
         part = w if dense else w.take(at)
         delta = dual.single_step(stepped[i], dot(x, part) if len(x) else 0.0, t, curvature)
         if delta:
@@ -56,8 +53,11 @@ def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, sca
     return np.array(stepped, alpha.dtype), w
 
 
-def _rows(X: CsrRows) -> Iterator[tuple[Array, Array]]:
-    """(columns, values) of the entries of each row."""
+def _rows(X: Array | CsrRows) -> Iterator[tuple[Any, Array]]:
+    """(columns, values) of the entries of each row; of dense rows all of them."""
+    if isinstance(X, np.ndarray):
+        yield from ((..., x) for x in X)
+        return
     bounds, columns = X.indptr.tolist(), X.indices.astype(np.intp)
     for start, stop in pairwise(bounds):
         yield columns[start:stop], X.data[start:stop]

@@ -68,21 +68,20 @@ def auc(y: Array, scores: Array) -> float:
         return float("nan")
     if z.shape[1] <= 2:
         return _area(y == 1, z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0))
-    z -= z.max(axis=1, keepdims=True)
-    np.exp(z, out=z)
+    z = np.exp(z - z.max(axis=1, keepdims=True))
     z /= z.sum(axis=1, keepdims=True)
     return float(np.mean([_area(y == label, z[:, label]) for label in range(z.shape[1])]))
 
 
 def _area(positive: NDArray[np.bool_], score: Array) -> float:
     """The share of pairs of a positive and another row of which the positive has the larger score; ties count half."""
-    ones = int(positive.sum())
-    zeros = len(positive) - ones
+    from scipy.stats import rankdata  # slow to import, and needed where asked for only
+
+    ones, zeros = int(positive.sum()), int((~positive).sum())
     if not ones or not zeros:
         return float("nan")
-    _, place, counts = np.unique(score, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2  # the mean rank of rows with the same score
-    return float((ranks[place[positive]].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    ranks = rankdata(score)
+    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 def summary(values: Array, better: str) -> dict[str, float]:
