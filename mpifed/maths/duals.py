@@ -26,6 +26,7 @@ import numpy as np
 
 from mpifed.core import protocols
 from mpifed.core.record import Array, beside
+from mpifed.maths.arrays import sigmoid
 
 _NEWTON = 6
 _LEAST = 2.0**-54  # a quarter of the spacing of double precision at 1
@@ -112,6 +113,12 @@ class HingeDual(QuadraticDual):
 
     bend: ClassVar[float] = 0.0
 
+    def toward(self, scores: Array, y: Array) -> Array:
+        """[..., s] t where the margin t m is below 1, else 0: as `step` has it, in half the time."""
+        t, _ = self.signs(y.astype(scores.dtype))
+        below: Array = t * (t * scores < 1)
+        return below
+
 
 class SquaredHingeDual(QuadraticDual):
     """Dual of the loss max(0, 1 - t m)^2: l*(-alpha) = -t alpha + alpha^2 / 4, on the domain t alpha >= 0."""
@@ -138,6 +145,11 @@ class LogisticDual(Dual):
     """
 
     quadratic: ClassVar[bool] = False
+
+    def toward(self, scores: Array, y: Array) -> Array:
+        """[..., s] t / (1 + exp(t m)), without cancellation."""
+        t, _ = self.signs(y.astype(scores.dtype))
+        return t * sigmoid(-t * scores)
 
     def within(self, alpha: Array, y: Array) -> Array:
         """[..., s] minus the entropy of t alpha; 0 where t alpha is 0 or 1."""
