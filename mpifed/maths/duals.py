@@ -149,7 +149,8 @@ class LogisticDual(Dual):
     def toward(self, scores: Array, y: Array) -> Array:
         """[..., s] t / (1 + exp(t m)), without cancellation."""
         t, _ = self.signs(y.astype(scores.dtype))
-        return t * sigmoid(-t * scores)
+        probable: Array = t * sigmoid(-t * scores)
+        return probable
 
     def within(self, alpha: Array, y: Array) -> Array:
         """[..., s] minus the entropy of t alpha; 0 where t alpha is 0 or 1."""
