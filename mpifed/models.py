@@ -1,6 +1,7 @@
 """PyTorch modules to begin with, for `[model] name = "torch"`, `build = "mpifed.models:cnn"`.
 
-Images have shape [c, h, w]. None of them normalizes over a batch or draws random numbers.
+Images have shape [c, h, w]. None of them normalizes over a batch or draws random numbers. `replace_batch_norm` makes of
+your own one that does not.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def mlp(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -39,3 +41,32 @@ def small_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
         nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.GroupNorm(4, 16), nn.ReLU(),
         nn.Flatten(), nn.Linear(16 * math.ceil(height / 4) * math.ceil(width / 4), outputs),
     )  # fmt: skip
+
+
+def replace_batch_norm(net: nn.Module) -> nn.Module:
+    """The module with `GroupNorm` in the place of all batch norms, which no sum over samples can train.
+
+    Groups are the most, up to 32, that divide the channels and have four or more each; scales and shifts are kept
+    (Y. Wu, K. He: "Group Normalization", ECCV 2018, arXiv:1803.08494; for federated data K. Hsieh et al., ICML 2020).
+
+    Parameters
+    ----------
+    net : is changed, but for a batch norm itself
+
+    Raises
+    ------
+    ValueError
+        where a batch norm is lazy, and does not know its channels yet.
+    """
+    if not isinstance(net, _BatchNorm):
+        for name, layer in net.named_children():
+            setattr(net, name, replace_batch_norm(layer))
+        return net
+    channels = net.num_features
+    if not channels:
+        raise ValueError(f"{type(net).__name__}: has no channels yet; let a sample pass before, or name them")
+    groups = max(number for number in range(1, min(32, max(1, channels // 4)) + 1) if channels % number == 0)
+    norm = nn.GroupNorm(groups, channels, net.eps, net.affine)
+    if net.affine:
+        norm.weight, norm.bias = net.weight, net.bias
+    return norm

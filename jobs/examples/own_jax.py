@@ -45,7 +45,7 @@ class Tanh(NeuralNetwork):  # the fields, and `l2`, are the keys of [model] in t
         v = rng.standard_normal((self.hidden_units, outputs)) / np.sqrt(self.hidden_units)
         return {"in.weight": w, "in.bias": np.zeros(len(v)), "out.weight": v, "out.bias": np.zeros(outputs)}
 
-    def outputs(self, parameters: NamedArrays, X: Array, gradient: bool) -> tuple[Array, Pullback]:
+    def outputs(self, parameters: NamedArrays, X: Array, gradient: bool, key: int | None) -> tuple[Array, Pullback]:
         X = X.astype(parameters[0].dtype, copy=False)
         z = np.asarray(forward(parameters, X))
         return z, lambda slopes: map_leaves(np.asarray, backward(parameters, X, slopes))

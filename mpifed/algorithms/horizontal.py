@@ -26,7 +26,6 @@ from mpifed.core.exchange import (
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.core.row_seeds import row_seeds, with_seeds
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, layout_of
@@ -67,15 +66,6 @@ def model_layout(problem: Problem) -> Layout:
     return layout_of(problem.objective, model_template(problem))
 
 
-def training_rows(problem: Problem, block: Block, rows: Array, now: Round, steps: Array | int = 0) -> Batch:
-    """The rows [n, s] of each client to train on in the local steps [s]: with seeds if the model is `stochastic`."""
-    batch = block.take(rows)
-    if not problem.objective.stochastic:
-        return batch
-    assert not isinstance(batch.X, tuple)  # sparse data are refused
-    return batch._replace(X=with_seeds(batch.X, row_seeds(now, block.clients, rows, steps)))
-
-
 def check_rows(problem: Problem, batch: int) -> list[str]:
     """Errors of data and batch size for algorithms on rows, one message each."""
     wrong: list[str] = []
@@ -100,7 +90,7 @@ def minibatches(problem: Problem, block: Block, now: Round, size: int) -> Iterat
     """(clients, their minibatches), a few at a time: `size` rows of each client, or all rows of one that has fewer."""
     for part in block.parts(size):
         for _, clients, rows in part.by_batch_size(size):
-            yield clients, training_rows(problem, clients, clients.draw(now, "minibatch", rows), now)
+            yield clients, clients.take(clients.draw(now, "minibatch", rows))
 
 
 # --- set-up: how many samples each function counts ------------------------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike
 
-from mpifed.algorithms.horizontal import minibatches, training_rows
+from mpifed.algorithms.horizontal import minibatches
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Lazy, Problem
 from mpifed.core.loops import combination
@@ -45,6 +45,7 @@ class Minibatch(NamedTuple):
     X: Features  # [n, s, p]
     y: Array  # [n, s]
     weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1
+    keys: tuple[Array, ...]  # of its passes, see `Objective.pass_keys`
 
 
 def wrong_draw(key: str, rows: int) -> list[str]:
@@ -209,21 +210,25 @@ class Local:
         if guard.draws == "anew":
             for r in range(method.local_steps or 1):
                 rows = block.draw(now, f"minibatch {r}", method.batch_size, secret=True)
-                X, y = training_rows(self.problem, block, rows, now, r)
-                yield Minibatch(X, y, self._alike(y, gain))
+                X, y = block.take(rows)
+                yield Minibatch(X, y, self._alike(y, gain), self._keys(block, r))
             return
         places = slices(method.batch_size, method.local_steps, method.local_epochs, int(block.counts[0]))
         rows, weights = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly"), None
         together = max(1, ROWS // method.batch_size)  # steps whose rows are read at once
-        numbers = np.repeat(np.arange(len(places)), [at.stop - at.start for at in places])
-        for steps in (places[i : i + together] for i in range(0, len(places), together)):
-            first, all_ = steps[0].start, slice(steps[0].start, steps[-1].stop)
-            batch = training_rows(self.problem, block, rows[:, all_], now, numbers[all_])
-            for at in steps:
+        for start in range(0, len(places), together):
+            steps = places[start : start + together]
+            first = steps[0].start
+            batch = block.take(rows[:, first : steps[-1].stop])
+            for r, at in enumerate(steps, start):
                 X, y = batch.rows(at.start - first, at.stop - first)
                 if weights is None or weights.shape != y.shape:
                     weights = self._alike(y, gain)
-                yield Minibatch(X, y, weights)
+                yield Minibatch(X, y, weights, self._keys(block, r))
+
+    def _keys(self, block: Block, r: int) -> tuple[Array, ...]:
+        secret = self.guard.draws != "once"
+        return self.problem.objective.pass_keys(self.now, r, block.clients, secret)
 
     def _alike(self, y: Array, gain: float) -> Array:
         """[n, s] weights of a minibatch whose rows, of these classes or targets, have all the same."""
@@ -319,7 +324,7 @@ class Local:
 
     def _down(self, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array) -> None:
         """Put -step (mean gradient + concave) into `out` [n, d], clipped and with noise as the job says."""
-        self.guard.down(point, Batch(batch.X, batch.y), batch.weights, self.step, r, self, out)
+        self.guard.down(point, Batch(batch.X, batch.y), batch.weights, self.step, r, self, out, batch.keys)
         if concave(self.problem.objective):
             counted = self.guard.layout.penalized
             out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -self.step
@@ -352,7 +357,7 @@ class Local:
         for who, part, _ in block.by_batch_size(self.method.batch_size):
             (batch,) = self.minibatches(part, -self.step)
             record = self.guard.record(model)
-            for at, change in objective.gradients(record, batch.X, batch.y, batch.weights, few):
+            for at, change in objective.gradients(record, batch.X, batch.y, batch.weights, few, *batch.keys):
                 flat = self._shrunk(self.guard.layout.flat(change), model)
                 yield who[at], self.guard.weighted(flat, block.clients[who[at]])
 
@@ -364,7 +369,8 @@ class Local:
         def gradient(clients: Block, batch: Batch) -> Array:
             rows, batch = batch.y.shape[1], batch.together()
             each = np.repeat(self.guard.weight(clients.clients), rows)[None] * (-step / rows)
-            made = objective.gradient(sent, batch.X, batch.y, beside(batch.y, each))
+            keys = objective.pass_keys(self.now, 0, clients.clients[:1])  # as they pass together
+            made = objective.gradient(sent, batch.X, batch.y, beside(batch.y, each), *keys)
             whole: Array = self.guard.layout.flat(made)[0]
             return whole
 

@@ -95,7 +95,6 @@ class LocalMethod(LocalSteps, Rows):
     """What the server makes of the mean: by default the mean of the clients' models."""
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
-    seeds_rows: ClassVar[bool] = True  # draws each row's dropout by its seed
     weights: ClassVar[Literal["rows", "uniform"]] = "rows"
     gain: ClassVar[float | None] = None
     degrees: ClassVar[Upload] = None

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, MinLen
@@ -36,7 +36,6 @@ from mpifed.algorithms.horizontal import (
     minibatches,
     model_template,
     start_model,
-    training_rows,
     weighted_fields,
 )
 from mpifed.algorithms.ssca_tuning import (
@@ -438,8 +437,6 @@ class SSCAHorizontal(SSCA, Rows):
     client with fewer rows takes all of them.
     """
 
-    seeds_rows: ClassVar[bool] = True
-
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives weighted sums of minibatch gradients."""
@@ -469,9 +466,10 @@ class SSCAHorizontal(SSCA, Rows):
         weight = self.problem.weights[block.clients]
 
         def sums_of(who: Array, part: Block, rows: int) -> Statistics:
-            batch = training_rows(self.problem, part, part.draw(now, "minibatch", rows), now)
+            batch = part.take(part.draw(now, "minibatch", rows))
             each = beside(batch.y, np.repeat(weight[who, None] / rows, rows, axis=1))
-            return self._statistics(broadcast, batch.X, batch.y, each)
+            keys = self.problem.objective.pass_keys(now, 0, part.clients)
+            return self._statistics(broadcast, batch.X, batch.y, each, *keys)
 
         def parts() -> Iterator[tuple[Array, Weighted]]:
             yield np.arange(len(weight)), Weighted(block.joined(self.batch_size, sums_of), weight)
@@ -485,26 +483,27 @@ class SSCAHorizontal(SSCA, Rows):
             rows, batch = batch.y.shape[1], batch.together()
             each = self.problem.weights[clients.clients].repeat(rows)
             each /= rows
-            return self._statistics(broadcast, batch.X, batch.y, beside(batch.y, each[None]))
+            keys = self.problem.objective.pass_keys(now, 0, clients.clients[:1])  # as they pass together
+            return self._statistics(broadcast, batch.X, batch.y, beside(batch.y, each[None]), *keys)
 
         total = added(sums_of(*pair) for pair in minibatches(self.problem, block, now, self.batch_size))
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
-    def _statistics(self, broadcast: SSCABroadcast, X: Features, y: Array, each: Array) -> Statistics:
+    def _statistics(self, broadcast: SSCABroadcast, X: Features, y: Array, each: Array, *keys: Array) -> Statistics:
         """[n, K, ...] at w_t, less what is to be forgotten of those at w_{t-1} where they are variance-reduced."""
 
-        def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Statistics:
-            scores, backward = self.problem.objective.forward(model, X)
+        def of_piece(model: Parameters, X: Features, y: Array, weights: Array, *keys: Array) -> Statistics:
+            scores, backward = self.problem.objective.forward(model, X, *keys)
             slopes, level = slope_of_each(
                 self.problem, self.functions, model.head, scores, y, weights, broadcast.shares
             )
             return Statistics(stacked([backward(slope) for slope in slopes], y), level)
 
         at = self.problem.objective.in_pieces
-        now = at(of_piece, broadcast.model, X, y, each)
+        now = at(of_piece, broadcast.model, X, y, each, *keys)
         if not self.recursive or not broadcast.keep:
             return now
-        before = at(of_piece, broadcast.previous, X, y, each * -float(broadcast.keep))
+        before = at(of_piece, broadcast.previous, X, y, each * -float(broadcast.keep), *keys)
         return map_leaves(operator.add, now, before)
 
     def absorb(self, server: SSCAServer, total: Weighted, now: Round) -> SSCAServer:

@@ -35,7 +35,6 @@ class Algorithm(MadeByKeywords, ABC):
     default_security : how sums travel where `[aggregation] security` does not say
     constrained : whether it minimizes `[minimize]` and meets `[[constraint]]`
     regularized : whether it takes `[regularizer]`, and the model's `nonconvex_penalty`
-    seeds_rows : whether it trains on `mpifed.algorithms.horizontal.training_rows`, as a model with dropout asks for
     needs_everybody : whether every client must take part in every round
     why_everybody : the reason, where it does
     certifies_gap : whether `[stop] duality_gap` may end its runs
@@ -60,11 +59,6 @@ class Algorithm(MadeByKeywords, ABC):
     @property
     def regularized(self) -> bool:
         """Whether it supports `[regularizer]` and the nonconvex penalty."""
-        return False
-
-    @property
-    def seeds_rows(self) -> bool:
-        """Whether the rows that it trains on have seeds where the model is `stochastic`."""
         return False
 
     @property

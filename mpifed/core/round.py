@@ -174,9 +174,12 @@ class Round(NamedTuple):
             return _own_words()
         return _stream(self.seed, purpose).at(self._counter(client)).random_raw
 
-    def words_of_clients(self, purpose: str, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n] a random word, which need not be secret, of each of `clients` [n], ascending."""
-        return self._numbers(purpose, clients, 1)[:, 0].view(np.int64)
+    def words_of_clients(
+        self, purpose: str, clients: NDArray[np.int64], turn: int = 0, secret: bool = False
+    ) -> NDArray[np.int64]:
+        """[n] a random word of each of `clients` [n], ascending; in each turn another one."""
+        keyed = None if secret and self.secure else purpose
+        return self._numbers(keyed, clients, 1, turn)[:, 0].view(np.int64)
 
     def normals(
         self, purpose: str, clients: NDArray[np.int64], shape: tuple[int, ...], dtype: str = "float32"

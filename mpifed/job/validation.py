@@ -134,8 +134,6 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
         wrong.append(unconstrained(name))
     if not (algorithm.regularized and algorithm.holds("regularized")):
         wrong += squares_alone(problem)
-    if problem.split == "rows" and not (algorithm.seeds_rows and algorithm.holds("seeds_rows")):
-        wrong += _wrong_rows(algorithm, name)
     per_round = job.participation.clients_per_round
     if per_round is not None and per_round > problem.clients:
         wrong.append(f"[participation] clients_per_round = {per_round}: {job.data.path} has {problem.clients} clients")
@@ -156,16 +154,6 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
         )
     wrong += _too_few(job, per_round or problem.clients)
     return [*wrong, *([] if wrong else _wrong_certificates(job, algorithm))]
-
-
-def _wrong_rows(algorithm: Algorithm, name: str) -> Iterator[str]:
-    model_template(algorithm.problem)  # a network is known once it has started
-    if algorithm.problem.objective.stochastic:
-        yield (
-            f'[algorithm] name = "{name}": takes rows without the seeds of dropout masks, so that the model would '
-            "train without dropout; take fedavg, fedprox, scaffold, fedpdm or ssca; a class of your own takes its "
-            "rows by mpifed.algorithms.horizontal.training_rows, and says seeds_rows = True"
-        )
 
 
 def _wrong_certificates(job: Settings, algorithm: Algorithm) -> Iterator[str]:

@@ -36,8 +36,9 @@ _HAIR = 1 - 2.0**-20
 
 
 def clipped_gradient(
-    objective: Objective, model: Parameters, X: Features, y: Array, weights: Array, clip: float, narrow: bool = False
-) -> Parameters:
+    objective: Objective, model: Parameters, X: Features, y: Array, weights: Array, clip: float, narrow: bool = False,
+    *keys: Array,
+) -> Parameters:  # fmt: skip
     """Sum over samples of weights times the sample's gradient of the loss, clipped to a norm over all leaves.
 
     The sum is in float64: in float32 the sum of s vectors may have an error of s^2 2^-24 times the bound
@@ -58,6 +59,7 @@ def clipped_gradient(
     y, weights : [n, s]
     clip : the bound, above 0, to whose norm (less a millionth) longer gradients are scaled
     narrow : whether sums may be in float32; weights are then at most 1
+    keys : what `objective.pass_keys` gives
 
     Returns
     -------
@@ -73,7 +75,7 @@ def clipped_gradient(
     if isinstance(objective, NeuralNetwork):
         assert not isinstance(X, tuple)  # sparse data are refused
         with np.errstate(over="ignore", invalid="ignore"):
-            return _of_network(objective, model, X, y, weights, clip)
+            return _of_network(objective, model, X, y, weights, clip, *keys)
     assert isinstance(objective, LinearScores)  # `clippable` says so
     return _of_linear_scores(objective, model, X, y, weights, clip, narrow)
 
@@ -118,26 +120,26 @@ def _of_linear_scores(
 
 
 def _of_network(
-    objective: NeuralNetwork, model: Parameters, X: Array, y: Array, weights: Array, clip: float
+    objective: NeuralNetwork, model: Parameters, X: Array, y: Array, weights: Array, clip: float, *keys: Array
 ) -> Parameters:
     """All of it in float64; the norms are those of single samples' gradients, as the model gives them."""
     wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model)
 
-    def of_piece(model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
+    def of_piece(model: Parameters, X: Features, y: Array, weights: Array, *keys: Array) -> Parameters:
         (x,), left = cast("Array", X), weights[0]  # sparse data are refused
         if not len(x):  # which a module may not take
             return Parameters(ABSENT, map_leaves(lambda leaf: namespace(leaf).zeros((1, *leaf.shape)), model.head))
 
         def parts() -> Iterator[NamedArrays]:
             nonlocal left
-            for squares, weighted in objective.sample_gradients(model.head, x, y[0]):
+            for squares, weighted in objective.sample_gradients(model.head, x, y[0], *[int(each[0]) for each in keys]):
                 known = squares < _LARGEST  # false for NaN too
                 own, left = left[: len(squares)], left[len(squares) :]
                 yield weighted(own * np.where(known, _factors(squares, clip), 0.0))
 
         return Parameters(ABSENT, map_leaves(lambda leaf: leaf[None], added(parts())))
 
-    return objective.in_pieces(of_piece, wide, X.astype("f8", copy=False), y, weights)
+    return objective.in_pieces(of_piece, wide, X.astype("f8", copy=False), y, weights, *keys)
 
 
 def _without(X: Any, known: Array) -> Any:  # of the class of X

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from mpifed.core.exchange import Problem
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, flat, leaves, map_leaves, unflat
-from mpifed.core.row_seeds import with_seeds
+from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Objective
 from mpifed.maths.terms import Loss, OfOutputs, Term
@@ -77,8 +77,6 @@ def trial(problem: Problem, rng: Generator, dtype: str, spread: float = 0.3) -> 
 
     models = map_leaves(near, model.start(problem.features, problem.outputs, rng, dtype))
     X = rng.standard_normal((*shape, problem.features)).astype(dtype)
-    if model.stochastic:  # as in training
-        X = with_seeds(X, rng.integers(2**48, size=shape))
     y = rng.integers(problem.outputs, size=shape) if model.classifies else rng.standard_normal(shape)
     return Trial(models, X, y, rng.uniform(-1, 1, shape))
 
@@ -127,6 +125,8 @@ def check_function(function: ModelFunction, problem: Problem, rng: Generator, pr
 
     _check_derivative("the gradient by slope()", total, at.model, gradient, rng)
     check_alone(function, at, private)
+    if isinstance(function.term, Loss):
+        check_training(function.model, at, rng)
     if function.model.convex and function.term.convex:
         for spread in (0.3, 1.0, 5.0):
             _check_convex(function, at, at._replace(model=trial(problem, rng, "float64", spread).model))
@@ -157,6 +157,27 @@ def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:
             limited = clipped_gradient(function.model, at.model, at.X, at.y, abs(at.weights), bound)
             what = "the sum of clipped gradients by layers() or sample_gradients()"
             _must_agree(what, flat(_of_client(limited, i)), clipped, size)
+
+
+def check_training(model: Objective, at: Trial, rng: Generator) -> None:
+    """A network in training is a function of each sample alone, its place and the key, with this one's gradient."""
+    keys = model.pass_keys(Round(0, 0, np.ones(_CLIENTS, dtype=bool)), 0, np.arange(_CLIENTS))
+    if not keys:
+        return
+
+    def outputs(parameters: Parameters, X: Array) -> Array:
+        return model.forward(parameters, X, *keys)[0]
+
+    def total(parameters: Parameters) -> float:
+        return float((at.weights * model.loss(parameters.head, outputs(parameters, at.X), at.y)).sum())
+
+    scores = pure("outputs() in training", outputs, at.model, at.X)
+    _check_derivative("the gradient in training", total, at.model, model.gradient(*at, *keys), rng)
+    for j in range(_SAMPLES):
+        X: Array = rng.standard_normal((*at.y.shape, at.X.shape[-1]))
+        X[:, j] = at.X[:, j]
+        came = outputs(at.model, X)[:, j]
+        _must_agree("outputs() in training of a sample among others", came, scores[:, j], float(abs(scores).max()))
 
 
 def _of_client(record: AnyRecord, i: int) -> AnyRecord:

@@ -76,6 +76,9 @@ def power_of_two(value: float) -> float:
     return float(2.0 ** max(0, int(np.ceil(np.log2(value)))))
 
 
+Keys: TypeAlias = tuple[Array, ...]  # of passes, see `Objective.pass_keys`
+
+
 class LocalWork(NamedTuple):
     """What a guard must know of a method's local steps, x <- x - step (gradient + pull x) + what is public."""
 
@@ -111,9 +114,11 @@ class Open:
         """The views of x [..., d]."""
         return self.layout.record(x, self.like)
 
-    def down(self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array) -> None:
+    def down(
+        self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array, keys: Keys
+    ) -> None:
         """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out` [n, d]."""
-        self.problem.objective.put_gradient(at, batch.X, batch.y, weights, self.record(out))
+        self.problem.objective.put_gradient(at, batch.X, batch.y, weights, self.record(out), *keys)
 
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model, from which local steps start, is small enough beside what is rounded."""
@@ -194,11 +199,11 @@ class _Private(Open):
         known = isinstance(self.problem.objective, LinearScores) and self.problem.dtype == "float32"
         return known and may_be_narrow(self.privacy, self.layout.size, self.work.batch)
 
-    def clipped(self, at: Parameters, batch: Batch, weights: Array) -> Parameters:
+    def clipped(self, at: Parameters, batch: Batch, weights: Array, keys: Keys) -> Parameters:
         """[n, ...] sums of the rows' clipped gradients."""
         at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
         objective, clip = self.problem.objective, self.privacy.bound
-        return clipped_gradient(objective, at, batch.X, batch.y, weights, clip, self.narrow)
+        return clipped_gradient(objective, at, batch.X, batch.y, weights, clip, self.narrow, *keys)
 
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model is not so large that rounding would move the outcome of local steps.
@@ -241,9 +246,11 @@ class NoisyGradients(_Private):
     draws = "anew"
     clips = True
 
-    def down(self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array) -> None:
+    def down(
+        self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array, keys: Keys
+    ) -> None:
         gain, clients, now = -step / self.work.batch, local.block.clients, local.now
-        total, reach, purpose = self.clipped(at, batch, weights), self.privacy.reach, f"gradient {r}"
+        total, reach, purpose = self.clipped(at, batch, weights, keys), self.privacy.reach, f"gradient {r}"
         if self.privacy.on_grid:
             each = np.full(len(clients), 1 / reach)
             noisy = on_grid(self.how, purpose, total, each, self.how.sigma, clients, now, gain * reach, self.dtype)
@@ -273,11 +280,13 @@ class NoisyUploads(_Private):
         """float64 where the outcome of local steps is rounded to integers."""
         return "float64" if self.privacy.level == "sample" else self.problem.dtype
 
-    def down(self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array) -> None:
+    def down(
+        self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array, keys: Keys
+    ) -> None:
         if self.privacy.level == "client":
-            super().down(at, batch, weights, step, r, local, out)
+            super().down(at, batch, weights, step, r, local, out, keys)
             return
-        gain, total = -step / self.work.batch, self.clipped(at, batch, weights)
+        gain, total = -step / self.work.batch, self.clipped(at, batch, weights, keys)
         map_leaves(lambda there, leaf: namespace(leaf).multiply(leaf, gain, out=there), self.record(out), total)
 
     def contraction(self, step: float) -> float:

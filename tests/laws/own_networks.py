@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from mpifed.core.record import map_leaves
-from mpifed.core.row_seeds import seeds_of, words
 from mpifed.maths.objectives import NeuralNetwork, SampleGradients
 
 STATE = np.random.default_rng(3)
@@ -22,7 +21,7 @@ class Hidden(NeuralNetwork):
     def initial(self, features: int, outputs: int, rng: Any) -> dict[str, Any]:
         return {"w": np.zeros((features, 5)), "b": rng.standard_normal(5), "v": rng.standard_normal((5, outputs))}
 
-    def outputs(self, parameters: Any, X: Any, gradient: bool) -> Any:
+    def outputs(self, parameters: Any, X: Any, gradient: bool, key: int | None) -> Any:
         w, b, v = parameters
         hidden = np.tanh(X @ w + b)
 
@@ -39,24 +38,19 @@ class Values(Hidden):
     loss_name = "mse"
 
 
-@dataclass(frozen=True)
 class Dropping(Hidden):
-    """Half of the hidden units, by the seeds that stand behind the features in training."""
+    """Half of the hidden units, by the key of a pass in training."""
 
-    stochastic: ClassVar[bool] = True
-    seeds_of_samples: ClassVar[bool] = True
+    def kept(self, X: Any, key: int | None) -> Any:
+        return np.ones((len(X), 5)) if key is None else np.random.default_rng(key).integers(0, 2, (len(X), 5)) * 2.0
 
-    def outputs(self, parameters: Any, X: Any, gradient: bool) -> Any:
+    def outputs(self, parameters: Any, X: Any, gradient: bool, key: int | None) -> Any:
         w, b, v = parameters
-        features, seeds = X[:, : len(w)], seeds_of(X[:, len(w) :].astype(np.int64)) if X.shape[1] > len(w) else None
-        hidden, kept = np.tanh(features @ w + b), np.ones((len(X), 5), X.dtype)
-        if seeds is not None:
-            each = seeds if self.seeds_of_samples else np.arange(len(X))[::-1]
-            kept = (2 * (words(each[:, None], np.arange(5)) >= 0)).astype(X.dtype)
+        hidden, kept = np.tanh(X @ w + b), self.kept(X, key).astype(X.dtype)
 
         def back(slopes: Any) -> Any:
             down = slopes @ v.T * kept * (1 - hidden**2)
-            return type(parameters)(features.T @ down, down.sum(axis=0), (kept * hidden).T @ slopes)
+            return type(parameters)(X.T @ down, down.sum(axis=0), (kept * hidden).T @ slopes)
 
         return kept * hidden @ v, back
 
@@ -81,7 +75,8 @@ for name, base, changed in (
     ("Noisy", Hidden, _outputs(lambda z, back: (z + STATE.standard_normal(z.shape).astype(z.dtype), back))),
     ("Centered", Hidden, _outputs(lambda z, back: (z - z.mean(axis=0), lambda s: back(s - s.mean(axis=0))))),
     ("NotFinite", Hidden, {"initial": lambda *given: Hidden.initial(*given) | {"b": np.full(5, np.nan)}}),
-    ("ByPlace", Dropping, {"seeds_of_samples": False}),
+    ("DropsByOthers", Dropping, {"kept": lambda self, X, key: np.ones((len(X), 5)) * (1 + (key or 0) * (X.sum() > 0))}),
+    ("DropsAnew", Dropping, {"kept": lambda self, X, key: Dropping.kept(self, X, key and int(STATE.integers(9e9)))}),
     ("ShortNorms", Hidden, _gradients(lambda squares, weighted: (squares / 2, weighted))),
     ("TwiceTheSum", Hidden, _gradients(lambda squares, weighted: (squares, lambda f: weighted(2 * f)))),
 ):  # fmt: skip

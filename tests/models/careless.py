@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from custom import Custom, of_one
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
@@ -36,14 +37,22 @@ def transformer(dropout: float = 0.0, batch_first: bool = True) -> nn.Module:
     return Custom(lambda net, x: net.out(net.layer(x.reshape(-1, 8, 8)).mean(1)), layer=layer, out=nn.Linear(8, 10))
 
 
-def dropping_transformer() -> nn.Module:
-    """Whose attention, which draws by itself, has none; and tokens in one axis, sample after sample."""
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
-    layer.self_attn.dropout = 0.0
+def dropping_sequences() -> nn.Module:
+    """Which draw between the layers of cells, and without a layer of dropout."""
     return Custom(
-        lambda net, x: net.out(net.drop(net.layer(x.reshape(-1, 8, 8)).reshape(-1, 8)).reshape(-1, 8, 8).mean(1)),
-        layer=layer, drop=nn.Dropout(0.2), out=nn.Linear(8, 10),
+        lambda net, x: net.out(dropout(net.cells(x.reshape(-1, 8, 8))[0][:, -1], 0.2, net.training)),
+        cells=nn.LSTM(8, 4, num_layers=2, dropout=0.5, batch_first=True), out=nn.Linear(4, 10),
     )  # fmt: skip
+
+
+def with_depth() -> nn.Module:
+    """Leaves its inner layer out for some samples, while it trains."""
+
+    def some(net: Any, x: Tensor) -> Any:
+        kept = torch.rand(len(x), 1, dtype=x.dtype) < 0.5 if net.training else 0.5
+        return net.out(x + kept * torch.tanh(net.inner(x)))
+
+    return Custom(some, inner=nn.Linear(64, 64), out=nn.Linear(64, 10))
 
 
 def embedded(index: Callable[[Tensor], Tensor], **settings: Any) -> nn.Module:
@@ -94,7 +103,9 @@ RIGHT: dict[str, Callable[[], nn.Module]] = {
     "lstm": lambda: sequences(nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True), 12),
     "gru": lambda: sequences(nn.GRU(8, 6, batch_first=True), 6),
     "transformer": transformer,
-    "dropping_transformer": dropping_transformer,
+    "dropping_transformer": lambda: transformer(0.1),
+    "dropping_sequences": dropping_sequences,
+    "stochastic_depth": with_depth,
     "weight_norm": lambda: two_layers(parametrizations.weight_norm(nn.Linear(64, 16))),
     "lazy": lambda: on_images(nn.LazyConv2d(4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(10)),
     "wide": lambda: Custom(
@@ -110,44 +121,32 @@ RIGHT: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def counted(net: Any, x: Tensor) -> Tensor:
-    torch.set_num_threads(2)
-    return net.layer(x)
-
-
-def with_attribute(name: str, value: Any) -> nn.Module:
-    net = two_layers()
-    setattr(net, name, value)
-    return net
-
-
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {  # by name: what is built, what the message says
-    "transformer_dropout": (lambda: transformer(0.1), r'"layer.self_attn" \(MultiheadAttention\): has dropout=0.1'),
     "sequence_first": (lambda: transformer(batch_first=False), "depends on the other samples.*batch_first=True"),
     "spectral": (lambda: two_layers(parametrizations.spectral_norm(nn.Linear(64, 16))),
-                 r'weight.0._u" \(and 1 more\) does not train.*weight_norm'),
-    "compiled": (lambda: torch.compile(nn.Linear(64, 10)), "OptimizedModule: wraps a module; give the module itself"),
-    "tuple": (of_one(lambda net, x: (net.layer(x), x)), r"gives a tuple for samples.*\[3, 10\] is expected"),
+                 r'weight.0._u" is another when the module is built again'),
+    "tuple": (of_one(lambda net, x: (net.layer(x), x)), r"gives a tuple; \[3, 10\] .* is expected"),
     "probabilities": (of_one(lambda net, x: net.layer(x).softmax(1)), "leave the softmax at the end out"),
     "in_place": (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 10)), "changes its samples in place"),
-    "evaluated": (of_one(lambda net, x: net.layer(x) if net.training else net.layer(x).softmax(1)),
-                  r"gives other outputs in eval\(\) than in train\(\)"),
-    "asking_for_grad": (of_one(lambda net, x: net.layer(x) * (1 + torch.is_grad_enabled())),
-                        "gives other outputs where gradients are enabled"),
     "item": (of_one(lambda net, x: net.layer(x) * net.scale[0].item(), scale=nn.Parameter(torch.ones(1))),
              'its outputs depend on parameter "scale", and have no derivative by it'),
     "detached": (of_one(lambda net, x: net.layer(x).detach()), "have no derivative by any parameter; leave out detach"),
     "single_number": (of_one(lambda net, x: net.layer(x) * net.scale, scale=nn.Parameter(torch.tensor(1.0))),
-                      r'parameter "scale" is a single number without axes; give it one: torch.ones\(1\)'),
-    "list": (lambda: with_attribute("blocks", [nn.Linear(64, 64)]), 'attribute "blocks": .*take torch.nn.ModuleList'),
-    "tensor": (lambda: with_attribute("mean", torch.zeros(64)), r'attribute "mean": .*self.register_buffer\("mean"'),
-    "threads": (of_one(counted), "its pass changes torch.set_num_threads"),
-    "sparse": (lambda: embedded(lambda x: x.long(), sparse=True), r"\(Embedding\): has sparse gradients; set sparse"),
-    "floats_as_indices": (lambda: embedded(lambda x: x), r"samples come as floats: an embedding takes x.long\(\)"),
-    "numpy": (lambda: two_layers().apply(drawn_by_numpy), "begins otherwise when it is built again after the same"),
-    "slash": (lambda: nn.Sequential(nn.ModuleDict({"a/b": nn.Linear(64, 10)})["a/b"]).append(slashed()), "has a / in"),
+                      r'parameter "scale": give it an axis, as torch.ones\(1\)'),
+    "list": (lambda: with_list([nn.Linear(64, 64)]), r"RuntimeError: .*dtype.* called with samples .* float64"),
+    "sparse": (lambda: embedded(lambda x: x.long(), sparse=True), '"table.weight" has a sparse gradient; set sparse'),
+    "floats_as_indices": (lambda: embedded(lambda x: x), r"and indices by x.long\(\)"),
+    "numpy": (lambda: two_layers().apply(drawn_by_numpy), "is another when the module is built again"),
+    "slash": (lambda: nn.Sequential(nn.ModuleDict({"a/b": nn.Linear(64, 10)})["a/b"]).append(slashed()), "without"),
     "argument": (lambda classes: nn.Linear(64, classes), "missing 1 required .*it is given shape = .64,. and outputs"),
 }  # fmt: skip
+
+
+def with_list(layers: list[nn.Module]) -> nn.Module:
+    """Layers that PyTorch does not see."""
+    net = Custom(lambda net, x: net.out(net.layers[0](x)), out=nn.Linear(64, 10))
+    net.layers = layers  # type: ignore[assignment]
+    return net
 
 
 def slashed() -> nn.Module:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import numpy as np
 import torch
 from custom import Custom, of_one
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 IMAGE = {"name": "torch", "build": "nets:convolutions"}
@@ -150,37 +150,6 @@ def in_place(outputs: int) -> nn.Module:
     return net
 
 
-def in_order(outputs: int) -> nn.Module:
-    """Brings the samples into the order of a number of each, and back, as modules of sequences do."""
-
-    def ordered(net: Any, x: Tensor) -> Any:
-        order = (x > 10).sum(1).argsort(stable=True)
-        return net.out(torch.tanh(net.inward(x[order]))[order.argsort()])
-
-    return Custom(ordered, inward=nn.Linear(64, 8), out=nn.Linear(8, outputs))
-
-
-def seldom_again(outputs: int) -> nn.Module:
-    """Takes a layer's weight once more for samples that are rare."""
-
-    def used(net: Any, x: Tensor) -> Any:
-        z, rare = net.inward(x), (x > 10).any(1)
-        if bool(rare.any()):
-            z = torch.where(rare[:, None], z + functional.linear(x / 9, net.inward.weight), z)
-        return net.out(torch.tanh(z / 9))
-
-    return Custom(used, inward=nn.Linear(64, 8), out=nn.Linear(8, outputs))
-
-
-def bounded(outputs: int) -> nn.Module:
-    """A layer that is given its weight with bounds, which the first ones do not reach."""
-
-    def called(net: Any, x: Tensor) -> Any:
-        return net.out(torch.tanh(functional_call(net.inward, {"weight": net.inward.weight.clamp(-1, 1)}, (x,)) / 9))
-
-    return Custom(called, inward=nn.Linear(64, 8), out=nn.Linear(8, outputs))
-
-
 def without_samples(outputs: int) -> nn.Module:
     """What PyTorch gives no empty batch of: instance norm."""
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True), nn.Flatten(), nn.Linear(72, outputs))
@@ -264,16 +233,6 @@ def remembering(net: Any, x: Tensor) -> Any:
     return net.layer(x)
 
 
-class OwnDropout(nn.Dropout):
-    def forward(self, input: Tensor) -> Tensor:  # as PyTorch names it
-        return functional.dropout(input, self.p, self.training) + 0.0
-
-
-def recurrent() -> nn.Module:
-    cells = nn.LSTM(8, 4, num_layers=2, dropout=0.5, batch_first=True)
-    return Custom(lambda net, x: net.out(net.cells(x.reshape(-1, 8, 8))[0][:, -1]), cells=cells, out=nn.Linear(4, 10))
-
-
 def frozen(weights: Tensor) -> nn.Module:
     net = nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
     net[0].weight = nn.Parameter(weights, requires_grad=False)
@@ -288,21 +247,23 @@ def infinite() -> nn.Module:
 
 REFUSED: dict[str, tuple[Any, str]] = {  # by name: what is built, what the message says
     "batch_norm": (lambda: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)),
-                   r'layer "1" \(BatchNorm1d\): batch normalization .* take torch.nn.GroupNorm'),
+                   r'"1.running_mean" changes when samples pass.* mpifed.models.replace_batch_norm\(net\)'),
+    "batch_only": (lambda: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10, track_running_stats=False)),
+                   r"depends on the other samples of the batch.* mpifed.models.replace_batch_norm\(net\)"),
+    "mixed": (of_one(lambda net, x: net.layer(x + x[torch.randperm(len(x))] * net.training)),
+              "depends on the other samples of the batch"),
     "running": (lambda: nn.Sequential(nn.Unflatten(1, (1, 64)), nn.InstanceNorm1d(1, track_running_stats=True),
                                       nn.Flatten(), nn.Linear(64, 10)),
-                r'layer "1" \(InstanceNorm1d\): keeps running statistics; set track_running_stats=False'),
-    "dropout": (lambda: nn.Sequential(nn.Linear(64, 10), OwnDropout(0.2)),
-                r'layer "1" \(OwnDropout\): has a forward of its own; take torch.nn.Dropout itself'),
-    "recurrent": (recurrent, r'layer "cells" \(LSTM\): has dropout=0.5'),
-    "counting": (of_one(counting), "gives other outputs for the same samples"),
+                r'"1.running_mean" changes when samples pass'),
+    "counting": (of_one(counting), "gives other outputs for the same samples after the same seed"),
     "remembering": (lambda: of_one(remembering, seen=torch.zeros(64))(), '"seen" changes when samples pass'),
-    "noisy": (of_one(lambda net, x: net.layer(x + torch.randn_like(x))),
-              "draws from PyTorch's own generator when samples pass"),
-    "half": (lambda: nn.Linear(64, 10).half(), 'parameter "weight" has dtype float16 .and 1 more.; float32 is exp'),
-    "frozen_all": (lambda: nn.Linear(64, 10).requires_grad_(False), "has no parameter that needs a gradient"),
-    "drawn": (lambda: frozen(torch.randn(12, 64)), '"0.weight" does not train, and is another whenever it is built'),
-    "wide": (lambda: nn.Linear(64, 7), r"gives \[3, 7\] for samples of shape \[3, 64\]; \[3, 10\] is expected"),
+    "by_numpy": (of_one(lambda net, x: net.layer(x * random.random())), "draw by PyTorch's generator alone"),
+    "noisy": (of_one(lambda net, x: net.layer(x + torch.randn_like(x))), r"draws random numbers in eval\(\)"),
+    "dropped_always": (of_one(lambda net, x: net.layer(functional.dropout(x))), "ask for self.training, as"),
+    "frozen_all": (lambda: linear((64,), 10).requires_grad_(False), "have no derivative by any parameter"),
+    "drawn": (lambda: frozen(torch.randn(12, 64)), '"0.weight" is another when the module is built again'),
+    "wide": (lambda: nn.Linear(64, 7),
+             r"gives \[3, 7\], float32; \[3, 10\] of .* \(tried with .* shape \[3, 64\], float32"),
     "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
                r"it was called with samples of shape \[3, 64\], float32: correct it, or give the \[model\] shape"),
     "infinite": (infinite, "gives outputs that are not finite"),

@@ -1,203 +1,133 @@
-"""Dropout by each sample's seed: independent masks, derivatives, clipping, one record's own part, exact runs."""
+"""Random numbers of modules in training: PyTorch's own after a pass's key, in gradients, clipping and exact runs."""
 
 from __future__ import annotations
 
-import itertools
-import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import nets
 import numpy as np
 import pytest
 import torch
-from records import bare_leaves
+from records import flat
 from test_torch_bits import hashes
-from torch import nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
-from mpifed import FedAvg, Privacy
-from mpifed.algorithms.local import LocalSteps
-from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
-from mpifed.core.row_seeds import row_seeds, with_seeds
-from mpifed.data.block import Block
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
-from mpifed.maths import laws
+from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import TorchNetwork
-from mpifed.maths.objectives.torch_dropout import DropoutMasks
+from mpifed.maths.objectives.network import NeuralNetwork
 
 HERE = Path(__file__).parent
 N, S = 3, 7
+KEYS = np.array([5, 2**62 - 9, 7])
 KINDS = {
     "by layers": TorchNetwork("nets:dropped", (1, 8, 8)),
-    "by gradients": TorchNetwork("nets:dropped_twice"),
-    "one by one": TorchNetwork("nets:dropped_sequences"),
+    "one by one": TorchNetwork("nets:dropped_twice"),
+    "recurrent": TorchNetwork("nets:dropped_sequences"),
 }
 every_kind = pytest.mark.parametrize("objective", KINDS.values(), ids=KINDS)
 
 
-def seeds(rows: Any, index: int = 1, seed: int = 3, clients: Any = (0, 1, 2), steps: Any = 0) -> Any:
-    now = Round(index, seed, np.ones(5, dtype=bool))
-    return row_seeds(now, np.array(clients)[: len(rows)], np.asarray(rows), steps)
-
-
-def task(objective: TorchNetwork, dtype: str = "float64") -> tuple[Any, Any, Any, Any]:
-    """(a model of each client, X with seeds, y, weights)."""
+def task(objective: TorchNetwork) -> tuple[Any, Any, Any, Any]:
+    """(a model of each client, X, y, weights)."""
     rng = np.random.default_rng(7)
-    model = objective.start(64, 10, np.random.default_rng(0), dtype)
+    model = objective.start(64, 10, np.random.default_rng(0), "float64")
     own = map_leaves(lambda leaf: np.stack([leaf + 0.01 * rng.standard_normal(leaf.shape) for _ in range(N)]), model)
-    X = with_seeds(rng.standard_normal((N, S, 64)).astype(dtype), seeds(np.arange(N * S).reshape(N, S)))
-    own = map_leaves(lambda leaf: leaf.astype(dtype), own)
-    return own, X, rng.integers(0, 10, (N, S)), rng.uniform(0.5, 1.5, (N, S))
+    return own, rng.standard_normal((N, S, 64)), rng.integers(0, 10, (N, S)), rng.uniform(0.5, 1.5, (N, S))
 
 
-# --- masks --------------------------------------------------------------------------------------------------------
+def by_torch(objective: TorchNetwork, model: Any, X: Any, y: Any, key: int | None) -> tuple[Tensor, list[Tensor]]:
+    """(losses [s], parameters) of one client, of a module built here, by PyTorch's generator after `key`."""
+    net = getattr(nets, objective.build.partition(":")[2])(10).double().train(key is not None)
+    tensors = {name: torch.tensor(leaf, requires_grad=True) for name, leaf in leaves(model)}
+    x = torch.tensor(X).reshape(-1, *(objective.shape or (64,)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key or 0)
+        z = functional_call(net, tensors, (x,))
+    return functional.cross_entropy(z, torch.tensor(y), reduction="none"), list(tensors.values())
 
 
-def dropped(layer: nn.Module, seeds: Any, shape: tuple[int, ...] = (64,)) -> torch.Tensor:
-    """Ones [s, *shape] after one layer."""
-    net = nn.Sequential(layer)
-    DropoutMasks(net, shape)
-    X = with_seeds(np.ones((1, len(seeds), int(np.prod(shape)))), seeds[None])
-    given: torch.Tensor = net(torch.from_numpy(X[0]))
-    return given
+def of_client(model: Any, i: int) -> Any:
+    return map_leaves(lambda leaf: leaf[i], model.head)
 
 
-@pytest.mark.parametrize("p", [0.01, 0.3, 0.5, 0.9])
-def test_a_unit_stays_with_its_probability(p: float) -> None:
-    """Of 128,000 units; within five standard deviations, which one sound generator in two million exceeds."""
-    came = dropped(nn.Dropout(p), seeds([np.arange(2000)])[0])
-    kept = came > 0
-    assert torch.equal(came[kept], torch.full_like(came[kept], 1 / (1 - p)))
-    five = 5 * np.sqrt(p * (1 - p))
-    assert abs(float(kept.double().mean()) - (1 - p)) < five / np.sqrt(kept.numel())
-    assert float((kept.double().mean(0) - (1 - p)).abs().max()) < five / np.sqrt(2000)  # each unit
-    assert float((kept.double().mean(1) - (1 - p)).abs().max()) < 1.2 * five / np.sqrt(64)  # each of 2,000 rows
+def joined(slopes: Any) -> Any:
+    return torch.cat([slope.flatten() for slope in slopes]).numpy()
 
 
-def test_masks_of_other_rows_steps_rounds_clients_seeds_and_layers_are_independent() -> None:
-    """No two the same, and of 2,048 units as many agree as of independent masks, within five standard deviations."""
-    rows = np.arange(4)[None]
-    of = {
-        "plain": seeds(rows), "step": seeds(rows, steps=1), "round": seeds(rows, index=2), "setup": seeds(rows, -1),
-        "client": seeds(rows, clients=[1]), "seed": seeds(rows, seed=4), "far": seeds(rows + 2**33),
-    }  # fmt: skip
-    masks = {(name, row): dropped(nn.Dropout(), each[0], (2048,))[row] for name, each in of.items() for row in range(4)}
-    net = nn.Sequential(nn.Dropout(), nn.Dropout())
-    drop = net[0]
-    DropoutMasks(net, (2048,))
-    once, twice = (layer for layer in net)
-    net.forward = lambda x: torch.stack([once(x), twice(x), drop(x)], 1)  # type: ignore[method-assign]
-    parts = net(torch.from_numpy(with_seeds(np.ones((1, 1, 2048)), of["plain"][:, :1])[0]))[0]
-    assert torch.equal(parts[0], masks["plain", 0])
-    masks |= {("second layer", 0): parts[1], ("used again", 0): parts[2]}
-    for one, other in itertools.combinations(masks.values(), 2):
-        assert abs(int((one == other).sum()) - 1024) < 5 * np.sqrt(512)
-    assert torch.equal(dropped(nn.Dropout(), seeds(rows)[0], (2048,))[2], masks["plain", 2])
-
-
-def test_a_row_s_seed_is_that_of_its_number() -> None:
-    """Whoever is beside it, and wherever it stands: a record added or left out changes no other's mask."""
-    rows = np.array([[4, 9, 2, 7]])
-    all_, fewer = seeds(rows)[0], seeds(rows[:, [3, 0, 2]])[0]
-    assert fewer.tolist() == all_[[3, 0, 2]].tolist() and len(set(all_.tolist())) == 4
-    three = seeds(np.tile(rows, (3, 1)))
-    assert three[1].tolist() == seeds(rows, clients=[1])[0].tolist()
-    each = [seeds(rows[:, [i]], steps=[i])[0, 0] for i in range(4)]
-    assert seeds(rows, steps=np.arange(4))[0].tolist() == each
-
-
-def splitmix(word: int, number: int) -> int:
-    """Of integers without a sign, as the paper has it."""
-    word = (word + number * 0x9E3779B97F4A7C15) % 2**64
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
-    return word ^ (word >> 31)
-
-
-def stays(seed: int, stream: int, unit: int, p: float) -> bool:
-    """Two units a word, the lower half first; a signed half below its share of 2^32 is dropped."""
-    half = splitmix(splitmix(seed, stream), unit // 2) >> (32 * (unit % 2)) & (2**32 - 1)
-    signed = half - 2**32 if half >= 2**31 else half
-    return signed >= round(p * 2**32) - 2**31
-
-
-def test_gradients_are_those_of_pytorch_with_these_masks() -> None:
-    """Computed in Python's integers, and put in by hand: of a layer that is used twice."""
-    objective = KINDS["by gradients"]
+@every_kind
+@pytest.mark.parametrize("by_default", [False, True], ids=["as it is", "by outputs"])
+def test_gradients_are_pytorch_s_after_the_key(
+    objective: TorchNetwork, by_default: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_default:
+        monkeypatch.setattr(TorchNetwork, "add_gradient", NeuralNetwork.add_gradient)
     own, X, y, weights = task(objective)
-    came = objective.gradient(own, X, y, weights)
+    came, again = (objective.gradient(own, X, y, weights, KEYS) for _ in range(2))
+    np.testing.assert_array_equal(flat(came), flat(again))
+    assert np.abs(flat(came) - flat(objective.gradient(own, X, y, weights, KEYS + 1))).max() > 1e-3
+    for i, key in enumerate(KEYS.tolist()):
+        losses, tensors = by_torch(objective, of_client(own, i), X[i], y[i], key)
+        slopes = torch.autograd.grad(losses @ torch.tensor(weights[i]), tensors)
+        np.testing.assert_allclose(flat(of_client(came, i)), joined(slopes), rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+def test_clipped_gradients_are_of_the_same_passes(objective: TorchNetwork) -> None:
+    """By layers all samples pass at once; else sample s alone, with the key and s."""
+    own, X, y, weights = task(objective)
+    clip, whole = 0.5, objective is KINDS["by layers"]
+    came = clipped_gradient(objective, own, X, y, weights, clip, False, KEYS)
+    for i, key in enumerate(KEYS.tolist()):
+        expected = 0
+        for s in range(S):
+            at = slice(None) if whole else slice(s, s + 1)
+            losses, tensors = by_torch(objective, of_client(own, i), X[i, at], y[i, at], key + (0 if whole else s))
+            gradient = joined(torch.autograd.grad(losses[s if whole else 0], tensors))
+            expected += weights[i, s] * gradient * min(1.0, clip * (1 - 2.0**-20) / np.linalg.norm(gradient))
+        np.testing.assert_allclose(flat(of_client(came, i)), expected, rtol=1e-8, atol=1e-11)
+
+
+@every_kind
+def test_a_record_moves_its_own_part_alone(objective: TorchNetwork) -> None:
+    """Whatever stands in its place: masks belong to places. On this epsilon rests."""
+    own, X, y, weights = task(objective)
+    other = X.copy()
+    other[:, 2] = 100
+    kept = np.where(np.arange(S) == 2, 0.0, weights)
+    parts = [clipped_gradient(objective, own, x, y, kept, 0.5, False, KEYS) for x in (X, other)]
+    np.testing.assert_allclose(flat(parts[0]), flat(parts[1]), rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+def test_evaluation_is_without_random_numbers(objective: TorchNetwork) -> None:
+    own, X, y, _ = task(objective)
+    came = objective.loss(own.head, objective.scores_of(own, X), y)
     for i in range(N):
-        keys = [int(low) + (int(high) << 24) for low, high in X[i, :, 64:]]
-        first, second = (
-            torch.tensor([[stays(key, use, unit, 0.3) / 0.7 for unit in range(16)] for key in keys], dtype=torch.double)
-            for use in (0, 1)
-        )
-        w, a, b, v, c = (torch.tensor(leaf[i], requires_grad=True) for leaf in own.head)
-        hidden = first * torch.tanh(torch.tensor(X[i, :, :64]) @ w)
-        z = (second * torch.tanh(hidden @ a.T + b)) @ v.T + c
-        loss = functional.cross_entropy(z, torch.tensor(y[i]), reduction="none") @ torch.tensor(weights[i])
-        for leaf, slope in zip(bare_leaves(came), torch.autograd.grad(loss, (w, a, b, v, c)), strict=True):
-            np.testing.assert_allclose(leaf[i], slope.numpy(), rtol=1e-9, atol=1e-12)
+        expected, _ = by_torch(objective, of_client(own, i), X[i], y[i], None)
+        np.testing.assert_allclose(came[i], expected.detach(), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("layer", "shape"), [
-    (nn.Dropout(0.4), (3, 4)), (nn.Dropout(0.4, inplace=True), (3, 4)), (nn.Dropout1d(0.4), (6, 4)),
-    (nn.Dropout2d(0.4), (6, 2, 2)), (nn.Dropout3d(0.4), (6, 2, 2, 2)), (nn.AlphaDropout(0.4), (3, 4)),
-    (nn.FeatureAlphaDropout(0.4), (6, 4)), (nn.Dropout(1.0), (3, 4)), (nn.AlphaDropout(1.0), (3, 4)),
-])  # fmt: skip
-def test_layers_give_what_pytorch_s_give(layer: nn.Module, shape: tuple[int, ...]) -> None:
-    """The same two values, for the same groups of units: of kept ones and of dropped ones."""
-    own = dropped(layer, seeds([np.arange(200)])[0], shape).reshape(200, *shape)
-    torch.manual_seed(0)
-    expected = type(layer)(layer.p)(torch.ones(200, *shape, dtype=torch.double))
-    np.testing.assert_allclose(own.unique(), expected.unique(), rtol=1e-12, atol=1e-15)
-    whole = {"Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"}
-    for came in (own, expected):
-        alike = (came.flatten(2) == came.flatten(2)[..., :1]).all()
-        assert bool(alike) == (type(layer).__name__ in whole or layer.p == 1)
+def test_keys() -> None:
+    """Another for each client, step, round and seed, whoever is beside; secret ones are never the same again."""
+    objective, present, clients = KINDS["recurrent"], np.ones(5, dtype=bool), np.arange(5)
 
+    def keys(index: int = 1, seed: int = 3, step: int = 0, clients: Any = clients, secure: bool = False) -> Any:
+        (keys,) = objective.pass_keys(Round(index, seed, present, secure), step, clients, secure)
+        assert keys.min() >= 0 and keys.max() < 2**62
+        return keys.tolist()
 
-def test_hooks_of_the_module_get_samples_without_seeds() -> None:
-    net, met = nn.Sequential(nn.Flatten(), nn.Dropout()), []
-    net.register_forward_pre_hook(lambda net, given: met.append(given[0].shape))
-    DropoutMasks(net, (1, 8, 8))
-    assert net(torch.from_numpy(with_seeds(np.ones((1, 2, 64)), seeds([[0, 1]]))[0])).shape == (2, 64)
-    assert met == [(2, 1, 8, 8)]
-
-
-# --- derivatives, clipping, one record ------------------------------------------------------------------------------
-
-
-@every_kind
-@pytest.mark.parametrize("pieces", [None, 2])
-def test_laws_with_the_masks_held(objective: TorchNetwork, pieces: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample's norm and its gradient are with one mask, and a record changes its own part alone, also in pieces."""
-    if pieces:
-        monkeypatch.setattr(TorchNetwork, "samples_at_once", pieces)
-    problem = Problem(objective, "rows", np.array([8]), 8, 64, 10, "float32")
-    laws.check_function(laws.ModelFunction(objective), problem, np.random.default_rng(6), True)
-    assert objective._held.of_samples._layers_do == (objective is KINDS["by layers"])
-
-
-@every_kind
-def test_evaluation_is_without_dropout(objective: TorchNetwork) -> None:
-    own, X, _, _ = task(objective)
-    build = getattr(nets, objective.build.partition(":")[2])
-    net = build(10).double().eval()
-    for i, scores in enumerate(objective.scores_of(own, np.ascontiguousarray(X[..., :64]))):
-        tensors = {name: torch.tensor(leaf[i]) for name, leaf in leaves(own.head)}
-        x = torch.tensor(X[i, :, :64]).reshape(-1, *(objective.shape or (64,)))
-        np.testing.assert_allclose(scores, functional_call(net, tensors, (x,)).detach(), rtol=1e-9, atol=1e-12)
-    assert np.abs(objective.scores_of(own, X) - objective.scores_of(own, X[..., :64].copy())).max() > 0.1
+    several = [keys(), keys(2), keys(seed=4), keys(step=1), keys(-1), keys(secure=True), keys(secure=True)]
+    assert len({key for each in several for key in each}) == 5 * len(several)
+    assert keys() == several[0] and keys(clients=np.array([1, 4])) == [several[0][1], several[0][4]]
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -300,88 +230,3 @@ def test_it_trains_and_is_exported_for_the_plain_module(
     expected = float(np.concatenate(losses).mean(dtype=np.float64))
     assert expected < 0.7
     assert read_history(out)["train_loss"][-1] == pytest.approx(expected, rel=1e-5)  # of sums in float32
-
-
-@pytest.mark.parametrize(("settings", "privacy"), [
-    ({"batch": 3, "epochs": 2}, None),
-    ({"batch": 2, "steps": 3}, None),
-    ({"batch": 2, "steps": 3}, {}),
-])  # fmt: skip
-def test_minibatches_have_the_seeds_of_their_rows_and_steps(
-    settings: dict[str, Any], privacy: dict[str, Any] | None, array_shard: Any
-) -> None:
-    """Of several clients, of the same steps; padding of minibatches of random size counts nothing."""
-    objective, counts = KINDS["by gradients"], np.array([10, 10])
-    objective.start(64, 10, np.random.default_rng(0), "float32")
-    private = None if privacy is None else Privacy(**(PRIVATE | privacy))
-    problem = Problem(objective, "rows", counts, 20, 64, 10, "float32", privacy=private)
-    X = np.broadcast_to(np.arange(10.0)[:, None], (10, 64)).copy()  # a row's number, in all its features
-    block = Block(tuple(array_shard(client, X, np.zeros(10, np.int64)) for client in range(2)))
-    now, met = Round(5, 3, np.ones(2, dtype=bool)), 0
-    for step, batch in enumerate(LocalSteps(problem, **settings).minibatches(block, now)):
-        assert not isinstance(batch.X, tuple) and batch.X.dtype == np.float32
-        rows = batch.X[..., 0].astype(np.int64)
-        expected = with_seeds(X[rows].astype(np.float32), row_seeds(now, block.clients, rows, step))
-        np.testing.assert_array_equal(batch.X, expected)
-        met += 1
-    assert met == (8 if settings.get("epochs") else 3)
-
-
-# --- refused --------------------------------------------------------------------------------------------------------
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "around": (lambda net, x: checkpoint(lambda x: net.drop(net.inner(x)), x, use_reentrant=False),
-               "dropout outside of the module's forward, .*leave out torch.utils.checkpoint"),
-    "time_first": (lambda net, x: net.drop(net.inner(x).reshape(-1, 4, 16).transpose(0, 1)).transpose(0, 1).flatten(1),
-                   r"Dropout of a tensor of shape \[4, 3, 16\], of 3 samples: its first axis must be that of the s"),
-    "six_steps": (lambda net, x: net.drop(net.inner(x)[:, :60].reshape(-1, 6, 10).transpose(0, 1)).transpose(0, 1)
-                  .flatten(1).repeat(1, 2)[:, :64], "a sample's output depends on the other samples of the batch"),
-    "flat": (lambda net, x: net.few(net.inner(x)), r"Dropout3d of a tensor of shape \[3, 64\]: give it \[samples, "),
-    "functional": (lambda net, x: functional.dropout(net.inner(x), net.drop.p, net.training),
-                   r"draws from PyTorch's own generator .*: self.drop = torch.nn.Dropout\(0.5\)"),
-    "faint": (lambda net, x: functional.dropout(net.inner(x), 1e-9), "draws from PyTorch's own generator"),
-}  # fmt: skip
-
-
-class Dropping(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function, self.drop, self.few = function, nn.Dropout(0.01), nn.Dropout3d(0.2)
-        self.inner, self.out = nn.Linear(64, 64), nn.Linear(64, 10)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.out(self.function(self, x))
-
-
-def __getattr__(name: str) -> Any:
-    """`refused_around` and so on, as jobs name them."""
-    if (rest := name.removeprefix("refused_")) == name or rest not in REFUSED:
-        raise AttributeError(name)
-    return lambda: Dropping(REFUSED[rest][0])
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
-    """However seldom a unit is dropped."""
-    said = TorchNetwork(f"test_torch_dropout:refused_{name}").check(64, 10)
-    assert len(said) == 1 and re.search(REFUSED[name][1], said[0]), said
-
-
-def test_a_transformer_whose_attention_has_none() -> None:
-    """Its layers of dropout are keyed; flattened tokens follow their sample."""
-    assert TorchNetwork("careless:right_dropping_transformer").check(64, 10) == []
-
-
-@dataclass(frozen=True)
-class WithoutSeeds(FedAvg):
-    seeds_rows: ClassVar[bool] = False
-
-
-def test_an_algorithm_that_takes_rows_without_seeds(
-    digits: Path, launch: Any, write_job: Any, tmp_path: Path, here: None
-) -> None:
-    own = METHODS[0] | {"name": "test_torch_dropout:WithoutSeeds"}
-    ended = launch(None, "check", write_job(tmp_path / "job.toml", job_of(digits, algorithm=own)))
-    assert ended.code == 2 and "takes rows without the seeds of dropout masks" in ended.err
-    plain = job_of(digits, algorithm=own, model={"name": "torch", "build": "nets:flat_linear"})
-    assert launch(None, "check", write_job(tmp_path / "plain.toml", plain)).code == 0

@@ -38,7 +38,7 @@ KINDS = {
     "rows as samples": TorchNetwork("nets:rows_as_samples"),
     "own loss of real targets": TorchNetwork("nets:regression", loss_name="nets:huber"),
 }
-BY_LAYERS = {"own loss of real targets", "convolutions", "regression", "patches", "tokens", "groups of units"}
+BY_LAYERS = {"own loss of real targets", "convolutions", "regression", "patches", "tokens", "groups of units", "summed"}
 every_kind = pytest.mark.parametrize("objective", KINDS.values(), ids=KINDS)
 
 
@@ -172,9 +172,8 @@ def test_gradients_are_by_layers_where_these_are_all(kind: str, rng: Any, monkey
             squares, summed = _of_samples(objective, own, X, y, i, weights[i])
             np.testing.assert_allclose(squares, (expected[i] ** 2).sum(axis=1), rtol=1e-9)
             np.testing.assert_allclose(summed, weights[i] @ expected[i], rtol=1e-9, atol=1e-12)
-        assert objective._held.of_samples._layers_do == (kind in BY_LAYERS)
-        monkeypatch.setitem(vars(objective._held.of_samples), "most_bytes", 1)
-        monkeypatch.setitem(vars(objective._held.of_samples), "at_once", 2)
+        assert bool(objective._held.samples_by_layers) == (kind in BY_LAYERS)
+        monkeypatch.setattr(objective._held, "samples_by_layers", 2 * (kind in BY_LAYERS))
 
 
 def test_an_input_that_is_written_to_has_no_norm_by_layers(rng: Any) -> None:
@@ -182,22 +181,6 @@ def test_an_input_that_is_written_to_has_no_norm_by_layers(rng: Any) -> None:
     objective = TorchNetwork("nets:in_place")
     _, own, X, y, weights = task(objective, rng)
     for i in range(N):
-        expected = _of_each(objective, own, X, y, i)
-        squares, summed = _of_samples(objective, own, X, y, i, weights[i])
-        np.testing.assert_allclose(squares, (expected**2).sum(axis=1), rtol=1e-9)
-        np.testing.assert_allclose(summed, weights[i] @ expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("build", ["in_order", "seldom_again", "bounded"])
-def test_samples_and_parameters_may_decide_the_way(build: str, rng: Any) -> None:
-    """Also where the first ones take another: gradients are those of single samples."""
-    objective = TorchNetwork(f"nets:{build}")
-    assert objective.check(64, 10) == []
-    _, own, X, y, weights = task(objective, rng)
-    _of_samples(objective, own, X, y, 0, weights[0])
-    for i in range(N):
-        X[i, : S // 2, : i + 1] = 20
-        own.head[0][i, 0] = 3
         expected = _of_each(objective, own, X, y, i)
         squares, summed = _of_samples(objective, own, X, y, i, weights[i])
         np.testing.assert_allclose(squares, (expected**2).sum(axis=1), rtol=1e-9)
@@ -325,9 +308,9 @@ def test_refused(name: str) -> None:
 @pytest.mark.parametrize(("settings", "message"), [
     ({"shape": (1, 8, 9)}, r"\[model\] shape = \[1, 8, 9\]: is of 72 numbers, and a sample of the data has 64"),
     ({"loss_name": "huber"}, r'\[model\] loss = "huber": give "cross-entropy", "mse", or your own'),
-    ({"loss_name": "nets:averaged"}, r"gives a Tensor of shape \[\] for 3 samples; .* reduction=\"none\""),
-    ({"loss_name": "nets:ranked"}, "a sample's loss depends on the other samples"),
-    ({"loss_name": "nets:detached"}, "has no derivative by the outputs"),
+    ({"loss_name": "nets:averaged"}, r"gives \[\], float32 for 3 samples, with a derivative; .* reduction=\"none\""),
+    ({"loss_name": "nets:ranked"}, "and of its own alone: their mean is taken here"),
+    ({"loss_name": "nets:detached"}, r"gives \[3\], float32 for 3 samples, without a derivative; .* leave out detach"),
     ({"loss_name": "nets:nothing"}, "nets has no nothing; .*its functions are .*smoothed"),
     ({"build": "nets:convolutoins"}, "nets has no convolutoins; did you mean \"convolutions\""),
     ({"build": "no_such_module:net"}, "importing no_such_module: ModuleNotFoundError"),
@@ -339,15 +322,6 @@ def test_refused_settings(settings: dict[str, Any], message: str) -> None:
     except Exception as error:
         found = [str(error)]
     assert len(found) == 1 and re.search(message, found[0]), found
-
-
-def test_a_module_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = sum(parameter.numel() for parameter in nets.tied(10).parameters())
-    monkeypatch.setattr("mpifed.maths.objectives.torch_build._free_bytes", lambda: 9 * 4 * numbers - 1)
-    found = TorchNetwork("nets:tied").check(64, 10)
-    assert len(found) == 1 and f'build = "nets:tied": has {numbers:,} parameters, 0.0 GiB; ' in found[0]
-    monkeypatch.setattr("mpifed.maths.objectives.torch_build._free_bytes", lambda: 9 * 4 * numbers)
-    assert TorchNetwork("nets:tied").check(64, 10) == []
 
 
 @pytest.fixture

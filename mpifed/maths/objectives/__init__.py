@@ -25,7 +25,7 @@ from mpifed.maths.objectives.linear import (
 )
 from mpifed.maths.objectives.mlp import MLP, BiasedOutput, Output
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
-from mpifed.maths.objectives.torch_network import TorchNetwork
+from mpifed.maths.objectives.torch_model import TorchNetwork
 
 __all__ = [
     "MLP",

@@ -18,6 +18,7 @@ from numpy.random import Generator
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.protocols import Backward, Dual, Features, Head, Parameters, Slope
 from mpifed.core.record import ABSENT, AnyRecord, Array, assign, bare_leaves, leaves, map_leaves
+from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.maths.arrays import namespace, product, transposed_product
 from mpifed.maths.losses import SampleLoss
@@ -34,15 +35,12 @@ class Objective(MadeByKeywords, ABC):
     Attributes
     ----------
     convex : whether each loss is a convex function of the model: lower bounds rely on it
-    stochastic : whether training draws random numbers for each sample, as dropout does: from the seeds that then stand
-        behind its features, see `mpifed.core.row_seeds`; without them a pass is that of evaluation
     """
 
     l2: Weight = field(default=0.0, kw_only=True)
     """Adds l2 * ||w||^2 without intercepts to the mean loss; PyTorch's weight_decay is 2 l2."""
 
     convex: ClassVar[bool] = False
-    stochastic: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -81,6 +79,14 @@ class Objective(MadeByKeywords, ABC):
     @abstractmethod
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """The initial model; its random numbers come from `rng` only."""
+
+    def pass_keys(self, now: Round, step: int, clients: Array, secret: bool = False) -> tuple[Array, ...]:
+        """The last arguments of a pass in training, which without them is one of evaluation.
+
+        Of networks, which may draw random numbers, they are an integer for each of `clients` [n] in a local step; of
+        other models nothing. `secret`: drawn as the noise of privacy is.
+        """
+        return ()
 
     @abstractmethod
     def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]:

@@ -11,10 +11,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from mpifed.core.protocols import Backward, Features, Parameters, Slope
 from mpifed.core.record import (
@@ -27,12 +28,14 @@ from mpifed.core.record import (
     named_arrays,
     writable,
 )
+from mpifed.core.round import Round
 from mpifed.maths.arrays import namespace
 from mpifed.maths.losses import CrossEntropy, SampleLoss, SquaredError
 from mpifed.maths.objectives.form import Objective
 
 # from the derivative by one client's outputs [s, L] to that by its parameters
 Pullback: TypeAlias = Callable[[Array], NamedArrays]
+Keys: TypeAlias = NDArray[np.int64]  # [n] of the clients' passes in training, from 0 to 2^62
 
 
 class SampleGradients(NamedTuple):
@@ -81,21 +84,27 @@ class NeuralNetwork(Objective):
         return Parameters(ABSENT, named_arrays(tuple(initial))(*initial.values()))
 
     @abstractmethod
-    def outputs(self, parameters: NamedArrays, X: Array, gradient: bool) -> tuple[Array, Pullback]:
+    def outputs(self, parameters: NamedArrays, X: Array, gradient: bool, key: int | None) -> tuple[Array, Pullback]:
         """(outputs [s, L] of one client's samples X [s, p], the way back), arrays of NumPy in the dtype of the model.
 
         The way back may be called several times, and after other passes. Bits must follow from the arguments alone: one
-        thread, no random numbers, no state.
+        thread, no state, no random numbers but those that follow from `key`.
 
         Parameters
         ----------
         parameters : leaves [*shape], in float32 or float64; not to be written to, nor is X
         gradient : whether there will be a way back; otherwise none is needed
+        key : in training, an integer from 0 to 2^62 for what the network draws, as masks of dropout: another one for
+            each pass; None in evaluation, where it draws nothing
         """
 
-    def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]:
+    def pass_keys(self, now: Round, step: int, clients: Array, secret: bool = False) -> tuple[Array, ...]:
+        return (now.words_of_clients("passes", clients, step, secret) >> 2 & 2**62 - 1,)
+
+    def forward(self, model: Parameters, X: Features, *keys: Keys) -> tuple[Array, Backward]:
         """[n, s, L] the outputs; clients one after the other, so that no bit depends on who is beside whom."""
-        passes = [self.outputs(parameters, x, True) for parameters, x in self._of_each(model, X)]
+        each = enumerate(self._of_each(model, X))
+        passes = [self.outputs(parameters, x, True, key_of(keys, i, 0)) for i, (parameters, x) in each]
 
         def backward(slope: Slope) -> Parameters:
             gradients = [back(slopes) for (_, back), slopes in zip(passes, slope.scores, strict=True)]
@@ -104,45 +113,68 @@ class NeuralNetwork(Objective):
         return _stacked([z for z, _ in passes]), backward
 
     def scores_of(self, model: Parameters, X: Features) -> Array:
-        at, outputs = self.samples_at_once, []
+        outputs = []
         for parameters, x in self._of_each(model, X):
-            pieces = [self.outputs(parameters, x[i : i + at], False)[0] for i in range(0, max(len(x), 1), at)]
+            pieces = [self.outputs(parameters, x[at], False, None)[0] for at in self._pieces(x)]
             outputs.append(pieces[0] if len(pieces) == 1 else namespace(x).concatenate(pieces))
         return _stacked(outputs)
 
-    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
-        def of_piece(one: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
-            (x,) = cast("Array", X)  # sparse data are refused
-            z, back = self.outputs(one.head, x, True)
-            return Parameters(ABSENT, _joined([back(self.slope(ABSENT, z[None], y, weights).scores[0])]))
+    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Keys) -> Parameters:
+        pairs = zip(model.head, self.shapes(model.head), strict=True)
+        empty = [namespace(y).empty((len(y), *shape), leaf.dtype) for leaf, shape in pairs]
+        out = Parameters(ABSENT, type(model.head)(*empty))
+        self.put_gradient(model, X, y, weights, out, *keys)
+        return out
 
-        return self.in_pieces(of_piece, model, X, y, weights)
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int, *keys: Keys
+    ) -> Iterator[tuple[slice, Parameters]]:
+        yield slice(0, len(y)), self.gradient(model, X, y, weights, *keys)
+
+    def put_gradient(
+        self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters, *keys: Keys
+    ) -> None:
+        for i, (parameters, x) in enumerate(self._of_each(model, X)):
+            own = type(out.head)(*[leaf[i] for leaf in out.head])
+            for leaf in own:
+                leaf[...] = 0
+            for at in self._pieces(x):
+                self.add_gradient(parameters, x[at], y[i, at], weights[i, at], own, key_of(keys, i, at.start))
+
+    def add_gradient(
+        self, parameters: NamedArrays, X: Array, y: Array, weights: Array, out: NamedArrays, key: int | None
+    ) -> None:
+        """Add one client's gradient over samples that pass together to `out`, leaves [*shape]."""
+        z, back = self.outputs(parameters, X, True, key)
+        map_leaves(operator.iadd, out, back(self.slope(ABSENT, z, y, weights).scores))
 
     def in_pieces(
-        self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
-        model: Parameters, X: Features, y: Array, weights: Array,
-    ) -> AnyRecord:  # fmt: skip
-        at, sums = self.samples_at_once, []
+        self, compute: Callable[..., AnyRecord], model: Parameters, X: Features, y: Array, weights: Array, *keys: Keys
+    ) -> AnyRecord:
+        """As `Objective.in_pieces`; the pass that begins with a client's row s has its key and s."""
+        sums = []
         for i, (parameters, x) in enumerate(self._of_each(model, X)):
-            one, pieces = Parameters(ABSENT, parameters), range(0, max(len(x), 1), at)
+            one, who = Parameters(ABSENT, parameters), slice(i, i + 1)
             of_client = (
-                compute(one, x[None, j : j + at], y[i : i + 1, j : j + at], weights[i : i + 1, j : j + at])
-                for j in pieces
+                compute(one, x[None, at], y[who, at], weights[who, at], *[each[who] + at.start for each in keys])
+                for at in self._pieces(x)
             )
             sums.append(added(of_client))
         return sums[0] if len(sums) == 1 else map_leaves(lambda *parts: namespace(parts[0]).concatenate(parts), *sums)
 
-    def sample_gradients(self, parameters: NamedArrays, X: Array, y: Array) -> Iterator[SampleGradients]:
+    def sample_gradients(
+        self, parameters: NamedArrays, X: Array, y: Array, key: int | None = None
+    ) -> Iterator[SampleGradients]:
         """The gradients of one client's samples X [s, p], in float64, of some at a time; for clipping.
 
         Here each is formed, by one way back after the other. The norms must be those of what is added: where terms
-        cancel, a pass with scaled losses may round otherwise. No other pass comes in between.
+        cancel, a pass with scaled losses may round otherwise. Sample s passes with the key `key` + s.
         """
-        scores = self.scores_of(Parameters(ABSENT, parameters), X[None])
-        (slopes,) = self.slope(ABSENT, scores, y[None], np.ones((1, len(X)))).scores
         for s in range(len(X)):
-            gradient = self.outputs(parameters, X[s : s + 1], True)[1](slopes[s : s + 1])
-            wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), gradient)
+            own = slice(s, s + 1)
+            scores, back = self.outputs(parameters, X[own], True, None if key is None else key + s)
+            (slopes,) = self.slope(ABSENT, scores[None], y[None, own], np.ones((1, 1))).scores
+            wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), back(slopes))
             square = sum(float((leaf**2).sum()) for leaf in wide)
 
             def weighted(factors: Array, wide: NamedArrays = wide) -> NamedArrays:
@@ -160,6 +192,11 @@ class NeuralNetwork(Objective):
         shapes: list[tuple[int, ...]] = self.__dict__["_shapes"]
         return shapes
 
+    def _pieces(self, x: Array) -> Iterator[slice]:
+        """Of samples [s, p], so many as pass at a time; of none an empty one."""
+        size = self.samples_at_once
+        return (slice(start, start + size) for start in range(0, max(len(x), 1), size))
+
     def _of_each(self, model: Parameters, X: Features) -> Iterator[tuple[NamedArrays, Array]]:
         """Each client's parameters, without leading axes, and samples [s, p]."""
         assert not isinstance(X, tuple)  # sparse data are refused
@@ -171,6 +208,11 @@ class NeuralNetwork(Objective):
                 continue
             each = zip(head, own, strict=True)
             yield type(head)(*[leaf[i if len(leaf) > 1 else 0] if has else leaf for leaf, has in each]), x
+
+
+def key_of(keys: tuple[Keys, ...], i: int, row: int) -> int | None:
+    """That of a client's pass from a row on; None in evaluation."""
+    return int(keys[0][i]) + row if keys else None
 
 
 def _stacked(parts: list[Array]) -> Array:

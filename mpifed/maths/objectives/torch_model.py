@@ -1,0 +1,502 @@
+"""Networks of PyTorch: any `torch.nn.Module` whose loss is a mean over samples.
+
+The module's parameters are those of the model, under the names of its `state_dict`. Buffers, and parameters that need
+no gradient, are constants: those of a module that is built with seed 0, alike on every rank. A pass in training is in
+`train()`, after PyTorch's generator was seeded by its key, any other in `eval()`. PyTorch computes in one thread, with
+deterministic algorithms, so that a client's numbers depend on its own parameters, samples and key alone; when a pass is
+over, PyTorch is set as it was found.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.random import Generator
+
+from mpifed.core.contract import own_module, own_object
+from mpifed.core.errors import UsageError
+from mpifed.core.protocols import Head, Slope
+from mpifed.core.record import ABSENT, Array, NamedArrays, namespace, of_vectors
+from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
+from mpifed.maths.objectives.torch_samples import by_layers, drawn_samples, layers_give, of_one
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_PASS_BYTES = 2**27  # of what a pass keeps for the way back
+_MOST_SAMPLES = 1024  # of a pass
+_TRIED = 3  # samples
+_LOCK = RLock()  # PyTorch's settings and its generator are the process's
+
+
+@dataclass(frozen=True)
+class TorchNetwork(NeuralNetwork):
+    """A `torch.nn.Module` that a function of yours builds: needs `pip install mpifed[torch]`."""
+
+    build: str
+    """"module:function": gives the `torch.nn.Module`, from no arguments, or from those of `shape` and `outputs` that it
+    has. Its initial parameters are drawn by PyTorch's generator, which the job's seed sets."""
+    shape: tuple[int, ...] | None = None
+    """Shape of a sample as the module takes it, such as [1, 28, 28]; where absent that of the data, or [features]."""
+    loss_name: str = field(default="cross-entropy", metadata={"key": "loss"})
+    """"cross-entropy" of classes; "mse", (z - y)^2 / 2, of real targets; or "module:function", which gives the loss of
+    each sample [s] from the outputs [s, L] and the targets, [s] or, of several reals, [s, L], both tensors."""
+
+    @property
+    def classifies(self) -> bool:
+        """Whether targets are classes; a loss of one's own says so by `targets = "real"` as its attribute."""
+        if self._own_loss is not None:
+            return getattr(self._own_loss, "targets", "classes") == "classes"
+        return self.loss_name != "mse"
+
+    @property
+    def nonnegative(self) -> bool:
+        return self._own_loss is None
+
+    def of_shape(self, shape: tuple[int, ...] | None) -> TorchNetwork:
+        return self if self.shape is not None or shape is None else replace(self, shape=shape)
+
+    def check(self, features: int, outputs: int) -> list[str]:
+        if self.loss_name not in ("cross-entropy", "mse") and own_module(self.loss_name) is None:
+            return [f'[model] loss = "{self.loss_name}": give "cross-entropy", "mse", or your own as "module:function"']
+        shape = self._shape_of(features)
+        if math.prod(shape) != features:
+            return [
+                f"[model] shape = {list(shape)}: is of {math.prod(shape)} numbers, and a sample of the data has "
+                f"{features}; give the shape of the data"
+            ]
+        place, logits = f'[model] build = "{self.build}"', self.loss_name == "cross-entropy"
+        with _settled():
+            nets = [built(self.build, seed, shape, outputs) for seed in (0, 0, 1)]
+            wrong = _wrong_start(*nets) or _wrong_passes(nets[0], shape, outputs, logits)
+            return [f"{place}: {wrong}"] if wrong else self._wrong_loss(outputs)
+
+    def initial(self, features: int, outputs: int, rng: Generator) -> dict[str, Array]:
+        shape = self._shape_of(features)
+        with _settled():
+            net = built(self.build, int(rng.integers(2**62)), shape, outputs)
+            if "_held" not in self.__dict__:
+                self.__dict__["_held"] = Held(built(self.build, 0, shape, outputs), shape)
+        return {name: tensor.detach().numpy().copy() for name, tensor in net.named_parameters() if tensor.requires_grad}
+
+    @property
+    def samples_at_once(self) -> int:
+        return self._held.samples
+
+    def outputs(
+        self, parameters: NamedArrays, X: Array, gradient: bool, key: int | None = None
+    ) -> tuple[Array, Pullback]:
+        held = self._held
+        with _settled() as torch:
+            held.bind(parameters)
+            with torch.set_grad_enabled(gradient):
+                z = held.passed(X, key)
+
+        def back(slopes: Array) -> NamedArrays:
+            with _settled() as torch:
+                held.bind(parameters)  # to which the graph refers, and another pass may have bound others since
+                # the graph stays, since several functions of one model share a pass
+                each = torch.autograd.grad(
+                    z, held.tensors, _as_tensor(slopes).to(z.dtype), retain_graph=True, materialize_grads=True
+                )
+                # of a sum PyTorch gives both terms, and the slopes, the same memory
+                apart = [slope.clone(memory_format=torch.contiguous_format) for slope in each]
+            return type(parameters)(*[_as_array(slope, X) for slope in apart])
+
+        return _as_array(z.detach(), X), back
+
+    def add_gradient(
+        self, parameters: NamedArrays, X: Array, y: Array, weights: Array, out: NamedArrays, key: int | None
+    ) -> None:
+        """By a single way back: PyTorch itself adds to the leaves of `out`."""
+        held = self._held
+        with _settled():
+            held.bind(parameters, out)
+            losses = self._losses(held.passed(X, key), _targets(y))
+            losses.backward(_as_tensor(weights).to(losses.dtype), inputs=held.tensors)
+
+    def loss(self, head: Head, scores: Array, y: Array) -> Array:
+        with _settled() as torch, torch.no_grad():
+            losses: Array = _as_array(self._of_outputs(scores, y)[1], scores).reshape(y.shape)
+        return losses
+
+    def slope(self, head: Head, scores: Array, y: Array, weights: Array) -> Slope:
+        with _settled() as torch:
+            z, losses = self._of_outputs(scores, y)
+            (slopes,) = torch.autograd.grad(losses, z, _as_tensor(weights.reshape(-1)).to(losses.dtype))
+        return Slope(ABSENT, _as_array(slopes, scores).reshape(scores.shape))
+
+    def sample_gradients(
+        self, parameters: NamedArrays, X: Array, y: Array, key: int | None = None
+    ) -> Iterator[SampleGradients]:
+        """By passes of many samples where each layer gives its part; else one by one."""
+        held, size = self._held, self._held.samples_by_layers or 1
+        for start in range(0, len(X), size):
+            at = slice(start, start + size)
+            with _settled():
+                held.bind(parameters)
+                samples = held.samples_of(X[at], None if key is None else key + start)
+                of_these = by_layers if held.samples_by_layers else of_one
+                found = of_these(held.net, held.tensors, samples, partial(self._losses, y=_targets(y[at])))
+                squares = _as_array(found.squares(), X)
+
+            def weighted(factors: Array, found: Any = found) -> NamedArrays:
+                with _settled():
+                    return type(parameters)(*[_as_array(leaf, X) for leaf in found.weighted(_as_tensor(factors))])
+
+            yield SampleGradients(squares, weighted)
+
+    @cached_property
+    def _own_loss(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        if own_module(self.loss_name) is None:
+            return None
+        with _settled():
+            loss: Callable[[Tensor, Tensor], Tensor] = own_object(self.loss_name, f'[model] loss = "{self.loss_name}"')
+        return loss
+
+    def _of_outputs(self, scores: Array, y: Array) -> tuple[Tensor, Tensor]:
+        """(outputs [m, L] that take a derivative, losses [m]) of all m samples."""
+        z = _as_tensor(scores.reshape(-1, scores.shape[-1])).requires_grad_()
+        return z, self._losses(z, _targets(y))
+
+    def _losses(self, z: Tensor, y: Tensor) -> Tensor:
+        """[s] the loss of each sample, from outputs [s, L] and targets [s] or, of several reals, [s, L]."""
+        if self._own_loss is not None:
+            return self._own_loss(z, y.to(z.dtype) if y.is_floating_point() else y.long())
+        if self.loss_name == "mse":
+            residual = z - y.reshape(z.shape)
+            return (residual * residual).mean(-1) / 2
+        losses: Tensor = _torch().nn.functional.cross_entropy(z, y.long(), reduction="none")
+        return losses
+
+    def _wrong_loss(self, outputs: int) -> list[str]:
+        """The error of a loss of one's own that is no loss of each sample."""
+        if self._own_loss is None:
+            return []
+        torch, place = _torch(), f'[model] loss = "{self.loss_name}"'
+        z = torch.linspace(-1, 1, 3 * outputs).reshape(3, outputs).requires_grad_()
+        real = torch.linspace(0.1, 0.9, 3 * outputs).reshape((3, outputs) if outputs > 1 else (3,))
+        y = torch.arange(3) % outputs if self.classifies else real
+        try:
+            loss, alone = self._own_loss(z, y), self._own_loss(z[:1], y[:1])
+            if loss.shape == (3,) and loss.requires_grad and _close(loss[:1], alone):
+                return []
+            came = f"gives {_shown(loss)} for 3 samples, {'with' if loss.requires_grad else 'without'} a derivative"
+        except Exception as error:  # it is the user's own code
+            came = _first_line(error)
+        return [
+            f"{place}: {came}; from outputs [s, {outputs}] and targets [s] the loss of each sample, [s], is expected, "
+            "with a derivative, and of its own alone: their mean is taken here (losses of PyTorch have "
+            'reduction="none"; leave out detach())'
+        ]
+
+    def _shape_of(self, features: int) -> tuple[int, ...]:
+        return self.shape or (features,)
+
+    @cached_property
+    def _held(self) -> Held:
+        raise AssertionError("start() comes first")
+
+
+class Held:
+    """The module through which samples pass, and the parameters that it has now."""
+
+    def __init__(self, net: nn.Module, shape: tuple[int, ...]) -> None:
+        self.constants = {name: tensor.detach() for name, tensor in _state(net) if not tensor.requires_grad}
+        self.net, self.shape = net.float(), shape
+        self.tensors = [tensor for tensor in net.parameters() if tensor.requires_grad]
+        self.place = self.tensors[0].dtype, self.tensors[0].device
+        kept = self._kept()
+        self.samples = max(1, min(_MOST_SAMPLES, _PASS_BYTES // max(1, kept)))
+        self.samples_by_layers = 0  # with the gradients of each; none where layers do not give them
+        if (numbers := layers_give(net, shape)) is not None:
+            self.samples_by_layers = max(1, min(self.samples, _PASS_BYTES // (8 * numbers + 2 * kept)))
+
+    def bind(self, parameters: NamedArrays, gradients: Sequence[Array] = ()) -> None:
+        """Give the module these parameters, without a copy, and the memory to which their gradients are added."""
+        for tensor, leaf in zip(self.tensors, parameters, strict=True):
+            tensor.data = _as_tensor(leaf)
+        for tensor, leaf in zip(self.tensors, gradients, strict=False):
+            tensor.grad = _as_tensor(leaf)
+        dtype, device = place = self.tensors[0].dtype, self.tensors[0].device
+        if place != self.place:  # constants follow, from the numbers as they were built
+            self.place = place
+            for name, tensor in _state(self.net):
+                if (number := self.constants.get(name)) is not None:
+                    tensor.data = number.to(device, dtype if number.is_floating_point() else None)
+
+    def samples_of(self, X: Array, key: int | None) -> Tensor:
+        """Samples [s, p] as the module takes them, which is ready for their pass: in training by a key."""
+        if self.net.training != (key is not None):
+            self.net.train(key is not None)
+        for generator in _generators():
+            generator.manual_seed(key or 0)
+        return _as_tensor(X).to(self.tensors[0].dtype).reshape(len(X), *self.shape)
+
+    def passed(self, X: Array, key: int | None) -> Tensor:
+        """[s, L] the outputs of samples [s, p]."""
+        z: Tensor = self.net(self.samples_of(X, key))
+        return z
+
+    def _kept(self) -> int:
+        """Bytes that the way back keeps of one sample, and its output."""
+        torch, sizes = _torch(), list[int]()
+        own = {tensor.data_ptr() for tensor in self.tensors}
+
+        def packed(tensor: Tensor) -> Tensor:
+            if tensor.data_ptr() not in own:
+                sizes.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
+            self.net.train()(torch.zeros(1, *self.shape))
+        return sum(sizes)
+
+
+# --- PyTorch --------------------------------------------------------------------------------------------------------
+
+
+def _torch() -> Any:  # the module, which mypy does not see where it is not installed
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError('[model] name = "torch": PyTorch is missing; pip install "mpifed[torch]"') from error
+    return torch
+
+
+def _generators() -> list[Any]:
+    """PyTorch's generators of random numbers, of the devices that are in use."""
+    torch = _torch()
+    return [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
+
+
+@cache
+def _settings() -> list[tuple[Callable[[], object], Callable[[Any], object], object]]:
+    """What decides bits: how it is read and set, and its value."""
+    torch = _torch()
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    new = hasattr(matmul, "fp32_precision")  # PyTorch 2.9; the old names then fail where a user has set both
+    precise = ("fp32_precision", "ieee") if new else ("allow_tf32", False)
+    attributes = [(cudnn, "benchmark", False), (matmul, *precise)]
+    attributes += [(each, *precise) for each in ((cudnn.conv, cudnn.rnn) if new else (cudnn,))]
+    return [
+        (torch.get_num_threads, torch.set_num_threads, 1),
+        (torch.is_grad_enabled, torch._C._set_grad_enabled, True),
+        (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        # the same switch as use_deterministic_algorithms without the compiler, whose import takes 3 s
+        (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 2),
+        *((partial(getattr, *each[:2]), partial(setattr, *each[:2]), each[2]) for each in attributes),
+    ]
+
+
+@contextmanager
+def _settled() -> Iterator[Any]:
+    """PyTorch, of one thread of Python at a time, set as bits ask for it; put back as it was found, on every way out.
+
+    What a user's module sets for the whole process holds no longer either.
+    """
+    torch, settings = _torch(), _settings()
+    with _LOCK:
+        found = [get() for get, _, _ in settings]
+        states = [(generator, generator.get_state()) for generator in _generators()]
+        try:
+            for (_, put, wanted), before in zip(settings, found, strict=True):
+                if before != wanted:
+                    put(wanted)
+            yield torch
+        finally:
+            for (get, put, _), before in zip(settings, found, strict=True):
+                if get() != before:
+                    put(before)
+            for generator, state in states:
+                generator.set_state(state)
+
+
+def built(build: str, seed: int, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """The module that the user's function "module:function" gives after PyTorch's generator was seeded.
+
+    Raises
+    ------
+    UsageError
+        when there is no such function, it fails, or it gives something else.
+    """
+    place, torch = f'[model] build = "{build}"', _torch()
+    with _settled():  # not as the import has set it
+        function = own_object(build, place)
+    if isinstance(function, torch.nn.Module):
+        raise UsageError(f"{place}: is a module; give a function that builds it, after the job's seed was set")
+    with _settled():
+        torch.manual_seed(seed)
+        try:
+            taken = inspect.signature(function).parameters
+            any_name = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+            offered = {"shape": shape, "outputs": outputs}
+            net = function(**{name: value for name, value in offered.items() if any_name or name in taken})
+            if not isinstance(net, torch.nn.Module):
+                raise TypeError(f"gives a {type(net).__name__}; a torch.nn.Module is expected")
+            if any(map(torch.nn.parameter.is_lazy, net.parameters())):
+                with torch.no_grad():
+                    net.eval()(torch.zeros(1, *shape))
+        except Exception as error:  # it is the user's own code
+            raise UsageError(
+                f"{place}: {type(error).__name__}: {error}; correct the function (it is given shape = {shape} and "
+                f"outputs = {outputs}, where it has arguments of these names)"
+            ) from error
+    module: nn.Module = net
+    return module
+
+
+def _as_tensor(array: Array) -> Tensor:
+    """The same memory as a tensor."""
+    torch = _torch()
+    if namespace(array) is not np:
+        return torch.from_dlpack(array)  # type: ignore[no-any-return]
+    array = np.asarray(array)
+    if array.flags.writeable:
+        return torch.from_numpy(array)  # type: ignore[no-any-return]
+    with warnings.catch_warnings():  # nothing writes to parameters and samples
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)  # type: ignore[no-any-return]
+
+
+def _as_array(tensor: Tensor, like: Array) -> Array:
+    """The same memory as an array, of NumPy or of CuPy as `like`."""
+    array: Array = tensor.numpy() if namespace(like) is np else namespace(like).from_dlpack(tensor)
+    return array
+
+
+def _targets(y: Array) -> Tensor:
+    """[m] the targets of all m samples; of several reals [m, t]."""
+    flat = y.reshape(-1)
+    return _as_tensor(namespace(y).ascontiguousarray(of_vectors(flat) if flat.dtype.names else flat))
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+_NO_STATE = (
+    "mpifed.models.replace_batch_norm(net) puts group norms in the place of batch norms; of other layers take one that "
+    "keeps no state"
+)
+_NO_DETACH = "leave out detach(), .data, .item(), .numpy() and torch.no_grad()"
+
+
+def _wrong_start(net: nn.Module, again: nn.Module, other: nn.Module) -> str:
+    """What is wrong with the parameters of a module, built after the same seed `again`, and after another one."""
+    torch, second, third = _torch(), dict(_state(again)), dict(_state(other))
+    for name, tensor in _state(net):
+        same = (second if tensor.requires_grad else third).get(name)
+        if same is None or not torch.equal(tensor, same):
+            return (
+                f'"{name}" is another when the module is built again; draw parameters by PyTorch\'s generator, which '
+                "the job's seed sets, and what does not train by none: load it from a file"
+            )
+        if tensor.requires_grad and (tensor.ndim == 0 or "/" in name):
+            return f'parameter "{name}": give it an axis, as torch.ones(1) has one, and a name without "/"'
+    return ""
+
+
+def _wrong_passes(net: nn.Module, shape: tuple[int, ...], outputs: int, logits: bool) -> str:
+    """The first error that passes of a few samples show, in training, in evaluation and in float64."""
+    torch = _torch()
+    flat = f" ([{math.prod(shape)}] is that of vectors)" if len(shape) > 1 else ""
+    for dtype in (torch.float32, torch.float64):
+        samples, others = (drawn_samples(net, (_TRIED, *shape), seed).to(dtype) for seed in (0, 1))
+        came = f"samples of shape {list(samples.shape)}, {str(dtype).removeprefix('torch.')}"
+        try:
+            wrong = next(_errors(net.to(dtype), samples, others, outputs, logits), "")
+        except Exception as error:  # it is the user's own code
+            return (
+                f"{_first_line(error)}; it was called with {came}: correct it, or give the [model] shape that it "
+                f"takes{flat}; make tensors of the samples' dtype, x.dtype, and indices by x.long()"
+            )
+        if wrong:
+            return f"{wrong} (tried with {came})"
+    return ""
+
+
+def _errors(net: nn.Module, samples: Tensor, others: Tensor, outputs: int, logits: bool) -> Iterator[str]:
+    """What passes of these samples show: that the module is no function of each sample, its parameters and a seed."""
+    torch = _torch()
+
+    def passed(x: Tensor, seed: int = 0) -> Tensor:
+        torch.manual_seed(seed)
+        z: Tensor = net(x)
+        return z
+
+    def moved(tensor: Tensor) -> Tensor:
+        with torch.no_grad():
+            own = tensor.clone()
+            tensor.add_(0.5)
+            z = passed(samples)
+            tensor.copy_(own)
+        return z
+
+    for training in (True, False):
+        net.train(training)
+        given, before = samples.clone(), {name: tensor.detach().clone() for name, tensor in _state(net)}
+        z = passed(given)
+        if not isinstance(z, torch.Tensor) or z.shape != (_TRIED, outputs) or z.dtype != samples.dtype:
+            expected = "a logit for each class of the data" if outputs > 1 else "a value for each sample"
+            yield f"gives {_shown(z)}; [{_TRIED}, {outputs}] of the samples' dtype is expected, {expected}"
+        if not torch.equal(given, samples):
+            yield "changes its samples in place; write x = x - 1 for x -= 1, and set inplace=False in the first layers"
+        for name, tensor in _state(net):
+            if not torch.equal(before[name], tensor):
+                yield f'"{name}" changes when samples pass, and no exchange sends it; {_NO_STATE}'
+        if not torch.isfinite(z).all():
+            yield "gives outputs that are not finite for samples of normal numbers; correct it"
+        if not torch.equal(z, passed(samples)):
+            yield (
+                "gives other outputs for the same samples after the same seed; draw by PyTorch's generator alone, and "
+                "keep no state"
+            )
+        if not training and not torch.equal(z, passed(samples, 1)):
+            yield "draws random numbers in eval(); ask for self.training, as functional.dropout(x, p, self.training)"
+        beside = [torch.where(torch.arange(_TRIED).reshape(-1, *[1] * (samples.ndim - 1)) == i, samples, others)
+                  for i in range(_TRIED)]  # fmt: skip
+        alone = [] if training else [passed(samples[:1])[0]]
+        if not all(_close(z[i], passed(x)[i]) for i, x in enumerate(beside)) or not all(_close(z[0], x) for x in alone):
+            yield (
+                "a sample's output depends on the other samples of the batch; losses must be means over samples: "
+                f"{_NO_STATE}, and batch_first=True for layers of sequences"
+            )
+        if logits and outputs > 1 and (z >= 0).all() and _close(z.sum(1), torch.ones_like(z[:, 0])):
+            yield "gives probabilities, and the loss takes logits: leave the softmax at the end out"
+        named = {name: tensor for name, tensor in net.named_parameters() if tensor.requires_grad}
+        slopes = torch.autograd.grad(z.sum(), list(named.values()), allow_unused=True) if z.requires_grad else ()
+        if not slopes:
+            yield f"its outputs have no derivative by any parameter; {_NO_DETACH}"
+        for (name, tensor), slope in zip(named.items(), slopes, strict=True):
+            if slope is not None and slope.is_sparse:
+                yield f'parameter "{name}" has a sparse gradient; set sparse=False'
+            if slope is None and not torch.equal(z, moved(tensor)):
+                yield f'its outputs depend on parameter "{name}", and have no derivative by it; {_NO_DETACH}'
+
+
+def _state(net: nn.Module) -> list[tuple[str, Tensor]]:
+    """All buffers and parameters, by name."""
+    return [*net.named_buffers(), *net.named_parameters()]
+
+
+def _shown(given: object) -> str:
+    if not isinstance(given, _torch().Tensor):
+        return f"a {type(given).__name__}"
+    return f"{list(given.shape)}, {str(given.dtype).removeprefix('torch.')}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return bool(_torch().allclose(one, other, rtol=1e-3, atol=1e-5))
