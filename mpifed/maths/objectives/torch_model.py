@@ -284,17 +284,20 @@ def _settings() -> list[tuple[Callable[[], object], Callable[[Any], object], obj
     """What decides bits: how it is read and set, and its value."""
     torch = _torch()
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    new = hasattr(matmul, "fp32_precision")  # PyTorch 2.9; the old names then fail where a user has set both
-    precise = ("fp32_precision", "ieee") if new else ("allow_tf32", False)
-    attributes = [(cudnn, "benchmark", False), (matmul, *precise)]
-    attributes += [(each, *precise) for each in ((cudnn.conv, cudnn.rnn) if new else (cudnn,))]
+    of_gpus: list[tuple[Any, str, object]] = [(cudnn, "benchmark", False)]
+    if hasattr(matmul, "fp32_precision"):  # since PyTorch 2.9; the names before then fail where a user has set both
+        of_gpus += [(each, "fp32_precision", "ieee") for each in (matmul, cudnn.conv, cudnn.rnn)]
+    else:
+        of_gpus += [(each, "allow_tf32", False) for each in (matmul, cudnn)]
+    if not torch.backends.cuda.is_built():
+        of_gpus = []
     return [
         (torch.get_num_threads, torch.set_num_threads, 1),
         (torch.is_grad_enabled, torch._C._set_grad_enabled, True),
         (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
         # the same switch as use_deterministic_algorithms without the compiler, whose import takes 3 s
         (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 2),
-        *((partial(getattr, *each[:2]), partial(setattr, *each[:2]), each[2]) for each in attributes),
+        *((partial(getattr, *each[:2]), partial(setattr, *each[:2]), each[2]) for each in of_gpus),
     ]
 
 

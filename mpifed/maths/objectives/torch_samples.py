@@ -53,12 +53,15 @@ class Gradients(NamedTuple):
         """The sum times factors [s], a tensor for each parameter; factors of 0 leave out what need not be finite."""
         import torch
 
-        taken = factors != 0
+        def of_part(left: Tensor, right: Tensor) -> Tensor:
+            rows = factors, left, right
+            each, left, right = rows if taken.all() else (part[taken] for part in rows)
+            return (left * each[:, None]).T @ right
+
+        taken, pairs = factors != 0, zip(self.tensors, self.parts, strict=True)
         return [
-            torch.zeros_like(tensor) if part is None
-            else ((part.left[taken] * factors[taken, None]).T @ part.right[taken]).reshape(tensor.shape)
-            for tensor, part in zip(self.tensors, self.parts, strict=True)
-        ]  # fmt: skip
+            torch.zeros_like(tensor) if part is None else of_part(*part).reshape(tensor.shape) for tensor, part in pairs
+        ]
 
 
 def by_layers(net: nn.Module, tensors: Sequence[Tensor], samples: Tensor, losses_of: Losses) -> Gradients:
