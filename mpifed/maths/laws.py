@@ -176,8 +176,8 @@ def check_training(model: Objective, at: Trial, rng: Generator) -> None:
     for j in range(_SAMPLES):
         X: Array = rng.standard_normal((*at.y.shape, at.X.shape[-1]))
         X[:, j] = at.X[:, j]
-        came = outputs(at.model, X)[:, j]
-        _must_agree("outputs() in training of a sample among others", came, scores[:, j], float(abs(scores).max()))
+        came, size = outputs(at.model, X)[:, j].ravel(), float(abs(scores).max())
+        _must_agree("outputs() in training of a sample among others", came, scores[:, j].ravel(), size)
 
 
 def _of_client(record: AnyRecord, i: int) -> AnyRecord:
