@@ -215,11 +215,15 @@ class Held:
         self.net, self.shape = net.float(), shape
         self.tensors = [tensor for tensor in net.parameters() if tensor.requires_grad]
         self.place = self.tensors[0].dtype, self.tensors[0].device
-        kept = self._kept()
-        self.samples = max(1, min(_MOST_SAMPLES, _PASS_BYTES // max(1, kept)))
-        self.samples_by_layers = 0  # with the gradients of each; none where layers do not give them
-        if (numbers := layers_give(net, shape)) is not None:
-            self.samples_by_layers = max(1, min(self.samples, _PASS_BYTES // (8 * numbers + 2 * kept)))
+        self.kept = max(1, self._kept())
+        self.samples = max(1, min(_MOST_SAMPLES, _PASS_BYTES // self.kept))
+
+    @cached_property
+    def samples_by_layers(self) -> int:
+        """How many samples pass at a time with the gradients of each; 0 where layers do not give them."""
+        with _settled():
+            numbers = layers_give(self.net, self.shape)
+        return 0 if numbers is None else max(1, min(self.samples, _PASS_BYTES // (8 * numbers + 2 * self.kept)))
 
     def bind(self, parameters: NamedArrays, gradients: Sequence[Array] = ()) -> None:
         """Give the module these parameters, without a copy, and the memory to which their gradients are added."""
@@ -464,10 +468,11 @@ def _errors(net: nn.Module, samples: Tensor, others: Tensor, outputs: int, logit
             )
         if not training and not torch.equal(z, passed(samples, 1)):
             yield "draws random numbers in eval(); ask for self.training, as functional.dropout(x, p, self.training)"
-        beside = [torch.where(torch.arange(_TRIED).reshape(-1, *[1] * (samples.ndim - 1)) == i, samples, others)
-                  for i in range(_TRIED)]  # fmt: skip
-        alone = [] if training else [passed(samples[:1])[0]]
-        if not all(_close(z[i], passed(x)[i]) for i, x in enumerate(beside)) or not all(_close(z[0], x) for x in alone):
+        places = torch.arange(_TRIED).reshape(-1, *[1] * (samples.ndim - 1))
+        pairs = [(z[i], passed(torch.where(places == i, samples, others))[i]) for i in range(_TRIED)]
+        if not training:
+            pairs.append((z[0], passed(samples[:1])[0]))
+        if not all(_close(*pair) for pair in pairs):
             yield (
                 "a sample's output depends on the other samples of the batch; losses must be means over samples: "
                 f"{_NO_STATE}, and batch_first=True for layers of sequences"

@@ -120,14 +120,13 @@ def layers_give(net: nn.Module, shape: tuple[int, ...]) -> int | None:
         for tensor in tensors:
             tensor.data = tensor.detach() + 0.1 * torch.randn_like(tensor)
         came = by_layers(net, tensors, samples, losses_of)
+        alone = [came.weighted(one) for one in torch.eye(_TRIED, dtype=torch.float64)]
         slopes = [torch.autograd.grad(loss, tensors, materialize_grads=True, retain_graph=True) for loss in losses[0]]
-        expected = Gradients(tensors, [_formed(torch.stack(each)) for each in zip(*slopes, strict=True)])
-        factors = torch.randn(_TRIED, dtype=torch.float64)
-        pairs = [*zip(came.weighted(factors), expected.weighted(factors), strict=True)]
-        agree = all(
-            torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
-            for one, other in [(came.squares(), expected.squares()), *pairs]
+        each, expected = (
+            torch.stack([torch.cat([g.flatten() for g in of]) for of in all_]) for all_ in (alone, slopes)
         )
+        agree = torch.allclose(each, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+        agree &= torch.allclose(came.squares(), (expected**2).sum(1), rtol=_TOLERANCE, atol=0)
     except Exception:  # of the user's own code, or of layers that vmap does not take: samples then pass one by one
         return None
     return sum(rows.numel() for part in came.parts if part for rows in part) // _TRIED if agree else None
@@ -136,13 +135,10 @@ def layers_give(net: nn.Module, shape: tuple[int, ...]) -> int | None:
 def drawn_samples(net: nn.Module, size: tuple[int, ...], seed: int) -> Tensor:
     """Normal numbers, or indices where a layer takes indices; in float32."""
     import torch
-    from torch import nn
 
     generator = torch.manual_seed(seed)
-    embeddings = [layer for layer in net.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
-    if embeddings:
-        least = min(layer.num_embeddings for layer in embeddings)
-        return torch.randint(0, least, size, generator=generator).to(torch.float32)
+    if any(isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)) for layer in net.modules()):
+        return torch.randint(0, 2, size, generator=generator, dtype=torch.float32)
     return torch.randn(size, generator=generator, dtype=torch.float32)
 
 
