@@ -75,7 +75,8 @@ def _final(part: type, name: str) -> type | None:
     """The class that has this member for all who derive from it (`typing.final`)."""
     for kind in part.__mro__:
         member = vars(kind).get(name)
-        if getattr(getattr(member, "fget", member), "__final__", False):
+        function = getattr(member, "fget", member)  # an object of a final class has the mark of its class
+        if inspect.isfunction(function) and getattr(function, "__final__", False):
             return kind
     return None
 

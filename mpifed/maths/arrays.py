@@ -7,7 +7,15 @@ import numpy as np
 from mpifed.core.protocols import CsrRows, Features
 from mpifed.core.record import Array, beside
 from mpifed.core.record import namespace as namespace
-from mpifed.maths.kernels import sigmoid as sigmoid
+
+
+def sigmoid(z: Array) -> Array:
+    """1 / (1 + exp(-z)) without overflow, by the hyperbolic tangent (three times as fast as the exponential)."""
+    half = z.dtype.type(0.5)
+    result: Array = np.tanh(z * half)
+    result *= half
+    result += half
+    return result
 
 
 def product(X: Features, weights: Array, out: Array | None = None) -> Array:
@@ -46,11 +54,6 @@ def transposed_product(X: Features, slopes: Array, out: Array | None = None) -> 
     if isinstance(X, tuple):
         return np.stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
     return namespace(X).matmul(X.swapaxes(-1, -2), slopes, out=out)
-
-
-def common_product(values: Array, weights: Array) -> Array:
-    """[..., s, h] values [..., s, k] @ weights [k, h] or [..., k, h], with the bits of each client's product alone."""
-    return values @ weights
 
 
 def square_norms(X: Features) -> Array:

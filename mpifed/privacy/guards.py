@@ -30,13 +30,23 @@ from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Block, Field, Problem
 from mpifed.core.privacy import Privacy
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import AnyRecord, Array, Record, assign, bare_leaves, leaves, map_leaves, namespace, writable
+from mpifed.core.record import (
+    AnyRecord,
+    Array,
+    Record,
+    assign,
+    bare_leaves,
+    beside,
+    leaves,
+    map_leaves,
+    namespace,
+    writable,
+)
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
-from mpifed.maths.kernels import with_noise
 from mpifed.maths.objectives import LinearScores, concave
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
@@ -518,6 +528,10 @@ def _in_floats(purpose: str, record: AnyRecord, spread: Floats, clients: NDArray
     names = iter([f"{purpose} {name}" for name, _ in leaves(record)])
 
     def add(leaf: Array) -> Array:
-        return with_noise(leaf, now.normals(next(names), clients, leaf.shape[1:], leaf.dtype.name), spread)
+        noise = now.normals(next(names), clients, leaf.shape[1:], leaf.dtype.name)
+        noise *= column(spread.astype(noise.dtype), noise)
+        noisy = beside(leaf, noise)
+        noisy += leaf
+        return noisy
 
     return map_leaves(add, record)

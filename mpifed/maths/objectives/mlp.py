@@ -12,8 +12,7 @@ from numpy.random import Generator
 
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import ABSENT, Array
-from mpifed.maths.arrays import common_product
-from mpifed.maths.kernels import swish, swish_slope
+from mpifed.maths.arrays import sigmoid
 from mpifed.maths.losses import CrossEntropy
 from mpifed.maths.objectives.form import Layer, Layers, LinearScores
 from mpifed.maths.ranges import Weight
@@ -33,6 +32,24 @@ class BiasedOutput(NamedTuple):
     second: Array  # [h, L]
     hidden_bias: Array  # [h] added to the scores
     output_bias: Array  # [L]
+
+
+def swish(z: Array) -> tuple[Array, Array]:
+    """(g, S): the sigmoid g of z, and the swish S = z g."""
+    gate = sigmoid(z)
+    return gate, z * gate
+
+
+def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
+    """The derivative with respect to z, given the derivative `back` with respect to the swish: S' = g (1 + z - S).
+
+    `active` and `back` are overwritten: new arrays would not stay in the cache.
+    """
+    slope = np.subtract(z, active, out=active)
+    slope += slope.dtype.type(1)
+    slope *= gate
+    back *= slope
+    return back
 
 
 @dataclass(frozen=True)
@@ -73,13 +90,13 @@ class MLP(LinearScores):
     def layers(self, head: Output | BiasedOutput, scores: Array) -> tuple[Array, Layers]:
         z = scores + head.hidden_bias[..., None, :] if isinstance(head, BiasedOutput) else scores
         gate, active = swish(z)
-        outputs = common_product(active, head.second)
+        outputs = active @ head.second
         if isinstance(head, BiasedOutput):
             outputs += head.output_bias[..., None, :]
 
         def backward(slopes: Array) -> Iterator[Layer]:
             yield Layer(active, slopes)
-            down = common_product(slopes, head.second.swapaxes(-1, -2))
+            down = slopes @ head.second.swapaxes(-1, -2)
             yield Layer(ABSENT, swish_slope(z, gate, active, down))
 
         return outputs, backward

@@ -13,7 +13,6 @@ from scipy.sparse import csr_matrix
 from sklearn.metrics import log_loss
 
 from mpifed.core.record import leaves, map_leaves
-from mpifed.maths.kernels import swish, swish_slope
 from mpifed.maths.objectives import (
     MLP,
     OBJECTIVES,
@@ -29,6 +28,7 @@ from mpifed.maths.objectives import (
     penalty,
     penalty_gradient,
 )
+from mpifed.maths.objectives.mlp import swish, swish_slope
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
