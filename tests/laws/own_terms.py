@@ -8,27 +8,25 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpifed.core.record import Array, Record
-from mpifed.maths.objectives import Objective, Slope
-from mpifed.maths.terms import Sampled
+from mpifed.core.record import Array
+from mpifed.maths.terms import OfLoss
 
 AFFINE = "own_terms:Affine"
 
 
 @dataclass(frozen=True)
-class Affine(Sampled):
+class Affine(OfLoss):
     """factor * (loss - offset): the loss in other units, which may be negative."""
 
     factor: float = 1.0
     offset: float = 0.0
     convex: ClassVar[bool] = True
 
-    def loss(self, objective: Objective, head: Record, scores: Array, y: Array) -> Array:
-        return self.factor * (objective.loss(head, scores, y) - self.offset)
+    def phi(self, loss: Array) -> Array:
+        return self.factor * (loss - self.offset)
 
-    def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
-        found = objective.slope(head, scores, y, self.factor * weights)
-        return found._replace(loss=self.factor * (found.loss - self.offset))
+    def phi_slope(self, loss: Array) -> Array:
+        return np.full_like(loss, self.factor)
 
 
 def affine_of_loss(table: Mapping[str, Any]) -> Any:
