@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import LocalMethod, Sent
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Weight
 
@@ -67,3 +67,6 @@ class FedProx(FedAvg):
 
     def push(self, own: tuple[()], sent: Sent, local: Local) -> Array | None:
         return local.step * self.mu * sent.model if self.mu else None
+
+    def prox_step(self, done: Done) -> float:
+        return super().prox_step(done)  # whose rate counts the pull to the model sent

@@ -80,14 +80,16 @@ class LocalMethod(LocalSteps, Rows):
       `like(x)` shows them for one client;
     - `retain(own, sent, change, upload, local)`: what of this the client keeps, and never sends;
     - `renew(own, sent, upload, local)`: what it keeps of the upload as all others see it, with its noise;
-    - `absorb(memory, mean, done)`: from the mean upload the memory, and the direction in which the server moves.
+    - `absorb(memory, mean, done)`: from the mean upload, in the job's dtype, the memory and the direction in which the
+      server moves.
 
     Attributes
     ----------
     weights : of clients in the mean: "rows", by their number, or "uniform", all alike
     degrees : a record like `like`'s where parts are no parameters: in the targets of a regression a change is of degree
         1, its square of degree 2, a count of degree 0
-    gain : upload = gain (y_i - x) + what is public or kept, where that is so: noise on uploads needs it
+    gain : upload = gain (y_i - x) + what is public or kept, where that is so, of several parts the first: noise on
+        uploads of one part, and audits, need it
     refuses : why not, in words: "momentum" of clients, a "server_optimizer" but the mean, a "schedule" ending at 0
     """
 
@@ -185,6 +187,7 @@ class LocalMethod(LocalSteps, Rows):
             self.weights == "uniform",
             remembers,
             hidden,
+            isinstance(self.like(self._zeros), tuple),
         )
         return guard(self.problem, self.layout, model_template(self.problem), steps)
 
@@ -243,7 +246,8 @@ class LocalMethod(LocalSteps, Rows):
         t, optimizer, x = int(server.steps) + 1, self.server_optimizer, server.model
         step = self.step_of(t)
         done = Done(t, self.guard.present(total) / self.problem.clients, step, self.rate_of(step, self.most_steps))
-        memory, direction = self.absorb(server.memory, self.guard.arrive(total, step, now), done)
+        mean = map_leaves(lambda leaf: leaf.astype(x.dtype, copy=False), self.guard.arrive(total, step, now))
+        memory, direction = self.absorb(server.memory, mean, done)  # scalars are decoded into float64
         move, state = optimizer.step(server.optimizer, direction, t)
         x = x + move
         if self.problem.regularizer is not None:
@@ -280,6 +284,12 @@ class LocalMethod(LocalSteps, Rows):
             yield from self.client_optimizer.wrong_momentum("client_optimizer", self.refuses["momentum"])
         if "server_optimizer" in self.refuses and server != AVERAGE:
             yield f"[server_optimizer]: {self.refuses['server_optimizer']}; leave the table out"
+        if regularized and not self.holds("prox_step", "begin", "push", "upload", "absorb"):
+            yield (
+                "[regularizer]: a class with a `begin`, `push`, `upload` or `absorb` of its own must say "
+                "`prox_step(done)`, how far a constant gradient moves the model where the method rests, or "
+                "`regularized = False`"
+            )
         if regularized and self.uneven:
             yield "[algorithm] local_epochs: with a [regularizer] give local_steps, alike for all clients"
         if regularized and not server.linear:

@@ -73,6 +73,9 @@ class Scaffold(LocalMethod):
         direction = mean.change if self.uneven else mean
         return c - done.share * (c - self._gradient(mean, done.rate)), direction
 
+    def prox_step(self, done: Done) -> float:
+        return super().prox_step(done)  # c_i and c cancel where nothing moves
+
     def _gradient(self, upload: Upload, rate: float | Array) -> Upload:
         """(x - y_i) / (K step)."""
         return -upload.gradient if self.uneven else upload * (-1 / rate)

@@ -47,7 +47,8 @@ def findings(
     replay, texts = reader.replay, dict[str, list[str]]()
     if reader.undeclared:
         name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in reader.undeclared)
-        texts[UNDECLARED] = [f"{name} declares nothing in {where}: give it `reveals`, see docs/how-to/audit.md"]
+        give = "give it `reveals`, or with local steps `gain`, see docs/how-to/audit.md"
+        texts[UNDECLARED] = [f"{name} declares nothing in {where}: {give}"]
     plain = replay.channel == "plain"
     if plain:
         texts[ANSWERS] = ['[aggregation] security = "plain" hides nothing from the server']

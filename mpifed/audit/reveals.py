@@ -79,11 +79,11 @@ def declares(method: Algorithm, exchange: Exchange) -> bool:
 def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
     """From an upload gain (y_i - x) + what is public, or that clients keep: which all know in their first round alone.
 
-    Uploads of clients whose steps differ in number have the change among their parts.
+    Of several parts it is the first.
     """
     work, upload = method.guard.work, received.answer.value
     if work.gain is not None:
-        moved = np.float64(getattr(upload, "change", upload)) / (_weight(method, received) * work.gain)
+        moved = np.float64(bare_leaves(upload)[0]) / (_weight(method, received) * work.gain)
         weights = method.problem.weights[list(received.clients)]
         model = map_leaves(np.float64, method.record(received.question.model))
         yield from _mean_gradient(method, received, model, method.record(moved), weights, work.remembers)

@@ -342,7 +342,14 @@ def note_steps(steps: defaultdict[str, float], places: Sequence[Place], answer: 
 
     A few whole steps do not count: a grid loses nothing of them, and of zeros there is nothing to lose.
     """
-    for place, leaf in zip(places, bare_leaves(answer), strict=True):
+    parts = bare_leaves(answer)
+    if len(parts) != len(places):
+        declared = ", ".join(place.name for place in places)
+        raise UsageError(
+            f"an answer has {len(parts)} arrays, the fields declare {len(places)}: {declared}; `like` of a method with "
+            "local steps, or `fields` of an exchange, must have the parts of what is uploaded"
+        )
+    for place, leaf in zip(places, parts, strict=True):
         for values in leaf.values if isinstance(leaf, Placed) else [leaf]:
             if steps[place.name] < ENOUGH and values.size:
                 largest = float(abs(values).max()) / place.form.scale

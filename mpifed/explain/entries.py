@@ -119,7 +119,8 @@ def own_entry(name: str) -> Explanation:
         return Explanation("observer", name, _own_text(part), _keys(part))
     kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
     own_class(name, place[kind].base if kind in place else Term, name)
-    taken = [f"[{table}]" for table in OPTIMIZERS if table in get_type_hints(part)]
+    hints, refused = get_type_hints(part), getattr(part, "refuses", ())
+    taken = [f"[{table}]" for table in OPTIMIZERS if table in hints and table not in refused]
     text = _own_text(part)
     return Explanation(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
 

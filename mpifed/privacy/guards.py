@@ -101,6 +101,7 @@ class LocalWork(NamedTuple):
     uniform: bool  # whether each client counts as much as any other in a mean
     remembers: bool  # whether clients keep states, from which uploads follow
     hidden: str  # in words, what of these states was not released; nothing where empty
+    several: bool = False  # whether an upload has several parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -448,7 +449,12 @@ class NoisyUploads(_Private):
                 f"{work.taken * work.batch} records, and client {smallest} has {rows}; each record may count once in "
                 'a round: lower one of them, or take noise_on = "gradients"'
             )
-        if privacy.level == "sample" and work.gain is None:
+        if work.several:
+            yield (
+                "[privacy]: noise on the upload is for uploads of one part, and this method's has several; take "
+                'level = "sample", noise_on = "gradients"'
+            )
+        elif privacy.level == "sample" and work.gain is None:
             yield (
                 '[privacy] noise_on = "upload": how far one record moves an upload is not known of this method, whose '
                 'class has no `gain` beside its `upload`; take noise_on = "gradients", or level = "client"'

@@ -21,6 +21,9 @@ class DoubledFedAvg(FedAvg):
     def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Any:
         return change * 2
 
+    def prox_step(self, done: Any) -> float:
+        return 2 * super().prox_step(done)
+
 
 @dataclass(frozen=True)
 class DoubledSSCA(SSCAHorizontal):

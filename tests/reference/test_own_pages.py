@@ -1,0 +1,145 @@
+"""FedDyn and FedExP as a user writes them, against loops that share the draws: half the clients, unequal shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from loops import gradient_of, local_job, minibatches, played, present, rows_of, start_of
+from paper import make_data
+
+from mpifed.core.errors import UsageError
+from mpifed.files.run_folder import summary
+from mpifed.testing import Job, check_algorithm, rounds
+
+ETA, ALPHA, EPS = 0.2, 0.3, 1e-3
+NAMES = ("FedDyn", "FedExP")
+EXACT = {"rtol": 0, "atol": 1e-10}
+PRIVATE = {"delta": 1e-5, "clip": 1.0, "epsilon": 8.0}
+
+
+class Course(NamedTuple):
+    """What a loop leaves."""
+
+    x: Any  # [d]
+    own: Any  # [N, d] of the clients
+    judged: Any  # [d]
+
+
+@pytest.fixture(scope="module")
+def skew(shared_path: Path) -> Path:
+    return make_data(
+        shared_path / "own-pages", "digits", "--split", "rows", "--clients", 8, "--partition", "dirichlet:0.5"
+    )
+
+
+def task(folder: Path, name: str, /, **changes: Any) -> Job:
+    own = {"alpha": ALPHA} if name in ("FedDyn", "Unsaid") else {"eps": EPS}
+    steps = {"batch_size": 4, "local_steps": 3, "client_optimizer": {"learning_rate": ETA}}
+    some = {"participation": {"clients_per_round": 4}, "rounds": 5}
+    return local_job(folder, {"name": f"own_pages:{name}", **steps, **own}, **some | changes)
+
+
+def ends(job: Job, t: int, x: Any, pulled: Callable[[int, Any], Any]) -> Any:
+    """[n, d] where the clients who are present end, whose gradients have `pulled` added."""
+    data, gradient, found = rows_of(job.data.path), gradient_of(job, 10), []
+    for i in present(job, len(data), t):
+        (X, label), y = data[i], x
+        for rows in minibatches(job, i, len(label), t):
+            y = y - ETA * (gradient(y, X[rows], label[rows]) + pulled(i, y))
+        found.append(y)
+    return np.array(found)
+
+
+def loop(job: Job, name: str) -> Course:
+    x, clients = start_of(job), len(rows_of(job.data.path))
+    h, own, judged = np.zeros_like(x), np.zeros((clients, len(x))), x
+    for t in range(1, job.rounds + 1):
+        last = x
+        if name == "FedDyn":
+            y = ends(job, t, last, lambda i, at, sent=x: ALPHA * (at - sent) - own[i])
+            own[present(job, clients, t)] -= ALPHA * (y - last)
+            h = h - ALPHA * (y - last).sum(axis=0) / clients
+            judged = x = y.mean(axis=0) - h / ALPHA
+        else:
+            moved = ends(job, t, last, lambda i, at: 0.0) - last
+            mean = moved.mean(axis=0)
+            far = (moved**2).sum() / (2 * len(moved) * (mean @ mean + EPS))
+            x = last + max(1.0, far) * mean
+            judged = (x + last) / 2
+    return Course(x, own, judged)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_is_its_equations(skew: Path, name: str) -> None:
+    job = task(skew, name)
+    done, course = played(job), loop(job, name)
+    np.testing.assert_allclose(done.server.model, course.x, **EXACT)
+    np.testing.assert_allclose(done.model, course.judged, **EXACT)
+    if name == "FedDyn":
+        np.testing.assert_allclose(done.kept(""), course.own, **EXACT)
+        np.testing.assert_allclose(done.server.memory, course.own.mean(axis=0), **EXACT)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_keeps_the_laws_and_its_dtypes(skew: Path, name: str) -> None:
+    job = task(skew, name, compute={"dtype": "float32"})
+    check_algorithm(job)
+    *_, last = rounds(job)
+    found = [
+        last.server["model"],
+        last.server["memory"],
+        *last.model.values(),
+        *(own[""] for own in last.clients if own),
+    ]
+    assert {leaf.dtype.name for leaf in found} == {"float32"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_on_two_ranks_it_has_the_same_bits(
+    skew: Path, tmp_path: Path, launch: Callable[..., Any], write_job: Callable[..., Path], name: str
+) -> None:
+    table = {
+        "name": "own", "rounds": 5, "data": {"path": str(skew)}, "model": {"name": "softmax"},
+        "algorithm": {"name": f"own_pages:{name}", "batch_size": 4, "local_steps": 3},
+        "client_optimizer": {"learning_rate": ETA}, "participation": {"clients_per_round": 4},
+    }  # fmt: skip
+    job, hashes = write_job(tmp_path / "job.toml", table), list[str]()
+    for ranks, security in ((None, "plain"), (2, "masked")):
+        out = tmp_path / security
+        words = ("--set", f"aggregation.security={security}", "--out", out)
+        ended = launch(ranks, "run", job, *words, cwd=Path(__file__).parent)
+        assert ended.code == 0, ended.err
+        hashes.append(summary(out)["model_sha256"])
+    assert hashes[0] == hashes[1]
+    words = ("audit", job, "--set", "aggregation.security=masked", "--set", 'audit.accept=["membership"]')
+    assert launch(None, *words, cwd=Path(__file__).parent).code == 0
+    assert "Takes [client_optimizer].\n" in launch(None, "explain", f"own_pages:{name}", cwd=Path(__file__).parent).out
+
+
+def test_with_a_regularizer_a_page_says_how_far_a_gradient_moves_the_model(classes: Path) -> None:
+    """The optimum of the mean over clients of alike sizes; with the step of FedAvg the residual stays at 1."""
+    whole = {"name": "own_pages:FedDyn", "batch_size": 60, "local_steps": 5, "alpha": 0.5}
+    whole["client_optimizer"] = {"learning_rate": 0.1}
+    shrunk = {"regularizer": {"name": "l1", "weight": 0.02}, "rounds": 1000}
+    *_, last = rounds(local_job(classes, whole, **shrunk), measured=shrunk["rounds"])
+    assert last.columns["kkt_residual"] is not None
+    assert last.columns["kkt_residual"] < 1e-3
+    for name, said in (("Unsaid", "must say `prox_step"), ("FedExP", "no prox step")):
+        with pytest.raises(UsageError, match=said):
+            next(rounds(task(classes, name, regularizer=shrunk["regularizer"])))
+
+
+@pytest.mark.parametrize("level", [{"level": "client"}, {"noise_on": "upload"}], ids=str)
+def test_noise_on_an_upload_of_several_parts_is_refused(skew: Path, level: dict[str, Any]) -> None:
+    next(rounds(task(skew, "FedDyn", privacy=PRIVATE | level, model={"name": "softmax"})))
+    with pytest.raises(UsageError, match="for uploads of one part"):
+        next(rounds(task(skew, "FedExP", privacy=PRIVATE | level, model={"name": "softmax"})))
+
+
+def test_an_upload_has_the_parts_that_the_page_says(skew: Path) -> None:
+    with pytest.raises(UsageError, match=r"3 arrays, the fields declare 2: changes\.value, changes\.weight"):
+        list(rounds(task(skew, "Unlike")))
