@@ -176,14 +176,12 @@ class LocalMethod(LocalSteps, Rows):
         # a class that changes an upload, or what is kept, says anew what follows of it
         gain = self.gain if self.holds("gain", "upload") else None
         hidden = self.private_state if self.holds("private_state", "retain") else "what its `retain` gives"
-        parts = len(bare_leaves(self.like(self._zeros)))
         steps = LocalWork(
             self.most_steps,
             self.batch_size,
             gain,
             self.pull,
             self.client_optimizer,
-            parts,
             self.weights == "uniform",
             remembers,
             hidden,

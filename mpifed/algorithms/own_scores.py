@@ -67,7 +67,9 @@ def moved(
 
     def steps(block: Block, model: Array, push: Array | None, start: Array | None) -> Array:
         layout, like = Layout({"first": model.shape}), Parameters(model, ())
-        taken = LocalWork(method.most_steps, method.batch_size, None, 0.0, method.client_optimizer, 1, False, False, "")
+        taken = LocalWork(
+            method.most_steps, method.batch_size, None, 0.0, method.client_optimizer, False, False, "", False
+        )
         local = Local(method, block, now, step, Open(method.problem, layout, like, taken))
         push, start = (None if part is None else part.reshape(-1) for part in (push, start))
         change = local.change(model.reshape(-1), push, None if start is None else start[None])

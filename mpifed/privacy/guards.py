@@ -97,11 +97,10 @@ class LocalWork(NamedTuple):
     gain: float | None  # an upload is gain (y_i - x) + what is public; None: nobody knows
     pull: float
     optimizer: SGD
-    parts: int  # of an upload
     uniform: bool  # whether each client counts as much as any other in a mean
     remembers: bool  # whether clients keep states, from which uploads follow
     hidden: str  # in words, what of these states was not released; nothing where empty
-    several: bool = False  # whether an upload has several parts
+    several: bool  # whether an upload has several parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,11 +431,6 @@ class NoisyUploads(_Private):
         work, privacy = self.work, self.privacy
         smallest = int(np.argmin(self.problem.counts))
         rows = int(self.problem.counts[smallest])
-        if work.parts > 1:
-            yield (
-                f'[privacy] noise_on = "upload": this method uploads {work.parts} arrays, and what is clipped is one; '
-                'take level = "sample", noise_on = "gradients"'
-            )
         if privacy.level == "sample" and work.optimizer.momentum:
             yield (
                 f"[client_optimizer] momentum = {work.optimizer.momentum:g}: with noise on the upload of what single "

@@ -102,4 +102,4 @@ def test_an_upload_of_several_arrays(digits: Path, tmp_path: Path) -> None:
         ]
         assert sent[0]["model_sha256"] == sent[1]["model_sha256"]
     text = refused(digits, tmp_path / "run", "own_methods:InTwoParts", FEDAVG, privacy=PRIVATE | {"level": "client"})
-    assert "this method uploads 2 arrays, and what is clipped is one" in text
+    assert "noise on the upload is for uploads of one part" in text
