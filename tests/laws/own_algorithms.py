@@ -14,8 +14,6 @@ import numpy as np
 
 from mpifed import FedAvg
 from mpifed.core.record import Array
-from mpifed.core.round import Round
-from mpifed.data.block import Block
 from mpifed.maths.terms import Loss
 
 
@@ -26,25 +24,25 @@ class Troubled(FedAvg):
     at_client: int = 6
     at_round: int = 5
 
-    def start_clients(self, block: Block, now: Round) -> tuple[()]:
-        self._happens("start", block, at_round=now.index)
-        return super().start_clients(block, now)
+    def start_client(self, x: Array) -> tuple[()]:
+        """With trouble at the start, on rank 2; x is all zeros in no memory where a start is only tried."""
+        here = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+        if os.environ.get("MPIFED_TEST_TROUBLE") == "start" and here == "2" and x.strides[0]:
+            raise RuntimeError("trouble at the start")
+        return ()
 
-    def answer(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Any]:
-        clients, answer = super().answer(clients, question, block, now)
-        if now.index == self.at_round and self.at_client in block.clients:
-            trouble = os.environ.get("MPIFED_TEST_TROUBLE", "")
-            self._happens(trouble, block, at_round=now.index)
+    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Any:
+        clients = local.block.clients
+        if local.now.index == self.at_round and self.at_client in clients:
+            trouble, upload = os.environ.get("MPIFED_TEST_TROUBLE", ""), np.array(change)
+            self._happens(trouble)
             if trouble in ("nan", "inf", "large"):
                 value = {"nan": np.nan, "inf": np.inf, "large": 1e9}[trouble]
-                answer.value.first[np.flatnonzero(block.clients == self.at_client), 0, 0] = value
-        return clients, answer
+                upload[np.flatnonzero(clients == self.at_client), 0] = value
+            return upload
+        return change
 
-    def _happens(self, trouble: str, block: Block, at_round: int) -> None:
-        if self.at_client not in block.clients or os.environ.get("MPIFED_TEST_TROUBLE") != trouble:
-            return
-        if trouble == "start":
-            raise RuntimeError("trouble at the start")
+    def _happens(self, trouble: str) -> None:
         if trouble == "raise":
             raise RuntimeError("trouble in a round")
         if trouble in ("SIGKILL", "SIGUSR1", "SIGTERM"):
@@ -73,20 +71,11 @@ class Troubled(FedAvg):
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 
 
-class TroubledSum(Troubled):
-    """The same, where the clients' answers are summed block by block."""
-
-    def fused(self, question: Any, block: Block, now: Round) -> Any:
-        if now.index == self.at_round:
-            self._happens(os.environ.get("MPIFED_TEST_TROUBLE", ""), block, at_round=now.index)
-        return super().fused(question, block, now)
-
-
 @dataclass(frozen=True)
 class Everywhere(Troubled):
     """Raises at every client."""
 
-    def answer(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Any]:
+    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Any:
         raise RuntimeError("trouble everywhere")
 
 

@@ -54,7 +54,7 @@ def test_algorithms_without_sums_of_blocks_have_the_bits_of_exact_ones(skewed: P
 def test_killed_on_three_ranks_and_resumed_on_two(
     skewed: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
-    own = {"name": "own_algorithms:TroubledSum"} | {key: value for key, value in AVG.items() if key != "name"}
+    own = {"name": "own_algorithms:Troubled"} | {key: value for key, value in AVG.items() if key != "name"}
     given = made(skewed, own, rounds=8, seed=4, record={"evaluate_every": 4, "checkpoint_every": 2})
     job, out = write_job(tmp_path / "job.toml", given), tmp_path / "run"
     run(checked(given), Solo(), tmp_path / "whole")

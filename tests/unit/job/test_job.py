@@ -159,7 +159,7 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     [
         {},
         {"seed": 2**62, "participation": {"clients_per_round": 2}, "stop": {"seconds": 1.5}},
-        {"aggregation": {"bounds": {"changes.value.first": 8.0}}, "server": {"dedicated": True}},
+        {"aggregation": {"bounds": {"changes.value": 8.0}}, "server": {"dedicated": True}},
         {"algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
         {"algorithm": fedavg(learning_rate={"initial": 1e-3, "exponent": 0.5}, local_epochs=2)},
         {"model": {"name": "mlp", "bias": False, "l2": 1e-17}},
