@@ -58,6 +58,7 @@ class FedProx(FedAvg):
     With mu = 0 it is FedAvg. The local problem is solved by the same steps, and inexactly, as there.
     """
 
+    gain: ClassVar[float] = 1.0
     mu: Weight = field(kw_only=True)
     """Weight of mu / 2 ||x - x_0||^2, which draws a client towards the model it was sent; 0 is FedAvg."""
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike
+from typing_extensions import final
 
 from mpifed.algorithms.horizontal import minibatches
 from mpifed.core.algorithm import Algorithm
@@ -97,10 +98,12 @@ class LocalSteps(Algorithm):
         """The step size of local steps in round t = 1, 2, ..."""
         return self.client_optimizer.at(t)
 
+    @final
     def steps_of(self, rows: int) -> int:
         """How many local steps a client with so many rows takes in a round."""
         return (self.local_epochs or 0) * -(-rows // self.batch_size) or self.local_steps or 1
 
+    @final
     @cached_property
     def most_steps(self) -> int:
         """Those of the largest shard."""
@@ -132,6 +135,7 @@ class LocalSteps(Algorithm):
             distance += momentum * velocity + move if self.client_optimizer.nesterov else velocity
         return step * distance
 
+    @final
     def keeps(self, step: float) -> tuple[float, float]:
         """1 - step (pull + 2 l2 + weight decay), and the same without l2, for intercepts."""
         rest = self.client_optimizer.weight_decay
@@ -401,6 +405,11 @@ class LaterChange(NDArrayOperatorsMixin):
         self._array: Array | None = None
 
     @property
+    def made(self) -> bool:
+        """Whether somebody has looked at them, who may have written to them as well."""
+        return self._array is not None
+
+    @property
     def array(self) -> Array:
         """The changes."""
         if self._array is None:
@@ -411,9 +420,20 @@ class LaterChange(NDArrayOperatorsMixin):
         return np.asarray(self.array, dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:  # of any ufunc
-        return getattr(ufunc, method)(
-            *(part.array if isinstance(part, LaterChange) else part for part in inputs), **settings
+        parts, out = (
+            tuple(part.array if isinstance(part, LaterChange) else part for part in some)
+            for some in (inputs, settings.pop("out", ()))
         )
+        return getattr(ufunc, method)(*parts, **settings, **({"out": out} if out else {}))
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, at: Any) -> Any:  # as of any array
+        return self.array[at]
+
+    def __setitem__(self, at: Any, values: Any) -> None:
+        self.array[at] = values
 
     def __getattr__(self, name: str) -> Any:  # what an array has
         if name.startswith("__"):  # of Python's own protocols there are no others

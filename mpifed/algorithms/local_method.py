@@ -9,7 +9,7 @@ what they upload and what the server remembers are each method's own: `Any` here
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -18,11 +18,12 @@ from typing_extensions import final
 
 from mpifed.algorithms.horizontal import Rows, check_rows, model_layout, model_template, start_model
 from mpifed.algorithms.local import LaterChange, Local, LocalSteps
+from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Problem
-from mpifed.core.record import Array, bare_leaves, map_leaves
+from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
 from mpifed.core.round import SETUP, Round
 from mpifed.core.vector import Layout
-from mpifed.data.block import Block
+from mpifed.data.block import Block, without_rows
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
 from mpifed.maths.privacy.release import Release
@@ -169,13 +170,17 @@ class LocalMethod(LocalSteps, Rows):
         """Where the layers stand in a model."""
         return model_layout(self.problem)
 
+    @final
     @cached_property
     def guard(self) -> Open:
         """What stands between clients and all others."""
         remembers = bool(bare_leaves(self.start_client(self._zeros)))
-        # a class that changes an upload, or what is kept, says anew what follows of it
-        gain = self.gain if self.holds("gain", "upload") else None
-        hidden = self.private_state if self.holds("private_state", "retain") else "what its `retain` gives"
+        # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
+        hooks = "begin", "push", "upload", "renew", "stop"
+        gain = self.gain if self.holds("gain", *hooks) else None
+        keeping = ("retain",) if type(self).retain is LocalMethod.retain else ("retain", *hooks)
+        hidden = self.private_state if self.holds("private_state", *keeping) else "what its `retain` gives"
+        like = self.like(self._zeros)
         steps = LocalWork(
             self.most_steps,
             self.batch_size,
@@ -185,7 +190,7 @@ class LocalMethod(LocalSteps, Rows):
             self.weights == "uniform",
             remembers,
             hidden,
-            isinstance(self.like(self._zeros), tuple),
+            isinstance(like, tuple) or np.shape(like) != (self.layout.size,),
         )
         return guard(self.problem, self.layout, model_template(self.problem), steps)
 
@@ -212,7 +217,7 @@ class LocalMethod(LocalSteps, Rows):
     def start_clients(self, block: Block, now: Round) -> State:
         """What `start_client` gives, for each client."""
         one = self.start_client(started(self.problem, now.seed))
-        return map_leaves(lambda leaf: np.repeat(leaf[None], len(block.clients), axis=0), one)
+        return map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], len(block.clients), axis=0), one)
 
     @final
     def ask(self, server: Server, now: Round) -> Sent:
@@ -224,19 +229,24 @@ class LocalMethod(LocalSteps, Rows):
     @final
     def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Any]:
         """Local steps, and the hooks around them; what leaves a client is what the guard gives of its upload."""
-        step = float(sent.step)
-        local = Local(self, block, now, step, self.guard)
+        step, guard = float(sent.step), self.guard
+        work = Local(self, block, now, step, guard)
+        sent = map_leaves(read_only, sent)
+        own = own if now.leaving is None else map_leaves(lambda leaf: leaf.copy(), own)  # which a void round gives back
+        local = replace(work, block=without_rows(block)) if guard.clips else work  # noise covers `change` alone
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
-        later = local.later(sent.model, push) if start is None else None
-        change: Any = local.change(sent.model, push, start) if later is None else later
+        later = work.later(sent.model, push) if start is None else None
+        change: Any = work.change(sent.model, push, start) if later is None else later
+        guard.check_gain(lambda change: self.upload(own, sent, change, local), change)
         upload = self.upload(own, sent, change, local)
-        kept = self.retain(own, sent, change, upload, local)
-        if later is not None and upload is later:
-            return self.renew(kept, sent, upload, local), later.lazy
-        upload = map_leaves(lambda leaf: leaf.array if isinstance(leaf, LaterChange) else leaf, upload)
-        left, seen = self.guard.leave(upload, step, block, now)
-        kept = map_leaves(_as_before, self.renew(kept, sent, seen, local), own)
-        return kept, self.guard.weighted(left, block.clients, InUse(own, kept, sent))
+        if later is not None and upload is later and not later.made:
+            kept = self.retain(own, sent, change, upload, local)
+            return map_leaves(_as_before, self.renew(kept, sent, upload, local), own), later.lazy
+        upload = map_leaves(_as_array, upload)
+        kept = self.retain(own, sent, read_only(_as_array(change)), map_leaves(read_only, upload), local)
+        left, seen = guard.leave(upload, step, block, now)
+        kept = map_leaves(_as_before, self.renew(kept, sent, map_leaves(read_only, seen), local), own)
+        return kept, guard.weighted(left, block.clients, InUse(own, kept, sent))
 
     @final
     def receive(self, server: Server, total: Weighted, now: Round) -> Server:
@@ -264,6 +274,8 @@ class LocalMethod(LocalSteps, Rows):
 
     def released(self, index: int) -> Release:
         """What the guard says of the round's step size."""
+        if wrong := list(self.guard.wrong()):  # of a class whose own `check` has left it out
+            raise UsageError("\n".join(wrong))
         return self.guard.released(self.step_of(index + 1))
 
     # --- refusals ---------------------------------------------------------------------------------------------------
@@ -301,10 +313,17 @@ class LocalMethod(LocalSteps, Rows):
 def started(problem: Problem, seed: int) -> Array:
     """[d] the initial model."""
     now = Round(SETUP, seed, np.ones(problem.clients, dtype=bool))
-    return model_layout(problem).flat(start_model(problem, now))
+    return read_only(model_layout(problem).flat(start_model(problem, now)))
 
 
 def _as_before(leaf: Array, before: Array) -> Array:
     """A client's state in its dtype, which a guard's may be wider than."""
     same: Array = leaf.astype(before.dtype, copy=False)
     return same
+
+
+def _as_array(leaf: Any) -> Array:  # of a hook
+    """What a hook gives of an upload: also changes that were not made yet, and Python's numbers."""
+    if isinstance(leaf, LaterChange):
+        return leaf.array
+    return read_only(np.asarray(leaf)) if isinstance(leaf, int | float) else leaf

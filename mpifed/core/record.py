@@ -225,6 +225,14 @@ def writable(leaf: Array) -> bool:
     return not any(stride == 0 and size > 1 for stride, size in zip(leaf.strides, leaf.shape, strict=True))
 
 
+def read_only(leaf: Array) -> Array:
+    """The same array, which cannot be written to by this name; as it is on a device."""
+    if isinstance(leaf, np.ndarray):
+        leaf = leaf.view()
+        leaf.flags.writeable = False
+    return leaf
+
+
 def flat(record: Record) -> Array:
     """[d] all leaves in float64, one after the other."""
     parts = [leaf.reshape(-1) for leaf in bare_leaves(record)]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mpifed.core.errors import UsageError
 from mpifed.core.holdings import span
 from mpifed.core.protocols import CsrRows, Features, Piece
 from mpifed.core.record import AnyRecord, Array, ArrayModule, beside, index, map_leaves, namespace
@@ -93,6 +94,25 @@ class Batch(NamedTuple):
 
             return Batch((vstack(self.X, format="csr"),), self.y.reshape(1, -1))
         return Batch(self.X.reshape(1, -1, self.X.shape[-1]), self.y.reshape(1, -1))
+
+
+class NoRows:
+    """What is public of a client's data."""
+
+    def __init__(self, data: ClientData) -> None:
+        self.client, self.samples, self.features, self.sparse = data.client, data.samples, data.features, data.sparse
+        self.y = data.y[:0]
+
+    def __getattr__(self, name: str) -> Any:
+        raise UsageError(
+            "[privacy]: a hook of the method reads rows, or takes local steps, of which no noise is known; leave that "
+            'to the method\'s `change`, or take level = "client"'
+        )
+
+
+def without_rows(block: Block) -> Block:
+    """The same clients, whose rows nobody can read."""
+    return Block(tuple(NoRows(shard) for shard in block.shards), block.dtype)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Size, Weight
+from mpifed.maths.ranges import Weight
 from mpifed.maths.schedules import CosineDecay, LearningRate
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
@@ -64,6 +64,8 @@ class Watched:
         if name.startswith("__"):  # as of copying, which asks before there is an optimizer
             raise AttributeError(name)
         self.unread.discard("learning_rate" if name == "at" else name)
+        if name == "step":  # of the server, which reads all
+            self.unread.clear()
         return getattr(self.optimizer, name)
 
 
@@ -168,7 +170,7 @@ class Adaptive(ServerOptimizer):
     """A number, or a schedule by rounds."""
     beta1: Momentum = 0.9
     """Share of m that stays from one round to the next."""
-    tau: Size = 1e-3
+    tau: Annotated[float, Ge(1e-18), Le(1e18)] = 1e-3  # whose square float32 has
     """Added to the root of v: the larger, the less the steps of parameters differ."""
 
     def start(self, x: Array) -> Moments:

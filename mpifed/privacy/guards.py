@@ -18,7 +18,7 @@ method uploads is a record of its own, and `Any` here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -100,7 +100,7 @@ class LocalWork(NamedTuple):
     uniform: bool  # whether each client counts as much as any other in a mean
     remembers: bool  # whether clients keep states, from which uploads follow
     hidden: str  # in words, what of these states was not released; nothing where empty
-    several: bool  # whether an upload has several parts
+    several: bool  # whether an upload has several parts, or is of another shape than the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,17 +155,23 @@ class Open:
         """The largest weight of a client."""
         return float(self.weights.max())
 
+    def check_gain(self, upload: Callable[[Array], Upload], change: Array) -> None:
+        """See that an upload, of a change [n, d], is `work.gain` times that and what does not depend on it."""
+
     def leave(self, uploaded: Upload, step: float, block: Block, now: Round) -> tuple[Upload, Upload]:
         """The uploads [n, ...] as they leave their clients, and as all others see them, for states."""
         return uploaded, uploaded
 
     def weighted(self, left: Upload, clients: Array, kept: Record = ()) -> Weighted:
         """What has left the clients, times their weights: in place, where nothing in `kept` is in the same memory."""
-        weight, others = self.weight(clients), bare_leaves(kept)
+        weight, others = self.weight(clients), [*bare_leaves(left), *bare_leaves(kept)]
 
         def scaled(leaf: Array) -> Array:
             xp = namespace(leaf)
-            apart = writable(leaf) and not any(xp.may_share_memory(leaf, other) for other in others)
+            if leaf.dtype.kind != "f":  # as counts, which no weight may round
+                leaf = leaf.astype("f8")
+            # `left` has it once
+            apart = writable(leaf) and sum(xp.may_share_memory(leaf, other) for other in others) <= 1
             return xp.multiply(leaf, column(weight, leaf), out=leaf if apart else None)
 
         return Weighted(left if (weight == 1).all() else map_leaves(scaled, left), weight)
@@ -356,6 +362,17 @@ class NoisyUploads(_Private):
         value = map_leaves(lambda leaf: Field(np.shape(leaf), 1.0, bound, whole=True), like)
         return Weighted(value, Field((), 2.0**-40, heaviest, degree=0))
 
+    def check_gain(self, upload: Callable[[Array], Upload], change: Array) -> None:
+        if self.privacy.level == "client":
+            return
+        once, gain = upload(change.copy()), _known(self.work.gain)
+        moved, size = abs(upload(2 * change) - once), abs(once) + gain * abs(change)
+        if (abs(moved - gain * abs(change)) > 1e-4 * size.max()).any():
+            raise UsageError(
+                f"[algorithm]: the class says gain = {self.work.gain:g}, and its `upload` moves by other multiples of "
+                "the change; correct it, for the noise is made for `gain`"
+            )
+
     def leave(self, uploaded: Upload, step: float, block: Block, now: Round) -> tuple[Upload, Upload]:
         left = self.layout.flat(self._noisy(self.record(uploaded), step, block, now))
         if not self.privacy.whole:
@@ -445,13 +462,14 @@ class NoisyUploads(_Private):
             )
         if work.several:
             yield (
-                "[privacy]: noise on the upload is for uploads of one part, and this method's has several; take "
-                'level = "sample", noise_on = "gradients"'
+                "[privacy]: noise on the upload is for uploads of one part, of the model's shape, and this method's are not; "
+                'take level = "sample", noise_on = "gradients"'
             )
         elif privacy.level == "sample" and work.gain is None:
             yield (
                 '[privacy] noise_on = "upload": how far one record moves an upload is not known of this method, whose '
-                'class has no `gain` beside its `upload`; take noise_on = "gradients", or level = "client"'
+                "class has no `gain` beside its `upload`, `begin`, `push` and `renew`; take noise_on = "
+                '"gradients", or level = "client"'
             )
         if privacy.level == "sample" and work.hidden:
             yield (

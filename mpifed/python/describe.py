@@ -20,7 +20,7 @@ from mpifed.core.tables import Table
 from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, Kind, key_of, wrong_with
 from mpifed.job.components import observer as observer_kind
 from mpifed.maths.objectives import TorchNetwork
-from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS
+from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer
 
@@ -75,13 +75,13 @@ def method(algorithm: Algorithm | Mapping[str, object]) -> Table:
     tables: Table = {"algorithm": part(ALGORITHM, algorithm)}
     for name in OPTIMIZERS:
         if name in tables["algorithm"]:
-            optimizer = tables["algorithm"].pop(name)
-            if not isinstance(optimizer, Mapping):
-                came = type(getattr(algorithm, name)).__name__
+            optimizer, value = tables["algorithm"].pop(name), getattr(algorithm, name)
+            kinds = SERVER_OPTIMIZERS if name == "server_optimizer" else {"sgd": SGD}
+            known = "sgd" if isinstance(value, Mapping) else next((k for k in kinds if kinds[k] is type(value)), None)
+            if known is None:
                 made = "ServerSGD(1.0)" if name == "server_optimizer" else "SGD(0.1)"
+                came = type(value).__name__
                 raise UsageError(f"[{name}]: a {came}; expected an optimizer, such as {name}=mpifed.{made}")
-            given = type(getattr(algorithm, name))
-            known = next((known for known, kind in SERVER_OPTIMIZERS.items() if kind is given), "sgd")
             tables[name] = {"name": known, **optimizer}
     return tables
 

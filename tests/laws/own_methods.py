@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jobs.examples.own_local_steps import LocalSteps
 from mpifed import FedAvg
 from mpifed.algorithms.horizontal import check_rows
@@ -72,6 +74,102 @@ class Thoughtful(LocalSteps):
         return super().answer(clients, question, block, now)
 
 
+@dataclass(frozen=True)
+class InPlace(FedAvg):
+    """One that writes to what it was given, as to any array."""
+
+    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Any:
+        assert len(change) == len(local.weight) == len(change[:, :1])
+        change *= 4
+        change[:] = change / 2
+        return change
+
+
+@dataclass(frozen=True)
+class Keeping(FedAvg):
+    """One that keeps its upload, and its change, as they are."""
+
+    def start_client(self, x: Any) -> Any:
+        return Two(x, x)
+
+    def retain(self, own: Any, sent: Any, change: Any, upload: Any, local: Any) -> Any:
+        return own._replace(change=change)
+
+    def renew(self, own: Any, sent: Any, upload: Any, local: Any) -> Any:
+        return own._replace(square=upload)
+
+
+@dataclass(frozen=True)
+class Spoiling(FedAvg):
+    """One that writes to the model that other clients are sent, too."""
+
+    def push(self, own: Any, sent: Any, local: Any) -> Any:
+        sent.model[:] /= 2
+
+
+@dataclass(frozen=True)
+class Accumulating(FedAvg):
+    """One that writes to what it keeps."""
+
+    def start_client(self, x: Any) -> Any:
+        return x * 0
+
+    def push(self, own: Any, sent: Any, local: Any) -> Any:
+        own += 0.001
+        return own
+
+
+def raw(sent: Any, local: Any) -> Any:
+    """[n, p] the first row of each client."""
+    return local.block.take(local.block.draw(local.now, "minibatch", 1)).X[:, 0]
+
+
+@dataclass(frozen=True)
+class Pushing(FedAvg):
+    """One that adds what no noise is for."""
+
+    gain = 1.0
+
+    def push(self, own: Any, sent: Any, local: Any) -> Any:
+        return raw(sent, local).sum() * sent.model
+
+
+@dataclass(frozen=True)
+class Beginning(FedAvg):
+    """One that would begin elsewhere, and takes for granted what its base says of its own beginning."""
+
+    def begin(self, own: Any, sent: Any, local: Any) -> Any:
+        return sent.model - raw(sent, local).sum()
+
+
+@dataclass(frozen=True)
+class Again(FedAvg):
+    """One that takes its local steps twice."""
+
+    gain = 1.0
+
+    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Any:
+        return change + local.change(sent.model)
+
+
+@dataclass(frozen=True)
+class Lying(FedAvg):
+    """One with a gain that its upload has not."""
+
+    gain = 1e-6
+
+    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Any:
+        return change * 1.0
+
+
+@dataclass(frozen=True)
+class Unchecked(Unknown):
+    """One whose check has left out its base's."""
+
+    def check(self) -> list[str]:
+        return []
+
+
 class Two(NamedTuple):
     change: Any
     square: Any
@@ -88,4 +186,30 @@ class InTwoParts(FedAvg):
         return Two(change, (change**2).sum(axis=1, keepdims=True))
 
     def absorb(self, memory: Any, mean: Two, done: Any) -> tuple[Any, Any]:
+        return memory, mean.change
+
+
+@dataclass(frozen=True)
+class SameTwice(InTwoParts):
+    """One whose parts are in the same memory."""
+
+    def like(self, x: Any) -> Two:
+        return Two(x, x[-5:])
+
+    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Two:
+        return Two(change, change[:, -5:])
+
+
+@dataclass(frozen=True)
+class Counting(InTwoParts):
+    """One that also uploads a whole number."""
+
+    def like(self, x: Any) -> Two:
+        return Two(x, x[0])
+
+    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Two:
+        return Two(change, np.full(len(local.weight), 3))
+
+    def absorb(self, memory: Any, mean: Two, done: Any) -> tuple[Any, Any]:
+        assert abs(mean.square - 3) < 1e-6
         return memory, mean.change

@@ -103,3 +103,69 @@ def test_an_upload_of_several_arrays(digits: Path, tmp_path: Path) -> None:
         assert sent[0]["model_sha256"] == sent[1]["model_sha256"]
     text = refused(digits, tmp_path / "run", "own_methods:InTwoParts", FEDAVG, privacy=PRIVATE | {"level": "client"})
     assert "noise on the upload is for uploads of one part" in text
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "as_other"),
+    [("InPlace", "DoubledFedAvg"), ("Keeping", None), ("SameTwice", None), ("Counting", None)],
+)
+def test_what_hooks_do_to_arrays(skewed: Path, tmp_path: Path, name: str, as_other: str | None, steps: int) -> None:
+    """Whether the change is made before it is looked at, or not."""
+    sent = [
+        trained(skewed, tmp_path / which, which, FEDAVG | {"local_steps": steps})["model_sha256"]
+        for which in (f"own_methods:{name}", f"own_methods:{as_other}" if as_other else "fedavg")
+    ]
+    assert sent[0] == sent[1]
+
+
+def test_what_all_clients_are_sent_cannot_be_written_to(skewed: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        trained(skewed, tmp_path / "run", "own_methods:Spoiling", FEDAVG)
+
+
+def test_a_void_round_gives_back_what_a_hook_has_written_to(skewed: Path, tmp_path: Path) -> None:
+    """Whether the clients of a block are all in the round, or some, whose states are copies."""
+    leaving = {"participation": {"dropout_rate": 0.2, "max_dropouts": 1, "clients_per_round": 6}, "rounds": 4}
+    found = {
+        trained(
+            skewed, tmp_path / str(block), "own_methods:Accumulating", FEDAVG, **leaving,
+            aggregation={"security": "masked"}, data={"path": str(skewed), "block": block},
+        )["model_sha256"]
+        for block in (1, 4)
+    }  # fmt: skip
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("noise_on", ["gradients", "upload"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("Pushing", "a hook of the method reads rows"), ("Again", "a hook of the method reads rows")],
+)
+def test_an_epsilon_is_of_all_that_hooks_release(
+    digits: Path, tmp_path: Path, name: str, said: str, noise_on: str
+) -> None:
+    given = (digits, tmp_path / "run", f"own_methods:{name}", FEDAVG)
+    assert said in refused(*given, privacy=PRIVATE | {"noise_on": noise_on})
+    assert trained(digits, tmp_path / "people", *given[2:], privacy=PRIVATE | {"level": "client"})["epsilon"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Beginning", "how far one record moves an upload is not known"),
+        ("Lying", "its `upload` moves by other multiples of the change"),
+        ("Unchecked", "how far one record moves an upload is not known"),
+    ],
+)
+def test_a_gain_that_does_not_hold(digits: Path, tmp_path: Path, name: str, said: str) -> None:
+    text = refused(digits, tmp_path / "run", f"own_methods:{name}", FEDAVG, privacy=PRIVATE | {"noise_on": "upload"})
+    assert said in text
+
+
+def test_its_server_takes_all_optimizers(digits: Path, tmp_path: Path) -> None:
+    """Which are read by their own class, not by the method."""
+    for number, server in enumerate(({"momentum": 0.9}, {"name": "adam", "tau": 0.1, "learning_rate": 0.05})):
+        job = FEDAVG | {"server_optimizer": server}
+        sent = [trained(digits, tmp_path / f"{number}{n[-3:]}", n, job) for n in ("fedavg", "own_methods:InTwoParts")]
+        assert sent[0]["model_sha256"] == sent[1]["model_sha256"]
