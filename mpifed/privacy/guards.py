@@ -462,8 +462,8 @@ class NoisyUploads(_Private):
             )
         if work.several:
             yield (
-                "[privacy]: noise on the upload is for uploads of one part, of the model's shape, and this method's are not; "
-                'take level = "sample", noise_on = "gradients"'
+                "[privacy]: noise on the upload is for uploads of one part, shaped like the model; this method's is "
+                'not; take level = "sample", noise_on = "gradients"'
             )
         elif privacy.level == "sample" and work.gain is None:
             yield (

@@ -43,21 +43,23 @@ def plain_loop(task: Job, outputs: int = 10) -> Course:
     """The means over clients are by rows; that of c over all of them, present or not."""
     rule, data, gradient = task.algorithm, rows_of(task.data.path), gradient_of(task, outputs)
     x = start_of(task)
-    K, N, c, own = rule["local_steps"], sum(len(y) for _, y in data), np.zeros_like(x), np.zeros((len(data), len(x)))
+    N, c, own = sum(len(y) for _, y in data), np.zeros_like(x), np.zeros((len(data), len(x)))
     for t in range(1, task.rounds + 1):
         step, who = step_size(task.client_optimizer["learning_rate"], t), present(task, len(data), t)
         dx, dc = np.zeros_like(x), np.zeros_like(x)
         for i in who:
             X, label = data[i]
             y = x
-            for batch in minibatches(task, i, len(label), t):
+            batches = minibatches(task, i, len(label), t)
+            for batch in batches:
                 y = y - step * (gradient(y, X[batch], label[batch]) - own[i] + c)
-            new = own[i] - c + (x - y) / (K * step)
+            new = own[i] - c + (x - y) / (len(batches) * step)
             dx, dc = dx + len(label) * (y - x), dc + len(label) * (new - own[i])
             own[i] = new
         x = x + (task.server_optimizer or {}).get("learning_rate", 1.0) * dx / sum(len(data[i][1]) for i in who)
         if task.regularizer is not None:
-            threshold = task.regularizer["weight"] * (task.server_optimizer or {}).get("learning_rate", 1.0) * K * step
+            threshold = task.regularizer["weight"] * (task.server_optimizer or {}).get("learning_rate", 1.0)
+            threshold *= rule["local_steps"] * step
             x = np.sign(x) * np.maximum(np.abs(x) - threshold, 0)
         c = c + dc / N
     return Course(x, c, own)
@@ -76,6 +78,17 @@ def test_the_printed_form(request: Any, data: str, steps: int, per_round: int | 
     participation = {} if per_round is None else {"clients_per_round": per_round}
     algorithm = scaffold(local_steps=steps, server_optimizer={"learning_rate": server_step})
     task = local_job(folder, algorithm, participation=participation, data={"path": str(folder), "block": 3})
+    same(played(task), plain_loop(task))
+
+
+@pytest.mark.parametrize(("epochs", "batch"), [(1, 16), (2, 100), (3, 1000)])
+def test_clients_whose_steps_differ_in_number(skewed: Path, epochs: int, batch: int) -> None:
+    """Each divides by its own; with whole shards as minibatches they are as many."""
+    algorithm = {key: value for key, value in scaffold().items() if key != "local_steps"}
+    task = local_job(
+        skewed, algorithm | {"local_epochs": epochs, "batch_size": batch}, participation={"clients_per_round": 4},
+        data={"path": str(skewed), "block": 3},
+    )  # fmt: skip
     same(played(task), plain_loop(task))
 
 

@@ -126,6 +126,8 @@ def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
     (lambda data: _run(data, constraints=mf.constraint(mf.Loss(), 1.0)), "constraints: expected a list"),
     (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=0.1), data, mf.Softmax(), rounds=2),  # type: ignore
      r"a float; expected an optimizer, such as client_optimizer=mpifed.SGD\(0.1\)"),
+    (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1), server_optimizer=mf.SGD(0.1)), data,  # type: ignore
+     mf.Softmax(), rounds=2), r"a SGD; expected an optimizer, such as server_optimizer=mpifed.ServerSGD\(1.0\)"),
     (lambda data: mf.Participation(clients=3), "clients: no argument of that name; known are clients_per_round"),  # type: ignore
     (lambda data: mf.Participation(n_clients_per_round=3), "did you mean \"clients_per_round\""),  # type: ignore
     (lambda data: mf.Aggregation(security="mask"), "Aggregation: security = 'mask'"),  # type: ignore
