@@ -7,7 +7,8 @@ One step is x <- keep x + push - step (gradient + concave), and methods differ i
     SCAFFOLD    keep = 1 - 2 step l2            push = step (c_i - c)
     FedPDM      keep = 1 - step (rho + 2 l2)    push = step (lambda_i + rho x_0)
 
-Intercepts have no l2: `keep` is a number for what penalties count, and one for what is free.
+Intercepts have no l2: `keep` is a number for what penalties count, and one for what is free. What a ufunc of NumPy
+takes is `Any`.
 """
 
 from __future__ import annotations
