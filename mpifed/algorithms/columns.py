@@ -43,24 +43,22 @@ from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 
 
-@in_memory("rows", "shares", "keep", "count")
-@by_columns("model.first", "previous.first")
+@in_memory("rows", "shares", "count")
+@by_columns("model.first")
 class PassBroadcast(NamedTuple):
-    """Broadcast of a pass; each client receives its own columns of the models' `first`."""
+    """Broadcast of a pass; each client receives its own columns of the model's `first`."""
 
     rows: Array  # [b] row indices
     model: Parameters
-    previous: Parameters  # the model before, where gradients are variance-reduced; else ABSENT
-    shares: Array  # [K] counted samples relative to all, or ABSENT
-    keep: np.float64  # [], how much of the gradients at `previous` is taken off; or ABSENT
+    shares: Array = ABSENT  # [K] counted samples relative to all, or ABSENT
     # [] how many of the rows count, in an evaluation, else ABSENT; no tuple's `count` is called
-    count: np.int64  # type: ignore[assignment]
+    count: np.int64 = ABSENT  # type: ignore[assignment]
 
 
 class PartialScores(NamedTuple):
     """A client's partial scores."""
 
-    partial: Array  # [n, V, b, h] at the V models
+    partial: Array  # [n, b, h]
 
 
 class Slopes(NamedTuple):
@@ -87,7 +85,7 @@ class PassUpload(NamedTuple):
 class PassClients(NamedTuple):
     """State of the clients within a pass; the same for all, but for the labels."""
 
-    broadcast: PassBroadcast  # leaves [n, ...], without the models' `first`
+    broadcast: PassBroadcast  # leaves [n, ...], without the model's `first`
     slopes: Slopes  # leaves [n, ...]
     tally: Tally  # [n, T]; ABSENT but in an evaluation
 
@@ -97,15 +95,13 @@ class Pass:
     """The exchanges of one pass over `size` rows.
 
     `holder` is the client who alone has the labels, or None; `sender` who sends what belongs to no columns.
-    `points` is V, 2 where gradients are variance-reduced. With `measures`, sums over the rows are what is wanted:
-    losses, and with `gradients` their derivatives too.
+    With `measures`, sums over the rows are what is wanted: losses, and with `gradients` their derivatives too.
     """
 
     problem: Problem
     size: int
     holder: int | None
     sender: int
-    points: int = 1
     name: str = ""
     measures: bool = False
     gradients: bool = True
@@ -117,7 +113,7 @@ class Pass:
     ) -> tuple[Exchange, ...]:
         """The exchanges of the pass; `ask` and `absorb` are the server's."""
         functions, width = len(sampled(self.problem)), model_template(self.problem).first.shape[1]
-        partial = PartialScores(Field((self.points, self.size, width), wide=self.measures))
+        partial = PartialScores(Field((self.size, width), wide=self.measures))
         slopes = ScoreSlopes(Field((functions, self.size, width), sender=self.holder, wide=self.measures))
 
         def holds_labels(now: Round) -> Array:
@@ -158,21 +154,16 @@ class Pass:
         self, clients: Record, broadcast: PassBroadcast, block: Block, now: Round
     ) -> tuple[PassClients, PartialScores]:
         """Step 4: each client's partial scores of the rows, from its own columns."""
-        models = [broadcast.model, broadcast.previous][: self.points]
-        first, features = models[0].first, block.take_alike(broadcast.rows)
-        scores = block.xp.empty((len(features), self.points, self.size, first.shape[1]), first.dtype)
+        first, features = broadcast.model.first, block.take_alike(broadcast.rows)
+        scores = block.xp.empty((len(features), self.size, first.shape[1]), first.dtype)
         for X, at, out in zip(features, block.columns, scores, strict=True):
-            for v, model in enumerate(models):
-                self.problem.linear.put_scores(model.first[index(model.first, at)], X, out[v : v + 1])
+            self.problem.linear.put_scores(first[index(first, at)], X, out[None])
         return self._memory(broadcast, block), PartialScores(scores)
 
     def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
         """The state at the beginning of a pass: the broadcast, and room for what is heard."""
         model, functions, zeros = broadcast.model, len(sampled(self.problem)), block.xp.zeros
-        bare = broadcast._replace(
-            model=model._replace(first=ABSENT),
-            previous=broadcast.previous and Parameters(ABSENT, broadcast.previous.head),
-        )
+        bare = broadcast._replace(model=model._replace(first=ABSENT))
         scores = zeros((functions, self.size, model.first.shape[1]), model.first.dtype)
         head = map_leaves(lambda leaf: zeros((functions, *leaf.shape), leaf.dtype), model.head)
         tally: Tally = ABSENT
@@ -190,25 +181,16 @@ class Pass:
         """The sums over the rows and the derivatives at these scores, as far as they are asked for."""
         broadcast, y = map_leaves(lambda leaf: leaf[0], clients.broadcast), block.shards[0].y
         heard, xp, y = PassClients(ABSENT, ABSENT, ABSENT), block.xp, y[index(y, broadcast.rows)]
-        weights, shares = xp.full(self.size, 1 / self.size), broadcast.shares
+        weights, head, functions = xp.full(self.size, 1 / self.size), broadcast.model.head, sampled(self.problem)
         if self.measures:
             weights = (xp.arange(self.size) < int(broadcast.count)).astype(np.float64)
-            heard = heard._replace(tally=tally(self.problem, broadcast.model.head, total.partial[0], y, weights))
+            heard = heard._replace(tally=tally(self.problem, head, total.partial, y, weights))
         if not self.gradients:
             return heard
-        slopes = self._slopes(broadcast.model.head, total.partial[0], y, weights, shares)
-        if self.points == 2 and broadcast.keep:
-            weights *= -float(broadcast.keep)
-            before = self._slopes(broadcast.previous.head, total.partial[1], y, weights, shares)
-            slopes = map_leaves(operator.add, slopes, before)
-        return heard._replace(slopes=slopes)
-
-    def _slopes(self, head: Record, scores: Array, y: Array, weights: Array, shares: Array) -> Slopes:
-        functions = sampled(self.problem)
-        shares = shares if len(shares) else np.ones(len(functions))
-        each, level = slope_of_each(self.problem, functions, head, scores, y, weights, shares)
+        shares = broadcast.shares if len(broadcast.shares) else np.ones(len(functions))
+        each, level = slope_of_each(self.problem, functions, head, total.partial, y, weights, shares)
         down = stacked(each, y)
-        return Slopes(down.scores, down.head, level if self._levels else ABSENT)
+        return heard._replace(slopes=Slopes(down.scores, down.head, level if self._levels else ABSENT))
 
     def tell_slopes(
         self, clients: PassClients, broadcast: tuple[()], block: Block, now: Round
@@ -298,7 +280,7 @@ class Columns(Algorithm):
             start = int(sums.turn) * size
             rows = measured[np.minimum(np.arange(start, start + size), len(measured) - 1)]
             count = np.int64(min(size, len(measured) - start))
-            return PassBroadcast(rows, sums.model, ABSENT, ABSENT, ABSENT, count)
+            return PassBroadcast(rows, sums.model, count=count)
 
         def absorb(sums: EvaluationServer, total: PassUpload, now: Round) -> EvaluationServer:
             evaluation = Evaluation(total.tally, total.statistics.gradient)
@@ -307,7 +289,7 @@ class Columns(Algorithm):
             return EvaluationServer(sums.model, sums.turn + 1, evaluation)
 
         def exchanges(name: str, gradients: bool) -> tuple[Exchange, ...]:
-            return Pass(problem, size, self.label_holder, self.sender, 1, name, True, gradients).exchanges(ask, absorb)
+            return Pass(problem, size, self.label_holder, self.sender, name, True, gradients).exchanges(ask, absorb)
 
         def start(server: Record) -> EvaluationServer:
             return EvaluationServer(self.model(server), np.int64(0), Evaluation(ABSENT, ABSENT))

@@ -544,7 +544,7 @@ class SSCAVertical(SSCA, Columns):
     def ask(self, server: SSCAServer, now: Round) -> PassBroadcast:
         """Step 3: row indices and w_t."""
         rows = draw_rows(self.problem, now, self.batch_size)
-        return PassBroadcast(rows, server.model, ABSENT, server.shares, ABSENT, ABSENT)
+        return PassBroadcast(rows, server.model, server.shares)
 
     def absorb(self, server: SSCAServer, total: PassUpload, now: Round) -> SSCAServer:
         """Step 7: the surrogates (13), (20), the convex problem, the step (5)."""

@@ -58,9 +58,7 @@ class VerticalSGD(Columns):
         return VerticalSGDServer(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ABSENT)
 
     def ask(self, server: VerticalSGDServer, now: Round) -> PassBroadcast:
-        return PassBroadcast(
-            draw_rows(self.problem, now, self.batch_size), server.model, ABSENT, ABSENT, ABSENT, ABSENT
-        )
+        return PassBroadcast(draw_rows(self.problem, now, self.batch_size), server.model)
 
     def absorb(self, server: VerticalSGDServer, total: PassUpload, now: Round) -> VerticalSGDServer:
         """Takes a step along the gradient of the mean loss and the penalty."""

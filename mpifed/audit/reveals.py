@@ -142,11 +142,9 @@ def _of_objective(method: Algorithm, received: Received) -> Iterator[MeanGradien
 
 
 def _scores(method: Algorithm, received: Received) -> Iterator[InnerProducts]:
-    """Partial scores at one or two models."""
+    """Partial scores of the rows drawn."""
     question = received.question
-    models = [model for model in (question.model, question.previous) if len(model)]
-    for model, partial_scores in zip(models, received.answer.partial, strict=True):
-        yield InnerProducts(question.rows, model.first[received.columns], partial_scores)
+    yield InnerProducts(question.rows, question.model.first[received.columns], received.answer.partial)
 
 
 def _derivatives(method: Algorithm, received: Received) -> Iterator[ScoreDerivatives]:
