@@ -5,9 +5,9 @@ from mpifed.algorithms.cocoa import CoCoA as CoCoA
 from mpifed.algorithms.fedavg import FedAvg as FedAvg
 from mpifed.algorithms.fedavg import FedProx as FedProx
 from mpifed.algorithms.fedpdm import FedPDM as FedPDM
-from mpifed.algorithms.hybrid_fedavg import HybridFedAvg as HybridFedAvg
 from mpifed.algorithms.hyfdca import HyFDCA as HyFDCA
-from mpifed.algorithms.hyfem import HyFEM as HyFEM
+from mpifed.algorithms.own_columns import HybridFedAvg as HybridFedAvg
+from mpifed.algorithms.own_columns import HyFEM as HyFEM
 from mpifed.algorithms.scaffold import Scaffold as Scaffold
 from mpifed.algorithms.vertical_sgd import VerticalSGD as VerticalSGD
 from mpifed.core.errors import BudgetSpent as BudgetSpent

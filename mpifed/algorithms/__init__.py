@@ -14,10 +14,10 @@ _WHERE = {
     "scaffold": "scaffold.Scaffold",
     "fedpdm": "fedpdm.FedPDM",
     "vertical-sgd": "vertical_sgd.VerticalSGD",
-    "hybrid-fedavg": "hybrid_fedavg.HybridFedAvg",
+    "hybrid-fedavg": "own_columns.HybridFedAvg",
     "hyfdca": "hyfdca.HyFDCA",
     "bundle": "bundle.Bundle",
-    "hyfem": "hyfem.HyFEM",
+    "hyfem": "own_columns.HyFEM",
     "cocoa": "cocoa.CoCoA",
 }
 

@@ -8,7 +8,6 @@ on gradients or uploads, the result is noisy. Messages are records of the exchan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -17,12 +16,10 @@ from mpifed.algorithms.bundle import Bundle
 from mpifed.algorithms.cells import all_products
 from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
-from mpifed.algorithms.hybrid_fedavg import HybridFedAvg
 from mpifed.algorithms.hyfdca import HyFDCA
-from mpifed.algorithms.hyfem import HyFEM
 from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.local_method import LocalMethod
-from mpifed.algorithms.own_scores import OwnScores
+from mpifed.algorithms.own_columns import OwnColumns
 from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import UsageError
@@ -89,13 +86,13 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
         yield from _mean_gradient(method, received, model, method.record(moved), weights, work.remembers)
 
 
-def _of_own_columns(method: OwnScores, received: Received, models: bool = False) -> Iterator[MeanGradient]:
+def _of_own_columns(method: OwnColumns, received: Received) -> Iterator[MeanGradient]:
     """From changes of a client's columns, or from models that it keeps."""
-    columns, answer, question = received.columns, received.answer, received.question
-    weights = np.ones(len(received.clients)) if models else method.problem.weights[list(received.clients)]
-    model, moved = np.float64(question.model.first[columns]), np.float64(answer.first[columns] / weights.sum())
-    moved = Parameters(moved - model if models else moved, ())
-    yield from _mean_gradient(method, received, Parameters(model, ()), moved, weights, models)
+    columns, weights = received.columns, method.weights[list(received.clients)]
+    model = np.float64(received.question.model.first[columns])
+    moved = np.float64(received.answer.first[columns] / weights.sum())
+    moved = Parameters(moved - model if method.lasting else moved, ())
+    yield from _mean_gradient(method, received, Parameters(model, ()), moved, weights, method.lasting)
 
 
 def _mean_gradient(
@@ -185,8 +182,7 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
 _PRODUCTS = _inner(lambda received: (received.question.w, received.answer.value))
 _OF_ANSWERS: dict[object, Declaration] = {
     LocalMethod.answer: _of_upload,
-    HybridFedAvg.answer: _of_own_columns,
-    HyFEM.answer: partial(_of_own_columns, models=True),
+    OwnColumns.answer: _of_own_columns,
     SSCAHorizontal.answer: _of_objective,
     Pass.partial_scores: _scores,
     Pass.tell_slopes: _derivatives,

@@ -10,8 +10,11 @@ from mpifed.core.record import Array
 
 def emptied(rows: CsrRows, filled: Array) -> CsrRows:
     """CSR rows [s, p] with zeros in the rows where `filled` [s] is false."""
+    from scipy.sparse import csr_matrix
+
     row = np.searchsorted(rows.indptr, np.arange(len(rows.indices), dtype="i4"), side="right") - 1
-    return _rebuilt((np.where(filled[row], rows.data, 0), rows.indices, rows.indptr), rows.shape)
+    result: CsrRows = csr_matrix((np.where(filled[row], rows.data, 0), rows.indices, rows.indptr), shape=rows.shape)
+    return result
 
 
 def summed(rows: CsrRows) -> CsrRows:
@@ -28,15 +31,3 @@ def summed(rows: CsrRows) -> CsrRows:
     copied.sum_duplicates()
     result: CsrRows = copied
     return result
-
-
-def renumbered(rows: CsrRows, place: Array, features: int) -> CsrRows:
-    """CSR rows [s, p], whose column j becomes column `place[j]` of `features`."""
-    return _rebuilt((rows.data, place[rows.indices], rows.indptr), (len(rows.indptr) - 1, features))
-
-
-def _rebuilt(parts: tuple[Array, Array, Array], shape: tuple[int, int]) -> CsrRows:
-    from scipy.sparse import csr_matrix
-
-    rebuilt: CsrRows = csr_matrix(parts, shape=shape)
-    return rebuilt
