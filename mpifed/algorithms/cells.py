@@ -64,7 +64,7 @@ def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> P
 
 def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
     """Values [p_i, ...] of the clients' own features, at their positions among all features."""
-    return Placed(values, [span(shard.columns) for shard in block.shards], problem.features)
+    return Placed(values, block.columns, problem.features)
 
 
 def once_a_group(block: Block, alike: bool, make: Callable[[int], Array]) -> list[Array]:

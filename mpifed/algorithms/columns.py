@@ -116,11 +116,7 @@ class Pass:
         partial = PartialScores(Field((self.size, width), wide=self.measures))
         slopes = ScoreSlopes(Field((functions, self.size, width), sender=self.holder, wide=self.measures))
 
-        def holds_labels(now: Round) -> Array:
-            holds: Array = np.arange(self.problem.clients) == self.holder
-            return holds
-
-        hears = None if self.holder is None else holds_labels
+        hears = None if self.holder is None else lambda now: np.arange(self.problem.clients) == self.holder
         name = f"{self.name}gradients" if self.gradients else f"{self.name}losses"
         first = Exchange(f"{self.name}scores", partial, ask, self.partial_scores, hear=self.hear_scores, hears=hears)
         told = Exchange(f"{self.name}slopes", slopes, self.ask_nothing, self.tell_slopes, hear=self.hear_slopes)

@@ -140,11 +140,10 @@ class OwnColumns(LocalSteps, Grid):
         """
         at, near = self._touched(alone, now) if alone.sparse else (slice(None), alone)
         push = step * self.pull * model if self.pull else None
+        few, parts = model[at], (None if part is None else part[at].reshape(1, -1) for part in (push, start))
         work = LocalWork(self.most_steps, self.batch_size, None, 0.0, self.client_optimizer, False, False, "", False)
-        guard = Open(self.problem, Layout({"first": model[at].shape}), Parameters(model[at], ()), work)
-        parts = (None if part is None else part[at].reshape(1, -1) for part in (push, start))
-        end: Array = Local(self, near, now, step, guard).change(model[at].reshape(-1), *parts)
-        end = end.reshape(-1, model.shape[1])
+        guard = Open(self.problem, Layout({"first": few.shape}), Parameters(few, ()), work)
+        end: Array = Local(self, near, now, step, guard).change(few.reshape(-1), *parts).reshape(few.shape)
         if not alone.sparse:
             return end
         count, (keep, _) = self.steps_of(int(alone.counts[0])), self.keeps(step)
