@@ -12,7 +12,7 @@ from mpifed.core.exchange import FirstNumbers, Problem
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
 from mpifed.maths import certificates
 from mpifed.maths.certificates import CertifiedPoint, FirstIterate, Floats
-from mpifed.maths.objectives import Parameters, concave, penalty_gradient, squares
+from mpifed.maths.objectives import Parameters, penalty_gradient, squares
 from mpifed.maths.terms import Norm, Term
 
 CERTIFICATE = certificates.Certificate._fields
@@ -137,7 +137,7 @@ def is_convex(problem: Problem) -> bool:
     rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
     if problem.regularizer is not None or (problem.measured_rows is not None and problem.measured_rows < rows):
         return False
-    if objective_term(problem).sampled and (concave(problem.objective) or problem.objective.l2 < 0):
+    if objective_term(problem).sampled and (problem.objective.nonconvex_penalty or problem.objective.l2 < 0):
         return False
     return all(isinstance(term, Norm) or (problem.objective.convex and term.convex) for term in _all_terms(problem))
 

@@ -15,7 +15,7 @@ import numpy as np
 from mpifed.core.exchange import Problem
 from mpifed.core.protocols import Slope
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
-from mpifed.maths.objectives import Parameters, concave, penalty
+from mpifed.maths.objectives import Parameters, penalty
 from mpifed.maths.terms import Constraint as Constraint
 from mpifed.maths.terms import Loss, Norm, Term
 
@@ -70,7 +70,7 @@ def wrong_functions(problem: Problem) -> list[str]:
 def squares_alone(problem: Problem) -> list[str]:
     """Errors for an algorithm that supports no penalty but l2, one message each."""
     wrong = []
-    if beta := concave(problem.objective):
+    if beta := problem.objective.nonconvex_penalty:
         wrong.append(
             f"[model] nonconvex_penalty = {beta:g}: this algorithm supports no penalty but l2; set "
             "nonconvex_penalty = 0, or take fedavg, scaffold or fedpdm, for data split by rows"

@@ -41,12 +41,11 @@ from mpifed.algorithms.cells import (
     unpadded,
 )
 from mpifed.core.exchange import Exchange, Measure
-from mpifed.core.protocols import Dual
 from mpifed.core.record import ABSENT, Array, beside, by_columns, in_memory, index, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
 from mpifed.maths.arrays import square_norms
-from mpifed.maths.duals import values_along
+from mpifed.maths.duals import Dual, values_along
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Count
 from mpifed.maths.schedules import StepSize

@@ -31,7 +31,7 @@ from mpifed.core.protocols import Features
 from mpifed.core.record import Array, added, beside, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
-from mpifed.maths.objectives import Parameters, concave, concave_gradient
+from mpifed.maths.objectives import Parameters, concave_gradient
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
 from mpifed.privacy.guards import Open, Weighted
@@ -330,7 +330,7 @@ class Local:
     def _down(self, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array) -> None:
         """Put -step (mean gradient + concave) into `out` [n, d], clipped and with noise as the job says."""
         self.guard.down(point, Batch(batch.X, batch.y), batch.weights, self.step, r, self, out, batch.keys)
-        if concave(self.problem.objective):
+        if self.problem.objective.nonconvex_penalty:
             counted = self.guard.layout.penalized
             out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -self.step
 
@@ -354,7 +354,7 @@ class Local:
     def _parts(self, model: Array, push: Array | None) -> Iterator[tuple[Array, Weighted]]:
         """The weighted changes of so many clients at a time that they stay in the cache."""
         block, objective = self.block, self.problem.objective
-        if push is not None or concave(objective) or block.xp is not np:
+        if push is not None or objective.nonconvex_penalty or block.xp is not np:
             yield np.arange(len(block.clients)), self.guard.weighted(self.change(model, push), block.clients)
             return
         # multiples of four, which are added side by side
@@ -387,7 +387,7 @@ class Local:
         if self.method.client_optimizer.weight_decay:
             decay = self.method.client_optimizer.weight_decay
             total += model * model.dtype.type(-step * decay * weight.sum())
-        if concave(objective):
+        if objective.nonconvex_penalty:
             total[counted] += concave_gradient(objective, model[counted]) * model.dtype.type(-step * weight.sum())
         if push is not None:
             away = push - model * model.dtype.type(step * self.method.pull)

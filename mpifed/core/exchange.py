@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from mpifed.core.holdings import Holdings
 from mpifed.core.privacy import Privacy
-from mpifed.core.protocols import Dual, Parameters
+from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 
@@ -41,6 +41,7 @@ ServerRecord: TypeAlias = Any  # a record, or None on ranks that do not have it,
 
 
 if TYPE_CHECKING:
+    from mpifed.maths.duals import Dual
     from mpifed.maths.objectives import LinearScores, Objective
     from mpifed.maths.regularizers import Regularizer
     from mpifed.maths.terms import Constraint, Term

@@ -1,4 +1,4 @@
-"""The records and arrays of models, and what dual methods need of losses.
+"""The records and arrays of models.
 
 Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 """
@@ -6,7 +6,7 @@ Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -63,35 +63,3 @@ class Slope(NamedTuple):
 
 # from the slope at the scores of a pass through a model to the gradient, leaves [..., *shape]
 Backward: TypeAlias = Callable[[Slope], Parameters]
-
-
-class Dual(Protocol):
-    """The dual of a loss. Models that dual methods can train have it as their attribute `dual`."""
-
-    quadratic: ClassVar[bool]  # whether l* is a quadratic function on its domain, so that it has `coefficients`
-
-    def conjugate(self, alpha: Array, y: Array) -> Array:
-        """[..., s] l*(-alpha), infinite outside its domain."""
-
-    def feasible(self, alpha: Array, y: Array) -> Array:
-        """[..., s] the nearest point of the domain of l*(-alpha)."""
-
-    def toward(self, scores: Array, y: Array) -> Array:
-        """[..., s] u with -u a subgradient of the loss at the scores: the alpha that is optimal for them."""
-
-    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
-        """[..., s] the delta that maximizes -l*(-(alpha + delta)) - m delta - curvature / 2 delta^2.
-
-        `curvature` >= 0 is [..., s], or a scalar. `alpha` must be feasible; alpha + delta is then feasible too, also
-        after rounding. Where the curvature is 0, as for a row of zeros, m is 0 as well.
-        """
-
-    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        """`step` for a single sample, in Python floats: 30 times as fast as with arrays of length 1."""
-
-    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        """(linear [...], quadratic [...]) float64: the dual loss along delta, if it is `quadratic`.
-
-        The sum over the last axis of -l*(-(alpha + s delta)) is a constant + s linear - s^2 / 2 quadratic, for all s at
-        which alpha + s delta is feasible.
-        """

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.core.protocols import CsrRows, Dual
+from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array
 from mpifed.maths.arrays import square_norms
+from mpifed.maths.duals import Dual
 
 _WIDEST = 2048  # columns up to which sparse rows are converted to dense ones, whose products are faster
 

@@ -12,8 +12,7 @@ changes by delta, N D changes by the function that `step` maximizes, of curvatur
 S. Shalev-Shwartz, T. Zhang: "Stochastic Dual Coordinate Ascent Methods for Regularized Loss Minimization" (JMLR 2013).
 
 Everywhere alpha, scores m and y are arrays [..., s] of equal shape, of NumPy or CuPy, which takes over what is called
-of NumPy; y are classes 0 and 1, of signs t = 2y - 1, or real targets. Results have the dtype of alpha. What the
-functions give is said in `mpifed.core.protocols.Dual`.
+of NumPy; y are classes 0 and 1, of signs t = 2y - 1, or real targets. Results have the dtype of alpha.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpifed.core import protocols
 from mpifed.core.record import Array, beside
 from mpifed.maths.arrays import sigmoid
 
@@ -32,7 +30,7 @@ _NEWTON = 6
 _LEAST = 2.0**-54  # a quarter of the spacing of double precision at 1
 
 
-def values_along(dual: protocols.Dual, alpha: Array, delta: Array, y: Array, steps: Array) -> Array:
+def values_along(dual: Dual, alpha: Array, delta: Array, y: Array, steps: Array) -> Array:
     """[..., J] float64: the sum over the last axis of -l*(-(alpha + s_j delta)) at each of the `steps` s [J].
 
     A line search along delta needs them for losses that are not `quadratic`. Each point alpha + s_j delta is replaced
@@ -43,7 +41,13 @@ def values_along(dual: protocols.Dual, alpha: Array, delta: Array, y: Array, ste
 
 
 class Dual(ABC):
-    """The dual of a loss, with the interval of t alpha on which l*(-alpha) is finite."""
+    """The dual of a loss. Models that dual methods can train have it as their attribute `dual`.
+
+    Attributes
+    ----------
+    quadratic : whether l* is a quadratic function on its domain, so that it has `coefficients`
+    low, high : the interval of t alpha on which l*(-alpha) is finite
+    """
 
     quadratic: ClassVar[bool]
     low: ClassVar[float] = 0.0
@@ -55,15 +59,18 @@ class Dual(ABC):
         return t, t
 
     def feasible(self, alpha: Array, y: Array) -> Array:
+        """[..., s] the nearest point of the domain of l*(-alpha)."""
         t, _ = self.signs(y.astype(alpha.dtype))
         nearest: Array = t * np.clip(t * alpha, self.low, self.high)
         return nearest
 
     def conjugate(self, alpha: Array, y: Array) -> Array:
+        """[..., s] l*(-alpha), infinite outside its domain."""
         inside = self.feasible(alpha, y)
         return np.where(inside == alpha, self.within(inside, y), alpha.dtype.type(np.inf))
 
     def toward(self, scores: Array, y: Array) -> Array:
+        """[..., s] u with -u a subgradient of the loss at the scores: the alpha that is optimal for them."""
         return self.step(np.zeros_like(scores), scores, y, 0.0)
 
     @abstractmethod
@@ -71,7 +78,24 @@ class Dual(ABC):
         """[..., s] the conjugate, of feasible alpha."""
 
     @abstractmethod
-    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array: ...
+    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
+        """[..., s] the delta that maximizes -l*(-(alpha + delta)) - m delta - curvature / 2 delta^2.
+
+        `curvature` >= 0 is [..., s], or a scalar. `alpha` must be feasible; alpha + delta is then feasible too, also
+        after rounding. Where the curvature is 0, as for a row of zeros, m is 0 as well.
+        """
+
+    @abstractmethod
+    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
+        """`step` for a single sample, in Python floats: 30 times as fast as with arrays of length 1."""
+
+    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
+        """(linear [...], quadratic [...]) float64: the dual loss along delta, if it is `quadratic`.
+
+        The sum over the last axis of -l*(-(alpha + s delta)) is a constant + s linear - s^2 / 2 quadratic, for all s at
+        which alpha + s delta is feasible.
+        """
+        raise NotImplementedError("the conjugate of this loss is not quadratic; use values_along")
 
 
 class QuadraticDual(Dual):
@@ -210,9 +234,6 @@ class LogisticDual(Dual):
         power = math.exp(q)
         v = power / (1 + power)
         return t * (1 - v if over else v) - alpha
-
-    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        raise NotImplementedError("the conjugate of the logistic loss is not quadratic; use values_along")
 
 
 def _below_half(q: Array) -> Array:

@@ -65,10 +65,9 @@ def grid(scale: float, bound: float, clients: int) -> SumGrid:
     if not 0 < bound < float("inf"):
         raise ValueError(f"bound = {bound}: must be positive and finite")
     steps = bound / scale
-    if steps < 2.0**51 and clients * steps < 2.0**62:
-        return SumGrid(scale, bound, 1)
-    if steps < 2.0 ** (51 + _LIMB_BITS) and clients * steps < 2.0 ** (62 + _LIMB_BITS):
-        return SumGrid(scale, bound, 2)
+    for limbs, width in ((1, 0), (2, _LIMB_BITS)):
+        if steps < 2.0 ** (51 + width) and clients * steps < 2.0 ** (62 + width):
+            return SumGrid(scale, bound, limbs)
     raise ValueError(f"bound / scale = {bound} / {scale} for {clients} clients: must stay below 2^{51 + _LIMB_BITS}")
 
 
@@ -93,10 +92,10 @@ class Encoder:
 
     def __init__(self, form: SumGrid, size: int) -> None:
         self.form, self.size = form, size
-        self._constants = [1.5 * 2.0**52 * scale for scale in form.limb_scales]
+        self._constants = (*[1.5 * 2.0**52 * scale for scale in form.limb_scales], 0.0)[:2]
         self._largest = 2.0**51 * form.limb_scales[0]  # the largest value that adding a constant encodes
         self._bits = np.array(self._constants).view(np.int64).tolist()
-        self._removed: dict[int, list[int]] = {}  # what `_offsets` gives, for each number of additions
+        self._removed: dict[int, tuple[int, ...]] = {}  # what `_offsets` gives, for each number of additions
 
     def add(
         self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], anew: bool = False,
@@ -117,8 +116,8 @@ class Encoder:
         as_is = here and values.dtype in (np.float32, np.float64)
         if as_is and (bound <= self._largest or not outside(values, self._largest)):
             within: bool = loops.compiled.add_encoded(
-                np.ascontiguousarray(values), *values.shape, min(bound, self._largest), (*self._constants, 0.0)[:2],
-                anew, (*self._offsets(len(values)), 0)[:2], accumulator,
+                np.ascontiguousarray(values), *values.shape, min(bound, self._largest), self._constants, anew,
+                self._offsets(len(values)), accumulator,
             )  # fmt: skip
             return within
         if outside(values, bound):
@@ -146,19 +145,19 @@ class Encoder:
             limbs.append(multiple.astype(np.int64).sum(axis=0))
         return limbs
 
-    def _offsets(self, adds: int) -> list[int]:
-        """For each limb, the signed integer that removes `adds` constants from a sum mod 2^64."""
+    def _offsets(self, adds: int) -> tuple[int, ...]:
+        """For two limbs, the signed integers that remove `adds` constants from a sum mod 2^64."""
         if adds not in self._removed:
-            self._removed[adds] = [(-adds * bits + 2**63) % 2**64 - 2**63 for bits in self._bits]
+            self._removed[adds] = tuple([(-adds * bits + 2**63) % 2**64 - 2**63 for bits in self._bits])
         return self._removed[adds]
 
 
 def decode(accumulator: NDArray[np.signedinteger], form: SumGrid, dtype: str) -> NDArray[np.floating]:
     """The sum [size] that `accumulator` [limbs * size] represents, rounded to `dtype`."""
-    size = len(accumulator) // form.limbs
     if form.limbs == 1:
         total = accumulator.astype(dtype)
         total *= total.dtype.type(form.scale)
         return total
     coarse, fine = form.limb_scales
-    return (accumulator[:size] * coarse + accumulator[size:] * fine).astype(dtype)
+    high, low = accumulator.reshape(2, -1)
+    return (high * coarse + low * fine).astype(dtype)

@@ -13,10 +13,9 @@ from typing import ClassVar, final
 import numpy as np
 
 from mpifed.core.loops import softmax_residuals
-from mpifed.core.protocols import Dual
 from mpifed.core.record import Array, namespace, of_vectors
 from mpifed.maths.arrays import sigmoid
-from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
+from mpifed.maths.duals import Dual, HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
 
 
 class SampleLoss(ABC):
@@ -150,35 +149,38 @@ class SquaredError(SampleLoss):
         return slopes
 
 
-class HingeLoss(SampleLoss):
+class OfMargin(SampleLoss):
+    """The base of losses of how far the margin is below 1."""
+
+    binary, convex = True, True
+    dual: ClassVar[Dual]
+
+    def shortfall(self, z: Array, y: Array) -> Array:
+        """[..., s] max(0, 1 - t z)."""
+        z = z[..., 0]
+        return namespace(z).maximum(1 - (2 * y.astype(z.dtype) - 1) * z, 0)
+
+    def slope(self, z: Array, y: Array) -> Array:
+        """At a kink 0, the shortest subgradient."""
+        return -self.dual.toward(z[..., 0], y)[..., None]
+
+
+class HingeLoss(OfMargin):
     """max(0, 1 - t z)."""
 
-    binary, convex, dual = True, True, HingeDual()
+    dual = HingeDual()
 
     def value(self, z: Array, y: Array) -> Array:
-        return _shortfall(z, y)
-
-    def slope(self, z: Array, y: Array) -> Array:
-        """At the kink 0, the shortest subgradient."""
-        return -self.dual.toward(z[..., 0], y)[..., None]
+        return self.shortfall(z, y)
 
 
-class SquaredHingeLoss(SampleLoss):
+class SquaredHingeLoss(OfMargin):
     """max(0, 1 - t z)^2."""
 
-    binary, convex, dual = True, True, SquaredHingeDual()
+    dual = SquaredHingeDual()
 
     def value(self, z: Array, y: Array) -> Array:
-        return _shortfall(z, y) ** 2
-
-    def slope(self, z: Array, y: Array) -> Array:
-        return -self.dual.toward(z[..., 0], y)[..., None]
-
-
-def _shortfall(z: Array, y: Array) -> Array:
-    """[..., s] max(0, 1 - t z)."""
-    z = z[..., 0]
-    return namespace(z).maximum(1 - (2 * y.astype(z.dtype) - 1) * z, 0)
+        return self.shortfall(z, y) ** 2
 
 
 def _places(z: Array, y: Array) -> Array:

@@ -67,10 +67,10 @@ def auc(y: Array, scores: Array) -> float:
     if not np.isfinite(z).all():
         return float("nan")
     if z.shape[1] <= 2:
-        return _area(y == 1, z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0))
-    z = np.exp(z - z.max(axis=1, keepdims=True))
-    z /= z.sum(axis=1, keepdims=True)
-    return float(np.mean([_area(y == label, z[:, label]) for label in range(z.shape[1])]))
+        return _area(y == 1, z[:, -1] - z[:, 0] * (z.shape[1] - 1))
+    from scipy.special import softmax
+
+    return float(np.mean([_area(y == label, of_class) for label, of_class in enumerate(softmax(z, axis=1).T)]))
 
 
 def _area(positive: NDArray[np.bool_], score: Array) -> float:

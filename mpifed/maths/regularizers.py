@@ -39,40 +39,12 @@ class Regularizer(MadeByKeywords, ABC):
         return []
 
 
-@dataclass(frozen=True)
-class L1(Regularizer):
-    """weight * sum of |x|, which sets parameters to zero.
-
-    Intercepts, and all vectors of a network, are not included unless `biases = true`. Matrices and kernels are.
-    """
+class Shrinking(Regularizer):
+    """weight * sum of |x| + square_weight * sum of x^2, of intercepts too where `biases` are counted."""
 
     weight: Weight
-    """Factor of the sum of |x|."""
-    biases: bool = False
-    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
-
-    def value(self, model: Parameters) -> float:
-        return ElasticNet(self.weight, 0.0, self.biases).value(model)
-
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        """Soft thresholding by weight * step."""
-        return ElasticNet(self.weight, 0.0, self.biases).prox(model, step)
-
-
-@dataclass(frozen=True)
-class ElasticNet(Regularizer):
-    """weight * sum of |x| + square_weight * sum of x^2; biases as in `L1`.
-
-    The squares are those of the model's `l2`, which may be used instead: here they enter by the prox, and are not part
-    of the gradients.
-    """
-
-    weight: Weight
-    """Factor of the sum of |x|."""
     square_weight: Weight
-    """Factor of the sum of x^2."""
-    biases: bool = False
-    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
+    biases: bool
 
     def value(self, model: Parameters) -> float:
         sizes = [np.abs(leaf.astype("f8")) for leaf in _leaves(model, self.biases)]
@@ -89,6 +61,36 @@ class ElasticNet(Regularizer):
             return nearer
 
         return _change(soft, model, self.biases)
+
+
+@dataclass(frozen=True)
+class L1(Shrinking):
+    """weight * sum of |x|, which sets parameters to zero.
+
+    Intercepts, and all vectors of a network, are not included unless `biases = true`. Matrices and kernels are.
+    """
+
+    square_weight: ClassVar[float] = 0.0  # type: ignore[misc]  # a key of the other
+    weight: Weight
+    """Factor of the sum of |x|."""
+    biases: bool = False
+    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
+
+
+@dataclass(frozen=True)
+class ElasticNet(Shrinking):
+    """weight * sum of |x| + square_weight * sum of x^2; biases as in `L1`.
+
+    The squares are those of the model's `l2`, which may be used instead: here they enter by the prox, and are not part
+    of the gradients.
+    """
+
+    weight: Weight
+    """Factor of the sum of |x|."""
+    square_weight: Weight
+    """Factor of the sum of x^2."""
+    biases: bool = False
+    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
 
 @dataclass(frozen=True)

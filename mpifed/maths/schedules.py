@@ -11,8 +11,6 @@ from annotated_types import Gt, Le
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.maths.ranges import Count, Decay, Size, Weight
 
-_STRICT: dict[str, object] = {"extra": "forbid", "strict": True}
-
 
 class StepSize(NamedTuple):
     """scale / t^decay, as SSCA's papers write rho and gamma; in a job `[scale, decay]`."""
@@ -27,11 +25,16 @@ class StepSize(NamedTuple):
         return float(self.scale / float(t) ** self.decay)
 
 
+class Schedule(MadeByKeywords):
+    """Learning rates by rounds; a subclass is a frozen dataclass of the keys of a table."""
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "strict": True}
+
+
 @dataclass(frozen=True)
-class PowerDecay(MadeByKeywords):
+class PowerDecay(Schedule):
     """initial / (offset + t^exponent)."""
 
-    __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
     initial: Size
     """The numerator."""
     exponent: Decay = 0.5
@@ -46,10 +49,9 @@ class PowerDecay(MadeByKeywords):
 
 
 @dataclass(frozen=True)
-class StepDecay(MadeByKeywords):
+class StepDecay(Schedule):
     """initial, multiplied by `factor` after every `every` rounds."""
 
-    __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
     initial: Size
     """In the first rounds."""
     factor: Annotated[float, Gt(0), Le(1)]
@@ -64,10 +66,9 @@ class StepDecay(MadeByKeywords):
 
 
 @dataclass(frozen=True)
-class CosineDecay(MadeByKeywords):
+class CosineDecay(Schedule):
     """From initial to final along half a cosine in `rounds` rounds (SGDR without restarts, arXiv:1608.03983)."""
 
-    __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
     initial: Size
     """In round 1."""
     rounds: Count

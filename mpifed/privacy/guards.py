@@ -47,7 +47,7 @@ from mpifed.core.vector import Layout
 from mpifed.data.block import Batch
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
-from mpifed.maths.objectives import LinearScores, concave
+from mpifed.maths.objectives import LinearScores
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
 from mpifed.maths.privacy.release import Release
@@ -310,7 +310,7 @@ class NoisyUploads(_Private):
 
         The curvature of the penalty that is not convex is -beta/2 to 2 beta; intercepts do not have it.
         """
-        l2, beta = 2 * float(self.problem.objective.l2), concave(self.problem.objective)
+        l2, beta = 2 * float(self.problem.objective.l2), self.problem.objective.nonconvex_penalty
         pull, decay, layout = self.work.pull, self.work.optimizer.weight_decay, self.layout
         kinds = []
         if layout.penalized.stop:

@@ -46,7 +46,7 @@ MAY = {
 }
 
 # for type checkers alone: the classes of the parts of a problem
-TYPES = {"core/exchange.py": ["maths.objectives", "maths.regularizers", "maths.terms"]}
+TYPES = {"core/exchange.py": ["maths.duals", "maths.objectives", "maths.regularizers", "maths.terms"]}
 
 
 @cache

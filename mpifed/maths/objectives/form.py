@@ -16,11 +16,12 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from numpy.random import Generator
 
 from mpifed.core.nearest import MadeByKeywords
-from mpifed.core.protocols import Backward, Dual, Features, Head, Parameters, Slope
+from mpifed.core.protocols import Backward, Features, Head, Parameters, Slope
 from mpifed.core.record import ABSENT, AnyRecord, Array, assign, bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.maths.arrays import namespace, product, transposed_product
+from mpifed.maths.duals import Dual
 from mpifed.maths.losses import SampleLoss
 from mpifed.maths.ranges import Weight
 
@@ -126,7 +127,7 @@ class Objective(MadeByKeywords, ABC):
         return backward(self.slope(model.head, scores, y, weights))
 
     def gradients(
-        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int, *keys: Array
     ) -> Iterator[tuple[slice, Parameters]]:
         """The clients' parts of `gradient`, bit for bit, with their positions; the next ones may take their place.
 
@@ -134,7 +135,7 @@ class Objective(MadeByKeywords, ABC):
         ----------
         few : as many clients at a time, where the model can compute them so
         """
-        yield slice(0, len(y)), self.gradient(model, X, y, weights)
+        yield slice(0, len(y)), self.gradient(model, X, y, weights, *keys)
 
     def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None:
         """Put `gradient`, bit for bit, into `out`, whose leaves [n, *shape] may be views."""
@@ -206,7 +207,7 @@ class LinearScores(Objective):
         assign(out, Parameters(self.pull(X, slope.scores, out.first), slope.head))
 
     def gradients(
-        self, model: Parameters, X: Features, y: Array, weights: Array, few: int
+        self, model: Parameters, X: Features, y: Array, weights: Array, few: int, *keys: Array
     ) -> Iterator[tuple[slice, Parameters]]:
         """As `Objective.gradients`: large products a few clients at a time."""
         head, down = self.slope(model.head, self.scores(model.first, X), y, weights)
@@ -236,13 +237,13 @@ class LinearScores(Objective):
 
 def head_slope(head: Head, layers: Iterable[Layer]) -> Slope:
     """The derivative by the head, and by the scores, of layers from the last to the first."""
-    parts, slopes = tuple[Array, ...](), tuple[Array, ...]()
+    parts, slopes = list[Array](), list[Array]()
     for inputs, down in layers:
-        slopes = (down, *slopes)
+        slopes.insert(0, down)
         if inputs is not ABSENT:
-            parts = (transposed_product(inputs, down), *parts)
+            parts.insert(0, transposed_product(inputs, down))
     if len(head) > len(parts):
-        parts += tuple([down.sum(axis=-2) for down in slopes])
+        parts += [down.sum(axis=-2) for down in slopes]
     return Slope(type(head)(*parts), slopes[0])
 
 
@@ -266,7 +267,7 @@ def penalty(objective: Objective, model: Parameters) -> float:
     """l2 * ||w||^2 + nonconvex_penalty * sum of w^2 / (1 + w^2), without intercepts, in float64."""
     each = zip(bare_leaves(model), bare_leaves(objective.penalized(model)), strict=True)
     weights = [leaf for leaf, counts in each if counts]
-    total, beta = objective.l2 * sum(map(_square, weights)), concave(objective)
+    total, beta = objective.l2 * sum(map(_square, weights)), objective.nonconvex_penalty
     for leaf in weights if beta else ():
         square = leaf.astype("f8") ** 2
         total += beta * float((square / (1 + square)).sum())
@@ -278,16 +279,11 @@ def penalty_gradient(objective: Objective, model: Parameters) -> Parameters:
 
     def slope_of(w: Array, counts: bool) -> Array:
         slope: Array = w * w.dtype.type(2 * objective.l2 if counts else 0)
-        if counts and concave(objective):
+        if counts and objective.nonconvex_penalty:
             slope += concave_gradient(objective, w)
         return slope
 
     return map_leaves(slope_of, model, objective.penalized(model))
-
-
-def concave(objective: Objective) -> float:
-    """beta, the factor of the nonconvex penalty; 0 for objectives without it."""
-    return float(objective.nonconvex_penalty)
 
 
 def concave_gradient(objective: Objective, w: Array) -> Array:
@@ -296,7 +292,7 @@ def concave_gradient(objective: Objective, w: Array) -> Array:
     The second derivative, beta * (2 - 6 w^2) / (1 + w^2)^3, lies between -beta / 2 and 2 beta.
     """
     inverse = 1 / (1 + w * w)
-    slope: Array = w * w.dtype.type(2 * concave(objective))
+    slope: Array = w * w.dtype.type(2 * objective.nonconvex_penalty)
     slope *= inverse
     slope *= inverse
     return slope

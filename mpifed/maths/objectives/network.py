@@ -126,11 +126,6 @@ class NeuralNetwork(Objective):
         self.put_gradient(model, X, y, weights, out, *keys)
         return out
 
-    def gradients(
-        self, model: Parameters, X: Features, y: Array, weights: Array, few: int, *keys: Keys
-    ) -> Iterator[tuple[slice, Parameters]]:
-        yield slice(0, len(y)), self.gradient(model, X, y, weights, *keys)
-
     def put_gradient(
         self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters, *keys: Keys
     ) -> None:
