@@ -72,8 +72,8 @@ def trial(problem: Problem, rng: Generator, dtype: str, spread: float = 0.3) -> 
     model, shape = problem.objective, (_CLIENTS, _SAMPLES)
 
     def near(leaf: Array) -> Array:
-        size = float(np.sqrt(np.mean(np.square(leaf, dtype="f8")))) if leaf.size else 0.0
-        return (leaf + spread * (size or 1.0) * rng.standard_normal((_CLIENTS, *leaf.shape))).astype(dtype)
+        size = float(np.linalg.norm(leaf)) / max(1, leaf.size) ** 0.5 or 1.0
+        return (leaf + spread * size * rng.standard_normal((_CLIENTS, *leaf.shape))).astype(dtype)
 
     models = map_leaves(near, model.start(problem.features, problem.outputs, rng, dtype))
     X = rng.standard_normal((*shape, problem.features)).astype(dtype)
@@ -97,11 +97,11 @@ def check_shapes(function: ModelFunction, at: Trial) -> None:
     (model, term), head = function, at.model.head
     scores, back = model.forward(at.model, at.X)
     own, outputs = term if isinstance(term, OfOutputs) else model, model.class_scores(head, scores)
-    _must_be("the slope of the loss has shape", _shape(own.sample_loss.slope(outputs.copy(), at.y)), outputs.shape)
-    _must_be("loss() has shape", _shape(term.loss(model, head, scores, at.y)), at.y.shape)
+    _must_be("the slope of the loss has shape", np.shape(own.sample_loss.slope(outputs.copy(), at.y)), outputs.shape)
+    _must_be("loss() has shape", np.shape(term.loss(model, head, scores, at.y)), at.y.shape)
     gradient = back(term.slope(model, head, scores, at.y, at.weights))
     _must_be("the gradient by slope() is", _shapes(gradient), _shapes(at.model))
-    _must_be("predict() has first axes of", _shape(model.predict(head, scores))[:2], at.y.shape)
+    _must_be("predict() has first axes of", np.shape(model.predict(head, scores))[:2], at.y.shape)
     if (counted := term.counted(at.y)) is not None:
         _must_be("counted() is", _shapes(counted), _shapes(at.y.astype(bool)))
 
@@ -186,11 +186,10 @@ def _of_client(record: AnyRecord, i: int) -> AnyRecord:
 
 def _check_convex(function: ModelFunction, at: Trial, to: Trial) -> None:
     middle = at._replace(model=map_leaves(lambda a, b: (a + b) / 2, at.model, to.model))
-    ends, between = (function.loss(at) + function.loss(to)) / 2, function.loss(middle)
-    above = between - ends - ROUNDING * (abs(ends) + abs(between))
-    if (above > 0).any():
-        worst = np.unravel_index(np.nanargmax(above), above.shape)
-        came, mean = between[worst], ends[worst]
+    means, between = (function.loss(at) + function.loss(to)) / 2, function.loss(middle)
+    above = between - means > ROUNDING * (abs(means) + abs(between))
+    if above.any():
+        came, mean = between[above][0], means[above][0]
         raise AssertionError(
             f"convex = True, and halfway between two models a loss() is {came:.6g}, above the mean of both, {mean:.6g}"
         )
@@ -203,10 +202,12 @@ def _check_derivative(
     middle, slope = flat(at), flat(gradient)
     for _ in range(_DIRECTIONS):
         along = rng.standard_normal(len(middle))
-        ends = [[value(unflat(middle + sign * step * along, at)) for sign in (1, -1)] for step in _STEPS]
-        quotients = [(above - below) / (2 * step) for (above, below), step in zip(ends, _STEPS, strict=True)]
+        above, below = (
+            np.array([value(unflat(middle + step * along, at)) for step in steps]) for steps in (_STEPS, -_STEPS)
+        )
+        quotients = (above - below) / (2 * _STEPS)
         claimed = float(slope @ along)
-        if not any(abs(claimed - quotient) <= _OFF * abs(quotient) + 3 * ROUNDING for quotient in quotients):
+        if not (abs(claimed - quotients) <= _OFF * abs(quotients) + 3 * ROUNDING).any():
             raise AssertionError(
                 f"{what} is {claimed:.6g} along a random direction, differences give {quotients[4]:.6g}"
             )
@@ -233,9 +234,11 @@ def check_prox(regularizer: Any, model: Parameters, rng: Generator) -> None:
 
 def _around(u: Array, best: Array, model: Parameters, rng: Generator) -> Iterator[Array]:
     """Points where the cost could be lower than at `best`."""
-    yield from (u + t * (best - u) for t in _PLACES)
-    yield from (t * best for t in _PLACES)
-    yield from (best + 10.0**-k * rng.standard_normal(len(u)) for k in range(6))
+    for t in _PLACES:
+        yield u + t * (best - u)
+        yield t * best
+    for size in 10.0 ** -np.arange(6):
+        yield best + size * rng.standard_normal(len(u))
     for begin, end in pairwise(np.cumsum([0, *(leaf.size for leaf in bare_leaves(model))])):
         one_as_it_was = best.copy()
         one_as_it_was[begin:end] = u[begin:end]
@@ -244,10 +247,9 @@ def _around(u: Array, best: Array, model: Parameters, rng: Generator) -> Iterato
 
 def pure(name: str, function: Callable[..., Any], *given: object) -> Any:  # what the function gives
     """What it gives; AssertionError if it changes what it is given, or gives other bits the second time."""
-    records = [one for one in given if isinstance(one, np.ndarray | tuple)]
-    before = [_bits(one) for one in records]
+    before = _bits(given)
     first, again = _bits(function(*given)), function(*given)
-    if [_bits(one) for one in records] != before:
+    if _bits(given) != before:
         raise AssertionError(f"{name}: its function changes what it is given; work on a copy")
     if _bits(again) != first:
         raise AssertionError(f"{name}: its function gives other bits the second time; draw from now.rng")
@@ -262,7 +264,7 @@ def _bits(record: Any) -> list[bytes]:
 def _shapes(record: Any) -> Any:
     if isinstance(record, tuple) and record and not hasattr(record, "_fields"):
         return "a plain tuple"
-    return {name: (_shape(leaf), str(getattr(leaf, "dtype", type(leaf).__name__))) for name, leaf in leaves(record)}
+    return {name: (np.shape(leaf), str(getattr(leaf, "dtype", type(leaf).__name__))) for name, leaf in leaves(record)}
 
 
 def _must_be(what: str, came: object, expected: object) -> None:
@@ -271,14 +273,8 @@ def _must_be(what: str, came: object, expected: object) -> None:
 
 
 def _must_agree(what: str, came: ArrayLike, expected: ArrayLike, size: float) -> None:
-    apart = np.atleast_1d(np.abs(np.subtract(came, expected)))
+    pairs = np.atleast_2d(np.transpose([came, expected]))
+    apart = np.abs(pairs[:, 0] - pairs[:, 1])
     if not (apart <= ROUNDING * size + _TINY).all():
-        worst = apart.argmax()
-        numbers = [np.atleast_1d(one)[worst] for one in (came, expected)]
-        raise AssertionError(f"{what} is {numbers[0]:.6g}, by single samples alone {numbers[1]:.6g}")
-
-
-def _shape(values: object) -> tuple[int, ...]:
-    """That of an array, on a device too; () of a number."""
-    shape: tuple[int, ...] = getattr(values, "shape", ())
-    return shape
+        together, alone = pairs[apart.argmax()]
+        raise AssertionError(f"{what} is {together:.6g}, by single samples alone {alone:.6g}")
