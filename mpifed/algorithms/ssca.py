@@ -311,7 +311,7 @@ class SSCA(Algorithm):
             surrogate, weight = start_again(surrogate), 1.0
         gradient, level = self._with_server_parts(w, sums, weight)
         penalties = [function.penalty for function in self.functions]
-        parts = self.problem.objective.penalized(w) if any(penalties) else None
+        parts = self.problem.objective.penalized(w)
         surrogate = track(surrogate, newest, gradient, level, w, self.tau, penalties, weight, parts)
         form = forms(surrogate, self.rows, self.problem.constraints, self.tau, self.start)
         costs, margins = server.slack_costs, server.margins

@@ -113,9 +113,8 @@ def multiplier_errors(point: CertifiedPoint, nu: Floats) -> Floats:
     for m, slope in enumerate(point.gradients):
         others = point.gradients[(nu > 0) & (np.arange(len(nu)) != m)]
         beside = slope - np.linalg.lstsq(others.T, slope, rcond=1e-9)[0] @ others
-        errors[m] = (
-            np.inf if (apart := float(np.linalg.norm(beside))) <= _PARALLEL * _length(slope, 1.0) else length / apart
-        )
+        apart = float(np.linalg.norm(beside))
+        errors[m] = length / apart if apart > _PARALLEL * _length(slope, 1.0) else np.inf
     return errors
 
 
@@ -142,10 +141,9 @@ def certificate(
         return Certificate(*[np.nan] * 4)
     if stationarity is None:
         stationarity = _ratio(float(np.linalg.norm(point.lagrangian(nu))), longest)
-    feasibility = 0.0
-    for excess, limit, start, spread in zip(point.excess, point.limits, first.excess, point.spreads, strict=True):
-        unit = max(abs(limit), abs(start)) or spread
-        feasibility = max(feasibility, _ratio(max(float(excess), 0.0), float(unit)))
+    units = np.maximum(np.abs(point.limits), np.abs(first.excess))
+    units = np.where(units > 0, units, point.spreads)
+    feasibility = max(map(_ratio, np.maximum(point.excess, 0).tolist(), units.tolist()), default=0.0)
     complementarity = _ratio(float((nu * np.abs(point.excess)).max(initial=0.0)), value)
     return Certificate(max(stationarity, feasibility, complementarity), stationarity, feasibility, complementarity)
 

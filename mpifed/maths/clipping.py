@@ -166,7 +166,8 @@ def record_factors(record: Record, clip: float) -> Array:
     """
     norms = (square_norms(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in bare_leaves(record))
     squares = reduce(operator.add, norms)
-    return namespace(squares).where(namespace(squares).isfinite(squares), _factors(squares, clip), 0.0)
+    xp = namespace(squares)
+    return xp.where(xp.isfinite(squares), _factors(squares, clip), 0.0)
 
 
 def clip_record(record: AnyRecord, clip: float) -> AnyRecord:

@@ -47,8 +47,8 @@ def track(
     at: Parameters,
     tau: float,
     penalties: Sequence[float],
-    weight: float = 1.0,
-    penalized: Parameters | None = None,
+    weight: float,
+    penalized: Parameters,
 ) -> Surrogate:
     """The surrogates after a round: (3) and (10) with the quadratics (7) and (11).
 
@@ -58,7 +58,7 @@ def track(
     level : [K] estimates of `weight` times F_k - limit_k there; () where the constants are not needed
     at : the model w_t
     penalties : [K] factors of ||w||^2, linearized at w_t: 2 penalty <w_t, w>, as in (28)
-    penalized : of the structure of `at`, whether ||w||^2 includes a leaf (it omits intercepts); None: all leaves
+    penalized : of the structure of `at`, whether ||w||^2 includes a leaf (it omits intercepts)
     """
 
     def tracked(linear: Array, slope: Array, w: Array, counts: bool) -> Array:
@@ -68,8 +68,7 @@ def track(
             combination(factors, (w, slope[k], linear[k]), out=new[k])
         return new
 
-    parts = map_leaves(lambda leaf: True, at) if penalized is None else penalized
-    linear = map_leaves(tracked, surrogate.linear, gradient, at, parts)
+    linear = map_leaves(tracked, surrogate.linear, gradient, at, penalized)
     constant = surrogate.constant
     if len(level):
         along = np.array([_product(_of(gradient, k), at) for k in range(len(level))])
