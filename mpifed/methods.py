@@ -17,6 +17,7 @@ from mpifed.algorithms.scaffold import Scaffold
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, Lazy, Measure, Placed, Problem
 from mpifed.core.record import Array, beside, leaves, map_leaves, zeros
+from mpifed.core.refusals import Refusal
 from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, Received, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
@@ -31,8 +32,8 @@ from mpifed.privacy.guards import Weighted, mean, weighted_fields
 __all__ = [
     "SGD", "Algorithm", "Array", "Batch", "Block", "Columns", "Count", "Done", "DualSum", "DualVariables", "Exchange",
     "FedAvg", "FedPDM", "FedProx", "Field", "Grid", "InnerProducts", "Layout", "Lazy", "Local", "LocalMethod",
-    "MeanGradient", "Measure", "Parameters", "Placed", "Problem", "Received", "Release", "Repeats", "Round", "Rows",
-    "Scaffold", "ScoreDerivatives", "Sent", "Server", "ServerOptimizer", "ServerSGD", "Size", "Weight", "Weighted",
-    "beside", "check_rows", "column", "leaves", "map_leaves", "mean", "model_template", "penalty_gradient",
+    "MeanGradient", "Measure", "Parameters", "Placed", "Problem", "Received", "Refusal", "Release", "Repeats", "Round",
+    "Rows", "Scaffold", "ScoreDerivatives", "Sent", "Server", "ServerOptimizer", "ServerSGD", "Size", "Weight",
+    "Weighted", "beside", "check_rows", "column", "leaves", "map_leaves", "mean", "model_template", "penalty_gradient",
     "start_model", "weighted_fields", "zeros",
 ]  # fmt: skip

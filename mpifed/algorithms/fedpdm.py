@@ -6,7 +6,7 @@ Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -17,6 +17,7 @@ from mpifed.algorithms.local_method import Done, LocalMethod, Sent
 from mpifed.algorithms.optimality import Iterates, measure_of_optimality
 from mpifed.core.exchange import Measure
 from mpifed.core.record import Array
+from mpifed.core.refusals import Refusal
 from mpifed.maths.ranges import Size, Weight
 
 
@@ -105,25 +106,21 @@ class FedPDM(LocalMethod):
         """Training loss and gradient norm; the optimality measure (21)."""
         return (*super().measures, measure_of_optimality(self, self.rho))
 
-    def check(self) -> list[str]:
-        """Local steps must also be stable, and states public where uploads are noisy."""
-        wrong, privacy = super().check(), self.problem.privacy
-        if self.client_optimizer.wrong_end("client_optimizer"):
-            return wrong
-        keep = max(self.keeps(self.step_of(1)), key=abs)
-        if abs(keep) >= 1:
-            eta, rho = self.client_optimizer.at(1), self.rho
-            why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.local_rule == "paper" else f"eta = {eta:g}"
-            wrong.append(
-                f'[algorithm] local_rule = "{self.local_rule}": with {why} a local step multiplies x - x_0 by '
-                f"{keep:.3g}, and so diverges; it must stay between -1 and 1: lower the learning rate, or take "
-                'local_rule = "prox", which is stable for all'
-            )
-        if privacy is None or privacy.on_gradients:
-            return wrong
-        if self.tolerance:
-            wrong.append(
-                "[algorithm] tolerance: with noise on the upload the number of local steps would depend on the data; "
-                'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"'
-            )
-        return wrong
+    def conflicts(self) -> Iterator[Refusal]:
+        """Local steps must also be stable, and their number public where uploads are noisy."""
+        yield from super().conflicts()
+        keep, privacy = max(self.keeps(self.step_of(1)), key=abs), self.problem.privacy
+        eta, rho = self.client_optimizer.at(1), self.rho
+        why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.local_rule == "paper" else f"eta = {eta:g}"
+        yield Refusal(
+            abs(keep) >= 1,
+            f'[algorithm] local_rule = "{self.local_rule}"',
+            f"with {why} a local step multiplies x - x_0 by {keep:.3g}, and so diverges; it must stay between -1 and 1",
+            'lower the learning rate, or take local_rule = "prox", which is stable for all',
+        )
+        yield Refusal(
+            self.tolerance and privacy is not None and not privacy.on_gradients,
+            "[algorithm] tolerance",
+            "with noise on the upload the number of local steps would depend on the data",
+            'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"',
+        )

@@ -13,18 +13,10 @@ from mpifed.algorithms.certificate import STEP, certificate_columns, first_itera
 from mpifed.algorithms.functions import CHUNK, Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import (
-    Columns,
-    Exchange,
-    Field,
-    FirstNumbers,
-    Measure,
-    Problem,
-    fields_like,
-    of_each,
-)
+from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Problem, fields_like, of_each
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
+from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import SETUP, Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch, Block
@@ -68,22 +60,26 @@ def model_layout(problem: Problem) -> Layout:
 
 def check_rows(problem: Problem, batch: int) -> list[str]:
     """Errors of data and batch size for algorithms on rows, one message each."""
-    wrong: list[str] = []
-    if problem.split != "rows":
-        wrong.append(
-            f"[algorithm] name: needs data split by rows, and the folder is split by {problem.split}; "
-            "make another with `mpifed data ... --split rows`"
+    key, client = f"[algorithm] batch_size = {batch}", int(np.argmin(problem.counts))
+    least = problem.counts[client]
+    return messages(
+        (
+            Refusal(
+                problem.split != "rows",
+                "[algorithm] name",
+                f"needs data split by rows, and the folder is split by {problem.split}",
+                "make another with `mpifed data ... --split rows`",
+            ),
+            Refusal(batch < 1, key, "expected at least 1", "raise it"),
+            Refusal(
+                problem.privacy is not None and batch > least,
+                key,
+                f"the smallest shard (client {client}) has {least} samples, and with [privacy] all clients draw as "
+                "many",
+                "lower batch_size, or make larger shards: fewer clients, or `mpifed data ... --min-samples`",
+            ),
         )
-    smallest = int(np.argmin(problem.counts))
-    if batch < 1:
-        wrong.append(f"[algorithm] batch_size = {batch}: expected at least 1")
-    if problem.privacy is not None and batch > problem.counts[smallest]:
-        wrong.append(
-            f"[algorithm] batch_size = {batch}: the smallest shard (client {smallest}) has {problem.counts[smallest]} "
-            "samples, and with [privacy] all clients draw as many; lower batch_size, or make larger shards: fewer "
-            "clients, or `mpifed data ... --min-samples`"
-        )
-    return wrong
+    )
 
 
 def minibatches(problem: Problem, block: Block, now: Round, size: int) -> Iterator[tuple[Block, Batch]]:

@@ -29,6 +29,7 @@ from mpifed.core.exchange import Lazy, Problem
 from mpifed.core.loops import combination
 from mpifed.core.protocols import Features
 from mpifed.core.record import Array, added, beside, namespace
+from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, concave_gradient
@@ -52,9 +53,8 @@ class Minibatch(NamedTuple):
 
 def wrong_draw(key: str, rows: int) -> list[str]:
     """The error for more rows than a client can draw in a round, if `rows` are."""
-    if rows <= MOST:
-        return []
-    return [f"[algorithm] {key}: a client would draw {rows} rows in a round, more than {MOST}; take fewer local steps"]
+    what = f"a client would draw {rows} rows in a round, more than {MOST}"
+    return messages([Refusal(rows > MOST, f"[algorithm] {key}", what, "take fewer local steps")])
 
 
 def slices(batch: int, steps: int | None, epochs: int | None, size: int) -> list[slice]:
@@ -145,19 +145,19 @@ class LocalSteps(Algorithm):
 
     def wrong_steps(self) -> list[str]:
         """Errors of these settings, one message each."""
-        wrong = self.client_optimizer.wrong("client_optimizer")
-        if self.local_steps and self.local_epochs:
-            wrong.append("[algorithm] local_steps and local_epochs: give one of the two")
-        rows = (self.local_steps or 1) * self.batch_size
-        if self.local_epochs:
-            rows = self.local_epochs * int(self.problem.counts.max())
-        wrong += wrong_draw("local_epochs" if self.local_epochs else "local_steps", rows)
-        if self.local_epochs and self.problem.privacy is not None:
-            wrong.append(
-                "[algorithm] local_epochs: with [privacy] every minibatch is drawn anew, which is what is accounted "
-                "for; give local_steps"
-            )
-        return wrong
+        steps, epochs = self.local_steps, self.local_epochs
+        rows = epochs * int(self.problem.counts.max()) if epochs else (steps or 1) * self.batch_size
+        both = Refusal(
+            steps and epochs, "[algorithm] local_steps and local_epochs", "each says how many", "give one of the two"
+        )
+        unaccounted = Refusal(
+            epochs and self.problem.privacy is not None,
+            "[algorithm] local_epochs",
+            "with [privacy] every minibatch is drawn anew, which is what is accounted for",
+            "give local_steps",
+        )
+        wrong = self.client_optimizer.wrong("client_optimizer") + messages([both, unaccounted])
+        return wrong + wrong_draw("local_epochs" if epochs else "local_steps", rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ from mpifed.algorithms.local import LaterChange, Local, LocalSteps
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Problem
 from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
+from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import SETUP, Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Block, without_rows
@@ -274,7 +276,7 @@ class LocalMethod(LocalSteps, Rows):
 
     def released(self, index: int) -> Release:
         """What the guard says of the round's step size."""
-        if wrong := list(self.guard.wrong()):  # of a class whose own `check` has left it out
+        if wrong := messages(self.guard.conflicts()):  # of a class whose own `check` has left it out
             raise UsageError("\n".join(wrong))
         return self.guard.released(self.step_of(index + 1))
 
@@ -285,28 +287,35 @@ class LocalMethod(LocalSteps, Rows):
         if "schedule" in self.refuses and (wrong := self.client_optimizer.wrong_end("client_optimizer")):
             return wrong  # of which no step could be computed
         wrong = check_rows(self.problem, 1 if self.local_epochs else self.batch_size) + self.wrong_steps()
-        return [*wrong, *self._refused(), *self.guard.wrong()]
+        rows = messages(chain(self.conflicts(), self.guard.conflicts()))
+        return wrong + self.server_optimizer.wrong("server_optimizer") + rows
 
-    def _refused(self) -> Iterator[str]:
-        regularized, server = self.problem.regularizer is not None, self.server_optimizer
-        yield from server.wrong("server_optimizer")
-        if "momentum" in self.refuses:
-            yield from self.client_optimizer.wrong_momentum("client_optimizer", self.refuses["momentum"])
-        if "server_optimizer" in self.refuses and server != AVERAGE:
-            yield f"[server_optimizer]: {self.refuses['server_optimizer']}; leave the table out"
-        if regularized and not self.holds("prox_step", "begin", "push", "upload", "absorb"):
-            yield (
-                "[regularizer]: a class with a `begin`, `push`, `upload` or `absorb` of its own must say "
-                "`prox_step(done)`, how far a constant gradient moves the model where the method rests, or "
-                "`regularized = False`"
-            )
-        if regularized and self.uneven:
-            yield "[algorithm] local_epochs: with a [regularizer] give local_steps, alike for all clients"
-        if regularized and not server.linear:
-            yield (
-                "[server_optimizer] name: with a [regularizer] the server moves each parameter by a step of its own, "
-                'for which the prox has no weight; take name = "sgd"'
-            )
+    def conflicts(self) -> Iterator[Refusal]:
+        """What of the job does not go with this method."""
+        momentum, regularized = self.client_optimizer.momentum, self.problem.regularizer is not None
+        plain, mean = (self.refuses.get(key, "") for key in ("momentum", "server_optimizer"))
+        yield Refusal(plain and momentum, f"[client_optimizer] momentum = {momentum:g}", plain)
+        yield Refusal(mean and self.server_optimizer != AVERAGE, "[server_optimizer]", mean, "leave the table out")
+        yield Refusal(
+            regularized and not self.holds("prox_step", "begin", "push", "upload", "absorb"),
+            "[regularizer]",
+            "a class with a `begin`, `push`, `upload` or `absorb` of its own must say `prox_step(done)`, how far a "
+            "constant gradient moves the model where the method rests",
+            "give it, or `regularized = False`",
+        )
+        yield Refusal(
+            regularized and self.uneven,
+            "[algorithm] local_epochs",
+            "with a [regularizer] all clients must take as many steps",
+            "give local_steps",
+        )
+        yield Refusal(
+            regularized and not self.server_optimizer.linear,
+            "[server_optimizer] name",
+            "with a [regularizer] the server moves each parameter by a step of its own, for which the prox has no "
+            "weight",
+            'take name = "sgd"',
+        )
 
 
 @lru_cache(maxsize=2)  # every block of clients asks for it

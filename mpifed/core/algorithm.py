@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 from mpifed.core.contract import depth
@@ -172,6 +172,12 @@ class Algorithm(MadeByKeywords, ABC):
     def trust(self, plain: bool) -> Iterable[str]:
         """Which parts of the paper's trust model hold, in words; `plain`: whether sums travel in the clear."""
         return ()
+
+
+def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
+    """The algorithm with this noise multiplier."""
+    privacy = replace(algorithm.problem.private, noise_multiplier=multiplier)
+    return replace(algorithm, problem=replace(algorithm.problem, privacy=privacy))
 
 
 def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:

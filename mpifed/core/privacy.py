@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.core.nearest import MadeByKeywords
+from mpifed.core.refusals import Refusal
 
 
 @dataclass(frozen=True)
@@ -91,3 +93,69 @@ class Privacy(MadeByKeywords):
         """How much a sum of contributions clipped to norm G can change: 2 G if a sample is replaced, G if a client is
         left out."""
         return self.bound * (2.0 if self.level == "sample" else 1.0)
+
+
+def conflicts(privacy: Privacy) -> Iterator[Refusal]:
+    """What of `[privacy]` does not go together."""
+    p, clip, by_trust = privacy, privacy.clip, f'trust = "{privacy.trust}"'
+    on_gradients, on_sums, sample = p.noise_on == "gradients", p.trust != "local", p.level == "sample"
+    yield Refusal(
+        clip is None,
+        "[privacy] clip",
+        "missing; without a bound on what one record or client adds no noise protects it",
+        "give the norm to which it is clipped, for instance clip = 1.0",
+    )
+    yield Refusal(
+        clip is not None and not 1e-30 <= clip <= 1e30,
+        f"[privacy] clip = {clip or 0:g}",
+        "must be a finite number between 1e-30 and 1e30, where squares of norms are computed without underflow and "
+        "overflow",
+        "scale the data",
+    )
+    yield Refusal(
+        p.epsilon is p.noise_multiplier is None,
+        "[privacy]",
+        "neither epsilon nor noise_multiplier",
+        "give epsilon, from which the noise is computed, or the noise itself",
+    )
+    yield Refusal(
+        None not in (p.epsilon, p.noise_multiplier),
+        f"[privacy] epsilon = {p.epsilon or 0:g} and noise_multiplier = {p.noise_multiplier or 0:g}",
+        "each follows from the other",
+        "give one of the two",
+    )
+    yield Refusal(
+        on_gradients and not sample,
+        '[privacy] noise_on = "gradients"',
+        'protects records, and level = "client" clients',
+        'use noise_on = "upload"',
+    )
+    yield Refusal(
+        on_gradients and sample and on_sums,
+        f'[privacy] noise_on = "gradients" with {by_trust}',
+        "noise is added only to a sum of uploads there",
+        'use noise_on = "upload", or trust = "local"',
+    )
+    yield Refusal(
+        p.by_coins and sample,
+        '[privacy] sampling = "poisson" with level = "sample"',
+        "minibatches have a fixed size, and coins are of clients",
+        'leave it out, or use level = "client" with trust = "central"',
+    )
+    yield Refusal(
+        p.by_coins and not sample and p.trust != "central",
+        f'[privacy] sampling = "poisson" of clients with {by_trust}',
+        "the number of participating clients would be visible, and there would be no noise when none participates",
+        'use trust = "central", or sampling = "fixed"',
+    )
+    for name, value, stated in (
+        ("level", p.level, "sample"),
+        ("trust", p.trust, "local"),
+        ("noise_on", p.noised, "upload"),
+    ):
+        yield Refusal(
+            p.accounting == "paper" and value != stated,
+            f'[privacy] accounting = "paper" with {name} = "{value}"',
+            f'(18) to (20) are stated for {name} = "{stated}"',
+            'use that, or accounting = "rigorous"',
+        )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.placement import place
-from mpifed.core.algorithm import Algorithm
+from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import leaves, nbytes, of_columns
 from mpifed.core.tables import Table
@@ -26,10 +26,10 @@ from mpifed.forecast.disclosure import View, general_statements, learns, observe
 from mpifed.forecast.outlook import outlook
 from mpifed.forecast.text import forecast_text as forecast_text
 from mpifed.job import goals
+from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
 from mpifed.job.sweep import points
-from mpifed.job.validation import data_warnings, with_noise
 from mpifed.privacy.calibration import settle
 from mpifed.privacy.protection import warnings_of
 from mpifed.privacy.spending import without_epsilon

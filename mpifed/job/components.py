@@ -109,16 +109,6 @@ def with_intercepts(model: ReadOnlyTable, algorithm: ReadOnlyTable) -> ReadOnlyT
     return {**model, "bias": of_class(ALGORITHM, algorithm, "intercepts")}
 
 
-def wrong_intercepts(model: ReadOnlyTable, algorithm: ReadOnlyTable) -> list[str]:
-    """The error of an intercept that the algorithm does not support."""
-    if model.get("bias") is not True or of_class(ALGORITHM, algorithm, "intercepts"):
-        return []
-    return [
-        f'[model] bias = true: "{algorithm["name"]}" has no intercepts: each of its parameters belongs to a column of '
-        "the data, and is in the penalty; set bias = false, and for an intercept with a penalty add a column of ones"
-    ]
-
-
 def constraint(number: int) -> Kind[Term]:
     """The term of a `[[constraint]]`, numbered from 1."""
     return Kind(f"constraint {number}", TERMS, (), Term, ("limit", "margin"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +20,7 @@ from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.job.combinations import wrong_beside, wrong_fit, wrong_limits, wrong_optimizers, wrong_together
 from mpifed.job.components import (
     ALGORITHM,
     MINIMIZE,
@@ -34,17 +35,14 @@ from mpifed.job.components import (
     optimizers,
     with_intercepts,
     written_out,
-    wrong_intercepts,
     wrong_with,
 )
 from mpifed.job.loading import listed_errors, wrong_values
 from mpifed.job.loading import put_key as put_key
 from mpifed.job.loading import read_table as read_table
 from mpifed.job.loading import set_value as set_value
-from mpifed.job.methods import wrong_beside, wrong_limits, wrong_optimizers
 from mpifed.job.schema import JobTable, LimitKeys, ModelKeys
 from mpifed.job.settings import Settings, split_constraint
-from mpifed.job.validation import wrong_fit, wrong_together
 from mpifed.maths.optimizers import Watched
 
 
@@ -60,33 +58,19 @@ class Job(Settings):
         UsageError
             listing every unknown key, wrong type and missing value.
         """
-        wrong = list(wrong_values(table))
-        if wrong:
+        if wrong := list(wrong_values(table)):
             raise UsageError(listed_errors(source, wrong))
         try:
             job = cls.model_validate_json(json.dumps(table, default=str))
         except ValidationError as error:
             wrong += [message(entry, list(entry["loc"]), _known(entry["loc"])) for entry in error.errors()]
-        for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER):
-            if isinstance(part := table.get(kind.table), Mapping):
-                wrong += wrong_with(kind, part)
-        if isinstance(part := table.get("model"), Mapping):
-            wrong += _wrong_beside(MODEL, ModelKeys, part)
-        constraints = table.get("constraint", [])
-        for number, part in enumerate(constraints if isinstance(constraints, list) else [], 1):
+        for kind, part in _named_parts(table):
             if isinstance(part, Mapping):
-                wrong += wrong_with(constraint(number), part) + _wrong_beside(constraint(number), LimitKeys, part)
-        observers = table.get("observe", [])
-        for number, part in enumerate(observers if isinstance(observers, list) else [], 1):
-            if isinstance(part, Mapping):
-                wrong += wrong_with(observer(number), part)
+                wrong += wrong_with(kind, part) + _wrong_beside(kind, part)
         if wrong:
             wrong += wrong_beside(table)
-        else:
-            wrong = wrong_optimizers(table) + wrong_intercepts(job.model, job.algorithm)
-            wrong += wrong_limits(table) if wrong else []
-        if not wrong:
-            wrong = wrong_together(job)
+        elif wrong := wrong_optimizers(table) + wrong_together(job):
+            wrong += wrong_limits(table)
         if wrong:
             raise UsageError(listed_errors(source, wrong))
         return job
@@ -137,8 +121,7 @@ class Job(Settings):
         own = own_module(name := self.algorithm["name"]) is not None
         if own and (wrong := list(wrong_exchanges(algorithm))):
             raise UsageError("\n".join(f'[algorithm] name = "{name}": {error}' for error in wrong))
-        wrong = wrong_fit(self, algorithm)
-        if wrong:
+        if wrong := wrong_fit(self, algorithm):
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
         watched = {key: each for key, part in given.items() if (each := Watched(part)).unread}
         if own and watched:  # checks may have read what the method does not
@@ -146,9 +129,20 @@ class Job(Settings):
         return algorithm
 
 
-def _wrong_beside(kind: Kind[Any], keys: type[JobTable], table: ReadOnlyTable) -> list[str]:  # of any kind
+def _named_parts(table: ReadOnlyTable) -> Iterator[tuple[Kind[Any], object]]:  # of any kind
+    """The tables of a job that name a class, as they came."""
+    yield from ((kind, table.get(kind.table)) for kind in (MODEL, MINIMIZE, ALGORITHM, REGULARIZER))
+    for name, numbered in (("constraint", constraint), ("observe", observer)):
+        given = table.get(name)
+        yield from ((numbered(number), part) for number, part in enumerate(given if isinstance(given, list) else [], 1))
+
+
+def _wrong_beside(kind: Kind[Any], table: ReadOnlyTable) -> list[str]:  # of any kind
     """The errors of a table's keys that are not its part's."""
     given = {key: value for key, value in table.items() if key in kind.beside}
+    keys: type[JobTable] = ModelKeys if kind is MODEL else LimitKeys
+    if not kind.beside:
+        return []
     try:
         keys.model_validate_json(json.dumps(given, default=str))
     except ValidationError as error:

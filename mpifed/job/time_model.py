@@ -22,6 +22,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from mpifed.core.refusals import Refusal
 from mpifed.core.tables import Table
 
 if TYPE_CHECKING:
@@ -81,11 +82,11 @@ def figures(table: SimulatedNetworkTable) -> dict[str, float]:
     return named | given
 
 
-def wrong_network(table: SimulatedNetworkTable | None) -> Iterator[str]:
-    """A message with the keys that are missing."""
-    missing = [key for key in FIGURES if key not in figures(table)] if table is not None else []
-    if missing:
-        yield f"[simulated_network] {', '.join(missing)}: missing; give a number, or name = one of {', '.join(PRESETS)}"
+def wrong_network(table: SimulatedNetworkTable | None) -> Iterator[Refusal]:
+    """The keys that are missing."""
+    missing = [key for key in FIGURES if table is not None and key not in figures(table)]
+    remedy = f"give a number, or name = one of {', '.join(PRESETS)}"
+    yield Refusal(missing, f"[simulated_network] {', '.join(missing)}", "missing", remedy)
 
 
 class Simulation(NamedTuple):

@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from mpifed.core.errors import UsageError
 from mpifed.core.loops import row_products
 from mpifed.core.protocols import Features, Parameters
 from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, Record, added, bare_leaves, map_leaves
@@ -65,13 +64,7 @@ def clipped_gradient(
     -------
     Parameters
         leaves [n, ...] in float64; in float32 those that are summed so
-
-    Raises
-    ------
-    UsageError : when the objective does not provide the norms, see `clippable`.
     """
-    if messages := clippable(objective):
-        raise UsageError("\n".join(messages))
     if isinstance(objective, NeuralNetwork):
         assert not isinstance(X, tuple)  # sparse data are refused
         with np.errstate(over="ignore", invalid="ignore"):
@@ -149,14 +142,9 @@ def _without(X: Any, known: Array) -> Any:  # of the class of X
     return namespace(X).where(known[..., None], X, 0.0)
 
 
-def clippable(objective: Objective) -> list[str]:
-    """Messages on why the norms of per-sample gradients are not available."""
-    if isinstance(objective, LinearScores | NeuralNetwork):
-        return []
-    return [
-        f"[model] name: {type(objective).__name__} has no layers whose gradients can be clipped; derive it from "
-        "LinearScores or NeuralNetwork of mpifed.maths.objectives"
-    ]
+def clippable(objective: Objective) -> bool:
+    """Whether the norms of per-sample gradients are available: it has layers."""
+    return isinstance(objective, LinearScores | NeuralNetwork)
 
 
 def record_factors(record: Record, clip: float) -> Array:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpifed.core.algorithm import Algorithm
+from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.errors import DataError, UsageError
 from mpifed.job.participation import round_of
-from mpifed.job.validation import with_noise
 from mpifed.maths.privacy import accounting
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header
 from mpifed.privacy.spending import Spending, sayable, undone
@@ -57,8 +56,7 @@ def settle(job: Job, algorithm: Algorithm) -> float:
     multiplier = job.privacy.noise_multiplier
     if multiplier is None:
         multiplier = _calibrated(job, algorithm)
-        wrong = with_noise(algorithm, multiplier).check()  # the job was checked before without it
-        if wrong:
+        if wrong := with_noise(algorithm, multiplier).check():  # the job was checked before without it
             raise UsageError("\n".join(wrong))
     if job.stop.epsilon is not None:
         _check_budget(job, with_noise(algorithm, multiplier), job.stop.epsilon)

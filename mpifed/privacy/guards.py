@@ -42,6 +42,7 @@ from mpifed.core.record import (
     namespace,
     writable,
 )
+from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch
@@ -188,8 +189,8 @@ class Open:
         """What a round of this step size releases."""
         raise NotImplementedError
 
-    def wrong(self) -> Iterator[str]:
-        """Errors of the job for this guard, one message each."""
+    def conflicts(self) -> Iterator[Refusal]:
+        """What of the job does not go with this guard."""
         return iter(())
 
 
@@ -248,11 +249,16 @@ class _Private(Open):
         """The norm below which each part of the model must be."""
         return 1e18
 
-    def wrong(self) -> Iterator[str]:
-        if self.privacy.level == "sample":
-            yield from clippable(self.problem.objective)
+    def conflicts(self) -> Iterator[Refusal]:
+        objective = self.problem.objective
+        yield Refusal(
+            self.privacy.level == "sample" and not clippable(objective),
+            "[model] name",
+            f"{type(objective).__name__} has no layers whose gradients can be clipped",
+            "derive it from LinearScores or NeuralNetwork of mpifed.maths.objectives",
+        )
         if self.privacy.on_grid:
-            yield from self.how.wrong(self.problem.clients if self.privacy.whole else 1)
+            yield self.how.too_wide(self.problem.clients if self.privacy.whole else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -444,44 +450,50 @@ class NoisyUploads(_Private):
         paper = privacy.multiplier * unit / (part * self.paper_sensitivity(step))
         return Release(1, _multiplier(self, part * self.sensitivity(step) / unit), drawn, paper, drawn)
 
-    def wrong(self) -> Iterator[str]:
-        work, privacy = self.work, self.privacy
+    def conflicts(self) -> Iterator[Refusal]:
+        work, privacy, upload = self.work, self.privacy, '[privacy] noise_on = "upload"'
+        sample, momentum, rows = privacy.level == "sample", work.optimizer.momentum, work.taken * work.batch
         smallest = int(np.argmin(self.problem.counts))
-        rows = int(self.problem.counts[smallest])
-        if privacy.level == "sample" and work.optimizer.momentum:
-            yield (
-                f"[client_optimizer] momentum = {work.optimizer.momentum:g}: with noise on the upload of what single "
-                "records add no sensitivity is proven for steps with momentum; take momentum = 0, [privacy] noise_on = "
-                '"gradients", or level = "client"'
-            )
-        if privacy.level == "sample" and work.taken * work.batch > rows:
-            yield (
-                f'[privacy] noise_on = "upload": {work.taken} local steps of batch {work.batch} take '
-                f"{work.taken * work.batch} records, and client {smallest} has {rows}; each record may count once in "
-                'a round: lower one of them, or take noise_on = "gradients"'
-            )
-        if work.several:
-            yield (
-                "[privacy]: noise on the upload is for uploads of one part, shaped like the model; this method's is "
-                'not; take level = "sample", noise_on = "gradients"'
-            )
-        elif privacy.level == "sample" and work.gain is None:
-            yield (
-                '[privacy] noise_on = "upload": how far one record moves an upload is not known of this method, whose '
-                "class has no `gain` beside its `upload`, `begin`, `push` and `renew`; take noise_on = "
-                '"gradients", or level = "client"'
-            )
-        if privacy.level == "sample" and work.hidden:
-            yield (
-                f'[privacy] noise_on = "upload": clients keep {work.hidden}, which depends on past records in a way '
-                'for which no bound is proven; take noise_on = "gradients", or level = "client"'
-            )
-        if privacy.level == "sample" and work.remembers and privacy.trust != "local":
-            yield (
-                f'[privacy] trust = "{privacy.trust}": clients of this method keep what they compute from their own '
-                'upload, which only local noise makes public; take trust = "local", level = "client", or fedavg'
-            )
-        yield from super().wrong()
+        has, other = self.problem.counts[smallest], 'take noise_on = "gradients", or level = "client"'
+        yield Refusal(
+            work.several,
+            "[privacy]",
+            "noise on the upload is for uploads of one part, shaped like the model; this method's is not",
+            'take level = "sample", noise_on = "gradients"',
+        )
+        yield Refusal(
+            sample and momentum,
+            f"[client_optimizer] momentum = {momentum:g}",
+            "with noise on the upload of what single records add no sensitivity is proven for steps with momentum",
+            'take momentum = 0, [privacy] noise_on = "gradients", or level = "client"',
+        )
+        yield Refusal(
+            sample and rows > has,
+            upload,
+            f"{work.taken} local steps of batch {work.batch} take {rows} records, and client {smallest} has {has}; "
+            "each record may count once in a round",
+            'lower one of them, or take noise_on = "gradients"',
+        )
+        yield Refusal(
+            sample and work.gain is None and not work.several,
+            upload,
+            "how far one record moves an upload is not known of this method, whose class has no `gain` beside its "
+            "`upload`, `begin`, `push` and `renew`",
+            other,
+        )
+        yield Refusal(
+            sample and work.hidden,
+            upload,
+            f"clients keep {work.hidden}, which depends on past records in a way for which no bound is proven",
+            other,
+        )
+        yield Refusal(
+            sample and work.remembers and privacy.trust != "local",
+            f'[privacy] trust = "{privacy.trust}"',
+            "clients of this method keep what they compute from their own upload, which only local noise makes public",
+            'take trust = "local", level = "client", or fedavg',
+        )
+        yield from super().conflicts()
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,9 @@ from mpifed.core.tables import Table
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history import History
 from mpifed.files.history_csv import FIRST, HISTORY
+from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
-from mpifed.job.validation import data_warnings
 from mpifed.maths.optimizers import Watched
 from mpifed.privacy.ledger import Ledger, write_header
 from mpifed.privacy.ledger_file import Header

@@ -122,7 +122,7 @@ def _function(part: JobPart, problem: Problem) -> laws.ModelFunction:
 
 
 def _is_clipped(job: Job, problem: Problem) -> bool:
-    return job.privacy is not None and not clippable(problem.objective)
+    return job.privacy is not None and clippable(problem.objective)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from mpifed.comm.placement import Hosted, place
 from mpifed.comm.rounds import Ranks
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import OF_ALL_ROWS
-from mpifed.core.algorithm import Algorithm
+from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
@@ -33,7 +33,6 @@ from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.files.model_file import model_arrays, read_model
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure
-from mpifed.job.validation import with_noise
 from mpifed.maths.objectives import LinearScores, Objective
 from mpifed.maths.regularizers import Regularizer
 from mpifed.privacy.calibration import settle, settled_before

@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "needs everybody": (
         VERTICAL | {"participation": {"dropout_rate": 0.1, "max_dropouts": 1}}, COLUMNS,
-        r'dropout_rate = 0\.1: "vertical-sgd" needs all clients',
+        r'dropout_rate = 0\.1: "vertical-sgd" needs all 5 clients',
     ),
     "no such field": (
         {"aggregation": {"security": "masked", "allow": ["changes.weights"]}}, ROWS,

@@ -14,7 +14,6 @@ from functools import cache
 from typing import TypeAlias
 
 from mpifed.core.errors import UsageError
-from mpifed.core.privacy import Privacy
 from mpifed.maths.privacy.profile import composed_epsilon, gaussian_epsilon
 
 Spent: TypeAlias = Mapping[tuple[float, float], int]
@@ -95,48 +94,6 @@ def calibrate(target: float, delta: float, plan: Plan, *, sampling: str = "fixed
         return epsilon(spent(multiplier), delta, sampling=sampling)
 
     return _least(truly, target, _least(cheaply, target, 1.0))
-
-
-def wrong_combination(privacy: Privacy) -> list[str]:
-    """Messages on settings of `[privacy]` that contradict each other."""
-    p, messages = privacy, []
-    if p.level == "client" and p.noise_on == "gradients":
-        messages.append(
-            'noise_on = "gradients" protects records, and level = "client" clients; use noise_on = "upload"'
-        )
-    elif p.trust != "local" and p.noise_on == "gradients":
-        messages.append(
-            f'noise_on = "gradients" with trust = "{p.trust}": noise is added only to a sum of uploads there;'
-            ' use noise_on = "upload", or trust = "local"'
-        )
-    if p.by_coins and p.level == "sample":
-        messages.append(
-            'sampling = "poisson" with level = "sample": minibatches have a fixed size, and coins are of clients; leave'
-            ' it out, or use level = "client" with trust = "central"'
-        )
-    elif p.by_coins and p.trust != "central":
-        messages.append(
-            f'sampling = "poisson" of clients with trust = "{p.trust}": the number of participating clients'
-            ' would be visible, and there would be no noise when none participates; use trust = "central", or '
-            'sampling = "fixed"'
-        )
-    return [f"[privacy] {message}" for message in messages + _wrong_paper(p)]
-
-
-def _wrong_paper(privacy: Privacy) -> list[str]:
-    if privacy.accounting != "paper":
-        return []
-    needs = {
-        "level": ("sample", privacy.level),
-        "trust": ("local", privacy.trust),
-        "noise_on": ("upload", privacy.noised),
-    }
-    return [
-        f'accounting = "paper" with {name} = "{value}": (18) to (20) are stated for {name} = "{stated}";'
-        f' use that, or accounting = "rigorous"'
-        for name, (stated, value) in needs.items()
-        if value != stated
-    ]
 
 
 # --- the bounds --------------------------------------------------------------------------------------------------

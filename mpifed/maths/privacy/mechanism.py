@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mpifed.core import loops
 from mpifed.core.privacy import Privacy
 from mpifed.core.record import Array, beside, namespace, on_host
+from mpifed.core.refusals import Refusal
 from mpifed.maths.clipping import MODERATE
 from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
 from mpifed.maths.privacy.release import Floats
@@ -69,17 +70,16 @@ class Mechanism:
         """The mechanism for a sum that is on the grid already."""
         return replace(self, most=_LARGEST * 2.0**-self.exponent, truncate=False)
 
-    def wrong(self, clients: int) -> list[str]:
-        """A message if the sum of so many clients' integers would overflow, else none."""
-        if clients * self.bound < _LARGEST and self.sigma <= WIDEST:
-            return []
-        change = "lower" if self.multiplier > 1 else "raise"
-        return [
-            f"[privacy] noise_multiplier = {self.multiplier:g}: with noise on a grid of 2^-{self.exponent} "
-            f"sensitivities the sum of {clients} clients' integers may come to {clients * self.bound:.3g}, and doubles "
-            f"hold {_LARGEST:.3g}, and noise a standard deviation of {WIDEST:.3g}; {change} it, or lower the batch, or "
-            "let fewer take part"
-        ]
+    def too_wide(self, clients: int) -> Refusal:
+        """Whether the sum of so many clients' integers would overflow."""
+        most = clients * self.bound
+        return Refusal(
+            most >= _LARGEST or self.sigma > WIDEST,
+            f"[privacy] noise_multiplier = {self.multiplier:g}",
+            f"with noise on a grid of 2^-{self.exponent} sensitivities the sum of {clients} clients' integers may come "
+            f"to {most:.3g}, and doubles hold {_LARGEST:.3g}, and noise a standard deviation of {WIDEST:.3g}",
+            f"{'lower' if self.multiplier > 1 else 'raise'} it, or lower the batch, or let fewer take part",
+        )
 
 
 def narrow_error(privacy: Privacy, values: int, rows: int) -> float:

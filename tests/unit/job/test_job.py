@@ -294,7 +294,11 @@ REAL = {"model": {"name": "least-squares", "bias": False}}
         ),
         ({"algorithm": FEDAVG}, {"privacy": PRIVATE}, "batch_size = 11: the smallest shard (client 0) has 10"),
         ({"algorithm": FEDAVG, "constraint": [LOSS]}, {}, NO_CONSTRAINTS),
-        ({"algorithm": fedavg(local_steps=2, local_epochs=2)}, {}, "local_steps and local_epochs: give one of the two"),
+        (
+            {"algorithm": fedavg(local_steps=2, local_epochs=2)},
+            {},
+            "local_steps and local_epochs: each says how many; give one of the two",
+        ),
         ({"algorithm": BY_COLUMNS, "minimize": {"name": "error-rate"}}, COLUMNS, NO_CONSTRAINTS),
         ({"algorithm": BY_COLUMNS | {"label_holder": 5}}, COLUMNS, "label_holder = 5: clients are numbered 0 to 2"),
     ],

@@ -12,6 +12,7 @@ import pytest
 
 from mpifed import Privacy
 from mpifed.core import loops
+from mpifed.core.refusals import messages
 from mpifed.maths.privacy.mechanism import (
     FINE,
     Mechanism,
@@ -82,7 +83,7 @@ def test_nothing_usual_is_cut_off(z: float, rows: int) -> None:
     """Sums of gradients, and what earlier noise has left in dual and control variables."""
     how = mechanism(privacy(noise_multiplier=z), 7850, rows, 50)
     assert how.most >= 16 * rows and how.most >= 100 * z
-    assert how.wrong(50) == []
+    assert not how.too_wide(50).applies
 
 
 @COMPILED
@@ -141,13 +142,14 @@ def test_noise_adds_to_the_integers_and_to_nothing_else() -> None:
 
 
 def test_what_does_not_fit_is_said() -> None:
-    assert mechanism(privacy(), 10**6, 10**4, 10).wrong(1) == []
-    (message,) = mechanism(privacy(noise_multiplier=1e9), 10**6, 10, 10).wrong(1)
+    assert not mechanism(privacy(), 10**6, 10**4, 10).too_wide(1).applies
+    (message,) = messages([mechanism(privacy(noise_multiplier=1e9), 10**6, 10, 10).too_wide(1)])
     assert "noise_multiplier = 1e+09" in message and "lower it" in message
-    (message,) = mechanism(privacy(trust="central"), 10**6, 10**5, 10).wrong(10**7)
+    (message,) = messages([mechanism(privacy(trust="central"), 10**6, 10**5, 10).too_wide(10**7)])
     assert "10000000 clients" in message
     assert mechanism(privacy(), 10**6, 10, 10).bound < 2**50
-    (message,) = mechanism(privacy(noise_multiplier=1e8), 1000, 1, 1).wrong(1)  # below 2^50, and too wide to be drawn
+    drawn = mechanism(privacy(noise_multiplier=1e8), 1000, 1, 1)  # below 2^50, and too wide to be drawn
+    (message,) = messages([drawn.too_wide(1)])
     assert "1.1e+12; lower it" in message
-    (message,) = mechanism(privacy(noise_multiplier=1e-12), 1000, 10, 1).wrong(1)
+    (message,) = messages([mechanism(privacy(noise_multiplier=1e-12), 1000, 10, 1).too_wide(1)])
     assert "raise it" in message

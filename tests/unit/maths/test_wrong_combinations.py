@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from mpifed import Privacy
-from mpifed.maths.privacy.accounting import wrong_combination
+from mpifed.core.privacy import conflicts
+from mpifed.core.refusals import messages
 
-DELTA = 1e-5
+GIVEN: dict[str, Any] = {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ DELTA = 1e-5
     ],
 )
 def test_what_goes_together(settings: dict[str, Any]) -> None:
-    assert wrong_combination(Privacy(delta=DELTA, **settings)) == []
+    assert messages(conflicts(Privacy(**GIVEN, **settings))) == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_what_goes_together(settings: dict[str, Any]) -> None:
     ],
 )
 def test_what_does_not_go_together(settings: dict[str, Any], expected: list[str]) -> None:
-    messages = wrong_combination(Privacy(delta=DELTA, **settings))
-    assert len(messages) == len(expected)
-    for message, part in zip(messages, expected, strict=True):
+    said = messages(conflicts(Privacy(**GIVEN, **settings)))
+    assert len(said) == len(expected)
+    for message, part in zip(said, expected, strict=True):
         assert message.startswith("[privacy] ") and part in message

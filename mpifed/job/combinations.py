@@ -1,0 +1,298 @@
+"""What does not go together in a job, and in a job and its data: runs the rows that stand beside what they speak of.
+
+Those of `[privacy]` stand in `mpifed.core.privacy`, of methods and their guards in these, which `check` runs; those
+between tables of a job are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, cast
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.certificate import is_convex, strong_convexity
+from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
+from mpifed.algorithms.horizontal import model_template
+from mpifed.core.algorithm import Algorithm, with_noise
+from mpifed.core.privacy import Privacy, conflicts
+from mpifed.core.refusals import Refusal, messages
+from mpifed.core.tables import ReadOnlyTable
+from mpifed.core.text import shown
+from mpifed.data.statistics import intercept_warnings
+from mpifed.data.store import Federation
+from mpifed.job.components import ALGORITHM, of_class, optimizers, with_intercepts, wrong_with
+from mpifed.job.settings import Settings
+from mpifed.job.time_model import wrong_network
+from mpifed.maths.optimizers import OPTIMIZERS
+
+# --- of a job's tables -----------------------------------------------------------------------------------------------
+
+
+def wrong_together(job: Settings) -> list[str]:
+    """Errors in the combination of a job's tables, independent of the data, one message each."""
+    private = () if job.privacy is None else conflicts(job.privacy)
+    return messages(chain(private, _of_tables(job), wrong_network(job.simulated_network)))
+
+
+def _of_tables(job: Settings) -> Iterator[Refusal]:
+    part, privacy, released_only = job.participation, job.privacy, job.record.released_only
+    yield Refusal(
+        privacy is not None and privacy.by_coins and part.clients_per_round is None,
+        '[privacy] sampling = "poisson" at level "client"',
+        "each client takes part by a coin of its own",
+        "give [participation] clients_per_round, how many do on average",
+    )
+    start = job.model.get("start")
+    yield Refusal(
+        privacy is not None and start is not None,
+        f'[model] start = "{shown(str(start))}"',
+        "what that model has learned of the data is counted by no epsilon",
+        "leave it out with [privacy]",
+    )
+    yield Refusal(
+        job.model.get("bias") is True and not of_class(ALGORITHM, job.algorithm, "intercepts"),
+        "[model] bias = true",
+        f'"{job.algorithm["name"]}" has no intercepts: each of its parameters belongs to a column of the data, and is '
+        "in the penalty",
+        "set bias = false, and for an intercept with a penalty add a column of ones",
+    )
+    yield Refusal(
+        job.algorithm.get("returns") == "best feasible" and not job.record.evaluate_every,
+        '[algorithm] returns = "best feasible"',
+        "is of the models that are evaluated, and [record] evaluate_every = 0 evaluates none",
+        "raise it, or leave returns out",
+    )
+    yield Refusal(
+        job.channel != "plain" and job.aggregation.arithmetic == "exact-blocks",
+        '[aggregation] arithmetic = "exact-blocks"',
+        f'security = "{job.channel}" takes each client\'s answer by itself',
+        'set arithmetic = "exact", or security = "plain"',
+    )
+    yield Refusal(
+        part.dropout_rate and not part.max_dropouts,
+        f"[participation] dropout_rate = {part.dropout_rate:g}",
+        "whoever leaves makes the round void",
+        "give max_dropouts, how many may",
+    )
+    yield Refusal(
+        job.stop.epsilon is not None and privacy is None,
+        f"[stop] epsilon = {job.stop.epsilon or 0:g}",
+        "a budget needs the table [privacy]",
+        "add it, or drop this",
+    )
+    either, nothing = "leave one of them out", "nothing is computed from training data to be reported, so"
+    yield Refusal(
+        released_only and job.constraint,
+        "[record] released_only",
+        f"{nothing} nobody could say whether a [[constraint]] is met",
+        either,
+    )
+    yield Refusal(
+        released_only and job.record.client_tests,
+        "[record] client_tests and released_only",
+        "a client's score is computed from its own data without noise",
+        either,
+    )
+    for name in job.stop.certificates:
+        yield Refusal(
+            privacy is not None,
+            f"[stop] {name}",
+            "is computed from training data without noise, so epsilon does not cover what the end of the run would "
+            "tell of them",
+            "leave it out, or stop by rounds, [stop] seconds or [stop] epsilon",
+        )
+        yield Refusal(
+            released_only and privacy is None,
+            "[record] released_only",
+            f"{nothing} [stop] {name} cannot be reached",
+            either,
+        )
+
+
+# --- of a job's method, in its raw tables ----------------------------------------------------------------------------
+
+
+def wrong_optimizers(table: ReadOnlyTable) -> list[str]:
+    """Errors of [client_optimizer] and [server_optimizer], which not every algorithm takes."""
+    wrong, name, taken = list[str](), table["algorithm"]["name"], optimizers(table["algorithm"])
+    for key in OPTIMIZERS:
+        given, out = table.get(key) or {}, f"leave the table out, as by --set {key}={{}}"
+        if key not in taken:
+            wrong += messages([Refusal(given, f"[{key}]", f'[algorithm] name = "{name}" takes none', out)])
+        elif isinstance(given, Mapping):
+            wrong += wrong_with(taken[key], given)
+    return wrong
+
+
+def wrong_limits(table: ReadOnlyTable) -> list[str]:
+    """The error of [[constraint]] or [minimize] with one of mpifed's methods that takes neither."""
+    name, minimize = table["algorithm"]["name"], table.get("minimize")
+    kind = cast("Any", ALGORITHMS.get(name))  # of a class, which has no properties yet
+    other = isinstance(minimize, Mapping) and minimize.get("name", "loss") != "loss"
+    limited = table.get("constraint") or other
+    return messages([_unconstrained(limited and kind is not None and kind.constrained is not True, name)])
+
+
+def _unconstrained(applies: object, name: str) -> Refusal:
+    """An algorithm that takes neither constraints nor another objective."""
+    return Refusal(
+        applies,
+        f'[algorithm] name = "{name}"',
+        "takes no [[constraint]] and no [minimize] but the mean loss",
+        "take ssca, or leave them out, as by --set 'constraint=[]' --set 'minimize={name=\"loss\"}'",
+    )
+
+
+def wrong_beside(table: ReadOnlyTable) -> list[str]:
+    """Further errors of a job whose [algorithm] has keys of another method than it names, with a hint."""
+    algorithm = table.get("algorithm")
+    if not isinstance(algorithm, Mapping) or (name := str(algorithm.get("name"))) not in ALGORITHMS:
+        return []
+    known = {key for kind in ALGORITHMS.values() for key in kind.__dataclass_fields__}
+    if (known - ALGORITHMS[name].__dataclass_fields__.keys()).isdisjoint(algorithm):
+        return []
+    hint = f"to change the method, set the whole table: --set 'algorithm={{name=\"{name}\", batch_size=...}}'"
+    return [*wrong_optimizers(table), *wrong_limits(table), hint]
+
+
+# --- of a job with its algorithm and data ----------------------------------------------------------------------------
+
+
+def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
+    """Errors in the combination of a job with its algorithm and data, one message each."""
+    problem = algorithm.problem
+    privacy = problem.privacy
+    if privacy is not None and not algorithm.accounts():
+        others = ", ".join(known for known, kind in ALGORITHMS.items() if kind.accounts())
+        unaccounted = Refusal(
+            True,
+            f'[algorithm] name = "{job.algorithm["name"]}"',
+            "does not say what it releases, so nobody could account for it",
+            f"a class of your own has `released` beside its `answer` and `absorb`; [privacy] goes with {others}",
+        )
+        return messages([unaccounted])
+    if privacy is not None and privacy.noise_multiplier is None:
+        algorithm = with_noise(algorithm, 1.0)  # the checks do not depend on its value
+    wrong = [*wrong_functions(problem), *algorithm.check()]
+    if privacy is not None and not wrong:
+        wrong += messages(_of_releases(job, algorithm, privacy))
+    wrong += messages(_of_data(job, algorithm))
+    if not (algorithm.regularized and algorithm.holds("regularized")):
+        wrong += squares_alone(problem)
+    return wrong or messages(_of_certificates(job, algorithm))
+
+
+def _of_releases(job: Settings, algorithm: Algorithm, privacy: Privacy) -> Iterator[Refusal]:
+    """Where epsilon assumes a secret that the job does not keep: who takes part, or how many."""
+    release, part, name = algorithm.released(0), job.participation, f'[algorithm] name = "{job.algorithm["name"]}"'
+    secret, shared = release.by_chance, job.aggregation
+    yield Refusal(
+        privacy.level == "client" and not privacy.by_coins and (secret or (release.rate < 1).any()),
+        name,
+        '`released` has a rate below 1, or by_chance, at level "client": a client who is left out of a fixed number of '
+        "participants is replaced by another, which no proof covers",
+        'set [privacy] sampling = "poisson", or let rates be 1',
+    )
+    yield Refusal(
+        secret and any(exchange.keeps or exchange.who for exchange in algorithm.exchanges),
+        name,
+        "absent clients go on counting, which tells who takes part",
+        "`released` must not say by_chance, and so has no amplification",
+    )
+    yield Refusal(
+        secret and (part.dropout_rate or part.max_dropouts),
+        f"[participation] dropout_rate = {part.dropout_rate:g}, max_dropouts = {part.max_dropouts}",
+        'with [privacy] sampling = "poisson" of clients a round would be void depending on how many take part, which '
+        "is secret",
+        'leave both out, or set sampling = "fixed"',
+    )
+    hidden = {exchange.name for exchange in algorithm.exchanges if not exchange.clear} - set(shared.allow)
+    yield Refusal(
+        secret and job.channel != "plain" and shared.min_clients > 1 and hidden,
+        f"[aggregation] min_clients = {shared.min_clients}",
+        'with [privacy] sampling = "poisson" of clients the run would end in a round of fewer, and tell their number, '
+        "which is secret",
+        'set min_clients = 1, or security = "plain": the server is trusted',
+    )
+
+
+def _of_data(job: Settings, algorithm: Algorithm) -> Iterator[Refusal]:
+    """What is minimized with this method, and how many clients take part, records count and sums need."""
+    problem, part, name, least = (
+        algorithm.problem,
+        job.participation,
+        job.algorithm["name"],
+        job.aggregation.min_clients,
+    )
+    clients, privacy, most = problem.clients, problem.privacy, part.max_dropouts
+    present, absent = part.clients_per_round or clients, f"[participation] dropout_rate = {part.dropout_rate:g}"
+    some, leaving = f"[participation] clients_per_round = {present}", f"[participation] max_dropouts = {most}"
+    everybody = f'"{name}" needs all {clients} clients in every round, since {algorithm.why_everybody}'
+    if privacy is not None:
+        count, what = (clients, "clients") if privacy.level == "client" else (problem.samples, "samples")
+        yield Refusal(
+            privacy.delta >= 1 / count,
+            f"[privacy] delta = {privacy.delta:g}",
+            f'must lie below 1/{count} = {1 / count:.2g}, since at level "{privacy.level}" there are {count} {what}, '
+            f"and a delta of 1/{count} would allow to publish one of them whole",
+            f"{0.1 / count:.0e} is usual",
+        )
+    yield _unconstrained(constrains(problem) and not algorithm.constrained, name)
+    yield Refusal(present > clients, some, f"{job.data.path} has {clients} clients", "lower it")
+    yield Refusal(present < clients and algorithm.needs_everybody, some, everybody)
+    yield Refusal(part.dropout_rate and algorithm.needs_everybody, absent, everybody)
+    yield Refusal(
+        part.dropout_rate and any(exchange.keeps for exchange in algorithm.exchanges),
+        absent,
+        f'"{name}" goes on counting the last answers of absent clients, and knows none who leave within a round',
+    )
+    there = f"there are {present} clients in a round"
+    few = job.channel != "plain" and present - most < least
+    yield Refusal(most >= present, leaving, there, "lower it")
+    yield Refusal(
+        few and most < present,
+        f"[aggregation] min_clients = {least}",
+        f"{there}{f' of whom {most} may leave' if most else ''}, and the sum of fewer is not opened",
+        "let more take part",
+    )
+    yield Refusal(
+        not few and job.channel == "masked" and most and present < 2 * most + 2,
+        leaving,
+        f"{there}, and masked sums need {2 * most + 2}, so that of those who hold shares of a client's secrets a "
+        "majority stays",
+        "lower it, or let more take part",
+    )
+
+
+def _of_certificates(job: Settings, algorithm: Algorithm) -> Iterator[Refusal]:
+    """Certificates of [stop] that this job can never reach."""
+    problem, name = algorithm.problem, job.algorithm["name"]
+    measured = {column for measure in algorithm.measures for column in measure.certificate}
+    for certificate in job.stop.certificates:
+        yield Refusal(
+            certificate != "duality_gap" and certificate not in measured,
+            f"[stop] {certificate}",
+            f'"{name}" measures no certificate',
+            "leave it out, or add one to its measures",
+        )
+    if job.stop.duality_gap is None or algorithm.certifies_gap:
+        return
+    none = f'"{name}" has none that could end a run: {algorithm.why_no_gap}'
+    yield Refusal("duality_gap" not in measured, "[stop] duality_gap", none)
+    free = "; here l2 leaves the intercepts out: set bias = false" if getattr(problem.objective, "bias", 0) else ""
+    yield Refusal(
+        "duality_gap" in measured
+        and not (is_convex(problem) and strong_convexity(problem, model_template(problem)).any()),
+        "[stop] duality_gap",
+        "a lower bound needs an objective and constraints that are convex, one of them strongly, as with [model] l2 > "
+        f"0 of all parameters or the norm, no regularizer, and all rows measured{free}",
+    )
+
+
+def data_warnings(job: Settings, data: Federation) -> list[str]:
+    """Warnings on the data for this model; none with [privacy], since they are computed from all rows."""
+    bias = with_intercepts(job.model, job.algorithm).get("bias")
+    if job.privacy is not None or bias is None:
+        return []
+    return intercept_warnings(data.statistics, bool(bias), data.names())
