@@ -17,6 +17,7 @@ COUNTS = [20, 40, 40, 80]  # rows of the clients
 WEIGHTS = np.array(COUNTS) / np.mean(COUNTS)
 REPLACED = 2 * G / B  # by how much a mean gradient moves
 NOISY = {"clip": G, "noise_multiplier": Z}
+FLOATS = NOISY | {"distribution": "float"}
 UPLOAD = NOISY | {"noise_on": "upload"}
 CLIENT = NOISY | {"level": "client"}
 COINS = CLIENT | {"trust": "central", "sampling": "poisson"}
@@ -64,7 +65,7 @@ LOCAL: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "upload, fedpdm": (PDM | {"local_steps": 2}, UPLOAD, Z * 2 * ETA * (A * REPLACED + 2 * G)),
     "client": (AVG | {"local_steps": 3}, CLIENT, Z * G),
     "client, fedpdm": (PDM, CLIENT, Z * G),
-    "gradients, floats": (AVG, NOISY | {"distribution": "float"}, STEP * Z * REPLACED),
+    "gradients, floats": (AVG, FLOATS, STEP * Z * REPLACED),
     "upload, floats": (AVG, UPLOAD | {"distribution": "float"}, Z * STEP * REPLACED),
 }  # fmt: skip
 
@@ -85,6 +86,10 @@ def test_every_client_adds_its_own(case: Any, secure: bool, block: Any) -> None:
 SUMS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "distributed": (AVG, NOISY | {"trust": "distributed"}, STEP * Z * REPLACED * WEIGHTS.max() / 4),
     "central": (AVG, NOISY | {"trust": "central"}, STEP * Z * REPLACED * WEIGHTS.max() / 4),
+    **{
+        f"{trust}, floats": (AVG, FLOATS | {"trust": trust}, STEP * Z * REPLACED * WEIGHTS.max() / 4)
+        for trust in ("distributed", "central")
+    },
     "clients, distributed": (AVG, CLIENT | {"trust": "distributed"}, Z * G / 4),
     "clients, central": (PDM, CLIENT | {"trust": "central"}, Z * G / 4),
     "scaffold, distributed": (AVG | {"name": "scaffold"}, CLIENT | {"trust": "distributed"}, Z * G / 4),

@@ -166,6 +166,20 @@ def test_a_gradient(table: dict[str, Any], array_shard: Any) -> None:
     assert distances(one, pair, now).max() == pytest.approx(deviation, rel=0.2)
 
 
+@pytest.mark.parametrize("step", [0.05, 0.4, 1.5])
+@pytest.mark.parametrize("table", [AVG, PROX, PDM], ids=lambda table: str(table["name"]))
+def test_by_how_much_a_step_brings_two_models_together(table: dict[str, Any], step: float) -> None:
+    """The steepest slope of x - step (pull + penalties) on a fine line, and of it what (19) states."""
+    l2, beta, steps = 0.1, 0.5, 3
+    objective = {"name": "one-vs-rest", "bias": False, "l2": l2, "nonconvex_penalty": beta}
+    guard = made((table | {"local_steps": steps}, FIXED), objective, 3).guard
+    x, pull = np.linspace(-3, 3, 60001), {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0)
+    kappa = np.abs(np.diff(x - step * (pull * x + 2 * l2 * x + 2 * beta * x / (1 + x**2) ** 2)) / np.diff(x)).max()
+    assert guard.contraction(step) == pytest.approx(kappa, rel=1e-6)
+    stated = guard.work.gain * step * 2 * G * sum(kappa**r for r in range(steps))
+    assert guard.paper_sensitivity(step) == pytest.approx(stated, rel=1e-5)
+
+
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 
