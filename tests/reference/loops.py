@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jobs_in_python import checked
+from paper import step_size
 from records import record_of, together
 
 from mpifed.core.record import leaves
@@ -171,3 +172,63 @@ def printed_slope(z: Any, label: int) -> Any:
 def residual(z: Any, target: float) -> Any:
     """(z - y)^2 / 2"""
     return z - target
+
+
+# --- averages of models after local steps ---------------------------------------------------------------------------
+
+
+def moved(server: dict[str, Any], m: Any, v: Any, D: Any) -> tuple[Any, Any, Any]:
+    """m, v, and how far the server goes: Algorithm 2 of FedOpt (arXiv:2003.00295), or SGD."""
+    rate, momentum = server.get("learning_rate", 1.0), server.get("momentum", 0.0)
+    if "name" not in server:
+        m = momentum * m + D
+        return m, v, rate * (D + momentum * m if "nesterov" in server else m)
+    m = server["beta1"] * m + (1 - server["beta1"]) * D
+    if server["name"] == "adagrad":
+        v = v + D**2
+    elif server["name"] == "adam":
+        v = server["beta2"] * v + (1 - server["beta2"]) * D**2
+    else:
+        v = v - (1 - server["beta2"]) * D**2 * np.sign(v - D**2)
+    return m, v, rate * m / (np.sqrt(v) + server["tau"])
+
+
+def walked(task: Job, start: Any, step: float, slopes: list[Callable[[Any], Any]]) -> Any:
+    """Where steps from `start` end."""
+    client, mu = task.client_optimizer, task.algorithm.get("mu", 0.0)
+    v, velocity, momentum = start, np.zeros_like(start), client.get("momentum", 0.0)
+    for slope in slopes:
+        down = slope(v) + mu * (v - start)
+        velocity = momentum * velocity + down
+        v = v - step * (down + momentum * velocity if "nesterov" in client else velocity)
+    return v
+
+
+def averaged(task: Job, gradient: Gradient | None = None, outputs: int = 10) -> Any:
+    """[d] of FedAvg and FedProx: min F_k(v) + mu/2 ||v - w||^2 by SGD, averaged by rows. With l1: proximal."""
+    data, server, decay = (
+        rows_of(task.data.path),
+        task.server_optimizer or {},
+        task.client_optimizer.get("weight_decay", 0),
+    )
+    gradient, w = gradient or gradient_of(task, outputs), start_of(task)
+    penalized = len(w) - outputs * task.model["bias"]
+    m, square = np.zeros_like(w), np.full_like(w, server.get("tau", 0.0) ** 2)
+    for t in range(1, task.rounds + 1):
+        step, total, rows = step_size(task.client_optimizer["learning_rate"], t), np.zeros_like(w), 0
+        for k in present(task, len(data), t):
+            X, y = data[k]
+            slopes = [
+                lambda v, X=X[batch], y=y[batch]: gradient(v, X, y) + decay * v
+                for batch in minibatches(task, k, len(y), t)
+            ]
+            total, rows = total + len(y) * walked(task, w, step, slopes), rows + len(y)
+        m, square, move = moved(server, m, square, total / rows - w)
+        before, w = w, w + move
+        if task.regularizer is not None:  # its prox goes as far as a constant gradient, and the velocity knows of it
+            (away,) = -walked(task, np.zeros(1), step, [lambda v: 1.0] * task.algorithm.get("local_steps", 1))
+            rate, momentum = server.get("learning_rate", 1.0), server.get("momentum", 0.0)
+            threshold = task.regularizer["weight"] * rate * (1 + momentum * ("nesterov" in server)) * away
+            w[:penalized] = np.sign(w[:penalized]) * np.maximum(np.abs(w[:penalized]) - threshold, 0)
+            m = (w - before) / rate
+    return w
