@@ -177,22 +177,6 @@ def residual(z: Any, target: float) -> Any:
 # --- averages of models after local steps ---------------------------------------------------------------------------
 
 
-def moved(server: dict[str, Any], m: Any, v: Any, D: Any) -> tuple[Any, Any, Any]:
-    """m, v, and how far the server goes: Algorithm 2 of FedOpt (arXiv:2003.00295), or SGD."""
-    rate, momentum = server.get("learning_rate", 1.0), server.get("momentum", 0.0)
-    if "name" not in server:
-        m = momentum * m + D
-        return m, v, rate * (D + momentum * m if "nesterov" in server else m)
-    m = server["beta1"] * m + (1 - server["beta1"]) * D
-    if server["name"] == "adagrad":
-        v = v + D**2
-    elif server["name"] == "adam":
-        v = server["beta2"] * v + (1 - server["beta2"]) * D**2
-    else:
-        v = v - (1 - server["beta2"]) * D**2 * np.sign(v - D**2)
-    return m, v, rate * m / (np.sqrt(v) + server["tau"])
-
-
 def walked(task: Job, start: Any, step: float, slopes: list[Callable[[Any], Any]]) -> Any:
     """Where steps from `start` end."""
     client, mu = task.client_optimizer, task.algorithm.get("mu", 0.0)
@@ -206,16 +190,13 @@ def walked(task: Job, start: Any, step: float, slopes: list[Callable[[Any], Any]
 
 def averaged(task: Job, gradient: Gradient | None = None, outputs: int = 10) -> Any:
     """[d] of FedAvg and FedProx: min F_k(v) + mu/2 ||v - w||^2 by SGD, averaged by rows. With l1: proximal."""
-    data, server, decay = (
-        rows_of(task.data.path),
-        task.server_optimizer or {},
-        task.client_optimizer.get("weight_decay", 0),
-    )
+    data, client, server = rows_of(task.data.path), task.client_optimizer, task.server_optimizer or {}
+    decay = client.get("weight_decay", 0.0)
     gradient, w = gradient or gradient_of(task, outputs), start_of(task)
     penalized = len(w) - outputs * task.model["bias"]
-    m, square = np.zeros_like(w), np.full_like(w, server.get("tau", 0.0) ** 2)
+    at_server, rate, momentum = np.zeros_like(w), server.get("learning_rate", 1.0), server.get("momentum", 0.0)
     for t in range(1, task.rounds + 1):
-        step, total, rows = step_size(task.client_optimizer["learning_rate"], t), np.zeros_like(w), 0
+        step, total, rows = step_size(client["learning_rate"], t), np.zeros_like(w), 0
         for k in present(task, len(data), t):
             X, y = data[k]
             slopes = [
@@ -223,12 +204,12 @@ def averaged(task: Job, gradient: Gradient | None = None, outputs: int = 10) -> 
                 for batch in minibatches(task, k, len(y), t)
             ]
             total, rows = total + len(y) * walked(task, w, step, slopes), rows + len(y)
-        m, square, move = moved(server, m, square, total / rows - w)
-        before, w = w, w + move
+        D = total / rows - w
+        at_server = momentum * at_server + D
+        before, w = w, w + rate * (D + momentum * at_server if "nesterov" in server else at_server)
         if task.regularizer is not None:  # its prox goes as far as a constant gradient, and the velocity knows of it
             (away,) = -walked(task, np.zeros(1), step, [lambda v: 1.0] * task.algorithm.get("local_steps", 1))
-            rate, momentum = server.get("learning_rate", 1.0), server.get("momentum", 0.0)
             threshold = task.regularizer["weight"] * rate * (1 + momentum * ("nesterov" in server)) * away
             w[:penalized] = np.sign(w[:penalized]) * np.maximum(np.abs(w[:penalized]) - threshold, 0)
-            m = (w - before) / rate
+            at_server = (w - before) / rate
     return w
