@@ -103,7 +103,7 @@ class NoRows:
         self.client, self.samples, self.features, self.sparse = data.client, data.samples, data.features, data.sparse
         self.y = data.y[:0]
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # of whatever a shard has
         raise UsageError(
             "[privacy]: a hook of the method reads rows, or takes local steps, of which no noise is known; leave that "
             'to the method\'s `change`, or take level = "client"'

@@ -54,7 +54,7 @@ def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, sca
     return np.array(stepped, alpha.dtype), w
 
 
-def _rows(X: Array | CsrRows) -> Iterator[tuple[Any, Array]]:
+def _rows(X: Array | CsrRows) -> Iterator[tuple[Any, Array]]:  # whatever an array is indexed by
     """(columns, values) of the entries of each row; of dense rows all of them."""
     if isinstance(X, np.ndarray):
         yield from ((..., x) for x in X)

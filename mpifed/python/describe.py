@@ -17,10 +17,10 @@ from mpifed.core.contract import NO_DATACLASS, SESSION, breaches, fields_of, rem
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, Kind, key_of, wrong_with
+from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, Kind, key_of, optimizers, wrong_with
 from mpifed.job.components import observer as observer_kind
 from mpifed.maths.objectives import TorchNetwork
-from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD
+from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer
 
@@ -76,7 +76,7 @@ def method(algorithm: Algorithm | Mapping[str, object]) -> Table:
     for name in OPTIMIZERS:
         if name in tables["algorithm"]:
             optimizer, value = tables["algorithm"].pop(name), getattr(algorithm, name)
-            kinds = SERVER_OPTIMIZERS if name == "server_optimizer" else {"sgd": SGD}
+            kinds = optimizers({"name": tables["algorithm"]["name"]})[name].known
             known = "sgd" if isinstance(value, Mapping) else next((k for k in kinds if kinds[k] is type(value)), None)
             if known is None:
                 made = "ServerSGD(1.0)" if name == "server_optimizer" else "SGD(0.1)"

@@ -113,7 +113,7 @@ def hashed(record: Any) -> str:
 
 def job_of(case: Case, folder: Path, **changes: Any) -> Job:
     data = {"path": str(folder), "block": changes.pop("block", 3)}
-    record = {"evaluate_every": 0, "checkpoint_every": 0}
+    record = {"evaluate_every": 1, "checkpoint_every": 0}
     return checked(table(folder, case.algorithm, data=data, record=record, **(case.tables | changes)))
 
 

@@ -68,7 +68,7 @@ class Ends(NamedTuple):
 REFUSED = {
     "settings that do not fit the data": Ends(
         "job", ("algorithm.local_steps=2", "algorithm.local_epochs=2", "participation.clients_per_round=9"),
-        ("[algorithm] local_steps and local_epochs: give one", "[participation] clients_per_round = 9"),
+        ("[algorithm] local_steps and local_epochs: each says how many", "[participation] clients_per_round = 9"),
     ),
     "a problem that does not fit the data": Ends(
         "bare",

@@ -34,18 +34,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifed import FedAvg, L1
+from mpifed import L1, Scaffold
 from mpifed.core.record import map_leaves
 from mpifed.maths.losses import CrossEntropy, SampleLoss
 from mpifed.maths.objectives import Linear
 
 
 @dataclass(frozen=True)
-class InPlace(FedAvg):
-    "Its clients change what they are sent."
+class InPlace(Scaffold):
+    "Its clients change what they have kept."
 
-    def push(self, own, sent, local):
-        sent.model[...] *= 2
+    def renew(self, own, sent, upload, local):
+        own[...] += 1
+        return super().renew(own, sent, upload, local)
 
 
 class Steep(SampleLoss):
