@@ -270,7 +270,7 @@ class Local:
         """`change` for a single step from the model, which needs no copy of it for each client."""
         change = block.xp.empty((len(block.clients), len(model)), self.guard.dtype)
         (batch,) = self.minibatches(block, -self.step)
-        self._down(self.guard.record(model), model, batch, 0, change)
+        self._down(block, self.guard.record(model), model, batch, 0, change)
         if push is not None:
             change += push
         return self._shrunk(change, model)
@@ -303,7 +303,7 @@ class Local:
 
         for r, batch in enumerate(self.minibatches(block, -self.step)):
             at = model if x is None else x
-            self._down(point, at, batch, r, change)
+            self._down(block, point, at, batch, r, change)
             before = at.copy() if method.stop else at
             if momentum:  # v <- momentum v + u, u being the change by a plain step
                 combined(1.0, (), (at,), change)
@@ -327,9 +327,10 @@ class Local:
         x -= model
         return x
 
-    def _down(self, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array) -> None:
+    def _down(self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array) -> None:
         """Put -step (mean gradient + concave) into `out` [n, d], clipped and with noise as the job says."""
-        self.guard.down(point, Batch(batch.X, batch.y), batch.weights, self.step, r, self, out, batch.keys)
+        rows, clients = Batch(batch.X, batch.y), block.clients
+        self.guard.down(point, rows, batch.weights, self.step, r, clients, self.now, out, batch.keys)
         if self.problem.objective.nonconvex_penalty:
             counted = self.guard.layout.penalized
             out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -self.step

@@ -20,7 +20,7 @@ from typing_extensions import final
 from mpifed.algorithms.horizontal import Rows, check_rows, model_layout, model_template, start_model
 from mpifed.algorithms.local import LaterChange, Local, LocalSteps
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, Problem
+from mpifed.core.exchange import Exchange, Lazy, Problem
 from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
 from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import SETUP, Round
@@ -41,7 +41,7 @@ class Server(NamedTuple):
 
     model: Array  # [d]
     memory: Memory  # what a method keeps beside the model, a record
-    optimizer: Any  # the state of `[server_optimizer]`, a record
+    optimizer: State  # the state of `[server_optimizer]`, a record
     steps: np.int64  # rounds done
 
 
@@ -229,7 +229,7 @@ class LocalMethod(LocalSteps, Rows):
         return Sent(server.model, self.broadcast(server.memory), np.float64(step))
 
     @final
-    def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Any]:
+    def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted | Lazy]:
         """Local steps, and the hooks around them; what leaves a client is what the guard gives of its upload."""
         step, guard = float(sent.step), self.guard
         work = Local(self, block, now, step, guard)

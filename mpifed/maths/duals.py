@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from mpifed.core.record import Array, beside
 from mpifed.maths.arrays import sigmoid
 
+Numbers: TypeAlias = Any  # arrays, or Python's
 _NEWTON = 6
 _LEAST = 2.0**-54  # a quarter of the spacing of double precision at 1
 
@@ -53,7 +54,7 @@ class Dual(ABC):
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = 1.0
 
-    def signs(self, y: Any) -> tuple[Any, Any]:
+    def signs(self, y: Numbers) -> tuple[Numbers, Numbers]:
         """(t, the derivative of -l*(-alpha) at 0): arrays or floats, as y is, which has the dtype of alpha."""
         t = y + y - 1
         return t, t
@@ -158,7 +159,7 @@ class LeastSquaresDual(QuadraticDual):
     low: ClassVar[float] = -np.inf
     high: ClassVar[float] = np.inf
 
-    def signs(self, y: Any) -> tuple[Any, Any]:
+    def signs(self, y: Numbers) -> tuple[Numbers, Numbers]:
         return 1.0, y
 
 

@@ -126,7 +126,16 @@ class Open:
         return self.layout.record(x, self.like)
 
     def down(
-        self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array, keys: Keys
+        self,
+        at: Parameters,
+        batch: Batch,
+        weights: Array,
+        step: float,
+        r: int,
+        clients: Array,
+        now: Round,
+        out: Array,
+        keys: Keys,
     ) -> None:
         """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out` [n, d]."""
         self.problem.objective.put_gradient(at, batch.X, batch.y, weights, self.record(out), *keys)
@@ -269,9 +278,18 @@ class NoisyGradients(_Private):
     clips = True
 
     def down(
-        self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array, keys: Keys
+        self,
+        at: Parameters,
+        batch: Batch,
+        weights: Array,
+        step: float,
+        r: int,
+        clients: Array,
+        now: Round,
+        out: Array,
+        keys: Keys,
     ) -> None:
-        gain, clients, now = -step / self.work.batch, local.block.clients, local.now
+        gain = -step / self.work.batch
         total, reach, purpose = self.clipped(at, batch, weights, keys), self.privacy.reach, f"gradient {r}"
         if self.privacy.on_grid:
             each = np.full(len(clients), 1 / reach)
@@ -303,10 +321,19 @@ class NoisyUploads(_Private):
         return "float64" if self.privacy.level == "sample" else self.problem.dtype
 
     def down(
-        self, at: Parameters, batch: Batch, weights: Array, step: float, r: int, local: Any, out: Array, keys: Keys
+        self,
+        at: Parameters,
+        batch: Batch,
+        weights: Array,
+        step: float,
+        r: int,
+        clients: Array,
+        now: Round,
+        out: Array,
+        keys: Keys,
     ) -> None:
         if self.privacy.level == "client":
-            super().down(at, batch, weights, step, r, local, out, keys)
+            super().down(at, batch, weights, step, r, clients, now, out, keys)
             return
         gain, total = -step / self.work.batch, self.clipped(at, batch, weights, keys)
         map_leaves(lambda there, leaf: namespace(leaf).multiply(leaf, gain, out=there), self.record(out), total)

@@ -4,7 +4,7 @@ The module's parameters are those of the model, under the names of its `state_di
 no gradient, are constants: those of a module that is built with seed 0, alike on every rank. A pass in training is in
 `train()`, after PyTorch's generator was seeded by its key, any other in `eval()`. PyTorch computes in one thread, with
 deterministic algorithms, so that a client's numbers depend on its own parameters, samples and key alone; when a pass is
-over, PyTorch is set as it was found.
+over, PyTorch is set as it was found. Its own objects are `Any` here, since this file is read without it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def by_layers(net: nn.Module, tensors: Sequence[Tensor], samples: Tensor, losses
     import torch
     from torch.autograd.graph import get_gradient_edge
 
-    met: list[tuple[nn.Module, Tensor, Any]] = []
+    met: list[tuple[nn.Module, Tensor, Any]] = []  # what hooks of PyTorch are given
 
     def note(layer: nn.Module, given: tuple[Tensor], output: Tensor) -> None:
         (x,) = given
