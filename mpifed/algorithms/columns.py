@@ -157,9 +157,11 @@ class Pass:
         return self._memory(broadcast, block), PartialScores(scores)
 
     def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
-        """The state at the beginning of a pass: the broadcast, and room for what is heard."""
+        """The state at the beginning of a pass: the broadcast, and where some hear nothing room for what others do."""
         model, functions, zeros = broadcast.model, len(sampled(self.problem)), block.xp.zeros
         bare = broadcast._replace(model=model._replace(first=ABSENT))
+        if self.holder is None:
+            return _for_each(PassClients(bare, ABSENT, ABSENT), len(block.clients))
         scores = zeros((functions, self.size, model.first.shape[1]), model.first.dtype)
         head = map_leaves(lambda leaf: zeros((functions, *leaf.shape), leaf.dtype), model.head)
         tally: Tally = ABSENT
@@ -212,6 +214,8 @@ class Pass:
     def _pull(self, derivatives: Array, X: Features) -> Array:
         """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
         functions, size, width = derivatives.shape
+        if functions == 1:
+            return self.problem.linear.pull(X, derivatives)
         beside = derivatives.swapaxes(0, 1).reshape(1, size, functions * width)
         pulled = self.problem.linear.pull(X, beside)[0]
         by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)

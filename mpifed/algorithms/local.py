@@ -270,7 +270,7 @@ class Local:
         """`change` for a single step from the model, which needs no copy of it for each client."""
         change = block.xp.empty((len(block.clients), len(model)), self.guard.dtype)
         (batch,) = self.minibatches(block, -self.step)
-        self._down(block, self.guard.record(model), model, batch, 0, change)
+        self._down(block, self.guard.record(model), model, batch, 0, change, self.guard.record(change))
         if push is not None:
             change += push
         return self._shrunk(change, model)
@@ -291,6 +291,7 @@ class Local:
         model, x = model.astype(dtype, copy=False), None if x is None else x.astype(dtype)
         point = record(model if x is None else x)
         change, ended = xp.empty((len(block.clients), len(model)), dtype), xp.zeros(len(block.clients), dtype=bool)
+        down = record(change)
         moves, momentum = (change,) if push is None else (change, push), method.client_optimizer.momentum
         ones, velocity = (1.0,) * len(moves), xp.zeros_like(change) if momentum else change
         counted, free = method.keeps(self.step)
@@ -303,7 +304,7 @@ class Local:
 
         for r, batch in enumerate(self.minibatches(block, -self.step)):
             at = model if x is None else x
-            self._down(block, point, at, batch, r, change)
+            self._down(block, point, at, batch, r, change, down)
             before = at.copy() if method.stop else at
             if momentum:  # v <- momentum v + u, u being the change by a plain step
                 combined(1.0, (), (at,), change)
@@ -327,10 +328,12 @@ class Local:
         x -= model
         return x
 
-    def _down(self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array) -> None:
-        """Put -step (mean gradient + concave) into `out` [n, d], clipped and with noise as the job says."""
+    def _down(
+        self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array, layers: Parameters
+    ) -> None:
+        """Put -step (mean gradient + concave) into `out` [n, d], of which `layers` are the views."""
         rows, clients = Batch(batch.X, batch.y), block.clients
-        self.guard.down(point, rows, batch.weights, self.step, r, clients, self.now, out, batch.keys)
+        self.guard.down(point, rows, batch.weights, self.step, r, clients, self.now, layers, batch.keys)
         if self.problem.objective.nonconvex_penalty:
             counted = self.guard.layout.penalized
             out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -self.step

@@ -35,9 +35,11 @@ def product(X: Features, weights: Array, out: Array | None = None) -> Array:
         each_weights = weights if weights.ndim == 3 else [weights] * len(X)
         result = np.stack([x @ w for x, w in zip(X, each_weights, strict=True)])
     elif X.ndim > 2 and weights.ndim == 2:  # a single large product instead of n small ones
-        flat_out = None if out is None else out.reshape(-1, out.shape[-1])
-        flat = namespace(X).matmul(X.reshape(-1, X.shape[-1]), weights, out=flat_out)
-        return flat.reshape(*X.shape[:-1], weights.shape[-1])
+        flat = X.reshape(-1, X.shape[-1])
+        if out is not None:
+            namespace(X).matmul(flat, weights, out=out.reshape(-1, out.shape[-1]))
+            return out
+        return (flat @ weights).reshape(*X.shape[:-1], weights.shape[-1])
     else:
         result = X @ weights
     if out is None:

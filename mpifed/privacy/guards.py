@@ -134,11 +134,11 @@ class Open:
         r: int,
         clients: Array,
         now: Round,
-        out: Array,
+        out: Parameters,
         keys: Keys,
     ) -> None:
         """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out` [n, d]."""
-        self.problem.objective.put_gradient(at, batch.X, batch.y, weights, self.record(out), *keys)
+        self.problem.objective.put_gradient(at, batch.X, batch.y, weights, out, *keys)
 
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model, from which local steps start, is small enough beside what is rounded."""
@@ -286,7 +286,7 @@ class NoisyGradients(_Private):
         r: int,
         clients: Array,
         now: Round,
-        out: Array,
+        out: Parameters,
         keys: Keys,
     ) -> None:
         gain = -step / self.work.batch
@@ -298,7 +298,7 @@ class NoisyGradients(_Private):
             spread = np.full(len(clients), abs(gain) * self.privacy.multiplier * reach)
             moved = map_leaves(lambda leaf: (leaf * gain).astype(self.dtype), total)
             noisy = _in_floats(purpose, moved, spread, clients, now)
-        assign(self.record(out), noisy)
+        assign(out, noisy)
 
     def released(self, step: float) -> Release:
         ones, fraction = np.ones(self.problem.clients), np.minimum(1.0, self.work.batch / self.problem.counts)
@@ -329,14 +329,14 @@ class NoisyUploads(_Private):
         r: int,
         clients: Array,
         now: Round,
-        out: Array,
+        out: Parameters,
         keys: Keys,
     ) -> None:
         if self.privacy.level == "client":
             super().down(at, batch, weights, step, r, clients, now, out, keys)
             return
         gain, total = -step / self.work.batch, self.clipped(at, batch, weights, keys)
-        map_leaves(lambda there, leaf: namespace(leaf).multiply(leaf, gain, out=there), self.record(out), total)
+        map_leaves(lambda there, leaf: namespace(leaf).multiply(leaf, gain, out=there), out, total)
 
     def contraction(self, step: float) -> float:
         """The Lipschitz constant of a local step's public part: the largest over the parts, mapped separately.
