@@ -86,17 +86,21 @@ def largest(curvatures: Floats) -> Floats:
 
 def bounded(cost: Floats, curvatures: Floats) -> Floats:
     """[M] `cost`, clipped so that the weights of objective and constraint stay comparable."""
+    if not len(cost):  # without limits a round has no time for this
+        return cost
     scale = curvatures[0] / curvatures[1:]
     return np.clip(cost, LEAST * scale, MOST * scale)
 
 
 def next_costs(costs: SlackCosts, curvatures: Floats) -> Floats:
     """[M] c of the convex problem whose surrogates have these curvatures [M + 1], the objective's first."""
-    return bounded(ROOM * typical(costs), curvatures)
+    return bounded(ROOM * typical(costs) if len(costs.cost) else costs.cost, curvatures)
 
 
 def after_round(costs: SlackCosts, t: int, cost: Floats, cap: Floats, multipliers: Floats, total: float) -> SlackCosts:
     """The means updated by round t: its costs [M] and caps [M], and the convex problem's multipliers and T."""
+    if not len(cost):
+        return costs
     weight = recent(t)
     quick = np.where(costs.short >= ALWAYS, max(weight, QUICK), weight)
     return SlackCosts(
