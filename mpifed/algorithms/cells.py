@@ -47,7 +47,8 @@ def own_part(values: Array, shard: ClientData) -> Array:
 def partial_scores(w: Array, block: Block) -> list[Array]:
     """n arrays [s_i] or [s_i, h] in the dtype of `w` [p] or [p, h]: X w of a client's rows, in its own columns."""
     pairs = [(own_part(w, shard), shard) for shard in block.shards]
-    return [block.xp.concatenate([X @ own for _, X in shard.pieces(block.dtype)]) for own, shard in pairs]
+    each = ([X @ own for _, X in shard.pieces(block.dtype)] for own, shard in pairs)
+    return [parts[0] if len(parts) == 1 else block.xp.concatenate(parts) for parts in each]
 
 
 def pulled(problem: Problem, values: Iterable[Array], block: Block) -> Placed:

@@ -484,7 +484,7 @@ class HyFDCA(Grid):
             most, sums = field_of_losses(problem).bound * problem.target_scale**2, []
             for y, scores in once(problem, block, clients.scores):
                 losses = problem.objective.loss((), scores[:, None], y)
-                sums.append(losses.sum(dtype=np.float64).clip(None, most))
+                sums.append(np.minimum(losses.sum(dtype=np.float64), most))
             upload = upload._replace(loss=xp.stack(sums))
         if self.rule == "line-search":
             samples = once(problem, block, clients.alpha, clients.other)

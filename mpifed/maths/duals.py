@@ -62,7 +62,10 @@ class Dual(ABC):
     def feasible(self, alpha: Array, y: Array) -> Array:
         """[..., s] the nearest point of the domain of l*(-alpha)."""
         t, _ = self.signs(y.astype(alpha.dtype))
-        nearest: Array = t * np.clip(t * alpha, self.low, self.high)
+        nearest: Array = t * alpha  # by less than np.clip takes for few numbers
+        np.maximum(nearest, self.low, out=nearest)
+        np.minimum(nearest, self.high, out=nearest)
+        nearest *= t
         return nearest
 
     def conjugate(self, alpha: Array, y: Array) -> Array:
