@@ -11,9 +11,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.functions import Constraint, Statistics
-from mpifed.algorithms.horizontal import Weighted
 from mpifed.algorithms.ssca import SSCAHorizontal
-from mpifed.core.exchange import Problem
+from mpifed.core.exchange import Problem, Weighted
 from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import MLP

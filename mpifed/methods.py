@@ -15,7 +15,7 @@ from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
 from mpifed.algorithms.scaffold import Scaffold
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Exchange, Field, Lazy, Measure, Placed, Problem
+from mpifed.core.exchange import Exchange, Field, Lazy, Measure, Placed, Problem, Weighted, mean, weighted_fields
 from mpifed.core.record import Array, beside, leaves, map_leaves, zeros
 from mpifed.core.refusals import Refusal
 from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, Received, ScoreDerivatives
@@ -27,7 +27,6 @@ from mpifed.maths.objectives import Parameters, penalty_gradient
 from mpifed.maths.optimizers import SGD, ServerOptimizer, ServerSGD
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.ranges import Count, Repeats, Size, Weight
-from mpifed.privacy.guards import Weighted, mean, weighted_fields
 
 __all__ = [
     "SGD", "Algorithm", "Array", "Batch", "Block", "Columns", "Count", "Done", "DualSum", "DualVariables", "Exchange",

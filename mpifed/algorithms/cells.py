@@ -15,9 +15,9 @@ import numpy as np
 
 from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import constrains, squares_alone
-from mpifed.algorithms.horizontal import model_template, power_of_two
+from mpifed.algorithms.horizontal import model_template
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Placed, Problem
+from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Placed, Problem, power_of_two
 from mpifed.core.holdings import Holdings, span
 from mpifed.core.record import ABSENT, Array, Record, by_columns, index, namespace
 from mpifed.core.round import Round

@@ -13,7 +13,17 @@ from mpifed.algorithms.certificate import STEP, certificate_columns, first_itera
 from mpifed.algorithms.functions import CHUNK, Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Problem, fields_like, of_each
+from mpifed.core.exchange import (
+    Columns,
+    Exchange,
+    Field,
+    FirstNumbers,
+    Measure,
+    Problem,
+    fields_like,
+    of_each,
+    power_of_two,
+)
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves
 from mpifed.core.refusals import Refusal, messages
@@ -21,9 +31,6 @@ from mpifed.core.round import SETUP, Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, layout_of
-from mpifed.privacy.guards import Weighted, mean, power_of_two, weighted_fields
-
-__all__ = ["Weighted", "mean", "power_of_two", "weighted_fields"]  # which methods take from here
 
 
 class Rows(Algorithm):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -25,9 +25,8 @@ from typing_extensions import final
 
 from mpifed.algorithms.horizontal import minibatches
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Lazy, Problem
+from mpifed.core.exchange import Lazy, Problem, Weighted
 from mpifed.core.loops import combination
-from mpifed.core.protocols import Features
 from mpifed.core.record import Array, added, beside, namespace
 from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import Round
@@ -35,20 +34,11 @@ from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, concave_gradient
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
-from mpifed.privacy.guards import Open, Weighted
+from mpifed.privacy.guards import Minibatch, Open
 
 MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 _NUMBERS = 2**19  # of changes that are made before they are added, so that they are in the cache
-
-
-class Minibatch(NamedTuple):
-    """Rows of each of n clients, for one local step."""
-
-    X: Features  # [n, s, p]
-    y: Array  # [n, s]
-    weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1
-    keys: tuple[Array, ...]  # of its passes, see `Objective.pass_keys`
 
 
 def wrong_draw(key: str, rows: int) -> list[str]:
@@ -109,6 +99,11 @@ class LocalSteps(Algorithm):
     def most_steps(self) -> int:
         """Those of the largest shard."""
         return self.steps_of(int(self.problem.counts.max()))
+
+    @property
+    def one_plain_step(self) -> bool:
+        """Whether each client takes a single step, along a minibatch's gradient."""
+        return self.local_epochs is None and self.most_steps == 1 and not self.client_optimizer.nesterov
 
     @cached_property
     def uneven(self) -> bool:
@@ -254,8 +249,7 @@ class Local:
         """
         method = self.method
         size = method.batch_size if method.local_epochs is None else int(self.problem.counts.max())
-        single = method.most_steps == 1 and method.local_epochs is None
-        single = single and starts is None and not method.client_optimizer.nesterov
+        single = method.one_plain_step and starts is None
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
             each = [of_each(few, who, len(self.block.clients)) for few in (push, starts)]
@@ -270,7 +264,7 @@ class Local:
         """`change` for a single step from the model, which needs no copy of it for each client."""
         change = block.xp.empty((len(block.clients), len(model)), self.guard.dtype)
         (batch,) = self.minibatches(block, -self.step)
-        self._down(block, self.guard.record(model), model, batch, 0, change, self.guard.record(change))
+        self._put_step(block, self.guard.record(model), model, batch, 0, change, self.guard.record(change))
         if push is not None:
             change += push
         return self._shrunk(change, model)
@@ -304,7 +298,7 @@ class Local:
 
         for r, batch in enumerate(self.minibatches(block, -self.step)):
             at = model if x is None else x
-            self._down(block, point, at, batch, r, change, down)
+            self._put_step(block, point, at, batch, r, change, down)
             before = at.copy() if method.stop else at
             if momentum:  # v <- momentum v + u, u being the change by a plain step
                 combined(1.0, (), (at,), change)
@@ -328,12 +322,11 @@ class Local:
         x -= model
         return x
 
-    def _down(
+    def _put_step(
         self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array, layers: Parameters
     ) -> None:
         """Put -step (mean gradient + concave) into `out` [n, d], of which `layers` are the views."""
-        rows, clients = Batch(batch.X, batch.y), block.clients
-        self.guard.down(point, rows, batch.weights, self.step, r, clients, self.now, layers, batch.keys)
+        self.guard.put_step(point, batch, self.step, r, block.clients, self.now, layers)
         if self.problem.objective.nonconvex_penalty:
             counted = self.guard.layout.penalized
             out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -self.step
@@ -347,9 +340,7 @@ class Local:
         ----------
         push : [d], common to all
         """
-        method = self.method
-        plain = method.local_epochs is None and method.most_steps == 1 and not method.client_optimizer.nesterov
-        if not plain or type(self.guard) is not Open or (push is not None and push.ndim > 1):
+        if not self.method.one_plain_step or type(self.guard) is not Open or (push is not None and push.ndim > 1):
             return None
         return LaterChange(
             lambda: self.change(model, push), partial(self._parts, model, push), partial(self._total, model, push)

@@ -20,7 +20,7 @@ from typing_extensions import final
 from mpifed.algorithms.horizontal import Rows, check_rows, model_layout, model_template, start_model
 from mpifed.algorithms.local import LaterChange, Local, LocalSteps
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, Lazy, Problem
+from mpifed.core.exchange import Exchange, Lazy, OwnRecord, Problem, Weighted
 from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
 from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import SETUP, Round
@@ -29,7 +29,7 @@ from mpifed.data.block import Block, without_rows
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
 from mpifed.maths.privacy.release import Release
-from mpifed.privacy.guards import LocalWork, Open, Upload, Weighted, guard
+from mpifed.privacy.guards import LocalWork, Open, guard
 
 # records of a method's own classes
 State: TypeAlias = Any  # what clients keep, [n, ...]; before round 1 that of one client
@@ -51,14 +51,6 @@ class Sent(NamedTuple):
     model: Array  # [d]
     memory: Memory  # what of the server's memory goes with it, a record
     step: np.float64  # the step size of local steps
-
-
-class InUse(NamedTuple):
-    """Where an upload may still be read after it has left."""
-
-    before: State
-    after: State
-    sent: Sent
 
 
 class Done(NamedTuple):
@@ -102,7 +94,7 @@ class LocalMethod(LocalSteps, Rows):
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     weights: ClassVar[Literal["rows", "uniform"]] = "rows"
     gain: ClassVar[float | None] = None
-    degrees: ClassVar[Upload] = None
+    degrees: ClassVar[OwnRecord] = None
     refuses: ClassVar[Mapping[str, str]] = {}
 
     @property
@@ -124,7 +116,7 @@ class LocalMethod(LocalSteps, Rows):
         """What of it travels with the model."""
         return ()
 
-    def like(self, x: Array) -> Upload:
+    def like(self, x: Array) -> OwnRecord:
         """An upload of one client: its parts and shapes."""
         return x
 
@@ -136,19 +128,19 @@ class LocalMethod(LocalSteps, Rows):
         """[d] or [n, d] what each step adds; None: nothing."""
         return None
 
-    def upload(self, own: State, sent: Sent, change: Array, local: Local) -> State:
+    def upload(self, own: State, sent: Sent, change: Array, local: Local) -> OwnRecord:
         """What is sent, of change = y_i - x, [n, d]."""
         return change
 
-    def retain(self, own: State, sent: Sent, change: Array, upload: Upload, local: Local) -> State:
+    def retain(self, own: State, sent: Sent, change: Array, upload: OwnRecord, local: Local) -> State:
         """What clients keep that never leaves them."""
         return own
 
-    def renew(self, own: State, sent: Sent, upload: Upload, local: Local) -> State:
+    def renew(self, own: State, sent: Sent, upload: OwnRecord, local: Local) -> State:
         """What clients keep of the upload as it left them."""
         return own
 
-    def absorb(self, memory: Memory, mean: Upload, done: Done) -> tuple[Memory, Array]:
+    def absorb(self, memory: Memory, mean: OwnRecord, done: Done) -> tuple[Memory, Array]:
         """The server's memory, and the direction in which it moves."""
         return memory, mean
 
@@ -176,25 +168,22 @@ class LocalMethod(LocalSteps, Rows):
     @cached_property
     def guard(self) -> Open:
         """What stands between clients and all others."""
-        remembers = bool(bare_leaves(self.start_client(self._zeros)))
         # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
         hooks = "begin", "push", "upload", "renew", "stop"
-        gain = self.gain if self.holds("gain", *hooks) else None
         keeping = ("retain",) if type(self).retain is LocalMethod.retain else ("retain", *hooks)
-        hidden = self.private_state if self.holds("private_state", *keeping) else "what its `retain` gives"
         like = self.like(self._zeros)
-        steps = LocalWork(
+        work = LocalWork(
             self.most_steps,
             self.batch_size,
-            gain,
-            self.pull,
             self.client_optimizer,
-            self.weights == "uniform",
-            remembers,
-            hidden,
-            isinstance(like, tuple) or np.shape(like) != (self.layout.size,),
+            pull=self.pull,
+            gain=self.gain if self.holds("gain", *hooks) else None,
+            uniform=self.weights == "uniform",
+            remembers=bool(bare_leaves(self.start_client(self._zeros))),
+            hidden=self.private_state if self.holds("private_state", *keeping) else "what its `retain` gives",
+            several=isinstance(like, tuple) or np.shape(like) != (self.layout.size,),
         )
-        return guard(self.problem, self.layout, model_template(self.problem), steps)
+        return guard(self.problem, self.layout, model_template(self.problem), work)
 
     @cached_property
     def _zeros(self) -> Array:
@@ -212,13 +201,13 @@ class LocalMethod(LocalSteps, Rows):
     @final
     def start_server(self, now: Round) -> Server:
         """The initial model, and what `start_memory` gives of it."""
-        x = started(self.problem, now.seed)
+        x = initial_model(self.problem, now.seed)
         return Server(x, self.start_memory(x), self.server_optimizer.start(x), np.int64(0))
 
     @final
     def start_clients(self, block: Block, now: Round) -> State:
         """What `start_client` gives, for each client."""
-        one = self.start_client(started(self.problem, now.seed))
+        one = self.start_client(initial_model(self.problem, now.seed))
         return map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], len(block.clients), axis=0), one)
 
     @final
@@ -232,13 +221,13 @@ class LocalMethod(LocalSteps, Rows):
     def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted | Lazy]:
         """Local steps, and the hooks around them; what leaves a client is what the guard gives of its upload."""
         step, guard = float(sent.step), self.guard
-        work = Local(self, block, now, step, guard)
+        whole = Local(self, block, now, step, guard)
         sent = map_leaves(read_only, sent)
         own = own if now.leaving is None else map_leaves(lambda leaf: leaf.copy(), own)  # which a void round gives back
-        local = replace(work, block=without_rows(block)) if guard.clips else work  # noise covers `change` alone
+        local = replace(whole, block=without_rows(block)) if guard.clips else whole  # noise covers `change` alone
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
-        later = work.later(sent.model, push) if start is None else None
-        change: Any = work.change(sent.model, push, start) if later is None else later
+        later = whole.later(sent.model, push) if start is None else None
+        change: Any = whole.change(sent.model, push, start) if later is None else later
         guard.check_gain(lambda change: self.upload(own, sent, change, local), change)
         upload = self.upload(own, sent, change, local)
         if later is not None and upload is later and not later.made:
@@ -248,7 +237,7 @@ class LocalMethod(LocalSteps, Rows):
         kept = self.retain(own, sent, read_only(_as_array(change)), map_leaves(read_only, upload), local)
         left, seen = guard.leave(upload, step, block, now)
         kept = map_leaves(_as_before, self.renew(kept, sent, map_leaves(read_only, seen), local), own)
-        return kept, guard.weighted(left, block.clients, InUse(own, kept, sent))
+        return kept, guard.weighted(left, block.clients, own, kept, sent)
 
     @final
     def receive(self, server: Server, total: Weighted, now: Round) -> Server:
@@ -267,7 +256,7 @@ class LocalMethod(LocalSteps, Rows):
 
     def record(self, x: Array) -> Parameters:
         """The layers of a model [..., d]."""
-        return self.layout.record(x, model_template(self.problem))
+        return self.guard.record(x)
 
     @final
     def model(self, server: Server) -> Parameters:
@@ -319,7 +308,7 @@ class LocalMethod(LocalSteps, Rows):
 
 
 @lru_cache(maxsize=2)  # every block of clients asks for it
-def started(problem: Problem, seed: int) -> Array:
+def initial_model(problem: Problem, seed: int) -> Array:
     """[d] the initial model."""
     now = Round(SETUP, seed, np.ones(problem.clients, dtype=bool))
     return read_only(model_layout(problem).flat(start_model(problem, now)))

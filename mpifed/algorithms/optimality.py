@@ -12,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.algorithms.functions import CHUNK
-from mpifed.algorithms.horizontal import power_of_two
 from mpifed.algorithms.local_method import LocalMethod, Server
-from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Lazy, Measure, of_each
-from mpifed.core.record import Array, take
+from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Lazy, Measure, of_each, power_of_two
+from mpifed.core.record import Array, added, take
 from mpifed.core.round import Round
 from mpifed.data.block import Block
-from mpifed.maths.objectives import penalty_gradient
+from mpifed.maths.objectives import penalty_gradient, squares
 
 
 class Iterates(NamedTuple):
@@ -67,7 +66,7 @@ def _terms(method: LocalMethod, rho: float, clients: Iterates, start: Array, blo
     gap = model - start
     down = _slope(method, clients.model[0], block) - dual + rho * gap
     pull = share * (dual - rho * gap)
-    return OptimalityUpload(np.array([share**2 * (_square(down) + _square(gap))]), pull[None])
+    return OptimalityUpload(np.array([share**2 * (squares(down) + squares(gap))]), pull[None])
 
 
 def _report(method: LocalMethod, rho: float, server: Server, sums: OptimalityUpload, first: FirstNumbers) -> Columns:
@@ -75,20 +74,14 @@ def _report(method: LocalMethod, rho: float, server: Server, sums: OptimalityUpl
     moved = start - sums.pull / rho
     if regularizer is not None:
         moved = method.layout.flat(regularizer.prox(method.record(moved), 1 / rho))
-    return {"optimality": float(sums.squares) + rho**2 * _square(start - moved)}
+    return {"optimality": float(sums.squares) + rho**2 * squares(start - moved)}
 
 
 def _slope(method: LocalMethod, model: Array, block: Block) -> Array:
     """[d] the gradient of one client's mean loss and penalties over all its rows, at its own model, in float64."""
     objective, record = method.problem.objective, method.record(model)
-    chunks = [
+    total: Array = added(
         method.layout.flat(objective.gradient(record, batch.X, batch.y, block.xp.ones(batch.y.shape)), np.float64)[0]
         for _, batch in block.everything(CHUNK)
-    ]
-    of_penalty: Array = method.layout.flat(penalty_gradient(objective, record))
-    total: Array = sum(chunks[1:], chunks[0]) / int(block.counts[0]) + of_penalty
-    return total
-
-
-def _square(x: Array) -> float:
-    return float((x**2).sum())
+    )
+    return total / int(block.counts[0]) + method.layout.flat(penalty_gradient(objective, record))

@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.cells import Grid, check_cells, own_part, padded, placed_by_columns
-from mpifed.algorithms.horizontal import model_template, power_of_two, start_model
+from mpifed.algorithms.horizontal import model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps, slices
-from mpifed.core.exchange import Exchange, Field
+from mpifed.core.exchange import Exchange, Field, power_of_two
 from mpifed.core.record import ABSENT, Array, by_columns, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
@@ -141,7 +141,7 @@ class OwnColumns(LocalSteps, Grid):
         at, near = self._touched(alone, now) if alone.sparse else (slice(None), alone)
         push = step * self.pull * model if self.pull else None
         few, parts = model[at], (None if part is None else part[at].reshape(1, -1) for part in (push, start))
-        work = LocalWork(self.most_steps, self.batch_size, None, 0.0, self.client_optimizer, False, False, "", False)
+        work = LocalWork(self.most_steps, self.batch_size, self.client_optimizer)
         guard = Open(self.problem, Layout({"first": few.shape}), Parameters(few, ()), work)
         end: Array = Local(self, near, now, step, guard).change(few.reshape(-1), *parts).reshape(few.shape)
         if not alone.sparse:

@@ -15,8 +15,8 @@ import numpy as np
 
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
-from mpifed.privacy.guards import Upload
 
 
 class Both(NamedTuple):
@@ -56,19 +56,19 @@ class Scaffold(LocalMethod):
     def broadcast(self, c: Array) -> Array:
         return c
 
-    def push(self, c_i: Array, sent: Sent, local: Local) -> Upload:
+    def push(self, c_i: Array, sent: Sent, local: Local) -> OwnRecord:
         return local.step * (c_i - sent.memory)
 
-    def like(self, x: Array) -> Upload:
+    def like(self, x: Array) -> OwnRecord:
         return Both(x, x) if self.uneven else x
 
-    def upload(self, c_i: Array, sent: Sent, change: Array, local: Local) -> Upload:
+    def upload(self, c_i: Array, sent: Sent, change: Array, local: Local) -> OwnRecord:
         return Both(change, change / local.rate) if self.uneven else change
 
-    def renew(self, c_i: Array, sent: Sent, upload: Upload, local: Local) -> Upload:
+    def renew(self, c_i: Array, sent: Sent, upload: OwnRecord, local: Local) -> OwnRecord:
         return self._gradient(upload, local.rate) + c_i - sent.memory
 
-    def absorb(self, c: Array, mean: Upload, done: Done) -> tuple[Array, Array]:
+    def absorb(self, c: Array, mean: OwnRecord, done: Done) -> tuple[Array, Array]:
         """c moves by the share of those present times the mean change of their c_i."""
         direction = mean.change if self.uneven else mean
         return c - done.share * (c - self._gradient(mean, done.rate)), direction
@@ -76,6 +76,6 @@ class Scaffold(LocalMethod):
     def prox_step(self, done: Done) -> float:
         return super().prox_step(done)  # c_i and c cancel where nothing moves
 
-    def _gradient(self, upload: Upload, rate: float | Array) -> Upload:
+    def _gradient(self, upload: OwnRecord, rate: float | Array) -> OwnRecord:
         """(x - y_i) / (K step)."""
         return -upload.gradient if self.uneven else upload * (-1 / rate)

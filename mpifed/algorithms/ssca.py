@@ -28,16 +28,7 @@ from mpifed.algorithms.functions import (
     slope_of_each,
     stacked,
 )
-from mpifed.algorithms.horizontal import (
-    Rows,
-    Weighted,
-    check_rows,
-    count_samples,
-    minibatches,
-    model_template,
-    start_model,
-    weighted_fields,
-)
+from mpifed.algorithms.horizontal import Rows, check_rows, count_samples, minibatches, model_template, start_model
 from mpifed.algorithms.ssca_tuning import (
     Margins,
     SlackCosts,
@@ -50,7 +41,7 @@ from mpifed.algorithms.ssca_tuning import (
     steer,
 )
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Exchange, Lazy
+from mpifed.core.exchange import Exchange, Lazy, Weighted, weighted_fields
 from mpifed.core.protocols import Features
 from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, in_memory, map_leaves, on_host
 from mpifed.core.round import Round

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -111,6 +111,39 @@ def fields_like(
 ) -> AnyRecord:
     """A field in the shape of each leaf of `record`."""
     return map_leaves(lambda leaf: Field(np.shape(leaf), scale, bound, sender=sender, wide=wide), record)
+
+
+OwnRecord: TypeAlias = Any  # [n, ...], a record of a method's own class
+
+
+class Weighted(NamedTuple):
+    """A client's part of a mean: clients upload sums and weights, whose sums `mean` divides."""
+
+    value: OwnRecord  # already times the weight
+    weight: Array  # [n] by default its number of rows relative to the mean client: `problem.weights[block.clients]`
+
+
+def weighted_fields(
+    problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10, degrees: Record | None = None
+) -> Weighted:
+    """Fields of a `Weighted` whose unweighted values lie within `bound`; `degrees` of its leaves, 1 by default."""
+    heaviest = power_of_two(float(problem.weights.max()))
+    degrees = map_leaves(lambda leaf: 1, like) if degrees is None else degrees
+
+    def field(leaf: Array, degree: int) -> Field:
+        return Field(np.shape(leaf), scale * heaviest, bound * heaviest, degree=degree)
+
+    return Weighted(map_leaves(field, like, degrees), Field((), 2.0**-40, heaviest, degree=0))
+
+
+def mean(total: Weighted) -> OwnRecord:  # of the class of `total.value`
+    """The mean over the samples of the participating clients."""
+    return map_leaves(lambda leaf: leaf / leaf.dtype.type(total.weight), total.value)
+
+
+def power_of_two(value: float) -> float:
+    """The smallest power of two that is at least `value` and at least 1."""
+    return float(2.0 ** max(0, int(np.ceil(np.log2(value)))))
 
 
 def fields_of(exchange: Exchange) -> dict[str, Field]:

@@ -11,8 +11,7 @@ A method with local steps hands its gradients and its uploads to a guard, and go
   a client with local noise may do with its release what it likes.
 - `PaperUploads`: the same, with noise for the sensitivity that the FedPDM-DP paper states in (19).
 
-Whatever becomes an integer is computed in float64, or, where the mechanism counts its error, summed in float32. What a
-method uploads is a record of its own, and `Any` here.
+Whatever becomes an integer is computed in float64, or, where the mechanism counts its error, summed in float32.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Block, Field, Problem
+from mpifed.core.exchange import Block, Field, OwnRecord, Problem, Weighted, mean, power_of_two, weighted_fields
 from mpifed.core.privacy import Privacy
-from mpifed.core.protocols import Parameters
+from mpifed.core.protocols import Features, Parameters
 from mpifed.core.record import (
     AnyRecord,
     Array,
@@ -45,7 +44,6 @@ from mpifed.core.record import (
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
-from mpifed.data.block import Batch
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
 from mpifed.maths.objectives import LinearScores
@@ -60,34 +58,13 @@ _SMALL = 2.0**29  # sensitivities: rounding errors of numbers below are small be
 _DIVERGING = 2.0**16  # by how much local steps may enlarge what is rounded before them
 
 
-Upload: TypeAlias = Any  # [n, ...], a record of a method's own class
+class Minibatch(NamedTuple):
+    """Rows of each of n clients, for one local step."""
 
-
-class Weighted(NamedTuple):
-    """A client's part of a mean: clients upload sums and weights, whose sums `mean` divides."""
-
-    value: Upload  # already times the weight
-    weight: Array  # [n] by default its number of rows relative to the mean client: `problem.weights[block.clients]`
-
-
-def weighted_fields(problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10) -> Weighted:
-    """Fields of a `Weighted` whose unweighted values lie within `bound`."""
-    heaviest = power_of_two(float(problem.weights.max()))
-    value = map_leaves(lambda leaf: Field(np.shape(leaf), scale * heaviest, bound * heaviest), like)
-    return Weighted(value, Field((), 2.0**-40, heaviest, degree=0))
-
-
-def mean(total: Weighted) -> Upload:  # of the class of `total.value`
-    """The mean over the samples of the participating clients."""
-    return map_leaves(lambda leaf: leaf / leaf.dtype.type(total.weight), total.value)
-
-
-def power_of_two(value: float) -> float:
-    """The smallest power of two that is at least `value` and at least 1."""
-    return float(2.0 ** max(0, int(np.ceil(np.log2(value)))))
-
-
-Keys: TypeAlias = tuple[Array, ...]  # of passes, see `Objective.pass_keys`
+    X: Features  # [n, s, p]
+    y: Array  # [n, s]
+    weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1
+    keys: tuple[Array, ...]  # of the passes, see `Objective.pass_keys`
 
 
 class LocalWork(NamedTuple):
@@ -95,13 +72,13 @@ class LocalWork(NamedTuple):
 
     taken: int  # in a round
     batch: int
-    gain: float | None  # an upload is gain (y_i - x) + what is public; None: nobody knows
-    pull: float
     optimizer: SGD
-    uniform: bool  # whether each client counts as much as any other in a mean
-    remembers: bool  # whether clients keep states, from which uploads follow
-    hidden: str  # in words, what of these states was not released; nothing where empty
-    several: bool  # whether an upload has several parts, or is of another shape than the model
+    pull: float = 0.0
+    gain: float | None = None  # an upload is gain (y_i - x) + what is public; None: nobody knows
+    uniform: bool = False  # whether each client counts as much as any other in a mean
+    remembers: bool = False  # whether clients keep states, from which uploads follow
+    hidden: str = ""  # in words, what of these states was not released; nothing where empty
+    several: bool = False  # whether an upload has several parts, or is of another shape than the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,32 +95,23 @@ class Open:
 
     @property
     def dtype(self) -> str:
-        """Of local steps."""
+        """The dtype of local steps."""
         return self.problem.dtype
 
     def record(self, x: Array) -> Parameters:
         """The views of x [..., d]."""
         return self.layout.record(x, self.like)
 
-    def down(
-        self,
-        at: Parameters,
-        batch: Batch,
-        weights: Array,
-        step: float,
-        r: int,
-        clients: Array,
-        now: Round,
-        out: Parameters,
-        keys: Keys,
+    def put_step(
+        self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
     ) -> None:
-        """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out` [n, d]."""
-        self.problem.objective.put_gradient(at, batch.X, batch.y, weights, out, *keys)
+        """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out`, leaves [n, ...]."""
+        self.problem.objective.put_gradient(at, batch.X, batch.y, batch.weights, out, *batch.keys)
 
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model, from which local steps start, is small enough beside what is rounded."""
 
-    @property
+    @cached_property
     def weights(self) -> Floats:
         """[N] all clients' weights in a mean: their rows, relative to the mean client's."""
         return np.ones(self.problem.clients) if self.work.uniform else self.problem.weights
@@ -155,26 +123,23 @@ class Open:
 
     def fields(self, like: Record, degrees: Record) -> Weighted:
         """Of an upload whose parts have the shapes of `like`, and these degrees in the targets of a regression."""
-        heaviest = power_of_two(float(self.problem.weights.max()))
-        grid, most = 2.0**-40 * heaviest, 2.0**10 * heaviest
-        value = map_leaves(lambda leaf, degree: Field(np.shape(leaf), grid, most, degree=degree), like, degrees)
-        return Weighted(value, Field((), 2.0**-40, heaviest, degree=0))
+        return weighted_fields(self.problem, like, degrees=degrees)
 
-    @property
+    @cached_property
     def heaviest(self) -> float:
         """The largest weight of a client."""
         return float(self.weights.max())
 
-    def check_gain(self, upload: Callable[[Array], Upload], change: Array) -> None:
+    def check_gain(self, upload: Callable[[Array], OwnRecord], change: Array) -> None:
         """See that an upload, of a change [n, d], is `work.gain` times that and what does not depend on it."""
 
-    def leave(self, uploaded: Upload, step: float, block: Block, now: Round) -> tuple[Upload, Upload]:
+    def leave(self, uploaded: OwnRecord, step: float, block: Block, now: Round) -> tuple[OwnRecord, OwnRecord]:
         """The uploads [n, ...] as they leave their clients, and as all others see them, for states."""
         return uploaded, uploaded
 
-    def weighted(self, left: Upload, clients: Array, kept: Record = ()) -> Weighted:
+    def weighted(self, left: OwnRecord, clients: Array, *kept: Record) -> Weighted:
         """What has left the clients, times their weights: in place, where nothing in `kept` is in the same memory."""
-        weight, others = self.weight(clients), [*bare_leaves(left), *bare_leaves(kept)]
+        weight, others = self.weight(clients), [leaf for part in (left, *kept) for leaf in bare_leaves(part)]
 
         def scaled(leaf: Array) -> Array:
             xp = namespace(leaf)
@@ -190,7 +155,7 @@ class Open:
         """The total weight of the participating clients."""
         return float(total.weight)
 
-    def arrive(self, total: Weighted, step: float, now: Round) -> Upload:  # of the class of `total.value`
+    def arrive(self, total: Weighted, step: float, now: Round) -> OwnRecord:  # of the class of `total.value`
         """The mean upload."""
         return mean(total)
 
@@ -225,11 +190,11 @@ class _Private(Open):
         known = isinstance(self.problem.objective, LinearScores) and self.problem.dtype == "float32"
         return known and may_be_narrow(self.privacy, self.layout.size, self.work.batch)
 
-    def clipped(self, at: Parameters, batch: Batch, weights: Array, keys: Keys) -> Parameters:
+    def clipped(self, at: Parameters, batch: Minibatch) -> Parameters:
         """[n, ...] sums of the rows' clipped gradients."""
         at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
         objective, clip = self.problem.objective, self.privacy.bound
-        return clipped_gradient(objective, at, batch.X, batch.y, weights, clip, self.narrow, *keys)
+        return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, clip, self.narrow, *batch.keys)
 
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model is not so large that rounding would move the outcome of local steps.
@@ -277,20 +242,11 @@ class NoisyGradients(_Private):
     draws = "anew"
     clips = True
 
-    def down(
-        self,
-        at: Parameters,
-        batch: Batch,
-        weights: Array,
-        step: float,
-        r: int,
-        clients: Array,
-        now: Round,
-        out: Parameters,
-        keys: Keys,
+    def put_step(
+        self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
     ) -> None:
         gain = -step / self.work.batch
-        total, reach, purpose = self.clipped(at, batch, weights, keys), self.privacy.reach, f"gradient {r}"
+        total, reach, purpose = self.clipped(at, batch), self.privacy.reach, f"gradient {r}"
         if self.privacy.on_grid:
             each = np.full(len(clients), 1 / reach)
             noisy = on_grid(self.how, purpose, total, each, self.how.sigma, clients, now, gain * reach, self.dtype)
@@ -320,22 +276,13 @@ class NoisyUploads(_Private):
         """float64 where the outcome of local steps is rounded to integers."""
         return "float64" if self.privacy.level == "sample" else self.problem.dtype
 
-    def down(
-        self,
-        at: Parameters,
-        batch: Batch,
-        weights: Array,
-        step: float,
-        r: int,
-        clients: Array,
-        now: Round,
-        out: Parameters,
-        keys: Keys,
+    def put_step(
+        self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
     ) -> None:
         if self.privacy.level == "client":
-            super().down(at, batch, weights, step, r, clients, now, out, keys)
+            super().put_step(at, batch, step, r, clients, now, out)
             return
-        gain, total = -step / self.work.batch, self.clipped(at, batch, weights, keys)
+        gain, total = -step / self.work.batch, self.clipped(at, batch)
         map_leaves(lambda there, leaf: namespace(leaf).multiply(leaf, gain, out=there), out, total)
 
     def contraction(self, step: float) -> float:
@@ -384,18 +331,18 @@ class NoisyUploads(_Private):
         growth = max(self.contraction(step), 1.0) ** self.work.taken
         return _SMALL * self.sensitivity(step) / (self.work.taken * growth)
 
-    @property
+    @cached_property
     def weights(self) -> Floats:
         return np.ones(self.problem.clients) if self.privacy.level == "client" else super().weights
 
     def fields(self, like: Record, degrees: Record) -> Weighted:
+        fields = super().fields(like, degrees)
         if not self.privacy.whole:
-            return super().fields(like, degrees)
-        bound, heaviest = power_of_two(self.how.bound), power_of_two(float(self.problem.weights.max()))
-        value = map_leaves(lambda leaf: Field(np.shape(leaf), 1.0, bound, whole=True), like)
-        return Weighted(value, Field((), 2.0**-40, heaviest, degree=0))
+            return fields
+        bound = power_of_two(self.how.bound)
+        return fields._replace(value=map_leaves(lambda leaf: Field(np.shape(leaf), 1.0, bound, whole=True), like))
 
-    def check_gain(self, upload: Callable[[Array], Upload], change: Array) -> None:
+    def check_gain(self, upload: Callable[[Array], OwnRecord], change: Array) -> None:
         if self.privacy.level == "client":
             return
         once, gain = upload(change.copy()), _known(self.work.gain)
@@ -406,16 +353,16 @@ class NoisyUploads(_Private):
                 "the change; correct it, for the noise is made for `gain`"
             )
 
-    def leave(self, uploaded: Upload, step: float, block: Block, now: Round) -> tuple[Upload, Upload]:
+    def leave(self, uploaded: OwnRecord, step: float, block: Block, now: Round) -> tuple[OwnRecord, OwnRecord]:
         left = self.layout.flat(self._noisy(self.record(uploaded), step, block, now))
-        if not self.privacy.whole:
+        if not (self.privacy.whole and self.work.remembers):
             return left, left
-        back = self.unit(step) * self.heaviest * 2.0**-self.how.exponent / self.weight(block.clients)
-        return left, (left * column(back, left)).astype(self.problem.dtype)
+        # only at level "client" do clients keep what sums of integers are made of, and there all weigh 1
+        return left, (left * (self.unit(step) * 2.0**-self.how.exponent)).astype(self.problem.dtype)
 
-    def weighted(self, left: Upload, clients: Array, kept: Record = ()) -> Weighted:
+    def weighted(self, left: OwnRecord, clients: Array, *kept: Record) -> Weighted:
         """Integers are weighted already."""
-        return Weighted(left, self.weight(clients)) if self.privacy.whole else super().weighted(left, clients, kept)
+        return Weighted(left, self.weight(clients)) if self.privacy.whole else super().weighted(left, clients, *kept)
 
     def _noisy(self, uploaded: Parameters, step: float, block: Block, now: Round) -> Parameters:
         """Each client's upload as it leaves the client: as weighted integers where integers are summed."""
@@ -448,7 +395,7 @@ class NoisyUploads(_Private):
             return float(self.problem.clients_per_round or self.problem.clients)
         return super().present(total)
 
-    def arrive(self, total: Weighted, step: float, now: Round) -> Upload:
+    def arrive(self, total: Weighted, step: float, now: Round) -> OwnRecord:
         """The mean, plus the server's noise where trust is "central"."""
         privacy = self.privacy
         if privacy.trust == "local":

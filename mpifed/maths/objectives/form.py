@@ -17,7 +17,7 @@ from numpy.random import Generator
 
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.protocols import Backward, Features, Head, Parameters, Slope
-from mpifed.core.record import ABSENT, AnyRecord, Array, assign, bare_leaves, leaves, map_leaves
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, assign, bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.maths.arrays import namespace, product, transposed_product
@@ -254,7 +254,7 @@ def layout_of(objective: Objective, model: Parameters) -> Layout:
     return Layout(shapes, free=[name for name, counts in counted if not counts])
 
 
-def squares(model: Parameters) -> float:
+def squares(model: Record) -> float:
     """||w||^2, the sum of squares of all parameters, intercepts included, in float64."""
     return sum(_square(leaf) for leaf in bare_leaves(model))
 

@@ -9,17 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed import FedAvg
-from mpifed.algorithms.horizontal import (
-    Rows,
-    Weighted,
-    check_rows,
-    mean,
-    model_template,
-    start_model,
-    weighted_fields,
-)
+from mpifed.algorithms.horizontal import Rows, check_rows, model_template, start_model
 from mpifed.algorithms.ssca import SSCAHorizontal, SSCAVertical
-from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.core.exchange import Exchange, Measure, Problem, Weighted, mean, weighted_fields
 from mpifed.core.record import map_leaves
 from mpifed.core.reveals import DualSum, MeanGradient, Received
 from mpifed.core.round import Round
