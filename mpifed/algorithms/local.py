@@ -407,7 +407,7 @@ class LaterChange(NDArrayOperatorsMixin):
 
     @property
     def array(self) -> Array:
-        """The changes."""
+        """[n, d] the changes, made when they are first asked for."""
         if self._array is None:
             self._array = self._made()
         return self._array

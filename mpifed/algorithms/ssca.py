@@ -212,7 +212,7 @@ class SSCA(Algorithm):
 
     @property
     def limits(self) -> int:
-        """M."""
+        """M, the number of constraints."""
         return len(self.problem.constraints)
 
     def check(self) -> list[str]:

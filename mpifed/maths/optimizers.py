@@ -182,7 +182,7 @@ class Adaptive(ServerOptimizer):
         return self.at(t) * m / (np.sqrt(v) + self.tau), Moments(m, v)
 
     def squares(self, v: Array, square: Array) -> Array:
-        """The next v."""
+        """[d] v of the next round, from the square of the direction."""
         raise NotImplementedError
 
 
