@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import get_origin
 
 from mpifed.core.algorithm import Algorithm
 
@@ -43,7 +44,7 @@ def public(name: str) -> list[str]:
 
 def described(name: str, value: object) -> Iterator[str]:
     """The lines of a name: its signature, and the members that a class declares itself."""
-    if inspect.isclass(value):
+    if inspect.isclass(value) and not get_origin(value):  # to Python 3.10, `ndarray[Any, ...]` is a class too
         bases = [base.__name__ for base in value.__bases__ if base is not object]
         yield f"class {name}{f'({chr(44).join(bases)})'.replace(',', ', ') if bases else ''}"
         fields = {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
