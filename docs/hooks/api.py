@@ -57,7 +57,7 @@ def described(name: str, value: object) -> Iterator[str]:
             function = getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
             if each[0] != "_" and inspect.isfunction(function):
                 yield f"    {each}{_signature(function)}"
-    elif callable(value) and not isinstance(value, type):
+    elif callable(value) and not isinstance(value, type) and not get_origin(value):
         yield f"{name}{_signature(value)}"
     else:
         yield name
