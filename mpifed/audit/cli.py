@@ -26,7 +26,7 @@ def audit(
 ) -> None:
     """What each party of a run could learn: counted, attacked and tested, against what the job declares.
 
-    A short run is recorded, with all parties in this process; of a RUN, its job is played again. The exit code is 7 if
+    A short run is recorded, with all parties in this process; of a RUN, its job is played again. The exit code is 71 if
     there are findings that [audit] accept does not list.
     """
     from threadpoolctl import threadpool_limits

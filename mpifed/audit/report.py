@@ -12,7 +12,7 @@ from mpifed.audit.exact_checks import ExactChecks
 from mpifed.audit.findings import NAMES, Finding
 from mpifed.audit.gradients import MOST_CLIENTS as MOST_ATTACKED
 from mpifed.audit.received import EACH, SEALED, SUM
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import LeakFound, UsageError
 from mpifed.core.round import SETUP
 from mpifed.core.tables import Table
 from mpifed.core.text import counted
@@ -70,7 +70,7 @@ def as_json(audit: Audit) -> Table:
         "exact": audit.exact._asdict(),
         "findings": [finding._asdict() for finding in audit.findings],
         "remarks": list(audit.remarks),
-        "exit": 7 if audit.leaks else 0,
+        "exit": LeakFound.exit_code if audit.leaks else 0,
     }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def _verdict_text(audit: Audit) -> str:
     if not audit.leaks:
         return "no leak beyond those that the job declares (exit 0)"
     names = ", ".join(f'"{finding.name}"' for finding in audit.leaks)
-    return f"leaks that the job does not declare (exit 7); to declare them: [audit] accept = [{names}]"
+    return f"leaks that the job does not declare (exit 71); to declare them: [audit] accept = [{names}]"
 
 
 def _condition(condition: Condition) -> Iterator[str]:

@@ -40,13 +40,13 @@ class DataError(MpifedError):
 class NumericalError(MpifedError):
     """A number is not finite, or lies outside the bound declared for it."""
 
-    exit_code = 4
+    exit_code = 68
 
 
 class NotCertified(MpifedError):
     """The rounds ended with a limit that is not met, or without the certificate that was asked for; `result` stands."""
 
-    exit_code = 5
+    exit_code = 69
     # on rank 0: the mpifed.run.outcome.Result that the run would have returned, which core does not know
     result: Any = None
 
@@ -54,13 +54,13 @@ class NotCertified(MpifedError):
 class BudgetSpent(MpifedError):
     """Another round would cost more privacy than the job allows; the result stands, the run cannot go on."""
 
-    exit_code = 6
+    exit_code = 70
 
 
 class LeakFound(MpifedError):
     """The audit found that a protocol leaks more than the job declares."""
 
-    exit_code = 7
+    exit_code = 71
 
 
 class TooFewClients(MpifedError):
@@ -86,6 +86,7 @@ class End(NamedTuple):
     stands: bool = False  # whether the run has ended for good, with a result
 
 
+_SIGNALS = 64  # the largest number of one: an outcome of a run has a code above, which no launcher gives by itself
 ENDS = (
     End(0, "done", "done: all rounds, or what `[stop]` asks for is reached", stands=True),
     End(
@@ -119,6 +120,7 @@ FINISHED = tuple(end.code for end in ENDS if end.stands)  # exit codes of runs w
 
 
 def end_of(code: int) -> End:
-    """The meaning of an exit code; codes beyond 128 are signals."""
-    text = f"signal {code - 128}" if code > 128 else "error"
+    """The meaning of an exit code; others are signals, which a shell gives as 128 + n, and MPICH's mpiexec as n."""
+    number = code - 128 if code > 128 else code
+    text = f"signal {number}" if 0 < number <= _SIGNALS else "error"
     return next((end for end in ENDS if end.code == code), End(code, text, text))

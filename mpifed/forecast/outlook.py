@@ -75,7 +75,7 @@ def outlook_lines(summary: Table, rounds: int) -> Iterator[str]:
     yield f"{indent}  by the formula of the FedPDM-DP paper, which is no bound: {paper}"
     if summary["budget"] is not None:
         ends = summary["budget_ends_after"]
-        text = "is enough for all rounds" if ends is None else f"ends the run after round {ends} (exit 6)"
+        text = "is enough for all rounds" if ends is None else f"ends the run after round {ends} (exit 70)"
         yield f"{indent}{summary['budget_of']} = {summary['budget']:g} {text}"
 
 

@@ -94,7 +94,7 @@ class AuditTable(JobTable):
     """Findings that `mpifed audit` accepts."""
 
     accept: list[str] = []
-    """Findings that do not make `mpifed audit` end with exit code 7."""
+    """Findings that do not make `mpifed audit` end with exit code 71."""
 
 
 class ServerTable(JobTable):
@@ -116,7 +116,7 @@ class ComputeTable(JobTable):
 
 
 class StopTable(JobTable):
-    """What ends a run before its last round; a run that does not reach a certificate set here ends with exit code 5."""
+    """What ends a run before its last round; a run that does not reach a certificate set here ends with code 69."""
 
     seconds: Factor | None = None
     """Seconds of training, without evaluation."""

@@ -99,7 +99,7 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
         warnings.append(
             f"[participation] dropout_rate = {job.participation.dropout_rate:g}: each attempt at a round counts in "
             f"epsilon, {_void(privacy, job.channel)}; noise is computed for as many attempts as there are rounds, so "
-            "with void ones the budget ends the run before its last round (exit 6), unless [stop] epsilon allows more"
+            "with void ones the budget ends the run before its last round (exit 70), unless [stop] epsilon allows more"
         )
     if job.record.evaluate_every and not job.record.released_only:
         warnings.append(

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from mpifed.comm.rounds import Request
 from mpifed.core.errors import Interrupted
 
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 _process_ends = False  # whether an interruption ends the process, and not only a call in it
 
 
 @contextmanager
 def process_ends_with_run() -> Iterator[None]:
-    """Within the context, an interrupted run leaves SIGTERM and SIGUSR1 ignored.
+    """Within the context, an interrupted run leaves these signals ignored, but for SIGINT.
 
     A scheduler signals its nodes a moment apart, and a rank that is already ending must not be killed by its own copy.
     """
@@ -47,12 +47,14 @@ def stop_on_signals() -> Iterator[Request]:
         request.asked = True
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends it at once
 
-    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    hung_up = signal.getsignal(signal.SIGHUP)
+    asking = [number for number in _SIGNALS if (number, hung_up) != (signal.SIGHUP, signal.SIG_IGN)]  # as under nohup
+    before = {number: signal.signal(number, ask) for number in asking}
     try:
         yield request
     except Interrupted:
         if _process_ends:
-            before |= {signal.SIGTERM: signal.SIG_IGN, signal.SIGUSR1: signal.SIG_IGN}
+            before |= dict.fromkeys(_SIGNALS[:-1], signal.SIG_IGN)
         raise
     finally:
         for number, handler in before.items():

@@ -169,7 +169,7 @@ def test_the_same_bits_in_every_channel(played: Any, ranks: int) -> None:
     for one in PLAN[ranks]:
         expected, found = alone / one._replace(channel="plain").stem, here / one.stem
         known, told = summary(expected), summary(found)
-        assert told["exit"] in (0, 5) and told["rounds"] == ROUNDS, one  # a limit need not be met yet
+        assert told["exit"] in (0, 69) and told["rounds"] == ROUNDS, one  # a limit need not be met yet
         assert len(known["model_sha256"]) == 64
         assert told["model_sha256"] == known["model_sha256"], one
         assert history(found) == history(expected), one

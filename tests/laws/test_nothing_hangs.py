@@ -175,7 +175,7 @@ def test_numbers_that_blow_up_at_one_client(
     launch: Callable[..., Any], job: Path, ranks: int | None, trouble: str, said: str
 ) -> None:
     ended = run(launch, ranks, job, trouble)
-    assert ended.code == 4, ended.text
+    assert ended.code == 68, ended.text
     assert ended.text.count("mpifed: error: changes.value: client 6") == 1, ended.text
     assert ended.text.count(said) == 1, ended.text
     assert "Traceback" not in ended.text

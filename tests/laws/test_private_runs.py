@@ -181,24 +181,24 @@ def first_over(job: dict[str, Any], budget: float) -> int:
 @pytest.mark.parametrize("budget", [1.2, 1.5, 2.0])
 def test_a_budget_ends_the_run_before_it_is_exceeded(budget: float, digits: Path, tmp_path: Path) -> None:
     job, out = private(digits, rounds=50, stop={"epsilon": budget}), tmp_path / "run"
-    assert ended_with(job, out) == 6
+    assert ended_with(job, out) == 70
     told, rounds = summary(out), first_over(job, budget)
     assert 0 < rounds < 50
-    assert (told["exit"], told["rounds"]) == (6, rounds)
+    assert (told["exit"], told["rounds"]) == (70, rounds)
     assert spent_of(told) == plain(int(parts(job, rounds).max())) <= budget
     assert rounds_in(out) == list(range(rounds))
     assert (out / "model.h5").exists()
     assert read_history(out)["round"][-1] == rounds
     # it does not go on
-    assert ended_with(job, out, resume=True) == 6
+    assert ended_with(job, out, resume=True) == 70
     assert summary(out) == told | {"elapsed_s": told["elapsed_s"]} | {
         name: summary(out)[name] for name in ("seconds_per_round", "peak_rss_bytes")
     }
     # unless it may spend more
-    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, out, resume=True) == 6
+    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, out, resume=True) == 70
     more = summary(out)
     assert more["rounds"] == first_over(job, budget + 0.5) > rounds
-    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, tmp_path / "whole") == 6
+    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, tmp_path / "whole") == 70
     assert more["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
 
 
@@ -216,17 +216,17 @@ def test_more_rounds_than_the_noise_was_computed_for(digits: Path, tmp_path: Pat
     with pytest.raises(BudgetSpent, match=r"\[privacy\] epsilon = 2: .* is spent after .* stop\.epsilon=.* --resume"):
         run(checked(job | {"rounds": 40}), Solo(), out, resume=True)
     told = summary(out)
-    assert (told["exit"], told["rounds"]) == (6, rounds) and 1.99 < spent_of(told) <= 2.0
+    assert (told["exit"], told["rounds"]) == (70, rounds) and 1.99 < spent_of(told) <= 2.0
     assert rounds_in(out) == list(range(rounds))
     # the job as written says the same again; and that it may spend more, where it does
-    assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 6
+    assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 70
     assert summary(out)["model_sha256"] == told["model_sha256"]
-    assert ended_with(job | {"rounds": 40, "stop": {"epsilon": 2.5}}, out, resume=True) == 6
+    assert ended_with(job | {"rounds": 40, "stop": {"epsilon": 2.5}}, out, resume=True) == 70
     assert 2.0 < spent_in(out) <= 2.5
-    assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 6
+    assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 70
 
 
-@pytest.mark.parametrize(("noise", "code", "rounds"), [("secure", 6, 8), ("test", 0, 10)])
+@pytest.mark.parametrize(("noise", "code", "rounds"), [("secure", 70, 8), ("test", 0, 10)])
 def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits: Path, tmp_path: Path) -> None:
     """After a kill, with a checkpoint of round 8: fresh noise has nothing left to spend."""
     record = {"evaluate_every": 10, "checkpoint_every": 8}
@@ -338,7 +338,7 @@ def test_a_budget_ends_every_rank(digits: Path, launch: Callable[..., Any], writ
     path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
     for ranks in (3, None):
         ended = launch(ranks, "run", path, "--out", out, *(["--resume"] if ranks is None else []))
-        assert ended.code == 6, ended.text
+        assert ended.code == 70, ended.text
         said = "[stop] epsilon = 0.5: " if ranks == 3 else "finished already; nothing was changed"
         assert ended.text.count(said) == 1, ended.text
         assert "Traceback" not in ended.text

@@ -141,9 +141,9 @@ def test_an_error_tells_its_class_alone(
     """Its text names a client and a value; it is on the standard error."""
     given = private(digits, aggregation={"bounds": {"changes.value": 2.0**-30}})  # of what has noise already
     ended = launch(ranks, "run", write_job(tmp_path / "job.toml", given), "--out", tmp_path / "run")
-    assert ended.code == 4 and "client" in ended.text
+    assert ended.code == 68 and "client" in ended.text
     failure = (tmp_path / "run" / "failure.txt").read_text()
-    assert "NumericalError (exit 4)" in failure and "client" not in failure
+    assert "NumericalError (exit 68)" in failure and "client" not in failure
     check(tmp_path / "run")
 
 

@@ -30,4 +30,4 @@ def test_rows_of_single_gradients(
     path, out = write_job(tmp_path / "job.toml", job(digits, model, batch)), tmp_path / "run"
     assert launch(None, "run", path, "--out", out).code == 0
     audited = launch(None, "audit", out)
-    assert audited.code == 7 and says in " ".join(audited.out.split()), audited.text
+    assert audited.code == 71 and says in " ".join(audited.out.split()), audited.text

@@ -120,7 +120,7 @@ def test_killed_at_random_moments(
     """Killed on two ranks again and again, resumed on others each time: the bits of the run that nobody killed."""
     path = write_job(tmp_path / "job.toml", job_of(digits, rounds=40, **tables))
     whole = launch(1, "run", path, "--out", tmp_path / "whole", cwd=HERE)
-    assert whole.code in (0, 5), whole.text
+    assert whole.code in (0, 69), whole.text
     out, moments = tmp_path / "killed", random.Random(repr(tables))
     for ranks in (2, 3, 4):
         command = [mpiexec(), "-n", str(ranks), sys.executable, "-m", "mpifed", "run", path, "--out", out, "--resume"]

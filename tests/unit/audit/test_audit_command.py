@@ -184,7 +184,7 @@ def test_exit_codes_and_acceptance_by_name(digits: Path, write_job: Callable[...
     job = write_job(tmp_path / "job.toml", table(digits))
     some = ("--rounds", "1")
     ended = invoke(job, *some)
-    assert ended.exit_code == 7
+    assert ended.exit_code == 71
     assert "not declared by [audit] accept: answers, determined, reconstruction" in ended.stderr
     assert '[audit] accept = ["answers", "determined", "reconstruction"]' in ended.stdout
     known = 'audit.accept=["answers", "determined", "reconstruction"]'
@@ -192,7 +192,7 @@ def test_exit_codes_and_acceptance_by_name(digits: Path, write_job: Callable[...
     assert ended.exit_code == 0, ended.output
     assert "accepted  reconstruction" in ended.stdout and "LEAK" not in ended.stdout
     ended = invoke(job, *some, "--set", 'audit.accept=["answers", "determined"]')
-    assert ended.exit_code == 7
+    assert ended.exit_code == 71
     assert ended.stderr.rstrip().endswith("accept: reconstruction")
     ended = invoke(job, *some, "--set", 'audit.accept=["anwsers"]')
     assert ended.exit_code == 2
@@ -203,10 +203,10 @@ def test_exit_codes_and_acceptance_by_name(digits: Path, write_job: Callable[...
 def test_json_text_and_folder(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
     job, out = write_job(tmp_path / "job.toml", table(digits)), tmp_path / "report"
     ended = invoke(job, "--json", "--out", out, "--rounds", "1")
-    assert ended.exit_code == 7
+    assert ended.exit_code == 71
     found = json.loads(ended.stdout)
     assert read_json(out / "report.json") == found
-    assert (found["exit"], found["security"], found["recorded"]["rounds"]) == (7, "plain", 1)
+    assert (found["exit"], found["security"], found["recorded"]["rounds"]) == (71, "plain", 1)
     assert {one["name"] for one in found["findings"]} <= set(NAMES)
     assert {"exchange", "unknowns", "equations", "verdict", "missing"} <= set(found["conditions"][0])
     assert (out / "report.txt").read_text().startswith("job                            audit\n")
@@ -218,6 +218,6 @@ def test_json_text_and_folder(digits: Path, write_job: Callable[..., Path], tmp_
 def test_the_job_of_a_run_is_played_again(digits: Path, tmp_path: Path) -> None:
     run(checked(table(digits)), Solo(), tmp_path / "run")
     ended = invoke(tmp_path / "run")
-    assert ended.exit_code == 7, ended.output
+    assert ended.exit_code == 71, ended.output
     assert ", 4 rounds" in ended.stdout and "reconstruction" in ended.stdout  # of 12 all that the job has
     assert {"report.json", NOTE} <= {path.name for path in (tmp_path / "run" / "audit").iterdir()}

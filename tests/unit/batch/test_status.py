@@ -70,12 +70,12 @@ def made(job: Write) -> Job:
     ("code", "state", "why"),
     [
         (0, "done", "done"),
-        (5, "done", "a limit is not met, or a certificate asked for not reached; its result is valid"),
-        (6, "done", "the privacy budget is reached; its result is valid"),
+        (69, "done", "a limit is not met, or a certificate asked for not reached; its result is valid"),
+        (70, "done", "the privacy budget is reached; its result is valid"),
         (75, "resumable", "interrupted; checkpoint at round 20"),
         (1, "failed", "exit 1, error"),
         (3, "failed", "exit 3, data: a file is missing or damaged"),
-        (4, "failed", "exit 4, numerical trouble: it would fail the same way again"),
+        (68, "failed", "exit 68, numerical trouble: it would fail the same way again"),
         (139, "failed", "exit 139, signal 11"),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_sweep(slurm: Slurm, job: Write) -> None:
     leave(Path("sw/point-0000"), jobs[0], 0, rounds=100)
     leave(Path("sw/point-0001"), jobs[1], 75, rounds=30, saved=20, slurm_job="101")
     leave(Path("sw/point-0002"), jobs[2], None, rounds=10, slurm_job="102")
-    leave(Path("sw/point-0003"), jobs[3], 4)
+    leave(Path("sw/point-0003"), jobs[3], 68)
     leave(Path("sw/point-0004"), jobs[4], None, rounds=40, saved=30, slurm_job="104")
     submitted(Path("sw"), "100", array=[0, 1, 2, 3, 4, 5], names=tuple(f"point-{k:04d}" for k in range(7)))
     slurm.queue("100_2|102|RUNNING|None|n1", "100_5|100|PENDING|JobArrayTaskLimit|")
@@ -271,7 +271,7 @@ def test_a_sweep_in_one_job(slurm: Slurm, job: Write) -> None:
         ((0, 0), True, "mpifed compare sw"),
         ((0, 75), True, "mpifed submit job.toml --time 1:00:00"),
         ((0, 75), False, "mpirun -n P mpifed run JOB.toml --out sw --resume"),
-        ((0, 4), True, "mpifed compare sw"),
+        ((0, 68), True, "mpifed compare sw"),
     ],
 )
 def test_what_to_do_next(nowhere: Path, job: Write, codes: tuple[int, ...], record: bool, said: str) -> None:
@@ -289,7 +289,7 @@ def test_what_to_do_next(nowhere: Path, job: Write, codes: tuple[int, ...], reco
 def test_all_runs_below_a_folder(nowhere: Path, job: Write, made: Job) -> None:
     leave(Path("runs/done"), made, 0, rounds=100)
     leave(Path("runs/2026/cut off"), made, 75, rounds=30, saved=20)
-    failed = leave(Path("runs/2026/bad"), made, 4, rounds=10)
+    failed = leave(Path("runs/2026/bad"), made, 68, rounds=10)
     (failed / "failure.txt").write_text("mpifed: error: round 7: not finite\n")
     jobs = sweep(job, 2)
     Path("runs/2026/deep").mkdir()
@@ -302,13 +302,13 @@ def test_all_runs_below_a_folder(nowhere: Path, job: Write, made: Job) -> None:
     assert text[1].split() == ["run", "state", "round", "objective", "accuracy", "changed"]
     rows = [re.split(r" {2,}", line.strip()) for line in text[2:7]]
     assert [row[:4] for row in rows] == [
-        ["2026/bad", "failed (4)", "10/100", "0.0909091"],
+        ["2026/bad", "failed (68)", "10/100", "0.0909091"],
         ["2026/cut off", "resumable", "30/100", "0.0322581"],
         ["2026/deep/sw/point-0000", "waiting"],
         ["2026/deep/sw/point-0001", "running", "40/100", "0.0243902"],
         ["done", "done", "100/100", "0.00990099"],
     ]
     assert rows[0][-1].endswith(" ago")
-    assert text[7].startswith("runs/2026/bad: failed: exit 4, numerical trouble") and "not finite" in text[7]
+    assert text[7].startswith("runs/2026/bad: failed: exit 68, numerical trouble") and "not finite" in text[7]
     assert text[8] == "runs/2026/cut off: resumable: interrupted; checkpoint at round 20"
     assert text[9:] == ["next: mpifed status runs/2026/bad"]

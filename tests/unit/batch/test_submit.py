@@ -186,7 +186,7 @@ def test_not_beside_a_process_of_this_machine(slurm: Slurm, job: Write) -> None:
     assert "runs/tried: it is running already (in a process on this machine); see `mpifed status runs/tried`\n" in said
 
 
-@pytest.mark.parametrize("code", [0, 5, 6])
+@pytest.mark.parametrize("code", [0, 69, 70])
 def test_not_what_is_finished(slurm: Slurm, job: Write, code: int) -> None:
     leave(Path("runs/tried"), Job.read(job()), code)
     assert "give --set rounds=... for more rounds" in refused(job(), "--time", 30)
@@ -194,7 +194,7 @@ def test_not_what_is_finished(slurm: Slurm, job: Write, code: int) -> None:
 
 
 def test_not_what_fails_every_time(slurm: Slurm, job: Write) -> None:
-    leave(Path("runs/tried"), Job.read(job()), 4)
+    leave(Path("runs/tried"), Job.read(job()), 68)
     assert "failed numerically, and would fail the same way again" in refused(job(), "--time", 30)
 
 
@@ -226,7 +226,7 @@ def test_a_sweep_in_one_job(slurm: Slurm, job: Write) -> None:
 def test_only_the_points_that_are_left(slurm: Slurm, job: Write) -> None:
     path = job(sweep={"seeds": 8})
     jobs = [point.job for point in points(read_table(path), "job")]
-    for number, code in {0: 0, 1: 75, 2: 4, 3: 1, 4: 5}.items():
+    for number, code in {0: 0, 1: 75, 2: 68, 3: 1, 4: 69}.items():
         leave(Path(f"runs/tried/point-{number:04d}"), jobs[number], code)
     options, _ = dry(path, "--array", "--time", 30)
     assert options["array"] == "1,3,5-7"

@@ -36,7 +36,7 @@ def test_every_key_has_a_meaning() -> None:
         ("constraint.1.limit", ["[constraint]", "Upper bound of the term"]),
         ("sweep", ["sweep (table)", "seeds: an integer > 0"]),
         ("history", ["  train_loss: ", "  kkt_residual: "]),
-        ("exit codes", ["  5: a limit is not met", "  75: "]),
+        ("exit codes", ["  69: a limit is not met", "  75: "]),
         ("kkt_residual", ["`stationarity`, `feasibility` and `complementarity`; see certificates"]),
     ],
 )

@@ -62,7 +62,7 @@ def steps(tmp_path: Path) -> Path:
         "2": [ran(0.2, 0.9, 20.0), ran(0.2, 0.9, 20.0)],  # between
         "3": [ran(0.1, 0.95, 100.0), ran(0.1, 0.95, 100.0)],  # good and dear
         "4": [ran(0.3, 0.9, 20.0), ran(0.3, 0.9, 20.0)],  # beaten by 2
-        "5": [ran(0.01, 0.99, 1.0), ran(None, 0.0, 0.0, code=4)],
+        "5": [ran(0.01, 0.99, 1.0), ran(None, 0.0, 0.0, code=68)],
         "6": [ran(0.01, 0.99, 1.0, code=75), None],
         "7": [ran(None, 0.99, 1.0), ran(0.01, 0.99, 1.0)],
     }
@@ -81,8 +81,8 @@ def test_the_one_between_is_recommended(steps: Path) -> None:
     assert found.front[2].values["simulated_s"] == 10  # of both seeds
     assert [one.settings["algorithm.batch_size"] for one in found.beaten] == [4]
     assert [(point.name, why) for point, why in found.left_out] == [
-        ("point-0008", "failed numerically (exit 4)"),
-        ("point-0009", "failed numerically (exit 4)"),
+        ("point-0008", "failed numerically (exit 68)"),
+        ("point-0009", "failed numerically (exit 68)"),
         ("point-0010", "not finished"),
         ("point-0011", "not finished"),
         ("point-0012", "without a finite objective"),
@@ -100,7 +100,7 @@ def test_the_command(steps: Path) -> None:
     rows = [line.split() for line in text.splitlines() if line.startswith("point-")]
     assert [row[3] for row in rows] == ["2", "3", "1"] and rows[0][-1] == "0.8444"
     assert "Dominated by a setting of the front: point-0006 to point-0007" in text
-    assert "Not compared, failed numerically (exit 4): point-0008 to point-0009" in text
+    assert "Not compared, failed numerically (exit 68): point-0008 to point-0009" in text
     told = json.loads(
         mpifed("compare", steps, "--select", "pareto", "--by", "objective:2,simulated_s", "--json").output
     )
@@ -126,7 +126,7 @@ def test_who_breaks_a_limit_is_left_out(tmp_path: Path) -> None:
 
 
 def test_sweeps_that_cannot_be_compared(steps: Path, tmp_path: Path) -> None:
-    failed = write_sweep(tmp_path / "failed", grid("a", {"1": [{"code": 5, "objective": 1.0}, {"code": 4}]}))
+    failed = write_sweep(tmp_path / "failed", grid("a", {"1": [{"code": 69, "objective": 1.0}, {"code": 68}]}))
     for folder, by, said in (
         (tmp_path, None, "no sweep"),
         (steps, criteria_of("loss"), "no column loss; there are rounds"),

@@ -35,7 +35,7 @@ def steps(tmp_path: Path) -> Path:
             history(r0=0.1, r20=0.8, r40=0.92),
             history(r0=0.1, r10=math.nan, r20=0.8999999),
             history(r0=0.1, r100=0.5),
-            4,
+            68,
             75,
         ],
     )

@@ -76,8 +76,8 @@ def steps(tmp_path: Path) -> Path:
         "[0.5, 0.0]": [{"objective": 0.9}, {"objective": 0.7}],
         "[1.0, 0.0]": [{"objective": 0.1}, {"objective": 0.8}],
         "[2.0, 0.3]": [{"objective": 0.3, "test_accuracy": 0.9}, {"objective": 0.5, "test_accuracy": 0.8}],
-        "[2.0, 0.0]": [{"objective": 0.2}, {"code": 4}],
-        "[4.0, 0.0]": [{"code": 4}, {"code": 75, "objective": 0.01}],
+        "[2.0, 0.0]": [{"objective": 0.2}, {"code": 68}],
+        "[4.0, 0.0]": [{"code": 68}, {"code": 75, "objective": 0.01}],
     }
     return write_sweep(tmp_path / "sweep", grid("algorithm.step", values))
 
@@ -99,18 +99,19 @@ def test_one_line_for_each_setting(steps: Path) -> None:
     assert lines[5:] == [
         "+-: standard deviation over seeds",
         "Not in the means:",
-        "  numerical trouble: it would fail the same way again (exit 4): point-0007 to point-0008",
+        "  numerical trouble: it would fail the same way again (exit 68): point-0007 to point-0008",
         "  interrupted; go on with --resume (exit 75): point-0009",
     ]
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    values: dict[Any, Any] = {"1": [{"train_loss": 0.5, "code": 5}, {"code": None}, None, {"code": 2}], "2": [None] * 4}
+    of_sizes = [{"train_loss": 0.5, "code": 69}, {"code": None}, None, {"code": 2}]
+    values: dict[Any, Any] = {"1": of_sizes, "2": [None] * 4}
     folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
     (folder / "point-0007").mkdir()
     assert mpifed("compare", folder).output.splitlines()[3:] == [
         "Included in the means:",
-        "  a limit is not met, or a certificate asked for not reached (exit 5): point-0000",
+        "  a limit is not met, or a certificate asked for not reached (exit 69): point-0000",
         "Not in the means:",
         "  killed or still running: point-0001",
         "  not run: point-0002, point-0004 to point-0006",
@@ -146,7 +147,7 @@ def test_the_best_setting_for_a_person(steps: Path) -> None:
     assert "least objective" in text
     assert f"{'objective':30} 0.4 +- {statistics.stdev([0.3, 0.5]):.2g}\n" in text
     assert "at the edge of its grid: widen it" in text
-    assert "failed numerically (exit 4): point-0007 to point-0008\n" in text
+    assert "failed numerically (exit 68): point-0007 to point-0008\n" in text
     assert "have not finished: point-0009\n" in text
 
 
@@ -235,8 +236,8 @@ def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -
 
 
 def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
-    none = write_sweep(tmp_path / "none", grid("algorithm.batch_size", {"1": [{"code": 4}, None]}))
-    bad = {"1": [{"train_loss": 0.5}, {"code": 4}]}
+    none = write_sweep(tmp_path / "none", grid("algorithm.batch_size", {"1": [{"code": 68}, None]}))
+    bad = {"1": [{"train_loss": 0.5}, {"code": 68}]}
     failed = write_sweep(tmp_path / "failed", grid("algorithm.batch_size", bad))
     for folder, by, said in (
         (tmp_path / "nothing", None, "no folder of a run or a sweep"),
@@ -295,10 +296,10 @@ def test_the_certificate_of_a_run(tmp_path: Path) -> None:
         )
     )  # fmt: skip
     stop = {"kkt_residual": 1e-3, "complementarity": 0.01}
-    asked = shown(write_run(tmp_path / "asked", code=5, job={"stop": stop}, **columns))
+    asked = shown(write_run(tmp_path / "asked", code=69, job={"stop": stop}, **columns))
     assert f"{'KKT residual':30} 0.00123456, asked for 0.001 or less\n" in asked
     assert f"{'  complementarity':30} 0.0002, asked for 0.01 or less\n" in asked
-    assert "a limit is not met, or a certificate asked for not reached (exit 5)" in asked
+    assert "a limit is not met, or a certificate asked for not reached (exit 69)" in asked
     assert f"{text}\n" in shown(write_run(tmp_path / "run", **columns))
     none = write_run(tmp_path / "none", **dict.fromkeys(columns))
     assert "KKT" not in shown(none)

@@ -70,5 +70,5 @@ def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -
             [sys.executable, "-c", program, str(tmp_path)], stdout=full, stderr=full,
             env={**os.environ, "PYTHONUNBUFFERED": ""},
         )  # fmt: skip
-    assert ended.returncode == 4
-    assert read_json(tmp_path / "run.json")["exit"] == 4
+    assert ended.returncode == 68
+    assert read_json(tmp_path / "run.json")["exit"] == 68

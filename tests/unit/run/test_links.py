@@ -100,5 +100,5 @@ def test_an_audit_writes_through_none(interrupted: Path, tmp_path: Path, launch:
     ended = launch(None, "audit", out)
     assert ended.code == 2 and f"{out / 'audit'}: is a link" in ended.err and not contents(victim), ended.text
     (out / "audit").unlink()
-    assert launch(None, "audit", out).code == 7
+    assert launch(None, "audit", out).code == 71
     assert {"report.json", "report.txt", "RAW-DATA.txt"} < contents(out / "audit").keys() and not contents(victim)

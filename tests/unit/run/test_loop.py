@@ -143,7 +143,7 @@ def test_what_is_finished_stays_though_all_else_is_lost(digits: Path, tmp_path: 
     assert contents(out) == before
 
 
-NUMBERS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+NUMBERS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 
 
 class Sends(Observer):
@@ -189,12 +189,21 @@ def test_signals_are_given_back(
 def test_a_process_that_ends_is_not_killed_by_a_second_signal(digits: Path, tmp_path: Path) -> None:
     """A scheduler sends them to one node a moment after the other; `mpifed run` and all ranks end by `guarded`."""
     before = handlers()
-    assert signal.SIG_IGN not in before[:2]  # of another test
+    assert signal.SIG_IGN not in before[:3]  # of another test
     with pytest.raises(SystemExit) as ended:
         guarded(Solo(), tmp_path / "run", lambda: run(job(digits), Solo(), tmp_path / "run", max_hours=0))
-    assert ended.value.code == 75 and handlers() == [signal.SIG_IGN, signal.SIG_IGN, before[2]]
-    for number, handler in zip(NUMBERS[:2], before, strict=False):
+    assert ended.value.code == 75 and handlers() == [*3 * [signal.SIG_IGN], before[3]]
+    for number, handler in zip(NUMBERS[:3], before, strict=False):
         signal.signal(number, handler)
     with pytest.raises(Interrupted):
         run(job(digits), Solo(), tmp_path / "other", max_hours=0)
     assert handlers() == before
+
+
+def test_nohup_holds(digits: Path, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        mf.run(mf.SSCA(batch_size=8), digits, mf.Softmax(), rounds=3, observers=[Sends(signal.SIGHUP)],
+               evaluate_every=1, out=tmp_path / "run", progress=False)  # fmt: skip
+    finally:
+        signal.signal(signal.SIGHUP, before)
