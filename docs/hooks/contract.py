@@ -19,7 +19,7 @@ from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed, Problem, Weighted
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
-from mpifed.data.sources.dataset import Dataset, Source
+from mpifed.data.samples import Samples, Source
 from mpifed.maths.losses import SampleLoss
 from mpifed.maths.objectives import Objective, Parameters, Slope
 from mpifed.maths.regularizers import Regularizer
@@ -28,7 +28,7 @@ from mpifed.maths.terms import Term
 CLASSES: tuple[type, ...] = (
     Algorithm, LocalMethod, Local, Sent, Done, Server, Rows, Columns, Grid, Exchange, Field, Placed, Lazy, Weighted,
     Round, Problem, Block, Batch,
-    SampleLoss, Objective, Parameters, Slope, Term, Regularizer, Source, Dataset,
+    SampleLoss, Objective, Parameters, Slope, Term, Regularizer, Source, Samples,
 )  # fmt: skip
 _FIELD = re.compile(r"^    (?P<name>[A-Za-z]\w*): .*?(?:  # (?!type: )(?P<text>.*))?$")
 _ATTRIBUTE = re.compile(r"^(\w+) : (.*)$")

@@ -10,7 +10,8 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array, vectors
-from mpifed.data.sources.dataset import Dataset, listed
+from mpifed.data.samples import Samples
+from mpifed.data.sources.dataset import listed
 
 
 class Labels(NamedTuple):
@@ -21,7 +22,7 @@ class Labels(NamedTuple):
     meaning: tuple[str, ...]  # label of each class in the source; () for real targets
 
 
-def encode(data: Dataset, rule: str) -> Labels:
+def encode(data: Samples, rule: str) -> Labels:
     """Classes from the labels of a source, by a rule.
 
     Parameters
@@ -35,7 +36,7 @@ def encode(data: Dataset, rule: str) -> Labels:
     UsageError : when the rule does not fit the labels.
     DataError : when there is only one class, or a test label does not occur in the training rows.
     """
-    labels, test = data.labels, data.test[1] if data.test else None
+    labels, test = data.y, data.test.y if data.test else None
     if not np.issubdtype(labels.dtype, np.integer):
         if rule != "all":
             raise UsageError(f"--labels {rule}: the labels are real targets, not classes; add --task classification")
@@ -67,11 +68,11 @@ def _targets(labels: Array) -> Array:
     return labels if labels.ndim == 1 else labels[:, 0] if labels.shape[1] == 1 else vectors(labels)
 
 
-def _check_known(data: Dataset, values: Array, names: list[str]) -> None:
+def _check_known(data: Samples, values: Array, names: list[str]) -> None:
     """Raise DataError for the first test label that is not among the training labels `values`."""
-    strange = np.flatnonzero(~np.isin(data.test[1], values)) if data.test else np.zeros(0)
+    strange = np.flatnonzero(~np.isin(data.test.y, values)) if data.test else np.zeros(0)
     if data.test and len(strange):
-        label = data.test[1][strange[0]]
+        label = data.test.y[strange[0]]
         raise DataError(
             f"{_file(data, -1)}: row {strange[0] + 1} has the label {data.classes[label] if data.classes else label}, "
             f"which no training row has; expected one of {listed(names)}; int64 labels are classes, real targets are "
@@ -79,5 +80,5 @@ def _check_known(data: Dataset, values: Array, names: list[str]) -> None:
         )
 
 
-def _file(data: Dataset, number: int) -> str:
+def _file(data: Samples, number: int) -> str:
     return str(data.files[number]) if data.files else "the source"

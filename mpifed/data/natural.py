@@ -6,9 +6,8 @@ that a shuffled file gives the same shards: by a digest, since rows are many, wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,33 +20,13 @@ WHOLE = r"^(-?[0-9]+)\.0$"  # an integer in a file, where another one is missing
 _DIGITS = 18  # of identifiers that are ordered as numbers
 
 
-class NaturalClients(NamedTuple):
-    """Whose each row is."""
-
-    ids: tuple[str, ...]  # [I] sorted, each of at least one training row
-    owner: NDArray[np.int64]  # [s] index into `ids` of each training row
-    test_owner: NDArray[np.int64] | None = None  # [t] of each test row; -1 for one whose owner has no training rows
-    untrained: tuple[str, ...] = ()  # identifiers without training rows, sorted: they are no clients
-
-    def of_rows(self, keep: NDArray[np.bool_]) -> NaturalClients:
-        """Those who have one of the training rows where `keep` [s] is True."""
-        present = np.unique(self.owner[keep])
-        number = np.full(len(self.ids) + 1, -1)  # the last one is that of -1
-        number[present] = np.arange(len(present))
-        ids = tuple(self.ids[at] for at in present.tolist())
-        if self.test_owner is None:
-            return NaturalClients(ids, number[self.owner[keep]], None, self.untrained)
-        tested = np.unique(self.test_owner[self.test_owner >= 0])
-        lost = [self.ids[at] for at in tested[number[tested] < 0].tolist()]
-        untrained = tuple(in_order([*self.untrained, *lost]))
-        return NaturalClients(ids, number[self.owner[keep]], number[self.test_owner], untrained)
-
-
 def identifiers(values: object, what: str) -> Array:
     """[s] whose each row is, as texts: integers, whole floats, texts or categories.
 
     Raises DataError for gaps, with their number, and for other numbers.
     """
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.astype(object).filled(None)  # type: ignore[attr-defined]  # of masked arrays, NumPy says less
     ids = np.asarray(values, None if hasattr(values, "dtype") else object)
     mixed = ids.tolist() if ids.dtype.kind in "fO" else []
     texts = list(map(text_of, mixed)) or ids.astype(str).tolist()
@@ -77,36 +56,28 @@ def _is_integer(text: str) -> bool:
     return digits.isascii() and digits.isdecimal() and str(int(text)) == text
 
 
-def natural_clients(
-    names: list[str], codes: NDArray[np.int64], test_codes: NDArray[np.int64] | None = None
-) -> NaturalClients:
-    """Clients of rows whose identifiers are names[codes].
+def owners_of(ids: Sequence[Array | None]) -> tuple[tuple[str, ...], list[Array | None]]:
+    """(the distinct identifiers of all arrays of texts, in order; of each array the positions of its own)."""
+    owners = in_order(set().union(*(np.unique(texts).tolist() for texts in ids if texts is not None)))
+    place = {name: at for at, name in enumerate(owners)}
 
-    Parameters
-    ----------
-    names : distinct identifiers, in any order
-    codes : [s] of the training rows
-    test_codes : [t] of the test rows
-    """
-    trained = np.bincount(codes, minlength=len(names)) > 0
-    number = {name: code for code, name in enumerate(names)}
-    ids = in_order(names[code] for code in np.flatnonzero(trained).tolist())
-    rank = np.full(len(names), -1)
-    rank[[number[name] for name in ids]] = np.arange(len(ids))
-    untrained = in_order(names[code] for code in np.flatnonzero(~trained).tolist())
-    return NaturalClients(tuple(ids), rank[codes], None if test_codes is None else rank[test_codes], tuple(untrained))
+    def positions(texts: Array) -> Array:
+        names, codes = np.unique(texts, return_inverse=True)
+        return np.array([place[name] for name in names.tolist()], np.int64)[codes]
+
+    return tuple(owners), [None if texts is None else positions(texts) for texts in ids]
 
 
-def canonical_order(owner: Array, labels: Array, chunks: Iterable[Array]) -> NDArray[np.int64]:
+def canonical_order(owner: Array, labels: Array, X: Array) -> NDArray[np.int64]:
     """[s] the rows by owner, and those of an owner in an order of label and content, whatever their order was.
 
     Parameters
     ----------
     owner : [s] -1 or more
     labels : [s] or [s, t]
-    chunks : the rows [b, p] of numbers, in order
+    X : the rows [s, p], dense or CSR
     """
-    rows = (row for X in chunks for row in X)
+    rows = X if isinstance(X, np.ndarray) else (X[at : at + 1].toarray() for at in range(X.shape[0]))
     digests = [blake2b(label.tobytes() + row.tobytes(), digest_size=16).digest()
                for label, row in zip(labels, rows, strict=True)]  # fmt: skip
     return np.lexsort((np.array(digests), owner))

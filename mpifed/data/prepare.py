@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -22,25 +22,26 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data.cells import only_held
-from mpifed.data.client_tests import client_tests, with_owners_tests
 from mpifed.data.encoding import encoded_names, fit_columns, transform
-from mpifed.data.feature_noise import with_noise
-from mpifed.data.holding_out import hold_out, rows_where, without_small
+from mpifed.data.holding_out import hold_out, own_tests, with_owners_tests, without_small
 from mpifed.data.labels import encode
 from mpifed.data.maps import read_map
+from mpifed.data.natural import canonical_order
 from mpifed.data.options import Options as Options
 from mpifed.data.partition import Partition, by_columns, by_grid, by_owners, by_rows
+from mpifed.data.partitioners import stream
+from mpifed.data.samples import Samples, by_pieces, checked, pieces
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
-from mpifed.data.sources import Dataset, Synthetic
-from mpifed.data.sources.dataset import CHUNK_VALUES, checked, listed
+from mpifed.data.sources import Synthetic
+from mpifed.data.sources.dataset import listed
 from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, make_federation
+
+NOISE_ROWS = 1024  # whose noise is drawn at once: how rows are cut changes nothing
 
 
 def prepare(options: Options) -> Federation:
     """Make a data folder.
-
-    Dense rows are in memory chunk by chunk, as the source gives them; labels and test rows are in memory as a whole.
 
     Parameters
     ----------
@@ -56,39 +57,42 @@ def prepare(options: Options) -> Federation:
     DataError : when the source is missing or damaged.
     """
     _check_out(options)
-    data = checked(options.name, options.source.read(options.seed))
+    data = _in_client_order(checked(options.name, options.source.read(options.seed)))
     if options.test_fraction is not None:
         data = hold_out(data, options.test_fraction, options.seed)
-    small = ""
+    remarks = _remarks(options, data)
     if options.min_rows is not None:
-        data, small = without_small(data, options.min_rows)
+        data, remarks["small"] = without_small(data, options.min_rows)
     if options.split in ("columns", "grid"):
-        data = _encoded(data, np.ones(len(data.labels), bool))
+        data = _encoded(data, np.ones(len(data.y), bool))
     y, test_y, meaning = encode(data, options.labels)
-    if options.natural and options.test_fraction is None and options.client_test_fraction is None:
-        data, y = with_owners_tests(data, y, test_y)
-    natural, ids = data.natural if options.natural else None, None
-    if natural is not None:
-        ids = natural.ids, np.arange(len(natural.ids))
-        partition = by_owners(natural.owner, data.features)
+    data = replace(data, y=y, test=data.test and replace(data.test, y=test_y))
+    ids = None
+    if options.natural:
+        if options.test_fraction is None and options.client_test_fraction is None:
+            data = with_owners_tests(data)
+        present, owner = np.unique(data.ids, return_inverse=True)
+        ids = tuple(data.owners[at] for at in present.tolist()), np.arange(len(present))
+        partition = by_owners(owner, data.features)
     else:
-        partition = data.partition or _partition(options, y, data.features)
-    tests = client_tests(partition, y, data.client_tests, options.client_test_fraction, options.seed)
-    trained = np.ones(len(y), dtype=np.bool_) if tests is None else ~tests
+        partition = data.partition or _partition(options, data.y, data.features)
+    tests = own_tests(partition, data.y, data.own_tests, options.client_test_fraction, options.seed)
+    trained = np.ones(len(data.y), dtype=np.bool_) if tests is None else ~tests
     if data.columns is not None:  # split by rows
         data = _encoded(data, trained)
         partition = partition._replace(columns=[np.arange(data.features)])
     if partition.missing and options.map:
-        data = _only_held(data, partition)
+        data = replace(data, X=by_pieces(data.X, partial(only_held, partition)))
     data, scaling = _scaled(data, options.scalings, partition.missing, trained)
     if options.feature_noise is not None:
-        data, scaling = with_noise(data, scaling, partition, options.feature_noise, options.seed), IDENTITY
-    summary = statistics(rows_where(trained, data), y[trained], scaling, regression=not meaning)
+        data, scaling = _with_noise(data, scaling, partition, options), IDENTITY
+    summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)
     facts: Table = dict(
         classes=len(meaning),
         seed=options.seed,
         provenance={
-            **_provenance(options, data, meaning, small),
+            **_provenance(options, data, meaning),
+            **{name: text for name, text in remarks.items() if text},
             "missing_cells": partition.missing,
             "statistics": summary,
         },
@@ -96,13 +100,37 @@ def prepare(options: Options) -> Federation:
         names=data.names and list(data.names),
         shape=data.shape and list(data.shape),
     )
-    test = (data.test[0], test_y) if data.test and test_y is not None else None
+    test = (data.test.X, data.test.y) if data.test else None
     try:
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
-        return make_federation(partition, y, data.chunks(), data.dtype, scaling, options.out, test, ids, tests, **facts)
+        rows, dtype = (part for _, part in pieces(data.X)), None if data.sparse else data.X.dtype
+        return make_federation(partition, data.y, rows, dtype, scaling, options.out, test, ids, tests, **facts)
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
+
+
+def _in_client_order(data: Samples) -> Samples:
+    """The data of natural clients, their rows in an order of their content; test rows of nobody are the first ones."""
+    if data.ids is None:
+        return data
+    test = data.test
+    if test is not None and test.ids is not None:
+        owner = np.where(np.isin(test.ids, data.ids), test.ids, -1)
+        test = test.rows(canonical_order(owner, test.y, test.X))
+    return replace(data.rows(canonical_order(data.ids, data.y, data.X)), test=test)
+
+
+def _remarks(options: Options, data: Samples) -> dict[str, str]:
+    """What the summary says besides."""
+    tests = ""
+    untrained = np.setdiff1d(np.arange(len(data.owners)), data.ids) if options.natural else ()
+    if len(untrained):
+        rows = 0 if data.test is None or data.test.ids is None else np.isin(data.test.ids, untrained).sum()
+        whose = listed([data.owners[at] for at in untrained], 3)
+        tests = f"{whose}: no rows to train on, so no client; rows to test with: {rows}"
+    index = f"{listed(data.left_out)}: numbers rows, left out" if data.left_out else ""
+    return {"tests": tests, "index": index, "origin": options.origin or ""}
 
 
 def _check_out(options: Options) -> None:
@@ -144,36 +172,32 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
     return by_rows(y, features, clients, *drawn)
 
 
-def _encoded(data: Dataset, trained: NDArray[np.bool_]) -> Dataset:
+def _encoded(data: Samples, trained: NDArray[np.bool_]) -> Samples:
     """The data with categories as numbers, and gaps filled, as the rows `trained` [s] say."""
     if data.columns is None:
         return data
     columns, names = data.columns, data.names or tuple(map(str, range(data.features)))
-    fitted = fit_columns(columns, partial(rows_where, trained, data), names)
+    fitted = fit_columns(columns, partial(_training, data, trained), names)
     encoded = encoded_names(columns, fitted, names)
     return replace(
         data,
-        features=len(encoded),
-        chunks=lambda: (transform(columns, fitted, X, names) for X in data.chunks()),
-        test=(transform(columns, fitted, data.test[0], names), data.test[1]) if data.test else None,
+        X=by_pieces(data.X, lambda _, X: transform(columns, fitted, X, names)),
+        test=data.test and replace(data.test, X=transform(columns, fitted, data.test.X, names)),
         names=encoded if data.names or columns.categories else None,
         columns=None,
     )
 
 
-def _only_held(data: Dataset, partition: Partition) -> Dataset:
-    """The data with zeros in training cells that no client holds."""
-
-    def chunks() -> Iterator[Piece]:
-        first = 0
-        for X in data.chunks():
-            yield only_held(partition, first, X)
-            first += X.shape[0]
-
-    return replace(data, chunks=chunks)
+def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling | None = None) -> Iterator[Piece]:
+    """The rows `trained` [s], by pieces; with a scaling in float64."""
+    for start, X in pieces(data.X):
+        here = trained[start : start + X.shape[0]]
+        if here.any():
+            rows = X if here.all() else X[here]
+            yield rows if scaling is None else scaling.apply(rows, np.float64)
 
 
-def _scaled(data: Dataset, kinds: list[str], missing: int, trained: NDArray[np.bool_]) -> tuple[Dataset, Scaling]:
+def _scaled(data: Samples, kinds: list[str], missing: int, trained: NDArray[np.bool_]) -> tuple[Samples, Scaling]:
     """(the data to store, the scaling of their columns that readers apply), fitted to the rows `trained` [s].
 
     `missing`: number of cells that no client holds. Raises UsageError when a shift would fill a sparse matrix, or them.
@@ -181,10 +205,9 @@ def _scaled(data: Dataset, kinds: list[str], missing: int, trained: NDArray[np.b
     scaling = IDENTITY
     for kind in kinds:
         if kind == "unit-rows":
-            data, scaling = _with_unit_rows(data, scaling), IDENTITY
+            data, scaling = _every_row(data, partial(_unit_rows, scaling)), IDENTITY
         elif kind != "none":
-            training = replace(data, chunks=partial(rows_where, trained, data))
-            fitted = fit(kind, training.chunks() if scaling is IDENTITY else _pieces(training, scaling), data.top)
+            fitted = fit(kind, _training(data, trained, scaling), data.top)
             if missing and fitted.shift.any():
                 raise UsageError(
                     f"--scale {','.join(kinds)}: {kind} would shift columns, and so change the zeros of the "
@@ -194,39 +217,46 @@ def _scaled(data: Dataset, kinds: list[str], missing: int, trained: NDArray[np.b
     return data, scaling
 
 
-def _with_unit_rows(data: Dataset, scaling: Scaling) -> Dataset:
-    """The scaled data with rows of Euclidean norm 1."""
-    return replace(
-        data,
-        dtype=None if data.dtype is None else np.float32,
-        chunks=lambda: map(unit_rows, _pieces(data, scaling)),
-        test=(unit_rows(scaling.apply(data.test[0], np.float64)), data.test[1]) if data.test else None,
-        top=None,
-    )
+def _unit_rows(scaling: Scaling, X: Piece) -> Piece:
+    """The scaled rows, each of Euclidean norm 1."""
+    return unit_rows(scaling.apply(X, np.float64))
 
 
-def _pieces(data: Dataset, scaling: Scaling) -> Iterator[Piece]:
-    """The scaled rows in float64; dense rows a few at a time."""
-    for X in data.chunks():
-        size = X.shape[0] if data.dtype is None else max(1, CHUNK_VALUES // data.features)
-        yield from (scaling.apply(X[start : start + size], np.float64) for start in range(0, X.shape[0], size))
+def _every_row(data: Samples, work: Callable[[Piece], Piece]) -> Samples:
+    """The data with work(rows) of training and test rows."""
+    test = data.test and replace(data.test, X=by_pieces(data.test.X, lambda _, X: work(X)))
+    return replace(data, X=by_pieces(data.X, lambda _, X: work(X)), test=test, top=None)
 
 
-def _provenance(options: Options, data: Dataset, meaning: tuple[str, ...], small: str) -> Table:
-    """Source, options, checksums and versions from which the data were made; remarks for the summary."""
-    natural, tests = data.natural if options.natural else None, ""
-    if natural is not None and natural.untrained:
-        rows = 0 if natural.test_owner is None else (natural.test_owner < 0).sum()
-        tests = f"{listed(natural.untrained, 3)}: no rows to train on, so no client; rows to test with: {rows}"
-    index = data.left_out and f"{listed(data.left_out)}: numbers rows, left out"
-    remarks = {"small": small, "tests": tests, "index": index, "origin": options.origin}
+def _with_noise(data: Samples, scaling: Scaling, partition: Partition, options: Options) -> Samples:
+    """The scaled training rows with Gaussian noise of variance `feature_noise` (n + 1) / N on those of client n of N.
+
+    So NIID-Bench shifts features (Q. Li, Y. Diao, Q. Chen, B. He, ICDE 2022, "noise-based feature imbalance"). Test
+    rows are as they were. Raises UsageError for sparse rows, whose zeros it would fill.
+    """
+    variance, (samples, features) = options.feature_noise, data.X.shape
+    assert variance is not None
+    if data.sparse:
+        raise UsageError(f"--feature-noise {variance:g}: would fill the zeros of sparse rows; leave it out")
+    deviation = np.empty((samples, 1), np.float32)  # of each row
+    for client in range(partition.clients):
+        deviation[partition.of(client)[0]] = np.sqrt(variance * (client + 1) / partition.clients)
+    data = _every_row(data, lambda X: scaling.apply(X, np.float32))
+    for block, start in enumerate(range(0, samples, NOISE_ROWS)):
+        noise = stream(options.seed, "feature noise", block).standard_normal((NOISE_ROWS, features), np.float32)
+        rows = data.X[start : start + NOISE_ROWS]
+        rows += noise[: len(rows)] * deviation[start : start + NOISE_ROWS]
+    return data
+
+
+def _provenance(options: Options, data: Samples, meaning: tuple[str, ...]) -> Table:
+    """Source, options, checksums and versions from which the data were made."""
     return {
         "source": options.name,
         "options": json.loads(json.dumps(asdict(options), default=str)),
         "files": {_file_name(path, data.files): sha256(path) for path in data.files},
         "classes": list(meaning),
         "named": data.classes is not None,
-        **{name: text for name, text in remarks.items() if text},
         "versions": {
             "mpifed": mpifed.__version__,
             "python": platform.python_version(),

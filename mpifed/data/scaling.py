@@ -66,7 +66,7 @@ def scale_sparse(X: Piece, scale: Array | None, dtype: DTypeLike) -> Piece:
     return type(X)((data, X.indices, X.indptr), shape=X.shape)
 
 
-def fit(kind: str, chunks: Iterable[Piece], top: float | None) -> Scaling:
+def fit(kind: str, parts: Iterable[Piece], top: float | None) -> Scaling:
     """The scaling of columns for `--scale`, computed from the training rows only.
 
     Parameters
@@ -74,7 +74,7 @@ def fit(kind: str, chunks: Iterable[Piece], top: float | None) -> Scaling:
     kind : "unit", which divides by `top`, or by the largest absolute value if that is None; "minmax", which maps each
         column to [0, 1]; "standard", which maps each column to mean 0 and variance 1. The latter two map constant
         columns to 0.
-    chunks : the rows [b, p], dense or CSR; read at most once
+    parts : the rows [b, p] in float64, dense or CSR; read at most once
     top : the largest possible value of the source
 
     Raises
@@ -83,28 +83,18 @@ def fit(kind: str, chunks: Iterable[Piece], top: float | None) -> Scaling:
     """
     if kind == "unit":
         if top is None:
-            top = max((float(abs(X).max()) for X in chunks), default=0.0)
+            top = max((float(abs(X).max()) for X in parts), default=0.0)
         return Scaling(np.array(1 / top if top else 1.0), np.array(0.0))
-    low, high, count, mean, squares, is_sparse = (
-        np.array(np.inf),
-        np.array(-np.inf),
-        0,
-        np.zeros(()),
-        np.zeros(()),
-        False,
-    )
-    for X in chunks:
+    low, high, count, mean, squares = np.array(np.inf), np.array(-np.inf), 0, np.zeros(()), np.zeros(())
+    is_sparse = False
+    for X in parts:
         is_sparse, size = not isinstance(X, np.ndarray), X.shape[0]
         if kind == "minmax":
-            low, high = np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
+            low, high = extremes(X, low, high)
             continue
-        if is_sparse:
-            its_mean = _row(X.mean(axis=0, dtype=np.float64))
-            its_squares = _row(X.multiply(X).sum(axis=0, dtype=np.float64)) - size * its_mean**2
-        else:
-            its_mean = X.mean(axis=0, dtype=np.float64)
-            its_squares = X.var(axis=0, dtype=np.float64) * size
-        total = count + size  # updated chunk by chunk (Chan, Golub and LeVeque 1979)
+        its_mean = _row(X.mean(axis=0))
+        its_squares = _row(X.multiply(X).sum(axis=0)) - size * its_mean**2 if is_sparse else X.var(axis=0) * size
+        total = count + size  # updated piece by piece (Chan, Golub and LeVeque 1979)
         squares = squares + its_squares + (its_mean - mean) ** 2 * count * size / total
         mean = mean + (its_mean - mean) * size / total
         count = total
@@ -119,6 +109,11 @@ def fit(kind: str, chunks: Iterable[Piece], top: float | None) -> Scaling:
         )
     scale = 1 / np.where(spread > 0, spread, 1.0)
     return Scaling(scale, -center * scale)
+
+
+def extremes(X: Piece, low: Array, high: Array) -> tuple[Array, Array]:
+    """([p] the smallest value of each column of X [s, p] and in `low`, [p] the largest one)."""
+    return np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
 
 
 def _row(values: object) -> Array:

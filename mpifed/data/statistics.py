@@ -9,49 +9,36 @@ import numpy as np
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.data.scaling import Scaling
+from mpifed.data.scaling import extremes
 
 _MOST = 100  # columns that are stored
 
 
-def statistics(chunks: Iterable[Piece], y: Array, scaling: Scaling, regression: bool) -> Table:
-    """Statistics of the training rows, as stored in `federation.h5`.
+def statistics(parts: Iterable[Piece], y: Array, regression: bool) -> Table:
+    """Statistics of the training rows, as stored in `federation.json`.
 
     Parameters
     ----------
-    chunks : raw rows [b, p], dense or CSR; read until no column is constant
+    parts : scaled rows [b, p], dense or CSR; read until no column is constant
     y : [s] targets or labels
-    scaling : of the columns
     regression : whether `y` are real targets
 
     Returns
     -------
-    `constant_columns`: columns with the same value in all rows, not zero after scaling; for regression also
-    `target_mean` and `target_deviation`, the standard deviation.
+    `constant_columns`: columns with the same value in all rows, not zero; for regression also `target_mean` and
+    `target_deviation`, the standard deviation.
     """
-    constant = constant_columns(chunks, scaling)
+    low, high = np.array(np.inf), np.array(-np.inf)
+    for X in parts:
+        low, high = extremes(X, low, high)
+        if not ((low == high) & (low != 0)).any():
+            break
+    constant = np.flatnonzero((low == high) & (low != 0))
     measured: Table = {"constant_columns": constant[:_MOST].tolist()}
     if regression and len(y):
         values = of_vectors(y)
         measured |= {"target_mean": float(values.mean(dtype="f8")), "target_deviation": float(values.std(dtype="f8"))}
     return measured
-
-
-def constant_columns(chunks: Iterable[Piece], scaling: Scaling) -> Array:
-    """[k] columns with the same value in all rows, not zero after scaling."""
-    columns, first = np.zeros(0, np.int64), np.zeros(0)
-    for number, X in enumerate(chunks):
-        dense = isinstance(X, np.ndarray)
-        if not number:
-            row = X[:1] if dense else X[:1].toarray()
-            filled = scaling.apply(row, np.float64)[0] != 0
-            columns = np.flatnonzero(filled if dense else filled & (X.getnnz(axis=0) == X.shape[0]))
-            first = row[0]
-        part = X[:, columns] if dense else X[:, columns].toarray()
-        columns = columns[(part == first[columns]).all(axis=0)]
-        if not len(columns):
-            break
-    return columns
 
 
 def intercept_warnings(measured: ReadOnlyTable, bias: bool, names: Sequence[str] | None = None) -> list[str]:

@@ -16,7 +16,7 @@ from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import fields_of, own_class
 from mpifed.core.errors import ENDS
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.data.sources.dataset import Source
+from mpifed.data.samples import Source
 from mpifed.files.columns import shown as shown_columns
 from mpifed.job.components import ALGORITHM, MODEL, REGULARIZER, key_of
 from mpifed.job.job import Job

@@ -14,9 +14,9 @@ from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data.partition import by_owners
 from mpifed.data.prepare import Options, prepare
-from mpifed.data.sources.dataset import Dataset, Source
+from mpifed.data.samples import Samples, Source
 from mpifed.data.store import Federation, in_memory, open_federation
-from mpifed.python.frames import in_client_order, items, of_frame, of_partition, owners_of
+from mpifed.python.frames import items, of_frame, of_partition, owners_of
 from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.values import (
     Pair,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mpifed.plots.style import SizeName
 
 
-def _source(data: Dataset) -> Source:
+def _source(data: Samples) -> Source:
     """A source of data in memory, which has no options."""
 
     @dataclass(frozen=True)
@@ -46,9 +46,9 @@ def _source(data: Dataset) -> Source:
 
         @property
         def names_clients(self) -> bool:
-            return data.natural is not None
+            return data.ids is not None
 
-        def read(self, seed: int) -> Dataset:
+        def read(self, seed: int) -> Samples:
             return data
 
     return InMemory()
@@ -158,7 +158,7 @@ class FederatedDataset:
             Replace the data in `out`.
         """
 
-        def described() -> tuple[Dataset, Table]:
+        def described() -> tuple[Samples, Table]:
             pair, fraction = held_apart(test, "from_arrays")
             data = dataset(X, y, pair, shape, names)
             of_all: Table = {
@@ -167,7 +167,7 @@ class FederatedDataset:
                 "client_test_fraction": client_test,
             }  # fmt: skip
             if (ids := owners_of(clients, data)) is not None:
-                return in_client_order(data, ids), of_all
+                return replace(data, ids=ids), of_all
             return data, {**of_all, "clients": clients}
 
         return cls(_written(out, overwrite, described))
@@ -190,7 +190,7 @@ class FederatedDataset:
         `client_test` is the same of the rows with which each client tests, or the fraction of its rows for that.
         """
 
-        def described() -> tuple[Dataset, Table]:
+        def described() -> tuple[Samples, Table]:
             pairs = list(clients.values() if isinstance(clients, Mapping) else clients)
             if not pairs:
                 raise UsageError("from_clients: an empty list; expected a pair (X, y) for each client")
@@ -203,7 +203,7 @@ class FederatedDataset:
             X, y, columns, counts = stacked(pairs, own_tests, names)
             data = dataset(X, y, tested, shape, columns)
             number, count = np.repeat(np.arange(len(counts)), counts), len(pairs)
-            data = _by_owner(replace(data, client_tests=number >= count if own_tests else None), number % count)
+            data = _by_owner(replace(data, own_tests=number >= count if own_tests else None), number % count)
             return data, {"scale": scale, "clients": count, "client_test_fraction": own_fraction}
 
         return cls(_written(out, overwrite, described))
@@ -295,11 +295,11 @@ class FederatedDataset:
         return cls.from_clients(pairs, test=test, **options)
 
 
-def _by_owner(data: Dataset, owner: Array) -> Dataset:
-    return replace(data, partition=by_owners(owner, data.features))
+def _by_owner(data: Samples, owner: Array) -> Samples:
+    return replace(data, partition=by_owners(owner, int(np.prod(data.X.shape[1:]))))
 
 
-def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Dataset, Table]]) -> Path | str:
+def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Samples, Table]]) -> Path | str:
     """The folder with the data, written by rank 0, or their name in memory; on every rank. Collective."""
 
     def options() -> Options:

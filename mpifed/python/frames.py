@@ -12,43 +12,29 @@ from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data.encoding import CATEGORICAL, FILLS
-from mpifed.data.natural import canonical_order, identifiers, natural_clients
+from mpifed.data.natural import identifiers
+from mpifed.data.samples import Samples
 from mpifed.data.sources.columns import Roles
-from mpifed.data.sources.dataset import CHUNK_VALUES, Dataset
 from mpifed.data.sources.table import as_table
-from mpifed.data.sources.texts import numbered
 from mpifed.python.values import Pair, Values, array, held_apart, without_numbers
 
 
-def owners_of(clients: Values, data: Dataset) -> Array | None:
+def owners_of(clients: Values, data: Samples) -> Array | None:
     """[s] whose each sample is, as texts; None where `clients` is a number."""
     if np.ndim(clients) == 0:
         return None
-    if np.shape(clients) != data.labels.shape[:1]:
+    if np.shape(clients) != (len(data.y),):
         raise UsageError(
             f"from_arrays: clients: {getattr(clients, 'dtype', 'a list')} {np.shape(clients)}; expected how many, or "
-            f"an integer or text for each of {len(data.labels)} samples"
+            f"an integer or text for each of {len(data.y)} samples"
         )
     return identifiers(array(clients, "clients") if hasattr(clients, "detach") else clients, "from_arrays: clients")
-
-
-def in_client_order(data: Dataset, ids: Array, test_ids: Array | None = None) -> Dataset:
-    """The data with natural clients, their rows in an order of their content."""
-    (rows,), natural = data.chunks(), natural_clients(*numbered(ids, test_ids))
-    size = max(1, CHUNK_VALUES // data.features)
-    parts = (rows[start : start + size] for start in range(0, rows.shape[0], size))
-    dense = (part if isinstance(part, np.ndarray) else part.toarray() for part in parts)
-    order = canonical_order(natural.owner, data.labels, dense)
-    return replace(
-        data, labels=data.labels[order], chunks=lambda: iter([rows[order]]),
-        natural=natural._replace(owner=natural.owner[order]),
-    )  # fmt: skip
 
 
 def of_frame(
     frame: Values, label: str | Sequence[str], by: str | None, clients: int | None, test: Values,
     categorical: str | None, missing: str, options: Table,
-) -> tuple[Dataset, Table]:  # fmt: skip
+) -> tuple[Samples, Table]:  # fmt: skip
     """(the data of a frame, options of `prepare`)."""
     if (by is None) == (clients is None):
         raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
@@ -83,7 +69,7 @@ def of_frame(
     kind = tables["frame"].schema.field(labels[0]).type
     reals = len(labels) > 1 or str(getattr(kind, "value_type", kind)) in ("halffloat", "float", "double")
     roles = Roles(labels, owner, features, "regression" if reals else "classification", categorical, missing)
-    data = roles.dataset([f"from_dataframe: {what}" for what in tables], list(tables.values()))
+    data = roles.samples([f"from_dataframe: {what}" for what in tables], list(tables.values()))
     chosen: Table = {name: value for name, value in options.items() if name not in ("shape", "client_test")}
     chosen |= {"test_fraction": fraction, "client_test_fraction": options.get("client_test")}
     chosen["missing"] = missing if missing in FILLS else "error"

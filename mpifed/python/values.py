@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,10 +15,11 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
-from mpifed.data.sources.dataset import Dataset, listed, numbers_rows, whole
+from mpifed.data.samples import Samples
+from mpifed.data.samples import Values as Values
+from mpifed.data.sources.dataset import listed, numbers_rows
 from mpifed.maths.sparse import summed
 
-Values: TypeAlias = Any  # whatever NumPy takes: lists, frames, tensors
 Pair = tuple[Values, Values]  # samples and labels
 
 
@@ -239,7 +239,7 @@ def integer(value: object, name: str) -> int:
 
 def dataset(
     X: Values, y: Values, test: Pair | None, shape: Sequence[int] | None, names: Sequence[str] | None
-) -> Dataset:
+) -> Samples:
     """Samples and labels, checked, for `mpifed.data.prepare`."""
     rows, own_shape, names = rows_of(X, "X", names, shape)
     shape = tuple(shape) if shape is not None else own_shape
@@ -248,8 +248,7 @@ def dataset(
     labels = classes_of(given, classes, "y")
     if len(labels) != rows.shape[0]:
         raise DataError(f"y: {len(labels)} labels for {rows.shape[0]} samples")
-    dtype = rows.dtype if isinstance(rows, np.ndarray) else None
-    tested: tuple[Piece, Array] | None = None
+    tested: Samples | None = None
     if test is not None:
         test_rows, *_ = rows_of(test[0], "test X", names, shape or rows.shape[1:])
         test_labels = classes_of(labels_of(test[1], "test y"), classes, "test y")
@@ -258,9 +257,8 @@ def dataset(
                 f"test: {test_rows.shape[0]} samples of {test_rows.shape[1]} numbers and {len(test_labels)} labels; "
                 f"samples of X have {rows.shape[1]}"
             )
-        tested = test_rows, test_labels.astype(labels.dtype, copy=False)
-    return Dataset(
-        rows.shape[1], dtype, labels, whole(rows), tested, names=None if names is None else tuple(map(str, names)),
-        shape=shape,
+        tested = Samples(test_rows, test_labels.astype(labels.dtype, copy=False))
+    return Samples(
+        rows, labels, tested, names=None if names is None else tuple(map(str, names)), shape=shape,
         classes=None if classes is None else tuple(classes.tolist()),
     )  # fmt: skip

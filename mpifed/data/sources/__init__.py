@@ -1,12 +1,12 @@
-"""Sources of data: each source is a frozen dataclass of its options, whose `read` gives a `Dataset`."""
+"""Sources of data: each source is a frozen dataclass of its options, whose `read` gives `Samples`."""
 
 from __future__ import annotations
 
+from mpifed.data.samples import Samples as Samples
+from mpifed.data.samples import Source as Source
 from mpifed.data.sources.columns import ArrowFolder as ArrowFolder
 from mpifed.data.sources.columns import CsvTable as CsvTable
 from mpifed.data.sources.columns import ParquetTable as ParquetTable
-from mpifed.data.sources.dataset import Dataset as Dataset
-from mpifed.data.sources.dataset import Source as Source
 from mpifed.data.sources.digits import Digits as Digits
 from mpifed.data.sources.idx import Idx as Idx
 from mpifed.data.sources.idx import Mnist as Mnist

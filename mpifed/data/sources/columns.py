@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,9 +14,10 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.core.text import wrong_line
 from mpifed.data.encoding import FILLS, RawColumns
-from mpifed.data.natural import WHOLE, canonical_order, in_order, natural_clients
+from mpifed.data.natural import WHOLE, in_order
+from mpifed.data.samples import Samples, Source
 from mpifed.data.sources import table as arrow
-from mpifed.data.sources.dataset import CHUNK_VALUES, Dataset, Source, listed, numbers_rows, shown, typed_labels
+from mpifed.data.sources.dataset import listed, numbers_rows, shown, typed_labels
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ class Roles:
         """All columns that have a role."""
         return [*self.features, *self.labels, *([] if self.by is None else [self.by])]
 
-    def dataset(self, whats: list[str], tables: list[pa.Table]) -> Dataset:
+    def samples(self, whats: list[str], tables: list[pa.Table]) -> Samples:
         """The data of the table of training rows, and of that of test rows where there is one.
 
         Raises DataError for an unsuitable cell, and UsageError for texts where real targets are expected; both name the
@@ -82,25 +82,19 @@ class Roles:
                     "an offset, or leave it out: dates and identifiers are no features"
                 )
         labels, classes = self._labels(whats, rows, count, texts)
-        natural, order = None, np.arange(len(rows))
+        ids: list[Array | None] = [None, None]
+        names: tuple[str, ...] = ()
         if self.by is not None:
-            owners, names = arrow.numbered(rows[self.by].fill_null(""), in_order)
+            owner, names = arrow.numbered(rows[self.by].fill_null(""), in_order)
             if wrong := [name for name in names if not name.isprintable() and wrong_line(name)]:
                 raise DataError(f"{whats[0]}: identifier {shown(wrong[0])} has a control character; rename it")
-            owner = owners.astype(np.int64)
             tested = len(tables) > 1 and self.by in tables[1].column_names
-            natural = natural_clients(list(names), owner[:count], owner[count:] if tested else None)
-            order[:count] = canonical_order(natural.owner, labels[:count], [X[:count]])
-            natural = natural._replace(owner=natural.owner[order[:count]])
-            if natural.test_owner is not None:
-                of_test = canonical_order(natural.test_owner, labels[count:], [X[count:]])
-                natural, order[count:] = natural._replace(test_owner=natural.test_owner[of_test]), count + of_test
-            X, labels = X[order], labels[order]
+            ids = [owner[:count].astype(np.int64), owner[count:].astype(np.int64) if tested else None]
         columns = RawColumns(categories, self.categorical, self.missing)
-        return Dataset(
-            len(self.features), np.float32, labels[:count], _pieces(X[:count]),
-            (X[count:], labels[count:]) if len(tables) > 1 else None,
-            names=tuple(self.features), natural=natural, classes=classes or None,
+        return Samples(
+            X[:count], labels[:count], Samples(X[count:], labels[count:], ids=ids[1]) if len(tables) > 1 else None,
+            ids=ids[0], owners=names if ids[0] is not None else (),
+            names=tuple(self.features), classes=classes or None,
             columns=columns if categories or self.missing in FILLS else None,
         )  # fmt: skip
 
@@ -153,11 +147,6 @@ class Roles:
         return np.concatenate([trained, *tested]), None
 
 
-def _pieces(X: Array) -> Callable[[], Iterator[Array]]:
-    size = max(1, CHUNK_VALUES // X.shape[1])
-    return lambda: (X[start : start + size] for start in range(0, len(X), size))
-
-
 @dataclass(frozen=True)
 class ColumnSource(Source):
     """The options of tables."""
@@ -190,7 +179,7 @@ class ColumnSource(Source):
         """The table with numbers and texts; `first` is that of the training rows, where this is of the test rows."""
         return table
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
         table = self.table(self.path)
         roles, left_out = self._roles(table)
@@ -204,7 +193,7 @@ class ColumnSource(Source):
             tables.append(self.typed(self.test, test.select(roles.names()), roles, tables[0]))
             paths.append(self.test)
         files = tuple(file for path in paths for file in self.files(path))
-        return replace(roles.dataset(list(map(str, paths)), tables), files=files, left_out=left_out)
+        return replace(roles.samples(list(map(str, paths)), tables), files=files, left_out=left_out)
 
     def _roles(self, table: pa.Table) -> tuple[Roles, tuple[str, ...]]:
         """(the columns by their roles, those that number rows); UsageError for one that is not there."""
@@ -249,7 +238,7 @@ class CsvTable(ColumnSource):
     def table(self, path: Path) -> pa.Table:
         return arrow.read_csv(path)
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         data = super().read(seed)
         return data if arrow.first_line(self.path)[0] else replace(data, names=None)
 
@@ -294,7 +283,7 @@ class ParquetTable(ColumnSource):
 class ArrowFolder(ParquetTable):
     """A folder that `datasets.save_to_disk` wrote, of a Dataset, or of a DatasetDict with `train` and `test`."""
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         if (self.path / "dataset_dict.json").is_file():
             test = self.test or (self.path / "test" if (self.path / "test").is_dir() else None)
             return replace(self, path=self.path / "train", test=test).read(seed)

@@ -12,8 +12,8 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.data.sources.arrays import Samples, of_arrays
-from mpifed.data.sources.dataset import Dataset, Source, open_packed
+from mpifed.data.samples import Samples, Source
+from mpifed.data.sources.dataset import open_packed, with_tests
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 # MD5 of MNIST's files, packed and unpacked
@@ -36,7 +36,7 @@ class Idx(Source):
     path: Path
     """The folder of the four files, .gz or plain; those of test rows may be absent."""
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing or damaged, or images and labels do not fit each other."""
         found = {kind: path for kind in KINDS if (path := _find(self.path, kind))}
         missing = [kind for kind in KINDS if kind not in found]
@@ -44,13 +44,9 @@ class Idx(Source):
             raise DataError(
                 f"{self.path}: no folder with a file *{missing[0]}*; expected {', '.join(KINDS)}, with or without .gz"
             )
-        files, parts = [*found.values()], list[Samples]()
-        for images, labels in zip(files[::2], files[1::2], strict=True):
-            X, y = _read(images, 3), _read(labels, 1)
-            if len(X) != len(y) or not X.size:
-                raise DataError(f"{images}: {len(X)} images of {X.shape[1:]} pixels, and {len(y)} labels in {labels}")
-            parts.append(Samples(X[:, None], y))  # one channel
-        return of_arrays(files, "classification", parts[0], *parts[1:])
+        arrays = [_read(path, 1 if "labels" in kind else 3) for kind, path in found.items()]
+        parts = (Samples(X[:, None], y) for X, y in zip(arrays[::2], arrays[1::2], strict=True))  # one channel
+        return with_tests("classification", list(found.values()), *parts)
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Mnist(Source):
     """The folder of the four files, .gz or plain; where absent $MPIFED_DATA/mnist, if it is there, or downloaded."""
     mirrors: tuple[str, ...] = MIRRORS  # not an option
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing and cannot be downloaded, or is not the original."""
         own = Path(os.environ.get("MPIFED_DATA") or os.devnull, "mnist")
         folder = self.path or (own if own.is_dir() else self._downloaded())

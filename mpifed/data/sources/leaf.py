@@ -7,35 +7,20 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.data.sources.arrays import Samples, of_arrays
-from mpifed.data.sources.dataset import Dataset, Source, open_packed, shown
+from mpifed.data.natural import in_order
+from mpifed.data.samples import Samples, Source
+from mpifed.data.sources.dataset import open_packed, shown, with_tests
 
+User: TypeAlias = tuple[str, Array, Array]  # name, X [s, ...] float32, y [s] float64 or texts
 SUFFIXES = (".json", ".json.gz", ".json.bz2", ".json.xz")
-
-
-class User(NamedTuple):
-    """What a file has of a user."""
-
-    place: str  # for messages
-    name: str
-    X: Array  # [s, ...] float32
-    y: Array  # [s] float64, or texts
-
-    @property
-    def kind(self) -> str:
-        """What the rows of all users have in common."""
-        return (
-            f"samples of shape {self.X.shape[1:]}, labels that are {'texts' if self.y.dtype.kind == 'U' else 'numbers'}"
-        )
 
 
 @dataclass(frozen=True)
@@ -57,17 +42,17 @@ class Leaf(Source):
         """True: each sample is a user's."""
         return True
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, or users whose rows are not numbers of the same shape."""
         train, test = self.path, self.test
         if (train / "train").is_dir():
             train, test = train / "train", test or (train / "test" if (train / "test").is_dir() else None)
         files, test_files = _files(train), [] if test is None else _files(test)
-        users, tested = ([user for path in paths for user in _users(path)] for paths in (files, test_files))
-        rows = _rows(files[0], users)
-        test_rows = _rows(test_files[0], tested) if test_files else None
-        names = [user.name for user in [*users, *tested]]
-        return of_arrays([*files, *test_files], self.task, rows, test_rows, others=names)
+        parts = [_users(paths) for paths in (files, test_files) if paths]
+        owners = in_order({name for users in parts for name, _, _ in users})
+        number = {name: at for at, name in enumerate(owners)}
+        rows = [_rows(path, users, number) for path, users in zip([train, test], parts, strict=False)]
+        return replace(with_tests(self.task, [*files, *test_files], *rows), owners=tuple(owners))
 
 
 def _files(path: Path) -> list[Path]:
@@ -80,21 +65,24 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _users(path: Path) -> Iterator[User]:
-    """What a file has of each user."""
-    try:
-        with open_packed(path) as file:
-            table = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({shown(str(error))[1:-1]}); get the file again") from error
-    users = table.get("user_data") if isinstance(table, dict) else None
-    if not isinstance(users, dict):
-        raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
-    for name, content in users.items():
-        place = f"{path}: user {shown(name)}"
-        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-            raise DataError(f"{place}: the name has a control character; rename it")
-        yield User(place, name, *_numbers(place, content))
+def _users(paths: list[Path]) -> list[User]:
+    """What the files have of each user."""
+    users = list[User]()
+    for path in paths:
+        try:
+            with open_packed(path) as file:
+                table = json.load(file)
+        except (ValueError, RecursionError) as error:
+            why = shown(str(error))[1:-1]
+            raise DataError(f"{path}: cannot be read as JSON ({why}); get the file again") from error
+        content = table.get("user_data") if isinstance(table, dict) else None
+        if not isinstance(content, dict):
+            raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
+        for name, of_user in content.items():
+            if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+                raise DataError(f"{path}: user {shown(name)}: the name has a control character; rename it")
+            users.append((name, *_numbers(f"{path}: user {shown(name)}", of_user)))
+    return users
 
 
 def _numbers(place: str, content: object) -> tuple[Array, Array]:
@@ -107,8 +95,6 @@ def _numbers(place: str, content: object) -> tuple[Array, Array]:
             X, labels = np.array(x, np.float32), np.array(y)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"{place}: {shown(str(error))[1:-1]}; expected samples x of numbers, of one shape") from error
-    if x and (X.ndim < 2 or not X.size or not np.isfinite(X).all()):
-        raise DataError(f"{place}: x of shape {X.shape}, or not finite; expected finite samples")
     if labels.shape != (len(x),) or labels.dtype.kind not in "biufU":
         raise DataError(
             f"{place}: {len(x)} samples, and y of {labels.dtype} {labels.shape}; expected a number or text for each"
@@ -116,14 +102,20 @@ def _numbers(place: str, content: object) -> tuple[Array, Array]:
     return X, labels if labels.dtype.kind == "U" else labels.astype(np.float64)
 
 
-def _rows(path: Path, users: list[User]) -> Samples:
+def _rows(path: Path | None, users: list[User], number: dict[str, int]) -> Samples:
     """The rows of the users who have any; DataError where they differ in kind, or nobody has any."""
-    users = [user for user in users if len(user.X)]
+    users = [user for user in users if len(user[1])]
     if not users:
         raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
-    for user in users:
-        if user.kind != users[0].kind:
-            raise DataError(f"{user.place}: {user.kind}; others have {users[0].kind}; correct them")
-    names, counts = [user.name for user in users], [len(user.X) for user in users]
-    X, y = np.concatenate([user.X for user in users]), np.concatenate([user.y for user in users])
-    return Samples(X, y, np.repeat(names, counts))
+    for name, X, y in users:
+        for came, first in zip(_kind_of(X, y), _kind_of(*users[0][1:]), strict=True):
+            if came != first:
+                raise DataError(f"{path}: user {shown(name)}: {came}; others have {first}; correct them")
+    names, rows, labels = zip(*users, strict=True)
+    ids = np.repeat([number[name] for name in names], list(map(len, labels)))
+    return Samples(np.concatenate(rows), np.concatenate(labels), ids=ids)
+
+
+def _kind_of(X: Array, y: Array) -> tuple[str, str]:
+    """What the rows of all users have in common."""
+    return f"samples of shape {X.shape[1:]}", f"labels that are {'texts' if y.dtype.kind == 'U' else 'numbers'}"

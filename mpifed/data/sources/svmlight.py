@@ -10,17 +10,9 @@ from typing import Literal
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.protocols import Piece
-from mpifed.core.record import Array
 from mpifed.data.memory import check_memory
-from mpifed.data.sources.arrays import typed
-from mpifed.data.sources.dataset import (
-    Dataset,
-    Source,
-    open_packed,
-    shown,
-    whole,
-)
+from mpifed.data.samples import Samples, Source
+from mpifed.data.sources.dataset import open_packed, shown, with_tests
 
 _FEATURE_BYTES = 64  # for the number, counts and scale of a column, and copies of these
 DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32
@@ -39,48 +31,34 @@ class Svmlight(Source):
     task: Literal["auto", "classification", "regression"] = "auto"
     """What labels are; auto: classes if they are integers, else real targets."""
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         """The data.
 
-        Raises DataError when a file is missing or damaged, or has a value that is not finite; UsageError when its
-        columns, or dense rows, need more memory than there is.
+        Raises DataError when a file is missing or damaged; UsageError when its columns, or dense rows, need more memory
+        than there is.
         """
+        from sklearn.datasets import load_svmlight_files
+
         files = [self.path] if self.test is None else [self.path, self.test]
-        parts, labels = _load(files)
-        samples, features = parts[0].shape
+        try:
+            with ExitStack() as stack:
+                opened = [stack.enter_context(open_packed(path)) for path in files]
+                loaded = load_svmlight_files(opened, dtype=np.float32)
+        except (ValueError, IndexError, OverflowError, DataError) as error:
+            for path in files:
+                _explain(path)
+            raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
+        rows, labels = loaded[::2], loaded[1::2]
+        for path, X in zip(files, rows, strict=True):
+            if not X.nnz:
+                raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
+        (samples, features), count = rows[0].shape, sum(map(len, labels))
         what = f"{' and '.join(map(str, files))}: {features} features"
         check_memory(_FEATURE_BYTES * features, what, "number the columns from 1 on, without gaps")
-        dense = parts[0].nnz > DENSE_ABOVE * samples * features if self.dense is None else self.dense
-        if dense:
-            rows = sum(map(len, labels))
-            check_memory(4 * rows * features, f"{rows} rows of {features} features as dense numbers", "use --sparse")
-            parts = [part.toarray() for part in parts]
-        y, test_y, _ = typed(files, self.task, labels[0], labels[1] if self.test else None)
-        test = None if test_y is None else (parts[1], test_y)
-        return Dataset(features, np.float32 if dense else None, y, whole(parts[0]), test, files=tuple(files))
-
-
-def _load(files: list[Path]) -> tuple[list[Piece], list[Array]]:
-    """(rows CSR [s, p] float32, labels [s]) of all files, with the same p."""
-    from sklearn.datasets import load_svmlight_files
-
-    try:
-        with ExitStack() as stack:
-            parts = load_svmlight_files([stack.enter_context(open_packed(path)) for path in files], dtype=np.float32)
-    except (ValueError, IndexError, OverflowError, DataError) as error:
-        for path in files:
-            _explain(path)
-        raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
-    for path, X, labels in zip(files, parts[::2], parts[1::2], strict=True):
-        if not X.nnz:
-            raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
-        bad = ~(np.abs(labels) <= np.finfo(np.float32).max)
-        bad[np.searchsorted(X.indptr, np.flatnonzero(~np.isfinite(X.data)), side="right") - 1] = True
-        if bad.any():
-            raise DataError(f"{path}: row {np.argmax(bad) + 1} has a value that is not finite; correct or remove it")
-        if X.shape[1] <= np.iinfo(np.int32).max:
-            X.indices = X.indices.astype(np.int32)
-    return parts[::2], parts[1::2]
+        if rows[0].nnz > DENSE_ABOVE * samples * features if self.dense is None else self.dense:
+            check_memory(4 * count * features, f"{count} rows of {features} features as dense numbers", "use --sparse")
+            rows = [X.toarray() for X in rows]
+        return with_tests(self.task, files, *map(Samples, rows, labels))
 
 
 def _explain(path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Synthetic data of any size, whose rows are a function of the seed and are generated in chunks."""
+"""Synthetic data of any size, whose rows are a function of the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +11,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.data.memory import check_memory
 from mpifed.data.partitioners import stream
-from mpifed.data.sources.dataset import CHUNK_VALUES, Dataset, Source
+from mpifed.data.samples import CHUNK_VALUES, Samples, Source, empty
 
 MOST_NOISE = 1e30  # so that labels do not overflow float32
 
@@ -69,24 +68,18 @@ class Synthetic(Source):
         """h, the number of scores."""
         return 1 if self.task == "regression" else self.classes or 10
 
-    def read(self, seed: int) -> Dataset:
-        """The data; a first pass over the rows generates the labels."""
-        labels = np.concatenate([y for _, y in self._drawn(seed)])
-        top = 255.0 if self.dtype == "uint8" else None
-        return Dataset(self.features, np.dtype(self.dtype), labels, lambda: (X for X, _ in self._drawn(seed)), top=top)
-
-    def _drawn(self, seed: int) -> Iterator[tuple[Array, Array]]:
-        """Rows X [b, p] and labels [b]; each chunk is a function of (seed, index of the chunk)."""
-        size = max(1, CHUNK_VALUES // self.features)
-        weights = self._weights(seed)
+    def read(self, seed: int) -> Samples:
+        """The data; each chunk of rows is a function of (seed, number of the chunk)."""
+        X, labels = empty((self.samples, self.features), self.dtype), list[Array]()
+        size, weights = max(1, CHUNK_VALUES // self.features), self._weights(seed)
         for number, start in enumerate(range(0, self.samples, size)):
-            rng = stream(seed, "rows of synthetic data", number)
-            shape = (min(size, self.samples - start), self.features)
+            rng, rows = stream(seed, "rows of synthetic data", number), X[start : start + size]
             if self.dtype == "uint8":
-                X = rng.integers(0, 256, shape, np.uint8)
+                rows[:] = rng.integers(0, 256, rows.shape, np.uint8)
             else:
-                X = rng.standard_normal(shape, np.float32)
-            yield X, self._labels(X @ weights, rng)
+                rows[:] = rng.standard_normal(rows.shape, np.float32)
+            labels.append(self._labels(rows @ weights, rng))
+        return Samples(X, np.concatenate(labels), top=255.0 if self.dtype == "uint8" else None)
 
     def _weights(self, seed: int) -> Array:
         """[p, h] float32 by which raw values are multiplied."""

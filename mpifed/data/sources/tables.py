@@ -28,16 +28,8 @@ from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
 from mpifed.data.natural import WHOLE
 from mpifed.data.partition import by_rectangles
-from mpifed.data.sources.dataset import (
-    Dataset,
-    Source,
-    listed,
-    numbers_rows,
-    open_packed,
-    shown,
-    typed_labels,
-    whole,
-)
+from mpifed.data.samples import Samples, Source
+from mpifed.data.sources.dataset import listed, numbers_rows, open_packed, shown, typed_labels
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
@@ -77,7 +69,7 @@ class Tables(Source):
     """What labels are; auto: classes if they are integers, else real targets."""
     missing: str = "error"  # "zero" if a sample may lack a feature in all files
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         """Join the clients' tables.
 
         Raises DataError when a file is missing or damaged; an identifier is missing, or twice in a file; two files have
@@ -109,9 +101,7 @@ class Tables(Source):
         X = np.zeros((len(ids), len(names)), np.float32)
         for table, cells in zip(tables, held, strict=True):
             X[np.ix_(*cells)] = table.X
-        return Dataset(
-            len(names), np.float32, labels, whole(X), names=tuple(names), files=tuple(paths), partition=partition
-        )
+        return Samples(X, labels, names=tuple(names), files=tuple(paths), partition=partition)
 
     def _key(self) -> bytes:
         if self.key is None:

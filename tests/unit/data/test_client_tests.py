@@ -12,12 +12,11 @@ from federations import common, held
 from scipy.sparse import csr_matrix
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.client_tests import drawn
-from mpifed.data.natural import natural_clients
+from mpifed.data.holding_out import own_tests
 from mpifed.data.partition import by_rows
 from mpifed.data.prepare import Options, prepare
+from mpifed.data.samples import Samples, Source
 from mpifed.data.shards import shard_of
-from mpifed.data.sources.dataset import Dataset, Source
 from mpifed.data.store import Federation
 
 ROWS = 120
@@ -33,11 +32,10 @@ class Numbered(Source):
     sparse: bool = False
     tests: tuple[bool, ...] | None = None
 
-    def read(self, seed: int) -> Dataset:
-        pieces = [csr_matrix(X)] if self.sparse else [X[:50], X[50:51], X[51:]]
+    def read(self, seed: int) -> Samples:
         labels = CLASSES if self.labels is None else np.array(self.labels)
         tests = None if self.tests is None else np.array(self.tests)
-        return Dataset(3, None if self.sparse else np.float32, labels, lambda: iter(pieces), client_tests=tests)
+        return Samples(csr_matrix(X) if self.sparse else X, labels, own_tests=tests)
 
 
 def made(out: Path, source: Source | None = None, **options: Any) -> Federation:
@@ -70,19 +68,21 @@ def test_every_row_is_in_exactly_one_place(sparse: bool, tmp_path: Path) -> None
 def test_a_fraction_of_each_client_and_class() -> None:
     y = np.random.default_rng(1).integers(0, 5, 3000)
     partition = by_rows(y, 3, 12, "dirichlet:0.5", 1.0, seed=2)
-    mask = drawn(partition, y, 0.2, seed=4)
+    mask = own_tests(partition, y, None, 0.2, 4)
     for rows in partition.rows:
         assert mask[rows].sum() == min(round(0.2 * len(rows)), len(rows) - 1)
         shares = np.bincount(y[rows[mask[rows]]], minlength=5) - 0.2 * np.bincount(y[rows], minlength=5)
         assert (np.abs(shares) <= 1 + 0.5 / len(rows) * np.bincount(y[rows], minlength=5)).all()
-    assert (drawn(partition, y, 0.2, seed=4) == mask).all() and (drawn(partition, y, 0.2, seed=5) != mask).any()
+    assert (own_tests(partition, y, None, 0.2, 4) == mask).all() and (
+        own_tests(partition, y, None, 0.2, 5) != mask
+    ).any()
 
 
 def test_every_row_is_as_likely() -> None:
     """3 of 10 rows in 4,000 draws: each 1,200 times, with a standard deviation of 29."""
     y = np.array([0] * 7 + [1] * 2 + [2])
     partition = by_rows(y, 3, 1)
-    counts = sum(drawn(partition, y, 0.3, seed).astype(int) for seed in range(4000))
+    counts = sum(own_tests(partition, y, None, 0.3, seed).astype(int) for seed in range(4000))
     assert (np.abs(counts - 1200) < 6 * 29).all(), counts
 
 
@@ -94,22 +94,21 @@ class Owned(Source):
     tests: bool = False
     names_clients = True
 
-    def read(self, seed: int) -> Dataset:
-        rows, tests, kind = X[:5], X[5:9], None if self.sparse else np.float32
-        natural = natural_clients(["b", "a", "c"], np.array([1, 1, 0, 0, 0]), np.array([2, 0, 1, 0]))
+    def read(self, seed: int) -> Samples:
+        rows, tests = X[:5], X[5:9]
         given = np.arange(5) == 1 if self.tests else None
         held, test = (csr_matrix(rows), csr_matrix(tests)) if self.sparse else (rows, tests)
-        return Dataset(3, kind, np.array([0, 1, 0, 1, 1]), lambda: iter([held]), (test, np.array([1, 1, 0, 0])),
-                       natural=natural, client_tests=given)  # fmt: skip
+        tests_of = Samples(test, [1, 1, 0, 0], ids=["c", "b", "a", "b"])
+        return Samples(held, [0, 1, 0, 1, 1], tests_of, ids=["a", "a", "b", "b", "b"], own_tests=given)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
     options: Any = {"clients": None, "skew": None, "client_test_fraction": None, "split": None}
     folder = made(tmp_path / "data", Owned(sparse), **options)
-    found = [[numbers(folder, client, tests) for client in range(2)] for tests in (False, True)]
+    found = [[sorted(numbers(folder, client, tests)) for client in range(2)] for tests in (False, True)]
     assert found == [[[0, 1], [2, 3, 4]], [[7], [6, 8]]] and folder.test_samples == 4
-    assert [shard_of(folder, client, True).y.tolist() for client in range(2)] == [[0], [1, 0]]
+    assert [shard_of(folder, client, True).y.sum() for client in range(2)] == [0, 1]
     given = made(tmp_path / "given", Owned(sparse, tests=True), **options)  # whose own say counts
     assert [numbers(given, client, True) for client in range(2)] == [[1], []]
 
@@ -135,5 +134,5 @@ def test_rows_that_the_source_determines(tmp_path: Path) -> None:
         made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
     with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
         made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)
-    with pytest.raises(DataError, match=r"client_tests is int64 \(3,\); expected bool \(120,\)"):
+    with pytest.raises(DataError, match=r"own_tests is int64 \(3,\); expected bool \(120,\)"):
         made(tmp_path / "wrong", Numbered(tests=(0, 1, 2)), client_test_fraction=None)

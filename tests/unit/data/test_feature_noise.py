@@ -37,7 +37,7 @@ def test_variance_grows_with_the_client(tmp_path: Path) -> None:
 def test_the_seed_settles_it_however_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = np.random.default_rng(0).random((S, P), np.float32), np.arange(S) % 3
     FederatedDataset.from_arrays(X, y, clients=N, out=tmp_path / "a", feature_noise=1.0, seed=3)
-    monkeypatch.setattr("mpifed.python.values.CHUNK_VALUES", 7 * P, raising=False)
+    monkeypatch.setattr("mpifed.data.samples.CHUNK_VALUES", 7 * P)
     FederatedDataset.from_arrays(X, y, clients=N, out=tmp_path / "b", feature_noise=1.0, seed=3)
     FederatedDataset.from_arrays(X, y, clients=N, out=tmp_path / "c", feature_noise=1.0, seed=4)
     a, b, c = (rows_of(tmp_path / name) for name in "abc")

@@ -12,15 +12,15 @@ from scipy import sparse
 
 from mpifed.core.errors import UsageError
 from mpifed.data.labels import encode
+from mpifed.data.samples import Samples
 from mpifed.data.scaling import Scaling, fit, unit_rows
-from mpifed.data.sources import Dataset
 
 
-def dataset(labels: Any, test: Any = None) -> Dataset:
+def dataset(labels: Any, test: Any = None) -> Samples:
     """A data set of these labels."""
     X = np.zeros((len(labels), 1), np.float32)
-    tests = None if test is None else (X[: len(test)], np.array(test))
-    return Dataset(1, np.float32, np.array(labels), lambda: iter([X]), tests, files=(Path("a"), Path("t")))
+    tests = None if test is None else Samples(X[: len(test)], np.array(test))
+    return Samples(X, np.array(labels), tests, files=(Path("a"), Path("t")))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from sklearn import datasets  # noqa: F401 -- now, and not while memory is measu
 
 from mpifed.core.errors import DataError
 from mpifed.data.maps import read_map
+from mpifed.data.samples import checked
 from mpifed.data.sources import CsvTable, Svmlight
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -40,7 +41,7 @@ def test_packed_files_are_read_to_their_end(tmp_path: Path, suffix: str, kind: A
     line = b"1,2\n" if kind is CsvTable else b"1 1:2\n-1 2:1\n"
     packed = PACKERS[suffix](line * 20_000)
     path.write_bytes(packed)
-    assert len(kind(path).read(0).labels) == 20_000 * line.count(b"\n")
+    assert len(kind(path).read(0).y) == 20_000 * line.count(b"\n")
     path.write_bytes(packed[:-20])
     with pytest.raises(DataError, match=rf"a{suffix}: cannot be read to its end"):
         kind(path).read(0)
@@ -64,8 +65,8 @@ def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
 def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> None:
     path = tmp_path / "a.svm"
     path.write_text(f"1 1:1\n{label} 1:2\n")
-    with pytest.raises(DataError, match="row 2 has a value that is not finite"):
-        Svmlight(path).read(0)
+    with pytest.raises(DataError, match="label of row 1 is"):
+        checked("svmlight", Svmlight(path).read(0))
 
 
 # cells and names
@@ -97,7 +98,7 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     path.write_text("\ufeffa,y\n1,2\n3,4\n", encoding="utf-8")
     assert CsvTable(path).read(0).names == ("a",)
     path.write_text("\ufeff1,2\n3,4\n", encoding="utf-8")
-    assert CsvTable(path).read(0).labels.tolist() == [2, 4]
+    assert CsvTable(path).read(0).y.tolist() == [2, 4]
     who.write_text("\ufeffclient,rows,columns\n0,all,all\n", encoding="utf-8")
     assert read_map(who, 2, 2).clients == 1
 

@@ -52,8 +52,7 @@ def mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
 
 def test_the_files_come_from_the_first_mirror_that_has_them(mirrors: tuple[str, ...], tmp_path: Path) -> None:
     data = Mnist(mirrors=mirrors).read(0)
-    (X,) = data.chunks()
-    assert np.array_equal(X, np.arange(36).reshape(6, 6)) and data.test is not None and data.shape == (1, 2, 3)
+    assert np.array_equal(data.X, np.arange(36).reshape(6, 1, 2, 3)) and data.test is not None
     folder = tmp_path / "cache/mpifed/mnist"
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.gz" for name in idx.MNIST)
     assert Mnist(mirrors=(CLOSED,)).read(0).files == data.files  # they are there
@@ -69,7 +68,6 @@ def test_without_network_it_is_said_what_to_do(mirrors: tuple[str, ...]) -> None
 
 def test_mnist(real_data: Path) -> None:
     data = Mnist(real_data / "mnist").read(0)
-    (X,) = data.chunks()
     assert data.test is not None
-    assert (X.shape, data.test[0].shape, len(data.files)) == ((60000, 784), (10000, 784), 4)
-    assert data.labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert (data.X.shape, data.test.X.shape, len(data.files)) == ((60000, 1, 28, 28), (10000, 1, 28, 28), 4)
+    assert data.y[:5].tolist() == [5, 0, 4, 1, 9]

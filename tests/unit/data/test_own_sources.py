@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifed.data.sources import Dataset, Source
-from mpifed.data.sources.dataset import whole
+from mpifed.data.samples import Samples, Source
 
 
 @dataclass(frozen=True)
@@ -27,14 +26,14 @@ class Waves(Source):
     rows: int
     slope: float = 1.0
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         X = np.linspace(0, 1, 2 * self.rows, dtype="f4").reshape(self.rows, 2)
-        return Dataset(2, np.dtype("f4"), self.slope * X.sum(axis=1).astype("f8"), whole(X))
+        return Samples(X, self.slope * X.sum(axis=1).astype("f8"))
 
 
 @dataclass(frozen=True)
 class Misspelt(Waves):
-    def reads(self, seed: int) -> Dataset:
+    def reads(self, seed: int) -> Samples:
         return self.read(seed)
 
 
@@ -42,21 +41,19 @@ class Misspelt(Waves):
 class Faulty(Waves):
     how: str = ""
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         X, y = np.ones((6, 2), "f4"), np.arange(6.0)
         results = {
             "tuple": (X, y),
-            "width": Dataset(5, np.dtype("f4"), y, whole(X)),
-            "rows": Dataset(2, np.dtype("f4"), y[:5], whole(X)),
-            "list": Dataset(2, np.dtype("f4"), [1.0] * 6, whole(X)),
-            "label": Dataset(2, np.dtype("f4"), np.full(6, np.nan), whole(X)),
-            "value": Dataset(2, np.dtype("f4"), y, whole(X * np.inf)),
-            "chunks": Dataset(2, np.dtype("f4"), y, X),
-            "names": Dataset(2, np.dtype("f4"), y, whole(X), names=("a", "b", "c")),
-            "test rows": Dataset(2, np.dtype("f4"), y, whole(X), test=(X[:, :1], y)),
-            "test labels": Dataset(2, np.dtype("f4"), y, whole(X), test=(X, y[1:])),
-            "test value": Dataset(2, np.dtype("f4"), y, whole(X), test=(X * np.nan, y)),
-            "test label": Dataset(2, np.dtype("f4"), y, whole(X), test=(X, y * np.nan)),
+            "rows": Samples(X, y[:5]),
+            "list": Samples(X, [1.0] * 6),
+            "label": Samples(X, np.full(6, np.nan)),
+            "value": Samples(X * np.inf, y),
+            "names": Samples(X, y, names=("a", "b", "c")),
+            "test rows": Samples(X, y, Samples(X[:, :1], y)),
+            "test labels": Samples(X, y, Samples(X, y[1:])),
+            "test value": Samples(X, y, Samples(X * np.nan, y)),
+            "test label": Samples(X, y, Samples(X, y * np.nan)),
         }
         return results[self.how]
 
@@ -98,7 +95,7 @@ def test_a_source_of_ones_own(tmp_path: Path) -> None:
         (["waves:Waves", "--rows", "many"], "waves:Waves: --rows many: expected an integer"),
         (["waves:Waves", "--row", "3"], "No such option '--row'. (Did you mean "),
         (["waves:Misspelt", "--rows", "3"], 'waves:Misspelt: has "reads": did you mean "read"?'),
-        (["waves:Unrelated"], "waves:Unrelated: is no Source; derive it from mpifed.data.sources.dataset.Source"),
+        (["waves:Unrelated"], "waves:Unrelated: is no Source; derive it from mpifed.data.samples.Source"),
         (["waves:Shadows"], "waves:Shadows: split: every source has that option; rename the field"),
         (["no_such_module:A"], "no_such_module:A: importing no_such_module: ModuleNotFoundError: "),
         (["parqet"], "'parqet': is not a source; did you mean \"parquet\"?; give one of digits"),
@@ -115,18 +112,17 @@ def test_what_is_refused(arguments: list[str], said: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("tuple", "read() returned tuple; expected mpifed.data.sources.Dataset"),
-        ("width", "a chunk of rows has shape (6, 2); expected [rows, 5], as features says"),
-        ("rows", "6 rows and 5 labels; expected a label for each row"),
-        ("label", "labels: that of row 0 is nan; expected finite numbers"),
-        ("value", "rows 0 to 5 have values that are not finite"),
-        ("chunks", "chunks is ndarray; expected a function that yields rows"),
-        ("test rows", "test rows (6, 1); expected [6, 2], as the labels"),
-        ("test value", "test rows have values that are not finite"),
+        ("tuple", ": read() returned tuple; expected mpifed.data.samples.Samples"),
+        ("rows", ": 6 rows and 5 labels; expected a label for each row"),
+        ("label", ": y: label of row 0 is nan; expected finite numbers"),
+        ("value", ": X: row 0, column 0: inf is not a finite number in float32, as are 11 others; fill"),
+        ("test rows", ": test: samples of shape (1,); expected (2,): transpose, or reshape"),
+        ("test labels", ": test: 6 rows and 5 labels; expected a label for each row"),
+        ("test value", ": test: X: row 0, column 0: nan is not a finite number"),
     ],
 )
 def test_what_a_source_returns_is_checked(how: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         make(tmp_path / "out", "waves:Faulty", "--rows", "6", "--how", how)
-    assert str(caught.value) == f"waves:Faulty: {said}"
+    assert str(caught.value).startswith(f"waves:Faulty{said}")
     assert not (tmp_path / "out/federation.h5").exists()

@@ -56,8 +56,8 @@ def test_tables_are_joined(folder: Path) -> None:
             cells |= {(person, name): float(value) for name, value in line.items()}
     ids = in_order({person for person, _ in cells})
     expected = [[cells.get((person, name), 0.0) for name in names] for person in ids]
-    assert np.concatenate(list(read.chunks())).tolist() == expected
-    assert read.labels.tolist() == [paid[person] for person in ids]
+    assert read.X.tolist() == expected
+    assert read.y.tolist() == [paid[person] for person in ids]
     assert read.partition is not None
     assert read.partition.missing == len(ids) * 4 - len(cells)
     held = {

@@ -13,8 +13,8 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
 from mpifed.data.block import Block
 from mpifed.data.prepare import Options, prepare
+from mpifed.data.samples import Samples, Source
 from mpifed.data.shards import common_shard, shard_of
-from mpifed.data.sources.dataset import Dataset, Source, whole
 from mpifed.data.store import open_federation
 
 ROWS, TARGETS = 50, 3
@@ -28,7 +28,7 @@ class Three(Source):
 
     wrong: str = ""
 
-    def read(self, seed: int) -> Dataset:
+    def read(self, seed: int) -> Samples:
         labels: Any = {
             "integers": np.ones((ROWS, 2), int),
             "deep": Y[..., None],
@@ -36,7 +36,7 @@ class Three(Source):
         }
         labels = labels.get(self.wrong, Y)
         shape = (2, 4) if self.wrong == "shape" else (2, 3)
-        return Dataset(6, np.float32, labels, whole(X), (X[:5], labels[:5]), shape=shape)
+        return Samples(X, labels, Samples(X[:5], labels[:5]), shape=shape)
 
 
 def options(source: Source, out: Path, **more: Any) -> Options:
@@ -61,9 +61,9 @@ def test_from_a_source_to_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    ("integers", r"labels are int64 \(50, 2\); expected \[rows\], int64 classes or float64 targets, or"),
+    ("integers", r"labels are int64 \(50, 2\); expected integers or texts of classes, \[rows\], or real"),
     ("deep", r"labels are float64 \(50, 3, 1\)"),
-    ("nan", "that of row 7 is"),
+    ("nan", "label of row 7 is"),
     ("shape", r"shape \(2, 4\) for 6 features; their product must be that number"),
 ])  # fmt: skip
 def test_wrong_sources(tmp_path: Path, wrong: str, message: str) -> None:

@@ -9,23 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy import sparse
 
 from mpifed.core.errors import DataError
 from mpifed.data.labels import encode
-from mpifed.data.sources import CsvTable, Dataset, Svmlight
+from mpifed.data.samples import Samples, checked
+from mpifed.data.sources import CsvTable, Svmlight
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
 }  # fmt: skip
 
 
-def rows(data: Dataset) -> Any:
+def rows(data: Samples) -> Any:
     """All rows of a source in one array."""
-    chunks = [X.toarray() if sparse.issparse(X) else X for X in data.chunks()]
-    return np.concatenate(chunks)
+    return data.X.toarray() if sparse.issparse(data.X) else data.X
 
 
 # svmlight
@@ -51,8 +50,8 @@ def test_svmlight(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (b"1 1:1\n-1 1:nan\n", "row 2 has a value that is not finite"),
-        (b"1 1:1\ninf 1:1\n", "row 2 has a value that is not finite"),
+        (b"1 1:1\n-1 1:nan\n", "nan is not a finite number"),
+        (b"1 1:1\ninf 1:1\n", "label of row 1 is inf"),
         (b"1 1:1\n-1 1:x\n", "line 2: .*'x'"),
         (b"1 1:1\n-1 2:1 1:1\n", "line 2: columns .*not ascending"),
         (b"1 1:1\n-1 1\n", "line 2"),
@@ -63,7 +62,7 @@ def test_faulty_svmlight(tmp_path: Path, lines: bytes, words: str) -> None:
     path = tmp_path / "a.svm"
     path.write_bytes(lines)
     with pytest.raises(DataError, match=words) as caught:
-        Svmlight(path).read(0)
+        checked("svmlight", Svmlight(path).read(0))
     assert str(path) in str(caught.value)
 
 
@@ -82,12 +81,11 @@ def test_a9a(real_data: Path) -> None:
     path, test = folder / "a9a.bz2", folder / "a9a.t.bz2"
     data = Svmlight(path, test).read(0)
     assert data.test is not None
-    assert data.dtype is None
+    assert data.sparse
     words = [line.split() for line in bz2.decompress(path.read_bytes()).splitlines()]
-    assert data.labels.tolist() == [int(line[0]) for line in words]
-    (X,) = data.chunks()
-    assert X.sum() == sum(len(line) - 1 for line in words)  # all values are 1
-    assert data.test[0].shape == (len(data.test[1]), data.features)
+    assert data.y.tolist() == [int(line[0]) for line in words]
+    assert data.X.sum() == sum(len(line) - 1 for line in words)  # all values are 1
+    assert data.test.X.shape == (len(data.test.y), data.features)
 
 
 # CSV
@@ -100,7 +98,7 @@ def test_csv_with_names(tmp_path: Path, suffix: str) -> None:
     data = CsvTable(path).read(0)
     assert data.names == ("a", "b")
     assert rows(data).tolist() == [[1, 2], [3, 4.5]]
-    assert data.labels.tolist() == [7, 2]
+    assert data.y.tolist() == [7, 2]
     assert encode(data, "class:7").y.tolist() == [1, 0]
 
 
@@ -111,7 +109,7 @@ def test_csv_without_names(tmp_path: Path, label: str) -> None:
     data = CsvTable(path, label=label).read(0)
     assert data.names is None
     assert rows(data).tolist() == [[1, 2], [3, 4]]
-    assert data.labels.tolist() == [7, 2]
+    assert data.y.tolist() == [7, 2]
 
 
 def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
@@ -120,7 +118,7 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
     test.write_text("a,y,b\n5,1,6\n")
     data = CsvTable(path, test, "y").read(0)
     assert data.test is not None
-    assert (data.test[0].tolist(), data.test[1].tolist()) == ([[5, 6]], [1])
+    assert (data.test.X.tolist(), data.test.y.tolist()) == ([[5, 6]], [1])
     test.write_text("a,y,c\n5,1,6\n")
     with pytest.raises(DataError, match=r"t.csv: other columns than .*a.csv"):
         CsvTable(path, test, "y").read(0)

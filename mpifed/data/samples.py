@@ -1,0 +1,295 @@
+"""Rows and labels of a source, as arrays that are sliced: in memory, mapped from a file, or sparse."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from mpifed.core.errors import DataError
+from mpifed.core.protocols import Piece
+from mpifed.core.record import Array
+from mpifed.core.text import shown, wrong_line
+from mpifed.data.encoding import RawColumns
+from mpifed.data.memory import room
+from mpifed.data.natural import identifiers, owners_of
+from mpifed.data.partition import Partition, training_rows
+
+Values: TypeAlias = Any  # whatever NumPy makes an array of, and SciPy's sparse matrices and arrays
+
+CHUNK_VALUES = 1 << 22  # dense values that are worked on at a time: 32 MiB of float64
+_EXACT = 2**24  # up to which float32 holds every integer
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Rows and labels of a source.
+
+    As a source gives them, arrays may be of any kind of number; `checked` makes of them what is in brackets.
+    """
+
+    X: Values  # [s, ...] (uint8 or float32 [s, p], or CSR): rows, in memory or np.memmap
+    y: Values  # [s] integers or texts of classes (int64), real targets [s] or [s, t] (float64)
+    test: Samples | None = None  # common test rows; where `ids` says whose they are, its own test rows as well
+    ids: Values = None  # [s] whose each row is, integers or texts (positions in `owners`)
+    owners: tuple[str, ...] = ()  # who there is, in order, where `ids` are positions; also those without rows
+    names: tuple[str, ...] | None = None  # [p] of the features
+    shape: tuple[int, ...] | None = None  # of a sample, such as (channels, height, width); None: that of X
+    top: float | None = None  # the largest possible value, by which `--scale unit` divides
+    classes: tuple[str, ...] | None = None  # names of the labels 0, 1, ..., where `y` are positions of texts
+    own_tests: NDArray[np.bool_] | None = None  # [s] True for rows with which the client that holds them tests
+    partition: Partition | None = None  # of rows and columns among clients, if the source determines it
+    columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
+    files: tuple[Path, ...] = ()  # from which the data were read
+    left_out: tuple[str, ...] = ()  # columns that number rows, such as the index of a frame
+
+    @property
+    def features(self) -> int:
+        """p."""
+        return int(self.X.shape[1])
+
+    @property
+    def sparse(self) -> bool:
+        return not isinstance(self.X, np.ndarray)
+
+    def rows(self, at: Array) -> Samples:
+        """The training rows `at` alone, ascending positions; or all of them in this order, without a `partition`."""
+        partition = self.partition
+        if partition is not None:
+            partition = training_rows(partition, np.isin(np.arange(len(self.y)), at), self.features)
+        return replace(
+            self, X=taken(self.X, at), y=self.y[at], ids=None if self.ids is None else self.ids[at],
+            own_tests=None if self.own_tests is None else self.own_tests[at], partition=partition,
+        )  # fmt: skip
+
+
+class Source(ABC):
+    """A source of data: a frozen dataclass whose fields are options of `mpifed data`.
+
+    Name your own source as my_module:MyClass. The docstring below a field is the help of its option; the field `path`
+    is the argument after the name.
+    """
+
+    @abstractmethod
+    def read(self, seed: int) -> Samples:
+        """Read or generate the data; `seed` is for random data and subsets."""
+
+    @property
+    def names_clients(self) -> bool:
+        """Whether `read` will say whose each row is (`Samples.ids`), so that no number of clients is needed."""
+        return getattr(self, "by", None) is not None
+
+
+def pieces(X: Piece) -> Iterator[tuple[int, Piece]]:
+    """(number of the first row, rows) of X [s, p], a few dense ones at a time; sparse ones at once."""
+    if not isinstance(X, np.ndarray):
+        yield 0, X
+        return
+    size = max(1, CHUNK_VALUES // X.shape[1])
+    yield from ((start, X[start : start + size]) for start in range(0, len(X), size))
+
+
+def by_pieces(X: Piece, work: Callable[[int, Piece], Piece]) -> Piece:
+    """work(number of the first row, rows) of all pieces of X [s, p], in one array."""
+    if not isinstance(X, np.ndarray):
+        return work(0, X)
+    made: Array | None = None
+    for start, rows in pieces(X):
+        part = work(start, rows)
+        if made is None:
+            made = empty((len(X), part.shape[1]), part.dtype)
+        made[start : start + len(rows)] = part
+    assert made is not None
+    return made
+
+
+def taken(X: Piece, at: Array) -> Piece:
+    """The rows X[at] in an array of their own."""
+    if not isinstance(X, np.ndarray):
+        return X[at]
+    return np.take(X, at, axis=0, out=empty((len(at), *X.shape[1:]), X.dtype), mode="clip")
+
+
+def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """An array to be filled; of more than a fourth of the memory in a file without a name, in $TMPDIR.
+
+    Raises DataError where that has no room for it.
+    """
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if nbytes <= room() // 4:
+        return np.empty(shape, dtype)
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+            return np.memmap(file, dtype, "r+", shape=shape)
+    except OSError as error:
+        raise DataError(
+            f"{tempfile.gettempdir()}: no room for {nbytes / 2**30:.4g} GiB ({error.strerror}); use less data, or set "
+            "TMPDIR to a folder with room"
+        ) from error
+
+
+def checked(name: str, data: object) -> Samples:
+    """The data as they are stored: see `Samples`.
+
+    Raises DataError, which names the first file or the source, where arrays do not fit each other, or hold what is no
+    number, a gap, or an integer that float32 does not hold.
+    """
+    if not isinstance(data, Samples):
+        raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.data.samples.Samples")
+    what = str(data.files[0]) if data.files else name
+    stored = _stored(what, data, data)
+    (samples, features), own, owners = stored.X.shape, data.own_tests, data.owners
+    if stored.shape is not None and math.prod(stored.shape) != features:
+        raise DataError(f"{what}: shape {stored.shape} for {features} features; their product must be that number")
+    if data.names is not None and len(data.names) != features:
+        raise DataError(f"{what}: {len(data.names)} names for {features} features")
+    if own is not None and (np.shape(own) != (samples,) or np.asarray(own).dtype != np.bool_):
+        raise DataError(f"{what}: own_tests is {_kind(own)}; expected bool ({samples},), as the labels")
+    parts = [stored]
+    if data.test is not None:
+        of_test = f"{data.files[-1] if data.files else name}: test"
+        parts.append(_as_trained(of_test, stored, _stored(of_test, data.test, data)))
+    if stored.y.dtype.kind == "U":
+        texts, codes = np.unique(np.concatenate([part.y for part in parts]), return_inverse=True)
+        parts = [replace(part, y=y) for part, y in zip(parts, np.split(codes, [samples]), strict=False)]
+        stored = replace(stored, classes=tuple(texts.tolist()))
+    ids = [part.ids for part in parts]
+    if stored.ids is not None and not owners:
+        owners, ids = owners_of(ids)
+    test = None if data.test is None else replace(parts[1], ids=ids[1])
+    return replace(stored, y=parts[0].y, test=test, ids=ids[0], owners=owners)
+
+
+def _stored(what: str, part: Samples, data: Samples) -> Samples:
+    """The training or test rows of `data` as they are stored, but for texts."""
+    X, shape = rows_of(part.X, f"{what}: X", data.columns is not None)
+    y, ids = labels_of(part.y, f"{what}: y"), part.ids
+    if len(y) != X.shape[0]:
+        raise DataError(f"{what}: {X.shape[0]} rows and {len(y)} labels; expected a label for each row")
+    if ids is not None and np.shape(ids) != (len(y),):
+        raise DataError(f"{what}: ids of shape {np.shape(ids)}; expected one for each of {len(y)} rows")
+    if ids is not None and not data.owners:
+        ids = identifiers(ids, f"{what}: ids")
+    return replace(part, X=X, y=y, ids=ids, shape=shape if part.shape is None else tuple(part.shape))
+
+
+def _as_trained(what: str, rows: Samples, test: Samples) -> Samples:
+    """Test rows, dense or sparse as the training rows; DataError where they are of another layout, scale or kind."""
+    for given, expected in ((test.shape, rows.shape), (test.X.shape[1:], rows.X.shape[1:])):
+        if given and expected and [size for size in given if size > 1] != [size for size in expected if size > 1]:
+            raise DataError(f"{what}: samples of shape {given}; expected {expected}: transpose, or reshape")
+    if rows.X.dtype != test.X.dtype:
+        kinds = f"{test.X.dtype}, those to train on {rows.X.dtype}"
+        raise DataError(f"{what}: samples are {kinds}: bytes are divided by 255, others are not; give both alike")
+    y = test.y
+    if rows.y.dtype.kind == "i" and y.dtype.kind == "f" and not (y % 1).any():
+        y = y.astype(np.int64)
+    if (rows.y.dtype.kind, rows.y.shape[1:]) != (y.dtype.kind, y.shape[1:]):
+        raise DataError(f"{what}: labels are {_kind(y)}, those to train on {_kind(rows.y)}; give both alike")
+    X = test.X
+    if rows.sparse != test.sparse:
+        X = type(rows.X)(X) if rows.sparse else X.toarray()
+    return replace(test, X=X, y=y)
+
+
+def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int, ...] | None]:
+    """(rows [s, p], uint8 or float32, or CSR of float32; shape of a sample where it is no vector).
+
+    Raises DataError for what is no number [s, ...], masked, not finite (NaN is allowed with `gaps`), an integer that
+    float32 does not hold, or a column whose numbers are one in float32.
+    """
+    if hasattr(X, "tocsr"):
+        from scipy.sparse import csr_matrix  # of SciPy's sparse arrays too, which lack what matrices have
+
+        X = csr_matrix(X)
+        rows = csr_matrix((_as_float(X.data[:, None], what, gaps)[:, 0], X.indices, X.indptr), shape=X.shape)
+        if not rows.has_canonical_format:  # several values in a cell, whose sum counts
+            rows = rows.copy()
+            rows.has_sorted_indices = False  # rows in order are sorted too: no bit of a row depends on the others
+            rows.sum_duplicates()
+        return rows, None
+    values = _array(X, what)
+    if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
+        one = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
+        raise DataError(f"{what}: an array of {values.dtype} {values.shape}; expected numbers [samples, ...]{one}")
+    shape = values.shape[1:] if values.ndim > 2 else None
+    values = values.reshape(len(values), -1)
+    return np.ascontiguousarray(values if values.dtype == np.uint8 else _as_float(values, what, gaps)), shape
+
+
+def _as_float(values: Array, what: str, gaps: bool) -> Array:
+    """[s, p] float32."""
+    with np.errstate(over="ignore"):
+        rows = values.astype(np.float32, copy=False)
+    ends = [rows.min(initial=0), rows.max(initial=0)]
+    if not np.isfinite(ends).all():
+        wrong = ~np.isfinite(rows) & ~(np.isnan(rows) & gaps)
+        for row, column in np.argwhere(wrong)[:1].tolist():
+            raise DataError(
+                f"{what}: row {row}, column {column}: {values[row, column]} is not a finite number in float32, as are "
+                f"{wrong.sum() - 1} others; fill them in, or leave their rows out"
+            )
+    if values.dtype.kind in "iu" and max(-int(values.min(initial=0)), int(values.max(initial=0))) > _EXACT:
+        column = int(np.argmax(np.abs(rows).max(axis=0)))
+        raise DataError(
+            f"{what}: column {column}: integers up to {np.abs(values[:, column]).max()}, and float32 holds them up to "
+            f"{_EXACT}; dates and identifiers are no features: leave them out; of numbers give floats"
+        )
+    if values.dtype == np.float64 and len(values):
+        lost = (rows.min(axis=0) == rows.max(axis=0)) & (values.min(axis=0) != values.max(axis=0))
+        for column in np.flatnonzero(lost)[:1].tolist():
+            raise DataError(
+                f"{what}: column {column}: {values[0, column]:.17g} and all others are one number in float32; subtract "
+                "an offset, or leave it out: dates and identifiers are no features"
+            )
+    return rows
+
+
+def labels_of(y: Values, what: str) -> Array:
+    """[s] int64 classes, [s] texts of classes, or float64 targets [s] or [s, t]; DataError for anything else."""
+    values = _array(y, what)
+    if values.dtype == object:
+        for row, label in enumerate(values.ravel().tolist()):
+            if not isinstance(label, str):
+                raise DataError(f"{what}: row {row} has {label!r:.80}, and not a text; give each row a label")
+        values = values.astype(str)
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    kind = values.dtype.kind
+    if kind not in "biufU" or not values.size or values.ndim > (2 if kind == "f" else 1):
+        raise DataError(
+            f"{what}: labels are {_kind(values)}; expected integers or texts of classes, [rows], or real targets, "
+            "[rows] or [rows, targets]; classes of one-hot rows are y.argmax(axis=1)"
+        )
+    if kind == "U":
+        for row in np.flatnonzero([bool(wrong_line(label)) for label in values.tolist()])[:1].tolist():
+            raise DataError(f"{what}: row {row}: the label {shown(repr(str(values[row])))} {wrong_line(values[row])}")
+        return values
+    most = np.iinfo(np.int64).max if kind == "u" else np.finfo(np.float32).max
+    beyond = np.flatnonzero(~(np.abs(values) <= most).reshape(len(values), -1).all(axis=1))
+    if len(beyond):
+        raise DataError(f"{what}: label of row {beyond[0]} is {values[beyond[0]]}; expected finite numbers")
+    return values.astype(np.float64 if kind == "f" else np.int64)
+
+
+def _array(values: Values, what: str) -> Array:
+    """An array of a list or a tensor; DataError for masked entries, which are gaps, and ragged lists."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise DataError(f"{what}: {values.mask.sum()} masked entries; fill them in, or leave their rows out")
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{what}: no array of numbers ({error}); expected numbers [samples, ...]") from error
+
+
+def _kind(value: object) -> str:
+    """What somebody gave in place of an array, or of another one."""
+    return f"{getattr(value, 'dtype', type(value).__name__)} {getattr(value, 'shape', '')}"
