@@ -26,7 +26,7 @@ ENVIRONMENT = os.environ | {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-SYNTHETIC = "synthetic --samples 60000 --features 784 --task classification --classes 10 --dtype uint8"
+SYNTHETIC = "synthetic --samples 60000 --features 784 --task classification --classes 10 --dtype uint8 --scale none"
 
 
 def run(command: Sequence[str], root: Path = ROOT, **variables: str) -> str:

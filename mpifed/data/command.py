@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import MISSING, Field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
 from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.expected import expected
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.core.text import on_screen
@@ -47,6 +45,11 @@ class _Sources(click.Group):
 
 
 FILE = click.Path(path_type=Path)
+# what texts become, and what a help calls them
+_TYPES = {
+    str: (click.STRING, "TEXT"), int: (click.INT, "INTEGER"), float: (click.FLOAT, "NUMBER"), Path: (FILE, "PATH"),
+    bool: (click.BOOL, ""),
+}  # fmt: skip
 
 
 @click.group(
@@ -64,77 +67,47 @@ def data() -> None:
 def _command(name: str, kind: type[Source]) -> click.Command:
     from mpifed.data.options import Options
 
-    of_all = [field for field in _fields(Options) if field.name != "name"]
-    common = {field.name for field in of_all}
-    of_class = [field for field in _fields(kind) if field.name not in common]
+    common = {field.name for field in fields_of(Options)} - {"name", "source"}
     shared = {"missing"} if own_module(name) is None else set()  # of mpifed's own sources: a field by that option
     if taken := (common - shared) & {field.name for field in fields_of(kind)}:
         raise UsageError(f"{name}: {min(taken)}: every source has that option; rename the field")
+    of_class = {field.name: option for field in fields_of(kind) if (option := _parameter(kind, field))}
+    of_all = {field.name: option for field in fields_of(Options) if (option := _parameter(Options, field))}
+    del of_all["name"]
 
     def make(**options: object) -> None:
-        given = {key: str(value) for key, value in options.items() if value is not None}
-        source: Source = kind(**_typed(name, kind, given))
-        _make(Options(**_typed(name, Options, given), name=name, source=source))
+        given: Table = {key: value for key, value in options.items() if value is not None}
+        source = kind(**{key: value for key, value in given.items() if key in of_class})
+        _make(Options(name=name, source=source, **{key: value for key, value in given.items() if key in of_all}))
 
     docs = attribute_docs(kind)
     text = inspect.cleandoc(kind.__doc__ or "")
     if "path" in docs:
         text += f"\n\nPATH: {docs['path']}"
-    parameters = [_parameter(kind, field) for field in of_class] + [_parameter(Options, field) for field in of_all]
+    parameters = list({**of_class, **of_all}.values())
     return click.Command(name, params=parameters, callback=make, help=text, short_help=text.partition("\n\n")[0])
 
 
-def _fields(kind: type) -> list[Field[object]]:
-    """The fields that the command line can set: texts, numbers, paths and booleans."""
-    hints = get_type_hints(kind, include_extras=True)
-    return [field for field in fields_of(kind) if _is_plain(hints[field.name])]
-
-
-def _is_plain(hint: object) -> bool:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _is_plain(arguments[0])
-    if origin in (Union, UnionType):
-        return all(_is_plain(part) for part in arguments if part is not NoneType)
-    return origin is Literal or hint in (str, int, float, bool, Path)
-
-
-def _parameter(kind: type, field: Field[object]) -> click.Parameter:
-    """The argument PATH, or an option, for a field; `_typed` validates its value."""
+def _parameter(kind: type, field: Field[object]) -> click.Parameter | None:
+    """The argument PATH, or an option, for a field; None for one that the command line cannot set."""
     required = field.default is MISSING and field.default_factory is MISSING
     if field.name == "path":
         return click.Argument(["path"], required=required, type=FILE)
-    hint, name = get_type_hints(kind)[field.name], field.name.replace("_", "-")
+    hint = get_type_hints(kind)[field.name]
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    part = next((part for part in parts if part in _TYPES or get_origin(part) is Literal), None)
+    if part is None:
+        return None
+    name = field.metadata.get("option", field.name.replace("_", "-"))
     text = attribute_docs(kind).get(field.name, "")
     if not required and field.default not in (None, MISSING, False):
         text = f"{text}  [default: {field.default}]"
-    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if bool in parts:
+    if part is bool:
         off = field.metadata.get("off", f"/--no-{name}")
-        return click.Option([f"--{name}{off}"], is_flag=True, default=None, help=text)
-    part = next(part for part in parts if part is not NoneType)
-    known = click.Choice(get_args(part)) if get_origin(part) is Literal else None
-    words = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
-    metavar = None if known else field.metadata.get("metavar", words.get(part, "TEXT"))
-    return click.Option([f"--{name}"], type=known, metavar=metavar, required=required, help=text)
-
-
-def _typed(name: str, kind: type, given: Mapping[str, str]) -> Table:
-    """The texts that are fields of a class, converted to their types; UsageError where one has another type."""
-    from pydantic import TypeAdapter, ValidationError
-
-    hints, typed, wrong = get_type_hints(kind, include_extras=True), Table(), []
-    for field in fields_of(kind):
-        if (text := given.get(field.name)) is None:
-            continue
-        try:
-            typed[field.name] = TypeAdapter(hints[field.name]).validate_strings(text)
-        except ValidationError as error:
-            option = "PATH" if field.name == "path" else "--" + field.name.replace("_", "-")
-            wrong += [f"{name}: {option} {text}: {expected(entry)}" for entry in error.errors()[:1]]
-    if wrong:
-        raise UsageError("\n".join(wrong))
-    return typed
+        return click.Option([f"--{name}{off}", field.name], is_flag=True, default=None, help=text)
+    of, metavar = (click.Choice(get_args(part)), None) if part not in _TYPES else _TYPES[part]
+    metavar = field.metadata.get("metavar", metavar)
+    return click.Option([f"--{name}", field.name], type=of, metavar=metavar, required=required, help=text)
 
 
 def _make(options: Options) -> None:

@@ -25,8 +25,6 @@ def identifiers(values: object, what: str) -> Array:
 
     Raises DataError for gaps, with their number, and for other numbers.
     """
-    if isinstance(values, np.ma.MaskedArray):
-        values = values.astype(object).filled(None)  # type: ignore[attr-defined]  # of masked arrays, NumPy says less
     ids = np.asarray(values, None if hasattr(values, "dtype") else object)
     mixed = ids.tolist() if ids.dtype.kind in "fO" else []
     texts = list(map(text_of, mixed)) or ids.astype(str).tolist()

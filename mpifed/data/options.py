@@ -13,7 +13,6 @@ from mpifed.core.nearest import nearest
 from mpifed.data.sources import Source, Tables
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
-PIXELS = ("digits", "mnist", "idx")  # scaled by `unit` where nothing is said: raw pixels diverge
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,7 @@ class Options:
     """The classes: every label, odd against even, label K against the rest, or labels below K against the rest."""
     scale: str | None = field(default=None, metadata={"metavar": "|".join(SCALES)})
     """unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and variance 1.
-    unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows. By default unit for pixels (digits, mnist,
-    idx), else none."""
+    unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows. By default unit for bytes, else none."""
     test_fraction: float | None = None
     """Hold out this fraction of rows for testing."""
     client_test_fraction: float | None = None
@@ -133,5 +131,5 @@ class Options:
 
     @property
     def scalings(self) -> list[str]:
-        """The names in `scale`, in the order in which they are applied; where it says nothing, that of the source."""
-        return str(self.scale or ("unit" if self.name in PIXELS else "none")).split(",")
+        """The names in `scale`, in the order in which they are applied."""
+        return [] if self.scale is None else self.scale.split(",")

@@ -83,7 +83,10 @@ def prepare(options: Options) -> Federation:
         partition = partition._replace(columns=[np.arange(data.features)])
     if partition.missing and options.map:
         data = replace(data, X=by_pieces(data.X, partial(only_held, partition)))
-    data, scaling = _scaled(data, options.scalings, partition.missing, trained)
+    kinds, is_bytes = options.scalings, not data.sparse and data.X.dtype == np.uint8
+    if not kinds and is_bytes:  # raw pixels diverge
+        kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
+    data, scaling = _scaled(data, kinds, partition.missing, trained)
     if options.feature_noise is not None:
         data, scaling = _with_noise(data, scaling, partition, options), IDENTITY
     summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)

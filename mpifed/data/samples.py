@@ -166,6 +166,8 @@ def checked(name: str, data: object) -> Samples:
     if stored.ids is not None and not owners:
         owners, ids = owners_of(ids)
     test = None if data.test is None else replace(parts[1], ids=ids[1])
+    if stored.top is None and stored.X.dtype == np.uint8:
+        stored = replace(stored, top=255.0)
     return replace(stored, y=parts[0].y, test=test, ids=ids[0], owners=owners)
 
 
@@ -178,7 +180,7 @@ def _stored(what: str, part: Samples, data: Samples) -> Samples:
     if ids is not None and np.shape(ids) != (len(y),):
         raise DataError(f"{what}: ids of shape {np.shape(ids)}; expected one for each of {len(y)} rows")
     if ids is not None and not data.owners:
-        ids = identifiers(ids, f"{what}: ids")
+        ids = identifiers(_array(ids, f"{what}: ids"), f"{what}: ids")
     return replace(part, X=X, y=y, ids=ids, shape=shape if part.shape is None else tuple(part.shape))
 
 

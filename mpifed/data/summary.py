@@ -31,7 +31,7 @@ def summary(federation: Federation) -> str:
     }
     lines |= {
         name: str(federation.provenance[name])
-        for name in ("small", "tests", "index", "origin")
+        for name in ("small", "tests", "index", "scale", "origin")
         if name in federation.provenance
     }
     missing = federation.provenance.get("missing_cells")

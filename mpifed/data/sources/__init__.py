@@ -8,8 +8,12 @@ from mpifed.data.sources.columns import ArrowFolder as ArrowFolder
 from mpifed.data.sources.columns import CsvTable as CsvTable
 from mpifed.data.sources.columns import ParquetTable as ParquetTable
 from mpifed.data.sources.digits import Digits as Digits
+from mpifed.data.sources.hdf5 import Hdf5 as Hdf5
 from mpifed.data.sources.idx import Idx as Idx
 from mpifed.data.sources.idx import Mnist as Mnist
+from mpifed.data.sources.images import Cifar10 as Cifar10
+from mpifed.data.sources.images import Cifar100 as Cifar100
+from mpifed.data.sources.images import Images as Images
 from mpifed.data.sources.leaf import Leaf as Leaf
 from mpifed.data.sources.npz import Npz as Npz
 from mpifed.data.sources.svmlight import Svmlight as Svmlight
@@ -25,7 +29,11 @@ SOURCES: dict[str, type[Source]] = {
     "arrow": ArrowFolder,
     "npz": Npz,
     "leaf": Leaf,
+    "hdf5": Hdf5,
     "idx": Idx,
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "images": Images,
     "tables": Tables,
     "synthetic": Synthetic,
 }

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -104,6 +104,60 @@ def with_tests(task: str, files: Sequence[Path], rows: Samples, test: Samples | 
     if test is not None and test.y.dtype.kind != "U" and labels.ndim == 1:
         test = replace(test, y=typed_labels(files[-1], test.y.ravel().astype(np.float64), task))
     return replace(rows, y=labels, test=test, files=tuple(files))
+
+
+class Part(NamedTuple):
+    """Rows of a client."""
+
+    client: str
+    place: str  # for messages
+    X: Array  # [s, ...]
+    y: Array  # [s] numbers or texts, or [s, t] numbers
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What the rows of all clients have in common."""
+        pixels = "bytes" if self.X.dtype == np.uint8 else "numbers"
+        labels = "texts" if self.y.dtype.kind == "U" else "numbers"
+        return f"samples of {pixels} of shape {self.X.shape[1:]}", f"labels that are {labels} of {self.y.shape[1:]}"
+
+
+def of_clients(path: Path | None, parts: Iterable[Part], owners: Sequence[str]) -> Samples:
+    """The rows of those clients who have any; DataError where they differ in kind, or nobody has any.
+
+    `owners`: all clients, in order.
+    """
+    parts = [part for part in parts if len(part.X)]
+    if not parts:
+        raise DataError(f"{path}: no rows of any client")
+    for part in parts:
+        for came, first in zip(part.kind, parts[0].kind, strict=True):
+            if came != first:
+                raise DataError(f"{part.place}: {came}; others have {first}; correct them")
+    number = {client: at for at, client in enumerate(owners)}
+    ids = np.repeat([number[part.client] for part in parts], [len(part.X) for part in parts])
+    X, y = np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts])
+    return Samples(X, y, ids=ids, owners=tuple(owners))
+
+
+def train_and_test(path: Path, test: Path | None = None) -> tuple[Path, Path | None]:
+    """The places of training and of test rows: folders `train` and `test` of a folder, or the path itself."""
+    if not (path / "train").is_dir():
+        return path, test
+    return path / "train", test or (path / "test" if (path / "test").is_dir() else None)
+
+
+def original(name: str, md5: str, mirrors: Iterable[str], remedy: str) -> Path:
+    """A published file in the user's cache, from the first mirror that has it; DataError where none has."""
+    import pooch
+
+    reasons = list[str]()
+    for mirror in mirrors:
+        try:
+            return Path(pooch.retrieve(mirror + name, f"md5:{md5}", name, pooch.os_cache("mpifed")))
+        except (OSError, ValueError) as error:
+            reasons.append(f"{mirror}: {error}")
+    raise DataError(f"{name}: cannot be downloaded ({'; '.join(reasons)}); bring it by {remedy}")
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:

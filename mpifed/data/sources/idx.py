@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import open_packed, with_tests
+from mpifed.data.sources.dataset import open_packed, original, with_tests
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 # MD5 of MNIST's files, packed and unpacked
@@ -59,8 +59,11 @@ class Mnist(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing and cannot be downloaded, or is not the original."""
-        own = Path(os.environ.get("MPIFED_DATA") or os.devnull, "mnist")
-        folder = self.path or (own if own.is_dir() else self._downloaded())
+        folder = self.path or Path(os.environ.get("MPIFED_DATA") or os.devnull, "mnist")
+        if self.path is None and not folder.is_dir():
+            remedy = f"`mpifed data mnist FOLDER`, with {', '.join(MNIST)}, with or without .gz"
+            found = [original(f"{name}.gz", md5, self.mirrors, remedy) for name, (md5, _) in MNIST.items()]
+            folder = found[0].parent
         data = Idx(folder).read(seed)
         if data.test is None:
             raise DataError(f"{folder}: no file *{KINDS[2]}*; expected {', '.join(MNIST)}, with or without .gz")
@@ -73,26 +76,6 @@ class Mnist(Source):
                     "again, or read another data set by `mpifed data idx FOLDER`"
                 )
         return data
-
-    def _downloaded(self) -> Path:
-        """The folder of the files in the user's cache, each from the first mirror that has it."""
-        import pooch
-
-        folder = Path(pooch.os_cache("mpifed"), "mnist")
-        for name, (md5, _) in MNIST.items():
-            reasons = list[str]()
-            for mirror in self.mirrors:
-                try:
-                    pooch.retrieve(f"{mirror}{name}.gz", f"md5:{md5}", f"{name}.gz", folder)
-                    break
-                except (OSError, ValueError) as error:
-                    reasons.append(f"{mirror}: {error}")
-            else:
-                raise DataError(
-                    f"{name}.gz: cannot be downloaded ({'; '.join(reasons)}); put {', '.join(MNIST)}, each with or "
-                    "without .gz, into any folder for `mpifed data mnist FOLDER`"
-                )
-        return folder
 
 
 def _find(folder: Path, kind: str) -> Path | None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
@@ -17,9 +18,8 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.natural import in_order
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import open_packed, shown, with_tests
+from mpifed.data.sources.dataset import Part, of_clients, open_packed, shown, train_and_test, with_tests
 
-User: TypeAlias = tuple[str, Array, Array]  # name, X [s, ...] float32, y [s] float64 or texts
 SUFFIXES = (".json", ".json.gz", ".json.bz2", ".json.xz")
 
 
@@ -44,15 +44,12 @@ class Leaf(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, or users whose rows are not numbers of the same shape."""
-        train, test = self.path, self.test
-        if (train / "train").is_dir():
-            train, test = train / "train", test or (train / "test" if (train / "test").is_dir() else None)
+        train, test = train_and_test(self.path, self.test)
         files, test_files = _files(train), [] if test is None else _files(test)
-        parts = [_users(paths) for paths in (files, test_files) if paths]
-        owners = in_order({name for users in parts for name, _, _ in users})
-        number = {name: at for at, name in enumerate(owners)}
-        rows = [_rows(path, users, number) for path, users in zip([train, test], parts, strict=False)]
-        return replace(with_tests(self.task, [*files, *test_files], *rows), owners=tuple(owners))
+        rows, tests = ([user for path in paths for user in _users(path)] for paths in (files, test_files))
+        owners = in_order({user.client for user in [*rows, *tests]})
+        of_test = of_clients(test, tests, owners) if test_files else None
+        return with_tests(self.task, [*files, *test_files], of_clients(train, rows, owners), of_test)
 
 
 def _files(path: Path) -> list[Path]:
@@ -65,24 +62,21 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _users(paths: list[Path]) -> list[User]:
-    """What the files have of each user."""
-    users = list[User]()
-    for path in paths:
-        try:
-            with open_packed(path) as file:
-                table = json.load(file)
-        except (ValueError, RecursionError) as error:
-            why = shown(str(error))[1:-1]
-            raise DataError(f"{path}: cannot be read as JSON ({why}); get the file again") from error
-        content = table.get("user_data") if isinstance(table, dict) else None
-        if not isinstance(content, dict):
-            raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
-        for name, of_user in content.items():
-            if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-                raise DataError(f"{path}: user {shown(name)}: the name has a control character; rename it")
-            users.append((name, *_numbers(f"{path}: user {shown(name)}", of_user)))
-    return users
+def _users(path: Path) -> Iterator[Part]:
+    """What a file has of each user."""
+    try:
+        with open_packed(path) as file:
+            table = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read as JSON ({shown(str(error))[1:-1]}); get the file again") from error
+    users = table.get("user_data") if isinstance(table, dict) else None
+    if not isinstance(users, dict):
+        raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
+    for name, content in users.items():
+        place = f"{path}: user {shown(name)}"
+        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+            raise DataError(f"{place}: the name has a control character; rename it")
+        yield Part(name, place, *_numbers(place, content))
 
 
 def _numbers(place: str, content: object) -> tuple[Array, Array]:
@@ -100,22 +94,3 @@ def _numbers(place: str, content: object) -> tuple[Array, Array]:
             f"{place}: {len(x)} samples, and y of {labels.dtype} {labels.shape}; expected a number or text for each"
         )
     return X, labels if labels.dtype.kind == "U" else labels.astype(np.float64)
-
-
-def _rows(path: Path | None, users: list[User], number: dict[str, int]) -> Samples:
-    """The rows of the users who have any; DataError where they differ in kind, or nobody has any."""
-    users = [user for user in users if len(user[1])]
-    if not users:
-        raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
-    for name, X, y in users:
-        for came, first in zip(_kind_of(X, y), _kind_of(*users[0][1:]), strict=True):
-            if came != first:
-                raise DataError(f"{path}: user {shown(name)}: {came}; others have {first}; correct them")
-    names, rows, labels = zip(*users, strict=True)
-    ids = np.repeat([number[name] for name in names], list(map(len, labels)))
-    return Samples(np.concatenate(rows), np.concatenate(labels), ids=ids)
-
-
-def _kind_of(X: Array, y: Array) -> tuple[str, str]:
-    """What the rows of all users have in common."""
-    return f"samples of shape {X.shape[1:]}", f"labels that are {'texts' if y.dtype.kind == 'U' else 'numbers'}"

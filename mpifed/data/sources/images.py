@@ -1,0 +1,102 @@
+"""Images: CIFAR in its publisher's binary files, and folders of image files by class."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+import numpy as np
+
+from mpifed.core.errors import DataError
+from mpifed.core.record import Array
+from mpifed.data.samples import Samples, Source
+from mpifed.data.sources.dataset import listed, open_packed, original, train_and_test
+
+MIRROR = "https://www.cs.toronto.edu/~kriz/"
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # which no other program is started for
+_PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Cifar10(Source):
+    """CIFAR-10: 50,000 colour images of 32 x 32 pixels in 10 classes, and 10,000 to test with (Krizhevsky, 2009)."""
+
+    archive: Path | None = field(default=None, metadata={"option": "from"})
+    """The publisher's "binary version", cifar-10-binary.tar.gz; without it it is downloaded."""
+    name: ClassVar[str] = "cifar-10-binary.tar.gz"
+    md5: ClassVar[str] = "c32a1d4ab5d03f1284b67883e8d87530"
+    train: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+    test: ClassVar[str] = "test_batch.bin"
+    meta: ClassVar[str] = "batches.meta.txt"
+    labels: ClassVar[int] = 1  # bytes of an image before its pixels; the last one is its class
+
+    def read(self, seed: int) -> Samples:
+        """The data; DataError when the archive cannot be downloaded, or is not the original."""
+        path = self.archive or original(self.name, self.md5, (MIRROR,), f"`mpifed data ... --from {self.name}`")
+        with path.open("rb") if path.is_file() else open_packed(path) as file:
+            digest = hashlib.md5(file.read(), usedforsecurity=False).hexdigest()
+        if digest != self.md5:
+            raise DataError(f"{path}: MD5 is {digest}, expected {self.md5}; get the original {self.name} again")
+        with tarfile.open(path) as tar:
+            files = {PurePosixPath(member.name).name: tar.extractfile(member) for member in tar if member.isfile()}
+            content = {name: file.read() for name, file in files.items() if file is not None}
+        classes = tuple(content[self.meta].decode().split())
+        rows, test = (self._images(b"".join(content[name] for name in names)) for names in (self.train, [self.test]))
+        return Samples(*rows, Samples(*test), classes=classes, files=(path,))
+
+    def _images(self, content: bytes) -> tuple[Array, Array]:
+        """(pixels [s, 3, 32, 32], classes [s]) of a file."""
+        values = np.frombuffer(content, np.uint8).reshape(-1, self.labels + _PIXELS)
+        return values[:, self.labels :].reshape(-1, 3, 32, 32), values[:, self.labels - 1].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Cifar100(Cifar10):
+    """CIFAR-100: as CIFAR-10, in 100 classes, the fine ones."""
+
+    archive: Path | None = field(default=None, metadata={"option": "from"})
+    """The publisher's "binary version", cifar-100-binary.tar.gz; without it it is downloaded."""
+    name: ClassVar[str] = "cifar-100-binary.tar.gz"
+    md5: ClassVar[str] = "03b5dce01913d631647c71ecec9e9cb8"
+    train: ClassVar[tuple[str, ...]] = ("train.bin",)
+    test: ClassVar[str] = "test.bin"
+    meta: ClassVar[str] = "fine_label_names.txt"
+    labels: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class Images(Source):
+    """Folders of image files by class, as FOLDER/cat/1.png, all of one size; or FOLDER/train/... and FOLDER/test/..."""
+
+    path: Path
+    """The folder."""
+
+    def read(self, seed: int) -> Samples:
+        """The data; DataError for a file that is no image, or has another size."""
+        train, test = train_and_test(self.path)
+        return Samples(*_folder(train), None if test is None else Samples(*_folder(test)))
+
+
+def _folder(folder: Path) -> tuple[Array, list[str]]:
+    """(pixels [s, channels, height, width], class of each) of the image files in the folders of a folder."""
+    from PIL import Image
+
+    paths = sorted(path for path in folder.glob("*/*") if path.is_file())
+    images, colours = list[Array](), False
+    for path in paths:
+        try:
+            with Image.open(path, formats=_FORMATS) as image:
+                images.append(np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise DataError(f"{path}: no image ({error}); expected {listed(_FORMATS)}; remove it") from error
+        if images[-1].shape[:2] != images[0].shape[:2]:
+            raise DataError(f"{path}: {images[-1].shape[:2]} pixels, {paths[0].name} has {images[0].shape[:2]}; resize")
+        colours = colours or images[-1].ndim == 3
+    if not images:
+        raise DataError(f"{folder}: no images; expected a folder for each class, such as {folder}/cat/1.png")
+    alike = [image if image.ndim == 3 or not colours else np.stack([image] * 3, axis=2) for image in images]
+    X = np.stack(alike)
+    return X.transpose(0, 3, 1, 2) if colours else X[:, None], [path.parent.name for path in paths]
