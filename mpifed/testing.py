@@ -32,7 +32,7 @@ from mpifed.data.block import Block
 from mpifed.data.store import open_federation
 from mpifed.job.job import Job as Job
 from mpifed.job.participation import is_secure, next_attempt, next_round, round_of
-from mpifed.maths.laws import ROUNDING, pure
+from mpifed.laws import ROUNDING, pure
 from mpifed.run.evaluation import measure
 from mpifed.run.own_classes import JobPart, check_by_laws, parts_of
 from mpifed.run.setup import Ready, prepare

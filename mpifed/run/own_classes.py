@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from mpifed import laws
 from mpifed.comm.mpi import Comm
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
@@ -23,7 +24,6 @@ from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
-from mpifed.maths import laws
 from mpifed.maths.clipping import clippable
 from mpifed.maths.terms import Loss, Term
 from mpifed.run.agreement import agreed

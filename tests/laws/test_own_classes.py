@@ -73,8 +73,8 @@ LAWS = {
     "own_networks:WrongWayBack": SLOPE,
     "own_networks:Noisy": "other bits the second time",
     "own_networks:Centered": ALONE,
-    "own_networks:DropsByOthers": "outputs() in training of a sample among others",
-    "own_networks:DropsAnew": "outputs() in training: its function gives other bits the second time",
+    "own_networks:DropsByOthers": "loss() in training of a sample among others",
+    "own_networks:DropsAnew": "loss() in training: its function gives other bits the second time",
 }  # fmt: skip
 CLIPPED = ["own_functions:ByMethods", "own_functions:LongLayers", "own_networks:ShortNorms", "own_networks:TwiceTheSum"]
 

@@ -12,10 +12,10 @@ import pytest
 from records import flat
 
 from jobs.examples.own_jax import Tanh
+from mpifed import laws
 from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.files.run_folder import summary
-from mpifed.maths import laws
 from mpifed.maths.clipping import clipped_gradient
 
 ROOT = Path(__file__).resolve().parents[2]

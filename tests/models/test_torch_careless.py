@@ -13,8 +13,8 @@ import pytest
 import torch
 from records import flat
 
+from mpifed import laws
 from mpifed.core.record import map_leaves
-from mpifed.maths import laws
 from mpifed.maths.objectives import TorchNetwork
 
 every_right_module = pytest.mark.parametrize("name", careless.RIGHT)

@@ -37,7 +37,7 @@ MAY = {
     ],
     "results": ["arguments", "core", "maths", "algorithms", "files", "job", "privacy", "results"],
     "explain": ["arguments", "core", "maths", "data", "algorithms", "files", "observers", "job", "explain"],
-    "run": [*_JOB, "privacy", "results", "run"],
+    "run": [*_JOB, "privacy", "results", "laws", "run"],
     "forecast": [*_JOB, "privacy", "results", "run", "forecast"],
     "batch": ["arguments", "core", "data", "comm", "files", "job", "results", "run", "batch"],
     "audit": ["arguments", *_JOB, "privacy", "results.text", "run", "audit"],

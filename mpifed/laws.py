@@ -8,8 +8,7 @@ breaks a law may be anything, and is Any here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,9 @@ _CLIENTS, _SAMPLES = 3, 6  # with models of their own, and of each
 _DIRECTIONS = 3
 _STEPS = 10.0 ** -np.arange(1.0, 8.0)
 _OFF = 1e-3  # how far a derivative may be from a difference quotient, relative
-_PLACES = (-0.1, 0.1, 0.5, 0.9, 1.1, 2.0, 10.0, 100.0)  # on the line from a point to its prox, and multiples of it
+# on the line from a point to its prox, and multiples of it
+_PLACES = np.array([[-0.1], [0.1], [0.5], [0.9], [1.1], [2.0], [10.0], [100.0]])
+_AROUND = 10.0 ** -np.arange(6.0)[:, None]  # how far away others are
 _TINY = 1e-100  # what underflows has fewer digits
 _EDGE = 1 - 1e-6  # times a prox is surely where the regularizer is finite
 
@@ -48,17 +49,19 @@ class ModelFunction(NamedTuple):
 
     model: Objective
     term: Term = Loss()
+    keys: tuple[Array, ...] = ()  # in training, of the clients' passes
 
     def loss(self, at: Trial) -> Array:
         """[n, s]"""
-        scores = self.model.scores_of(at.model, at.X)
-        return np.asarray(self.term.loss(self.model, at.model.head, scores, at.y), dtype="f8")
+        model = self.model
+        scores = model.forward(at.model, at.X, *self.keys)[0] if self.keys else model.scores_of(at.model, at.X)
+        return np.asarray(self.term.loss(model, at.model.head, scores, at.y), dtype="f8")
 
     def gradient(self, at: Trial) -> Parameters:
         """Leaves [n, ...], as algorithms ask for it."""
         if self.term == Loss():
-            return self.model.gradient(*at)
-        scores, back = self.model.forward(at.model, at.X)
+            return self.model.gradient(*at, *self.keys)
+        scores, back = self.model.forward(at.model, at.X, *self.keys)
         return back(self.term.slope(self.model, at.model.head, scores, at.y, at.weights))
 
     def server(self, model: Parameters) -> float:
@@ -68,11 +71,11 @@ class ModelFunction(NamedTuple):
 
 
 def trial(problem: Problem, rng: Generator, dtype: str, spread: float = 0.3) -> Trial:
-    """Normal features, and models near the start, by `spread` times the size of each leaf."""
+    """Normal features, and models near the start, by `spread` times the spread of each leaf."""
     model, shape = problem.objective, (_CLIENTS, _SAMPLES)
 
     def near(leaf: Array) -> Array:
-        size = float(np.linalg.norm(leaf)) / max(1, leaf.size) ** 0.5 or 1.0
+        size = float(np.std(leaf)) or 1.0
         return (leaf + spread * size * rng.standard_normal((_CLIENTS, *leaf.shape))).astype(dtype)
 
     models = map_leaves(near, model.start(problem.features, problem.outputs, rng, dtype))
@@ -94,7 +97,8 @@ def check_start(problem: Problem, rng: Generator) -> None:
 
 def check_shapes(function: ModelFunction, at: Trial) -> None:
     """Losses, slopes, predictions and the gradient have their shapes and the dtype of the model."""
-    (model, term), head = function, at.model.head
+    model, term, _ = function
+    head = at.model.head
     scores, back = model.forward(at.model, at.X)
     own, outputs = term if isinstance(term, OfOutputs) else model, model.class_scores(head, scores)
     _must_be("the slope of the loss has shape", np.shape(own.sample_loss.slope(outputs.copy(), at.y)), outputs.shape)
@@ -117,16 +121,11 @@ def check_prox_shapes(regularizer: Any, model: Parameters) -> None:
 def check_function(function: ModelFunction, problem: Problem, rng: Generator, private: bool) -> None:
     """The laws of a loss, or of a term; `private`: that of clipping, too."""
     at = pure("start()", lambda seed: trial(problem, np.random.default_rng(seed), "float64"), int(rng.integers(2**32)))
-    pure("loss()", function.loss, at)
-    gradient = pure("the gradient by slope()", function.gradient, at)
-
-    def total(model: Parameters) -> float:
-        return float((at.weights * function.loss(at._replace(model=model))).sum())
-
-    _check_derivative("the gradient by slope()", total, at.model, gradient, rng)
+    _check_slope(function, at, rng)
     check_alone(function, at, private)
-    if isinstance(function.term, Loss):
-        check_training(function.model, at, rng)
+    now = Round(0, 0, np.ones(_CLIENTS, dtype=bool))
+    if keys := function.model.pass_keys(now, 0, np.arange(_CLIENTS)):
+        _check_training(function._replace(keys=keys), at, rng)
     if function.model.convex and function.term.convex:
         for spread in (0.3, 1.0, 5.0):
             _check_convex(function, at, at._replace(model=trial(problem, rng, "float64", spread).model))
@@ -140,58 +139,63 @@ def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:
 
     On the second rests epsilon.
     """
-    losses, whole, bound = function.loss(at), function.gradient(at), 0.0
-    for i in range(_CLIENTS):
-        summed, clipped, size, client = np.zeros(()), np.zeros(()), 0.0, _of_client(at, i)
-        for j in range(_SAMPLES):
-            sample = Trial(client.model, client.X[:, j : j + 1], client.y[:, j : j + 1], np.ones((1, 1)))
-            loss, alone, weight = function.loss(sample).item(), flat(function.gradient(sample)), at.weights[i, j]
-            _must_agree("loss() of a sample among others", losses[i, j], loss, abs(loss))
-            norm = float(np.linalg.norm(alone))
-            bound = bound or norm / 2 or 1.0  # most are longer
-            summed = summed + weight * alone
-            clipped = clipped + abs(weight) * bound / max(norm, bound) * alone
-            size += abs(weight) * norm
-        _must_agree("the gradient by slope() and the way back", flat(_of_client(whole, i)), summed, size)
-        if private:
-            limited = clipped_gradient(function.model, at.model, at.X, at.y, abs(at.weights), bound)
-            what = "the sum of clipped gradients by layers() or sample_gradients()"
-            _must_agree(what, flat(_of_client(limited, i)), clipped, size)
+    shape = at.y.shape
+    singles = [
+        Trial(_of_client(at.model, i), at.X[i : i + 1, [j]], at.y[i : i + 1, [j]], np.ones((1, 1)))
+        for i, j in np.ndindex(shape)
+    ]
+    losses = np.array([function.loss(one).item() for one in singles]).reshape(shape)
+    _must_agree("loss() of a sample among others", function.loss(at), losses, abs(losses))
+    alone = np.array([flat(function.gradient(one)) for one in singles]).reshape(*shape, -1)
+    norms, weights = np.linalg.norm(alone, axis=2, keepdims=True), at.weights[..., None]
 
+    def check_sum(what: str, gradient: Parameters, factors: Array) -> None:
+        came = [flat(_of_client(gradient, i)) for i in range(len(alone))]
+        _must_agree(what, came, (factors * alone).sum(axis=1), (abs(weights) * norms).sum(axis=1))
 
-def check_training(model: Objective, at: Trial, rng: Generator) -> None:
-    """A network in training is a function of each sample alone, its place and the key, with this one's gradient."""
-    keys = model.pass_keys(Round(0, 0, np.ones(_CLIENTS, dtype=bool)), 0, np.arange(_CLIENTS))
-    if not keys:
-        return
-
-    def outputs(parameters: Parameters, X: Array) -> Array:
-        return model.forward(parameters, X, *keys)[0]
-
-    def total(parameters: Parameters) -> float:
-        return float((at.weights * model.loss(parameters.head, outputs(parameters, at.X), at.y)).sum())
-
-    scores = pure("outputs() in training", outputs, at.model, at.X)
-    _check_derivative("the gradient in training", total, at.model, model.gradient(*at, *keys), rng)
-    for j in range(_SAMPLES):
-        X: Array = rng.standard_normal((*at.y.shape, at.X.shape[-1]))
-        X[:, j] = at.X[:, j]
-        came, size = outputs(at.model, X)[:, j].ravel(), float(abs(scores).max())
-        _must_agree("outputs() in training of a sample among others", came, scores[:, j].ravel(), size)
+    check_sum("the gradient by slope() and the way back", function.gradient(at), weights)
+    if private:
+        bound = float(norms.min()) or 1.0  # none is shorter
+        clipped = clipped_gradient(function.model, at.model, at.X, at.y, abs(at.weights), bound)
+        factors = abs(weights) * bound / norms.clip(bound)
+        check_sum("the sum of clipped gradients by layers() or sample_gradients()", clipped, factors)
 
 
 def _of_client(record: AnyRecord, i: int) -> AnyRecord:
     return map_leaves(lambda leaf: leaf[i : i + 1], record)
 
 
+def _check_training(function: ModelFunction, at: Trial, rng: Generator) -> None:
+    """A network in training is a function of each sample alone, its place and the key, with this one's gradient."""
+    losses = _check_slope(function, at, rng)
+    for j in range(_SAMPLES):
+        X: Array = rng.standard_normal((*at.y.shape, at.X.shape[-1]))
+        X[:, j] = at.X[:, j]
+        came = function.loss(at._replace(X=X))[:, j]
+        _must_agree("loss() in training of a sample among others", came, losses[:, j], abs(losses).max())
+
+
+def _check_slope(function: ModelFunction, at: Trial, rng: Generator) -> Array:
+    """The losses [n, s], whose weighted sum has this gradient."""
+    when = " in training" if function.keys else ""
+    losses: Array = pure(f"loss(){when}", function.loss, at)
+    gradient: Parameters = pure(f"the gradient by slope(){when}", function.gradient, at)
+
+    def total(model: Parameters) -> float:
+        return float((at.weights * function.loss(at._replace(model=model))).sum())
+
+    _check_derivative(f"the gradient by slope(){when}", total, at.model, gradient, rng)
+    return losses
+
+
 def _check_convex(function: ModelFunction, at: Trial, to: Trial) -> None:
-    middle = at._replace(model=map_leaves(lambda a, b: (a + b) / 2, at.model, to.model))
-    means, between = (function.loss(at) + function.loss(to)) / 2, function.loss(middle)
+    between = function.loss(at._replace(model=map_leaves(lambda a, b: (a + b) / 2, at.model, to.model)))
+    means = (function.loss(at) + function.loss(to)) / 2
     above = between - means > ROUNDING * (abs(means) + abs(between))
     if above.any():
-        came, mean = between[above][0], means[above][0]
         raise AssertionError(
-            f"convex = True, and halfway between two models a loss() is {came:.6g}, above the mean of both, {mean:.6g}"
+            f"convex = True, and halfway between two models a loss() is {between[above][0]:.6g}, above the mean of "
+            f"both, {means[above][0]:.6g}"
         )
 
 
@@ -199,14 +203,11 @@ def _check_derivative(
     what: str, value: Callable[[AnyRecord], float], at: AnyRecord, gradient: Record, rng: Generator
 ) -> None:
     """`gradient` is that of `value`, along random directions; at kinks some step is short enough."""
-    middle, slope = flat(at), flat(gradient)
-    for _ in range(_DIRECTIONS):
-        along = rng.standard_normal(len(middle))
-        above, below = (
-            np.array([value(unflat(middle + step * along, at)) for step in steps]) for steps in (_STEPS, -_STEPS)
-        )
-        quotients = (above - below) / (2 * _STEPS)
-        claimed = float(slope @ along)
+    middle = flat(at)
+    for along in rng.standard_normal((_DIRECTIONS, len(middle))):
+        ends = np.array([[value(unflat(middle + s * along, at)) for s in (step, -step)] for step in _STEPS])
+        quotients = (ends[:, 0] - ends[:, 1]) / (2 * _STEPS)
+        claimed = float(flat(gradient) @ along)
         if not (abs(claimed - quotients) <= _OFF * abs(quotients) + 3 * ROUNDING).any():
             raise AssertionError(
                 f"{what} is {claimed:.6g} along a random direction, differences give {quotients[4]:.6g}"
@@ -215,34 +216,24 @@ def _check_derivative(
 
 def check_prox(regularizer: Any, model: Parameters, rng: Generator) -> None:
     """No point has a lower value(x) + ||x - u||^2 / (2 step) than prox(u, step)."""
-    start = flat(model)
+    start, sizes = flat(model), [leaf.size for leaf in bare_leaves(model)]
+    of_leaves = np.repeat(np.eye(len(sizes), dtype=bool), sizes, axis=1)
     for step in (0.01, 0.1, 1.0, 10.0):
         u = start + rng.standard_normal(len(start))
-        result: Parameters = pure("prox()", regularizer.prox, unflat(u, model), step)
-        best = flat(result)
+        best = flat(pure("prox()", regularizer.prox, unflat(u, model), step))
 
         def cost(x: Array, u: Array = u, step: float = step) -> float:
             return float(regularizer.value(unflat(x, model))) + float(((x - u) ** 2).sum()) / (2 * step)
 
-        came, least = min(cost(best), cost(_EDGE * best)), min(map(cost, _around(u, best, model, rng)))
+        around = best + _AROUND * rng.standard_normal((len(_AROUND), len(u)))
+        a_leaf_as_it_was = np.where(of_leaves, u, best)
+        others = np.concatenate([u + _PLACES * (best - u), _PLACES * best, around, a_leaf_as_it_was])
+        came, least = min(cost(best), cost(_EDGE * best)), min(map(cost, others))
         if not came <= least + ROUNDING * abs(least):
             raise AssertionError(
                 f"prox(), step {step:g}: value(x) + ||x - model||^2 / (2 step) is {came:.6g}, elsewhere {least:.6g}: "
                 "it is no minimizer"
             )
-
-
-def _around(u: Array, best: Array, model: Parameters, rng: Generator) -> Iterator[Array]:
-    """Points where the cost could be lower than at `best`."""
-    for t in _PLACES:
-        yield u + t * (best - u)
-        yield t * best
-    for size in 10.0 ** -np.arange(6):
-        yield best + size * rng.standard_normal(len(u))
-    for begin, end in pairwise(np.cumsum([0, *(leaf.size for leaf in bare_leaves(model))])):
-        one_as_it_was = best.copy()
-        one_as_it_was[begin:end] = u[begin:end]
-        yield one_as_it_was
 
 
 def pure(name: str, function: Callable[..., Any], *given: object) -> Any:  # what the function gives
@@ -272,9 +263,9 @@ def _must_be(what: str, came: object, expected: object) -> None:
         raise AssertionError(f"{what} {came}; {expected} is expected")
 
 
-def _must_agree(what: str, came: ArrayLike, expected: ArrayLike, size: float) -> None:
-    pairs = np.atleast_2d(np.transpose([came, expected]))
-    apart = np.abs(pairs[:, 0] - pairs[:, 1])
-    if not (apart <= ROUNDING * size + _TINY).all():
-        together, alone = pairs[apart.argmax()]
-        raise AssertionError(f"{what} is {together:.6g}, by single samples alone {alone:.6g}")
+def _must_agree(what: str, came: ArrayLike, expected: Array, size: ArrayLike) -> None:
+    apart = np.abs(np.asarray(came) - expected)
+    wrong = ~(apart <= ROUNDING * np.asarray(size) + _TINY)
+    if wrong.any():
+        at = wrong.nonzero()
+        raise AssertionError(f"{what} is {np.asarray(came)[at][0]:.6g}, by single samples alone {expected[at][0]:.6g}")
