@@ -153,7 +153,7 @@ class Pass:
         first, features = broadcast.model.first, block.take_alike(broadcast.rows)
         scores = block.xp.empty((len(features), self.size, first.shape[1]), first.dtype)
         for X, at, out in zip(features, block.columns, scores, strict=True):
-            self.problem.linear.put_scores(first[index(first, at)], X, out[None])
+            self.problem.linear.scores(first[index(first, at)], X, out[None])
         return self._memory(broadcast, block), PartialScores(scores)
 
     def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:

@@ -33,19 +33,13 @@ def product(X: Features, weights: Array, out: Array | None = None) -> Array:
     """
     if isinstance(X, tuple):
         each_weights = weights if weights.ndim == 3 else [weights] * len(X)
-        result = np.stack([x @ w for x, w in zip(X, each_weights, strict=True)])
-    elif X.ndim > 2 and weights.ndim == 2:  # a single large product instead of n small ones
-        flat = X.reshape(-1, X.shape[-1])
-        if out is not None:
-            namespace(X).matmul(flat, weights, out=out.reshape(-1, out.shape[-1]))
-            return out
-        return (flat @ weights).reshape(*X.shape[:-1], weights.shape[-1])
-    else:
-        result = X @ weights
-    if out is None:
-        return result
-    out[...] = result
-    return out
+        return np.stack([x @ w for x, w in zip(X, each_weights, strict=True)], out=out)
+    xp = namespace(X)
+    if X.ndim == 2 or weights.ndim > 2:
+        return xp.matmul(X, weights, out=out)
+    # a single large product instead of n small ones
+    there = None if out is None else out.reshape(-1, out.shape[-1])
+    return xp.matmul(X.reshape(-1, X.shape[-1]), weights, out=there).reshape(*X.shape[:-1], weights.shape[-1])
 
 
 def transposed_product(X: Features, slopes: Array, out: Array | None = None) -> Array:

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core import loops
-from mpifed.core.record import ArrayModule, namespace, on_host
+from mpifed.core.record import Array, ArrayModule, namespace, on_host
 
 _LIMB_BITS = 32  # the low limb's width when there are two
-_TOGETHER = 2**14  # values that NumPy encodes at a time: intermediate results stay in the cache
 # each position of a message adds up its column: without atomics, and the integers are the host's
 _ENCODE = """
     high = low = 0;
@@ -73,11 +72,7 @@ def grid(scale: float, bound: float, clients: int) -> SumGrid:
 
 def outside(values: NDArray[np.floating], bound: float) -> bool:
     """Whether any of `values`, in memory or on a device, is NaN or exceeds `bound` in absolute value."""
-    flat = values.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if float(flat @ flat) <= bound * bound:
-            return False  # the norm is within the bound: half the time of comparing every value
-    return not float(abs(flat).max()) <= bound
+    return bool(values.size) and not float(abs(values).max()) <= bound
 
 
 @cache
@@ -95,7 +90,6 @@ class Encoder:
         self._constants = (*[1.5 * 2.0**52 * scale for scale in form.limb_scales], 0.0)[:2]
         self._largest = 2.0**51 * form.limb_scales[0]  # the largest value that adding a constant encodes
         self._bits = np.array(self._constants).view(np.int64).tolist()
-        self._removed: dict[int, tuple[int, ...]] = {}  # what `_offsets` gives, for each number of additions
 
     def add(
         self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], anew: bool = False,
@@ -115,41 +109,33 @@ class Encoder:
         bound, here = self.form.bound * clients, loops.compiled is not None and namespace(values) is np
         as_is = here and values.dtype in (np.float32, np.float64)
         if as_is and (bound <= self._largest or not outside(values, self._largest)):
+            # for two limbs, what removes as many constants from a sum mod 2^64
+            offsets = tuple([(-len(values) * bits + 2**63) % 2**64 - 2**63 for bits in self._bits])
             within: bool = loops.compiled.add_encoded(
                 np.ascontiguousarray(values), *values.shape, min(bound, self._largest), self._constants, anew,
-                self._offsets(len(values)), accumulator,
+                offsets, accumulator,
             )  # fmt: skip
             return within
         if outside(values, bound):
             return False
-        sums = accumulator.reshape(self.form.limbs, -1)
         if anew:
-            sums[:] = 0
-        rows = max(1, _TOGETHER // max(1, self.size)) if namespace(values) is np else max(1, len(values))
-        for start in range(0, len(values), rows):
-            for total, limb in zip(sums, self._rounded(values[start : start + rows]), strict=True):
-                total += limb
+            accumulator[:] = 0
+        accumulator += self._rounded(values)
         return True
 
-    def _rounded(self, values: NDArray[np.floating]) -> list[NDArray[np.signedinteger]]:
-        """For each limb [size] the sum of the rows of `values`, each rounded to the grid."""
+    def _rounded(self, values: NDArray[np.floating]) -> Array:
+        """[limbs * size] the sum of the rows of `values`, each rounded to the grid."""
         xp, remainder, limbs = namespace(values), values.astype(np.float64, copy=False), []
         if xp is not np:
             coded = xp.empty((2, self.size), np.int64)
             scales = self.form.limb_scales[0], self.form.scale
             _kernel(xp)(xp.ascontiguousarray(remainder), *values.shape, *scales, *coded)
-            return list(on_host(coded[: self.form.limbs]))
+            return on_host(coded[: self.form.limbs]).ravel()
         for scale in self.form.limb_scales:
             multiple = np.rint(remainder / scale)  # the division is exact, since scales are powers of two
             remainder = remainder - multiple * scale
             limbs.append(multiple.astype(np.int64).sum(axis=0))
-        return limbs
-
-    def _offsets(self, adds: int) -> tuple[int, ...]:
-        """For two limbs, the signed integers that remove `adds` constants from a sum mod 2^64."""
-        if adds not in self._removed:
-            self._removed[adds] = tuple([(-adds * bits + 2**63) % 2**64 - 2**63 for bits in self._bits])
-        return self._removed[adds]
+        return np.concatenate(limbs)
 
 
 def decode(accumulator: NDArray[np.signedinteger], form: SumGrid, dtype: str) -> NDArray[np.floating]:

@@ -106,7 +106,7 @@ class Open:
         self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
     ) -> None:
         """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out`, leaves [n, ...]."""
-        self.problem.objective.put_gradient(at, batch.X, batch.y, batch.weights, out, *batch.keys)
+        self.problem.objective.gradient(at, batch.X, batch.y, batch.weights, *batch.keys, out=out)
 
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model, from which local steps start, is small enough beside what is rounded."""

@@ -17,9 +17,9 @@ from records import bare_leaves, flat
 from torch.func import functional_call
 from torch.nn import functional
 
+from mpifed import laws
 from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves, vectors
-from mpifed.maths import laws
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import TorchNetwork, layout_of
 from mpifed.maths.objectives.network import NeuralNetwork
@@ -247,11 +247,11 @@ def test_a_gradient_is_put_into_views(
     common, separate, X, y, weights = task(objective, rng, "float32")
     model, layout = separate if own else common, layout_of(objective, common)
     x = np.full((N, layout.size), np.nan, "float32")
-    objective.put_gradient(model, X, y, weights, layout.record(x, common))
+    objective.gradient(model, X, y, weights, out=layout.record(x, common))
     np.testing.assert_array_equal(x, layout.flat(NeuralNetwork.gradient(objective, model, X, y, weights)))
     whole = x.copy()
     monkeypatch.setattr(TorchNetwork, "samples_at_once", 2)
-    objective.put_gradient(model, X, y, weights, layout.record(x, common))
+    objective.gradient(model, X, y, weights, out=layout.record(x, common))
     np.testing.assert_allclose(x, whole, rtol=1e-4, atol=1e-5)
 
 

@@ -20,7 +20,7 @@ from mpifed.core.protocols import Backward, Features, Head, Parameters, Slope
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, assign, bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
-from mpifed.maths.arrays import namespace, product, transposed_product
+from mpifed.maths.arrays import product, transposed_product
 from mpifed.maths.duals import Dual
 from mpifed.maths.losses import SampleLoss
 from mpifed.maths.ranges import Weight
@@ -121,25 +121,29 @@ class Objective(MadeByKeywords, ABC):
         """[..., s, L] the outputs, which the metric auc reads: one of each class, of two also that of class 1 alone."""
         return self.apply_head(head, scores)[0]
 
-    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array) -> Parameters:
-        """The gradient of the sum over samples of weights [..., s] times the loss, without penalties."""
-        scores, backward = self.forward(model, X)
-        return backward(self.slope(model.head, scores, y, weights))
+    def gradient(
+        self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Array, out: Parameters | None = None
+    ) -> Parameters:
+        """The gradient of the sum over samples of weights [..., s] times the loss, without penalties.
+
+        Parameters
+        ----------
+        keys : what `pass_keys` gives, in training
+        out : where it goes, bit for bit; its leaves [n, *shape] may be views
+        """
+        scores, backward = self.forward(model, X, *keys)
+        return put(out, backward(self.slope(model.head, scores, y, weights)))
 
     def gradients(
         self, model: Parameters, X: Features, y: Array, weights: Array, few: int, *keys: Array
     ) -> Iterator[tuple[slice, Parameters]]:
-        """The clients' parts of `gradient`, bit for bit, with their positions; the next ones may take their place.
+        """The clients' parts of `gradient`, bit for bit, with their positions.
 
         Parameters
         ----------
         few : as many clients at a time, where the model can compute them so
         """
         yield slice(0, len(y)), self.gradient(model, X, y, weights, *keys)
-
-    def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None:
-        """Put `gradient`, bit for bit, into `out`, whose leaves [n, *shape] may be views."""
-        assign(out, self.gradient(model, X, y, weights))
 
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
@@ -202,29 +206,24 @@ class LinearScores(Objective):
     def forward(self, model: Parameters, X: Features) -> tuple[Array, Backward]:
         return self.scores(model.first, X), lambda slope: Parameters(self.pull(X, slope.scores), slope.head)
 
-    def put_gradient(self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters) -> None:
+    def gradient(
+        self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Array, out: Parameters | None = None
+    ) -> Parameters:
         slope = self.slope(model.head, self.scores(model.first, X), y, weights)
-        assign(out, Parameters(self.pull(X, slope.scores, out.first), slope.head))
+        return put(out, Parameters(self.pull(X, slope.scores, out and out.first), slope.head))
 
     def gradients(
         self, model: Parameters, X: Features, y: Array, weights: Array, few: int, *keys: Array
     ) -> Iterator[tuple[slice, Parameters]]:
         """As `Objective.gradients`: large products a few clients at a time."""
         head, down = self.slope(model.head, self.scores(model.first, X), y, weights)
-        shape = min(few, len(X)), model.first.shape[-2], down.shape[-1]
-        changes = namespace(down).empty(shape, down.dtype)
         for start in range(0, len(X), few):
-            at = slice(start, min(start + few, len(X)))
-            change = self.pull(X[at], down[at], changes[: at.stop - start])
-            yield at, Parameters(change, map_leaves(itemgetter(at), head))
+            at = slice(start, start + few)
+            yield at, Parameters(self.pull(X[at], down[at]), map_leaves(itemgetter(at), head))
 
-    def scores(self, first: Array, X: Features) -> Array:
-        """[..., s, h] X @ first."""
-        return product(X, first)
-
-    def put_scores(self, first: Array, X: Features, out: Array) -> None:
-        """Put `scores` into `out` [..., s, h], contiguous."""
-        product(X, first, out)
+    def scores(self, first: Array, X: Features, out: Array | None = None) -> Array:
+        """[..., s, h] X @ first; in `out`, contiguous, if given."""
+        return product(X, first, out)
 
     def pull(self, X: Features, slopes: Array, out: Array | None = None) -> Array:
         """[..., p, h] X' @ slopes: the derivative by `first`, from that by scores [..., s, h]; in `out` if dense."""
@@ -233,6 +232,14 @@ class LinearScores(Objective):
     def penalized(self, model: Parameters) -> Parameters:
         names = (name for name, _ in leaves(model))
         return map_leaves(lambda leaf: "bias" not in next(names) or self.penalize_bias, model)
+
+
+def put(out: Parameters | None, made: Parameters) -> Parameters:
+    """A gradient, in the arrays of `out` if there is one."""
+    if out is None:
+        return made
+    assign(out, made)
+    return out
 
 
 def head_slope(head: Head, layers: Iterable[Layer]) -> Slope:

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,7 +27,6 @@ from mpifed.core.record import (
     added,
     map_leaves,
     named_arrays,
-    writable,
 )
 from mpifed.core.round import Round
 from mpifed.maths.arrays import namespace
@@ -108,33 +108,31 @@ class NeuralNetwork(Objective):
 
         def backward(slope: Slope) -> Parameters:
             gradients = [back(slopes) for (_, back), slopes in zip(passes, slope.scores, strict=True)]
-            return Parameters(ABSENT, _joined(gradients))
+            return Parameters(ABSENT, map_leaves(lambda *parts: namespace(X).stack(parts), *gradients))
 
-        return _stacked([z for z, _ in passes]), backward
+        return namespace(X).stack([z for z, _ in passes]), backward
 
     def scores_of(self, model: Parameters, X: Features) -> Array:
         outputs = []
         for parameters, x in self._of_each(model, X):
             pieces = [self.outputs(parameters, x[at], False, None)[0] for at in self._pieces(x)]
-            outputs.append(pieces[0] if len(pieces) == 1 else namespace(x).concatenate(pieces))
-        return _stacked(outputs)
+            outputs.append(namespace(x).concatenate(pieces))
+        return namespace(X).stack(outputs)
 
-    def gradient(self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Keys) -> Parameters:
-        pairs = zip(model.head, self.shapes(model.head), strict=True)
-        empty = [namespace(y).empty((len(y), *shape), leaf.dtype) for leaf, shape in pairs]
-        out = Parameters(ABSENT, type(model.head)(*empty))
-        self.put_gradient(model, X, y, weights, out, *keys)
-        return out
-
-    def put_gradient(
-        self, model: Parameters, X: Features, y: Array, weights: Array, out: Parameters, *keys: Keys
-    ) -> None:
+    def gradient(
+        self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Keys, out: Parameters | None = None
+    ) -> Parameters:
+        if out is None:
+            pairs = zip(model.head, self.shapes(model.head), strict=True)
+            empty = [namespace(y).empty((len(y), *shape), leaf.dtype) for leaf, shape in pairs]
+            out = Parameters(ABSENT, type(model.head)(*empty))
         for i, (parameters, x) in enumerate(self._of_each(model, X)):
-            own = type(out.head)(*[leaf[i] for leaf in out.head])
+            own = map_leaves(itemgetter(i), out.head)
             for leaf in own:
                 leaf[...] = 0
             for at in self._pieces(x):
                 self.add_gradient(parameters, x[at], y[i, at], weights[i, at], own, key_of(keys, i, at.start))
+        return out
 
     def add_gradient(
         self, parameters: NamedArrays, X: Array, y: Array, weights: Array, out: NamedArrays, key: int | None
@@ -155,7 +153,7 @@ class NeuralNetwork(Objective):
                 for at in self._pieces(x)
             )
             sums.append(added(of_client))
-        return sums[0] if len(sums) == 1 else map_leaves(lambda *parts: namespace(parts[0]).concatenate(parts), *sums)
+        return map_leaves(lambda *parts: namespace(parts[0]).concatenate(parts), *sums)
 
     def sample_gradients(
         self, parameters: NamedArrays, X: Array, y: Array, key: int | None = None
@@ -196,28 +194,11 @@ class NeuralNetwork(Objective):
         """Each client's parameters, without leading axes, and samples [s, p]."""
         assert not isinstance(X, tuple)  # sparse data are refused
         head, shapes = model.head, self.shapes(model.head)
-        own = [leaf.ndim > len(shape) for leaf, shape in zip(head, shapes, strict=True)]
+        own = type(head)(*[leaf.ndim > len(shape) for leaf, shape in zip(head, shapes, strict=True)])
         for i, x in enumerate(X):
-            if not any(own):
-                yield model.head, x
-                continue
-            each = zip(head, own, strict=True)
-            yield type(head)(*[leaf[i if len(leaf) > 1 else 0] if has else leaf for leaf, has in each]), x
+            yield map_leaves(lambda leaf, has, i=i: leaf[i if len(leaf) > 1 else 0] if has else leaf, head, own), x
 
 
 def key_of(keys: tuple[Keys, ...], i: int, row: int) -> int | None:
     """That of a client's pass from a row on; None in evaluation."""
     return int(keys[0][i]) + row if keys else None
-
-
-def _stacked(parts: list[Array]) -> Array:
-    """[n, ...] of its own where a library's array may not be written to."""
-    if len(parts) == 1 and writable(parts[0]):
-        return parts[0][None]
-    return namespace(parts[0]).stack(parts)
-
-
-def _joined(records: list[NamedArrays]) -> NamedArrays:
-    if len(records) == 1:  # as a rule: blocks of one client
-        return type(records[0])(*[_stacked([leaf]) for leaf in records[0]])
-    return map_leaves(lambda *parts: _stacked(list(parts)), *records)

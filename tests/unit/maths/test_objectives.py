@@ -161,7 +161,7 @@ def test_every_way_to_a_gradient_has_its_bits(name: str, own: bool, dtype: str) 
     assert flat(objective.gradient(model, X, y, weights)).tobytes() == flat(gradient).tobytes()
     layout = layout_of(objective, map_leaves(lambda leaf: leaf[0], gradient))
     x = np.full((N, layout.size), np.nan, dtype)
-    objective.put_gradient(model, X, y, weights, layout.record(x, gradient))
+    objective.gradient(model, X, y, weights, out=layout.record(x, gradient))
     assert x.tobytes() == layout.flat(gradient).tobytes()
     for few in 1, 2, 9:
         for at, part in objective.gradients(model, X, y, weights, few):
