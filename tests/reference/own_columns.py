@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jobs_in_python import checked
-from loops import present
+from loops import minibatches
 from paper import make_data, step_size
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
 
-from mpifed.core.round import Round
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 from mpifed.testing import Job
@@ -41,21 +42,23 @@ class Cell(NamedTuple):
     columns: Any  # [p]
 
 
-def grid(folder: Path, size: str) -> Path:
-    """Even digits against odd ones, rows of norm 1, R x C clients."""
+def even_odd(folder: Path, *split: object) -> Path:
+    """Even digits against odd ones, rows of norm 1."""
     return make_data(
-        folder / f"grid-{size}", "digits", "--split", "grid", "--grid", size, "--labels", "even-odd", "--scale",
-        "unit-rows", "--test-fraction", "0.9", "--seed", 4,
+        folder / "-".join(["even-odd", *(str(word).replace("/", "") for word in split)]), "digits", "--split", *split,
+        "--labels", "even-odd", "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4,
     )  # fmt: skip
+
+
+def grid(folder: Path, size: str) -> Path:
+    """Of R x C clients."""
+    return even_odd(folder, "grid", "--grid", size)
 
 
 def overlapping(folder: Path) -> Path:
     """7 clients with rectangles of all shapes in the columns of each other."""
     (folder / "map.csv").write_text(OVERLAPPING, encoding="utf-8")
-    return make_data(
-        folder / "overlapping", "digits", "--split", "grid", "--map", folder / "map.csv", "--labels", "even-odd",
-        "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4,
-    )  # fmt: skip
+    return even_odd(folder, "grid", "--map", folder / "map.csv")
 
 
 def cells(folder: Path) -> list[Cell]:
@@ -69,6 +72,38 @@ def cells(folder: Path) -> list[Cell]:
     return found
 
 
+class Whole:
+    """All that anybody holds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cells = cells(folder)
+        self.N, self.p = (1 + max(int(np.max(getattr(c, name))) for c in self.cells) for name in ("rows", "columns"))
+        self.X, self.t, self.holders = np.zeros((self.N, self.p)), np.zeros(self.N), np.zeros(self.N)
+        for cell in self.cells:
+            self.X[np.ix_(cell.rows, cell.columns)] += cell.X
+            self.t[cell.rows] = cell.t
+            self.holders[cell.rows] += 1
+        self.norms, self.largest = (self.X**2).sum(axis=1), float(np.linalg.eigvalsh(self.X @ self.X.T)[-1])
+
+
+def primal(loss: str, X: Any, t: Any, w: Any) -> float:
+    """P(w) of signs t."""
+    margins = t * (X @ w)
+    short = np.maximum(0, 1 - margins)
+    each = {"hinge": short, "squared-hinge": short**2, "logistic": np.logaddexp(0, -margins)}[loss]
+    return float(PENALTY * w @ w + each.mean())
+
+
+def optimum(loss: str, X: Any, t: Any) -> float:
+    """P at its least, by scikit-learn, whose C is 1 / (lambda N)."""
+    known: dict[str, Any] = {"C": 1 / (2 * PENALTY * len(t)), "fit_intercept": False}
+    if loss == "logistic":
+        solver = LogisticRegression(tol=1e-12, solver="newton-cholesky", **known)
+    else:
+        solver = LinearSVC(loss=loss.replace("-", "_"), tol=1e-10, max_iter=10**6, random_state=0, **known)
+    return primal(loss, X, t, solver.fit(X, t).coef_[0])
+
+
 def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
     """A job in float64 without any measuring."""
     table: dict[str, Any] = {
@@ -79,20 +114,10 @@ def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
     return checked(table | changes)
 
 
-def minibatches(job: Job, t: int, client: int, size: int) -> list[Any]:
-    """The rows of each local step of one client in round t = 1, 2, ..."""
-    now, batch = Round(t - 1, job.seed, np.ones(1, dtype=bool)), job.algorithm["batch_size"]
-    steps, epochs = job.algorithm.get("local_steps"), job.algorithm.get("local_epochs")
-    count = epochs * size if epochs else steps * batch
-    drawn = now.draw("minibatch", np.array([client]), np.array([size]), count)[0]
-    passes = drawn.reshape(epochs, size) if epochs else [drawn]
-    return [one[i : i + batch] for one in passes for i in range(0, len(one), batch)]
-
-
 def descended(job: Job, cell: Cell, client: int, t: int, w: Any, pulled: Any = None, mu: float = 0.0) -> Any:
     """[p] w after one client's local steps on hinge (or logistic) loss + PENALTY ||w||^2 + mu/2 ||w - pulled||^2."""
     step = step_size(job.client_optimizer["learning_rate"], t)
-    for rows in minibatches(job, t, client, len(cell.t)):
+    for rows in minibatches(job, client, len(cell.t), t):
         slope = 2 * PENALTY * w + (mu * (w - pulled) if mu else 0.0)
         for i in rows:
             margin = cell.t[i] * (cell.X[i] @ w)
@@ -102,11 +127,6 @@ def descended(job: Job, cell: Cell, client: int, t: int, w: Any, pulled: Any = N
                 slope = slope - cell.t[i] * cell.X[i] / (1 + np.exp(margin)) / len(rows)
         w = w - step * slope
     return w
-
-
-def who(job: Job, clients: int, t: int) -> list[int]:
-    """Who takes part in round t = 1, 2, ..."""
-    return present(job, clients, t)
 
 
 def close(found: Any, expected: Any) -> None:

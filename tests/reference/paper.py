@@ -404,27 +404,6 @@ def softmax(w: Any, function: Function, X: Any, y: Any) -> tuple[Any, Callable[[
     return value, lambda u: (X.T @ (u[:, None] * slope)).ravel()
 
 
-def network(J: int, L: int) -> Part:
-    """The same for a network with J hidden cells, whose w is omega_1' [K, J] and then omega_2' [J, L]."""
-
-    def part(w: Any, function: Function, X: Any, y: Any) -> tuple[Any, Callable[[Any], Any]]:
-        K = X.shape[1]
-        first, second = w[: K * J].reshape(K, J), w[K * J :].reshape(J, L)
-        z = X @ first
-        g = 1 / (1 + np.exp(-z))
-        samples = of_logits((z * g) @ second, y)
-        value, slope = samples.loss if function.term == "loss" else samples.error
-
-        def pull(u: Any) -> Any:
-            down = u[:, None] * slope
-            hidden = (down @ second.T) * (g + z * g * (1 - g))
-            return np.concatenate([(X.T @ hidden).ravel(), ((z * g).T @ down).ravel()])
-
-        return value, pull
-
-    return part
-
-
 def counted(function: Function, y: Any) -> Any:
     """[s] whether a sample counts."""
     return np.ones(len(y), bool) if function.classes is None else np.isin(y, function.classes)

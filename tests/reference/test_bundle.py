@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_columns import cells, grid, overlapping, task
+from own_columns import PENALTY, Whole, grid, optimum, overlapping, primal, task
 from paper import make_data
 from rounds import rounds_of
 from scipy.optimize import minimize
@@ -16,27 +16,10 @@ from mpifed.algorithms.bundle import PARTS
 from mpifed.run.setup import prepare
 from mpifed.testing import Job, Solo
 
-PENALTY = 1e-2
-
 
 def job_of(folder: Path, rounds: int, loss: str = "hinge", penalty: float = PENALTY, **algorithm: Any) -> Job:
     plain, objective = {"security": "plain"}, {"name": loss, "l2": penalty}
     return task(folder, {"name": "bundle", **algorithm}, aggregation=plain, model=objective, rounds=rounds)
-
-
-def together(folder: Path) -> tuple[Any, Any]:
-    """X [N, p] and signs t [N] of all cells."""
-    held = cells(folder)
-    N, p = (1 + max(int(np.max(getattr(one, name))) for one in held) for name in ("rows", "columns"))
-    X, t = np.zeros((N, p)), np.zeros(N)
-    for one in held:
-        X[np.ix_(one.rows, one.columns)] += one.X
-        t[one.rows] = one.t
-    return X, t
-
-
-def primal(X: Any, t: Any, w: Any) -> float:
-    return float(PENALTY * w @ w + np.maximum(0, 1 - t * (X @ w)).mean())
 
 
 def weights(V: Any, c: Any) -> Any:
@@ -54,12 +37,13 @@ def weights(V: Any, c: Any) -> Any:
 @pytest.mark.parametrize("shape", ["overlapping", "2x3"])
 def test_the_loop(shared_path: Path, shape: str) -> None:
     folder = overlapping(shared_path) if shape == "overlapping" else grid(shared_path, shape)
-    X, t = together(folder)
+    data = Whole(folder)
+    X, t = data.X, data.t
     N, p = X.shape
     best = ahead = np.zeros(p)
     V, c = np.zeros((0, p)), np.zeros(0)
     for one in rounds_of(job_of(folder, 7)):
-        part = PARTS[np.argmin([primal(X, t, best + s * (ahead - best)) for s in PARTS])]
+        part = PARTS[np.argmin([primal("hinge", X, t, best + s * (ahead - best)) for s in PARTS])]
         best = best + part * (ahead - best)
         m = X @ (best + 0.1 * (ahead - best))
         u = np.where(t * m < 1, t, 0.0)
@@ -68,33 +52,27 @@ def test_the_loop(shared_path: Path, shape: str) -> None:
         ahead = V.T @ beta / (2 * PENALTY)
         np.testing.assert_allclose(one.w, best, rtol=0, atol=2e-5)  # as well as scipy solves
         assert one.columns["dual"] == pytest.approx(c @ beta - PENALTY * ahead @ ahead, abs=1e-8)
-        assert one.columns["objective"] == pytest.approx(primal(X, t, best), abs=1e-6)
+        assert one.columns["objective"] == pytest.approx(primal("hinge", X, t, best), abs=1e-6)
 
 
 @pytest.mark.parametrize("planes", [2, 3, 30])
 def test_the_bound_never_falls_and_never_passes_the_optimum(shared_path: Path, planes: int) -> None:
     folder = overlapping(shared_path)
-    X, t = together(folder)
+    data = Whole(folder)
+    X, t = data.X, data.t
     course = [one.columns for one in rounds_of(job_of(folder, 25, planes=planes))]
     bounds, values = ([one[name] for one in course] for name in ("dual", "objective"))
     assert (np.diff(bounds) >= 0).all()
     assert (np.diff(values) <= 1e-12).all()
-    assert bounds[-1] - 1e-10 <= optimum(X, t) <= values[-1] + 1e-10  # as far as that is known
+    assert bounds[-1] - 1e-10 <= optimum("hinge", X, t) <= values[-1] + 1e-10  # as far as that is known
     assert [one["duality_gap"] for one in course] == [v - b for v, b in zip(values, bounds, strict=True)]
     assert values[-1] - bounds[-1] < (1e-4 if planes == 30 else 0.1)
 
 
-def optimum(X: Any, t: Any) -> float:
-    from sklearn.svm import LinearSVC
-
-    svc = LinearSVC(C=1 / (2 * PENALTY * len(t)), loss="hinge", fit_intercept=False, tol=1e-10, max_iter=10**6)
-    return primal(X, t, svc.fit(X, t).coef_[0])
-
-
 def test_the_optimum(shared_path: Path) -> None:
     folder = grid(shared_path, "2x3")
-    (*_, last) = rounds_of(job_of(folder, 45), measured=45)
-    assert last.columns["objective"] == pytest.approx(optimum(*together(folder)), rel=1e-6)
+    (*_, last), data = rounds_of(job_of(folder, 45), measured=45), Whole(folder)
+    assert last.columns["objective"] == pytest.approx(optimum("hinge", data.X, data.t), rel=1e-6)
     assert last.columns["duality_gap"] < 1e-6
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,32 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from loops import played, present, rows_of
-from own_columns import PENALTY, close, task
-from paper import make_data
+from own_columns import PENALTY, close, even_odd, optimum, task
 from scipy.optimize import brentq
 from scipy.special import expit
-from sklearn.linear_model import LogisticRegression
-from sklearn.svm import LinearSVC
-from whole_runs import run
 
 from mpifed.core.round import Round
-from mpifed.testing import Solo
+from mpifed.testing import rounds
 
 COCOA = {"name": "cocoa"}
-
-
-def shards(folder: Path, clients: int, *more: object) -> Path:
-    """Even digits against odd ones, rows of norm 1."""
-    return make_data(
-        folder / f"cocoa-{clients}{''.join(map(str, more))}", "digits", "--split", "rows", "--clients", clients,
-        "--labels", "even-odd", "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4, *more,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def unequal(shared_path: Path) -> Path:
     """5 clients with shards of different sizes."""
-    return shards(shared_path, 5, "--partition", "dirichlet:1")
+    return even_odd(shared_path, "rows", "--clients", 5, "--partition", "dirichlet:1")
 
 
 def exact(loss: str, a: float, m: float, y: float, c: float) -> float:
@@ -102,24 +89,6 @@ def test_the_rounds_of_the_paper(unequal: Path, objective: str, hyper: dict[str,
     close(found.model, pulled / (2 * PENALTY * sum(len(y) for _, y in data)))  # absent clients' alpha counts
 
 
-def rows(out: Path) -> list[dict[str, float]]:
-    with open(out / "history.csv", encoding="utf-8") as file:
-        return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
-
-
-def best_of(X: Any, y: Any, objective: str) -> float:
-    """The minimum by scikit-learn, whose C is 1 / (lambda N)."""
-    t, C = 2 * y - 1, 1 / (2 * PENALTY * len(y))
-    if objective == "hinge":
-        machine = LinearSVC(loss="hinge", C=C, fit_intercept=False, tol=1e-9, max_iter=10**6, random_state=0)
-    else:
-        machine = LogisticRegression(C=C, fit_intercept=False, tol=1e-12, solver="newton-cholesky")
-    w = machine.fit(X, y).coef_[0]
-    margins = t * (X @ w)
-    losses = np.maximum(0, 1 - margins) if objective == "hinge" else np.logaddexp(0, -margins)
-    return float(losses.mean() + PENALTY * (w @ w))
-
-
 @pytest.mark.parametrize(
     ("hyper", "per_round", "objective", "gap"),
     [
@@ -131,16 +100,14 @@ def best_of(X: Any, y: Any, objective: str) -> float:
     ids=["adding", "averaging", "part", "logistic"],
 )
 def test_it_nears_the_optimum_and_the_dual_never_falls(
-    unequal: Path, tmp_path: Path, hyper: dict[str, Any], per_round: int | None, objective: str, gap: float
+    unequal: Path, hyper: dict[str, Any], per_round: int | None, objective: str, gap: float
 ) -> None:
-    best = best_of(*(np.concatenate(part) for part in zip(*rows_of(unequal), strict=True)), objective)
+    X, y = (np.concatenate(part) for part in zip(*rows_of(unequal), strict=True))
+    best = optimum(objective, X, 2 * y - 1)
     part = {} if per_round is None else {"clients_per_round": per_round}
-    job = task(
-        unequal, COCOA | hyper | {"local_epochs": 4}, participation=part, rounds=60,
-        record={"evaluate_every": 1, "checkpoint_every": 0}, model={"name": objective, "l2": PENALTY},
-    )  # fmt: skip
-    run(job, Solo(), tmp_path / "run")
-    found = rows(tmp_path / "run")
+    model = {"name": objective, "l2": PENALTY}
+    job = task(unequal, COCOA | hyper | {"local_epochs": 4}, participation=part, rounds=60, model=model)
+    _, *found = [one.columns for one in rounds(job, measured=1)]
     assert found[-1]["duality_gap"] < gap * best
     for before, after in pairwise(found):
         assert after["dual"] >= before["dual"] - 1e-13

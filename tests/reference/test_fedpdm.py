@@ -11,14 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from lengths import covering
-from loops import PRIVATE, gradient_of, local_job, minibatches, present, rows_of, start_of
+from loops import PRIVATE, gradient_of, local_job, minibatches, played, present, rows_of, start_of
 from paper import make_data, step_size
-from product import played
 from whole_runs import run
 
-from mpifed.core.round import Round
-from mpifed.run.evaluation import measure
-from mpifed.testing import Job, Solo
+from mpifed.testing import Job, Solo, rounds
 
 RHO = 2.0
 RULES: dict[str, dict[str, float]] = {
@@ -210,11 +207,7 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
     objective = {"name": "softmax", "bias": False, "l2": 0.05, "nonconvex_penalty": 0.1}
     task = local_job(skewed, fedpdm(local_steps=3), model=objective, **tables)
     found = played(task)
-    at, ranks = found.ready, found.ready.ranks
-    everybody = Round(-1, 1, np.ones(11, dtype=bool))
-    columns, _ = measure(
-        at.algorithm.measures, at.algorithm, found.server, ranks.blocks, found.clients, everybody, ranks, None
-    )
+    *_, last = rounds(task, measured=task.rounds)
     data, x_0, x, lam = rows_of(skewed), found.model, found.kept("model"), found.kept("dual")
     N, P, pull = sum(len(y) for _, y in data), 0.0, np.zeros(640)
     gradient = gradient_of(task, CLASSES)
@@ -225,5 +218,5 @@ def test_the_optimality_measure(skewed: Path, tables: dict[str, Any]) -> None:
         pull += share * (dual + RHO * (x_0 - own))  # by x_0
     target = soft(x_0 - pull / RHO, (L1["weight"] if tables else 0.0) / RHO)
     P += np.sum((RHO * (x_0 - target)) ** 2)
-    assert columns["optimality"] == pytest.approx(P, rel=1e-9)
+    assert last.columns["optimality"] == pytest.approx(P, rel=1e-9)
     assert P > 1e-3

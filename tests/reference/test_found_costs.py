@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from lengths import covering
 from paper import (
+    Function,
     all_digits,
     close,
     combine,
@@ -22,6 +23,7 @@ from paper import (
     omega,
     play,
     read,
+    softmax,
     step_size,
 )
 from scipy.optimize import minimize
@@ -87,24 +89,18 @@ def test_against_a_loop(split: str, margins: str, skewed: Path, shared_path: Pat
 
 def groups_optimum(data: Any, limits: dict[tuple[int, ...], float]) -> tuple[Any, Any]:
     """(w, multipliers) of min ||w||^2 of softmax regression subject to limits on groups' mean losses, by scipy."""
-    d, L = data.X.shape[1], int(data.y.max()) + 1
 
     def value(w: Any, group: tuple[int, ...]) -> tuple[float, Any]:
         some = np.isin(data.y, group)
-        X, y = data.X[some], data.y[some]
-        z = X @ w.reshape(d, L)
-        p = np.exp(z - z.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
-        loss = -np.log(p[np.arange(len(y)), y]).mean()
-        p[np.arange(len(y)), y] -= 1
-        return loss, (X.T @ p / len(y)).ravel()
+        losses, pull = softmax(w, Function("loss"), data.X[some], data.y[some])
+        return losses.mean(), pull(np.full(some.sum(), 1 / some.sum()))
 
     constraints = [
         {"type": "ineq", "fun": lambda w, g=g, u=u: u - value(w, g)[0], "jac": lambda w, g=g: -value(w, g)[1]}
         for g, u in limits.items()
     ]
     solved = minimize(
-        lambda w: (w @ w, 2 * w), np.zeros(d * L), jac=True, constraints=constraints, method="SLSQP",
+        lambda w: (w @ w, 2 * w), np.zeros(data.X.shape[1] * 3), jac=True, constraints=constraints, method="SLSQP",
         options={"ftol": 1e-13, "maxiter": 500},
     )  # fmt: skip
     slopes = np.array([value(solved.x, g)[1] for g in limits])
@@ -128,6 +124,3 @@ def test_costs_end_a_little_above_the_multipliers(classes: Path, tmp_path: Path,
     away = 0.02 if batch == 60 else 0.2
     np.testing.assert_allclose(costs, np.maximum(1.5 * nu, 1 / 0.1), rtol=away)  # no less than tau_0 / tau_m
     assert row["objective"] == pytest.approx(w @ w, rel=away)
-
-
-# --- limits that contradict each other, and what is refused ----------------------------------------------------------

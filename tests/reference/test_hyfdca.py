@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import covering
-from own_columns import cells, grid, overlapping, task
-from paper import make_data
+from loops import present
+from own_columns import PENALTY, Whole, even_odd, grid, optimum, overlapping, task
 from rounds import rounds_of
 from scipy.optimize import minimize_scalar
 
@@ -20,7 +20,6 @@ from mpifed.core.round import Round
 from mpifed.run.setup import prepare
 from mpifed.testing import Job, Solo
 
-PENALTY = 1e-2
 CLOSE = {"rtol": 0, "atol": 1e-8}  # sums over some hundred rows, rounded to multiples of 2^-40 or so
 
 
@@ -29,20 +28,6 @@ def job_of(folder: Path, **algorithm: Any) -> Job:
     plain = {"security": "plain"}
     return task(folder, {"name": "hyfdca", **algorithm}, **{"aggregation": plain, "model": {
         "name": "hinge", "bias": False, "l2": PENALTY}, **more})  # fmt: skip
-
-
-class Data:
-    """All that anybody holds."""
-
-    def __init__(self, folder: Path) -> None:
-        self.cells = cells(folder)
-        self.N, self.p = (1 + max(int(np.max(getattr(c, name))) for c in self.cells) for name in ("rows", "columns"))
-        self.X, self.t, self.holders = np.zeros((self.N, self.p)), np.zeros(self.N), np.zeros(self.N)
-        for cell in self.cells:
-            self.X[np.ix_(cell.rows, cell.columns)] += cell.X
-            self.t[cell.rows] = cell.t
-            self.holders[cell.rows] += 1
-        self.norms, self.largest = (self.X**2).sum(axis=1), float(np.linalg.eigvalsh(self.X @ self.X.T)[-1])
 
 
 def hinge_step(t: float, alpha: float, m: float, curvature: float) -> float:
@@ -80,7 +65,7 @@ def best_step(loss: str, t: float, alpha: float, m: float, curvature: float) -> 
     return t * b - alpha
 
 
-def drawn(job: Job, data: Data, k: int, r: int, count: int | None) -> Any:
+def drawn(job: Job, data: Whole, k: int, r: int, count: int | None) -> Any:
     """D of client k in round r = 0, 1, ..., as numbers of samples."""
     rows, inner, now = data.cells[k].rows, job.algorithm.get("inner"), Round(r, job.seed, np.zeros(0, dtype=bool))
     if job.algorithm.get("draws") == "client":
@@ -92,14 +77,7 @@ def drawn(job: Job, data: Data, k: int, r: int, count: int | None) -> Any:
     return np.intersect1d(rows, now.draw("rows", np.array([0]), np.array([data.N]), count)[0])
 
 
-def who(job: Job, clients: int, r: int) -> set[int]:
-    some, now = job.participation.clients_per_round, Round(r, job.seed, np.zeros(0, dtype=bool))
-    if some is None:
-        return set(range(clients))
-    return set(now.rng("participation").choice(clients, some, replace=False).tolist())
-
-
-def plain_loop(job: Job, data: Data, sigma: float, count: int | None = None) -> tuple[Any, Any]:
+def plain_loop(job: Job, data: Whole, sigma: float, count: int | None = None) -> tuple[Any, Any]:
     """([T, p] w, [T, N] alpha) of Algorithm 1 with rules `paper`, `theory`, `damped`, for the hinge loss.
 
     `sigma` is the eigenvalue that `damped` has found, `count` how many samples move in a round; None: all, or `inner`.
@@ -114,7 +92,7 @@ def plain_loop(job: Job, data: Data, sigma: float, count: int | None = None) -> 
         w_hat[k, cell.columns] = cell.X.T @ alpha[cell.rows]
 
     for r in range(job.rounds):
-        here, gamma = who(job, len(data.cells), r), scale / (r + 1) ** decay
+        here, gamma = set(present(job, len(data.cells), r + 1)), scale / (r + 1) ** decay
         for k in here - before if r else ():
             aggregate(k)
         w = w_hat.sum(axis=0) / (lam * N)
@@ -157,7 +135,7 @@ def test_the_loop(shared_path: Path, shape: str, rule: str, per_round: int | Non
     some = {} if per_round is None else {"clients_per_round": per_round}
     job = job_of(folder, participation=some, rounds=8, **RULES[rule])
     found = rounds_of(job, measured=0)
-    w, alpha = plain_loop(job, Data(folder), float(found[-1].server.sigma))
+    w, alpha = plain_loop(job, Whole(folder), float(found[-1].server.sigma))
     np.testing.assert_allclose([one.w for one in found], w, **CLOSE)
     np.testing.assert_allclose([one.alpha for one in found], alpha, **CLOSE)
 
@@ -165,19 +143,12 @@ def test_the_loop(shared_path: Path, shape: str, rule: str, per_round: int | Non
 @pytest.mark.parametrize("per_round", [None, 2])
 def test_whole_rows(shared_path: Path, per_round: int | None) -> None:
     """Who holds whole rows needs no inner products of others, and no alpha when it comes back."""
-    folder = split(shared_path, "rows")
+    folder = even_odd(shared_path, "rows", "--clients", 4)
     some = {} if per_round is None else {"clients_per_round": per_round}
     job = job_of(folder, participation=some, rounds=6, **RULES["paper"])
     assert [one.name for one in exchanges(job)] == ["duals", "primal"]
-    w, _ = plain_loop(job, Data(folder), 0.0)
+    w, _ = plain_loop(job, Whole(folder), 0.0)
     np.testing.assert_allclose([one.w for one in rounds_of(job, measured=0)], w, **CLOSE)
-
-
-def split(folder: Path, how: str) -> Path:
-    return make_data(
-        folder / f"even-odd-{how}", "digits", "--split", how, "--clients", 4, "--labels", "even-odd", "--scale",
-        "unit-rows", "--test-fraction", "0.9", "--seed", 4,
-    )  # fmt: skip
 
 
 def exchanges(job: Job) -> Any:
@@ -188,7 +159,7 @@ def exchanges(job: Job) -> Any:
 def test_line_search(shared_path: Path, loss: str) -> None:
     """The direction of `paper` with all samples, and the best part of it, by a search that knows all samples."""
     folder = overlapping(shared_path)
-    data, lam = Data(folder), 2 * PENALTY
+    data, lam = Whole(folder), 2 * PENALTY
     N = data.N
     job = job_of(folder, rule="line-search", rounds=6, model={"name": loss, "l2": PENALTY})
     alpha = np.zeros(N)
@@ -217,7 +188,7 @@ def test_line_search(shared_path: Path, loss: str) -> None:
 def test_accelerated(shared_path: Path) -> None:
     """FISTA on the dual, begun anew when a step turns back."""
     folder = grid(shared_path, "2x3")
-    data, lam = Data(folder), 2 * PENALTY
+    data, lam = Whole(folder), 2 * PENALTY
     old = alpha = np.zeros(data.N)
     theta, beta, restarts = 1.0, 0.0, 0
     found = rounds_of(job_of(folder, rule="accelerated", rounds=160), measured=0)
@@ -238,7 +209,7 @@ def test_accelerated(shared_path: Path) -> None:
 
 def test_power_iteration_and_what_follows_from_it(shared_path: Path) -> None:
     folder = overlapping(shared_path)
-    data, lam = Data(folder), 2 * PENALTY
+    data, lam = Whole(folder), 2 * PENALTY
     (one,) = rounds_of(job_of(folder, rule="damped", rounds=1), measured=0)
     assert 1.0 <= float(one.server.sigma) / data.largest <= 1.1 + 1e-9
     job = job_of(folder, rule="paper", rounds=5)
@@ -248,37 +219,17 @@ def test_power_iteration_and_what_follows_from_it(shared_path: Path) -> None:
     np.testing.assert_allclose([one.w for one in found], plain_loop(job, data, 0.0, count)[0], **CLOSE)
 
 
-def optimum(loss: str, data: Data) -> float:
-    """P at its least, by scikit-learn or scipy."""
-    from scipy.optimize import minimize
-    from sklearn.svm import LinearSVC
-
-    if loss in ("hinge", "squared-hinge"):
-        svc = LinearSVC(
-            C=1 / (2 * PENALTY * data.N), loss=loss.replace("-", "_"), fit_intercept=False, tol=1e-10, max_iter=10**6
-        )
-        w = svc.fit(data.X, data.t).coef_[0]
-        short = np.maximum(0, 1 - data.t * (data.X @ w))
-        return PENALTY * w @ w + np.mean(short if loss == "hinge" else short**2)
-
-    def P(w: Any) -> tuple[float, Any]:
-        m = data.t * (data.X @ w)
-        slope = -data.t / (1 + np.exp(m)) / data.N
-        return PENALTY * w @ w + np.mean(np.logaddexp(0, -m)), 2 * PENALTY * w + data.X.T @ slope
-
-    return float(minimize(P, np.zeros(data.p), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10}).fun)
-
-
 @pytest.mark.parametrize(
     "loss", ["logistic", *(pytest.param(loss, marks=pytest.mark.long) for loss in ("hinge", "squared-hinge"))]
 )
 def test_the_optimum(shared_path: Path, loss: str) -> None:
     """Found by the accelerated rule, and certified by its gap."""
     folder = grid(shared_path, "2x3")
+    data = Whole(folder)
     objective = {"name": loss, "l2": PENALTY}
     rounds = 400 if loss == "hinge" else 120
     job = job_of(folder, rule="accelerated", rounds=rounds, model=objective)
-    found, expected = rounds_of(job, measured=rounds)[-1].columns, optimum(loss, Data(folder))
+    found, expected = rounds_of(job, measured=rounds)[-1].columns, optimum(loss, data.X, data.t)
     assert found["objective"] == pytest.approx(expected, rel=1e-5)
     assert found["dual"] <= expected * (1 + 1e-9)
     assert found["duality_gap"] < 1e-4 * expected

@@ -16,11 +16,7 @@ from scipy.optimize import minimize
 import mpifed as mf
 
 ROWS, FEATURES = (5, 9, 16), 8  # of clients who hold different numbers of rows
-CLIENTS = {
-    "plain": (0.0, False),
-    "momentum": (0.9, False),
-    "nesterov": (0.9, True),
-}
+CLIENTS = {"plain": (0.0, False), "momentum": (0.9, False), "nesterov": (0.9, True)}
 SERVERS = {
     "plain": mf.ServerSGD(),
     "slow": mf.ServerSGD(0.5),

@@ -18,19 +18,16 @@ from paper import (
     Function,
     Omega,
     Part,
-    Quadratic,
     Trajectory,
     behind,
     close,
     constrained,
-    flat,
     in_all_variables,
     inner,
     job,
     make_data,
     model_flat,
     play,
-    problem_5,
     read,
     softmax,
 )
@@ -57,30 +54,6 @@ def norm_job(
         aggregation={"arithmetic": numbers},
         data={"path": str(folder), "block": 1 if numbers == "exact" else 3},
     )  # fmt: skip
-
-
-# --- the references themselves -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("start", ["exact", "paper"])
-@pytest.mark.parametrize("limit, c", [(2.2, 1e5), (1.5, 1e5), (2.2, 30.0), (1.8, 0.5), (6.0, 1e5)])
-def test_lemma_1_solves_38(skewed: Path, start: str, limit: float, c: float) -> None:
-    """Every round's problem of the reference, in all d variables and the slack."""
-    task = norm_job_without_product(skewed)
-    done = constrained(task, read(skewed), limit, lambda t: c, start)
-    for nu, s, (BC, constant, tau, w_bar) in zip(done.nu, done.slack, done.problems, strict=True):
-        slope, zero = flat(BC), np.zeros_like(flat(BC))
-        norm, surrogate = Quadratic(0, zero, zero, 1.0), Quadratic(constant, slope, zero, tau)
-        best, slack = problem_5([(1.0, norm)], [[(1.0, surrogate)]], c)
-        np.testing.assert_allclose(flat(w_bar), best, rtol=0, atol=1e-7)
-        assert slack[0] == pytest.approx(s, abs=1e-7)
-        assert (nu == 0) == (constant <= 0)
-        assert nu < c or s > 0
-
-
-def norm_job_without_product(folder: Path) -> Job:
-    """A job that gives data, draws and start alone."""
-    return job(folder, RULE, {"name": "mlp", "bias": False, "hidden": HIDDEN}, ROUNDS)
 
 
 # --- Algorithm 2 for (37), horizontally --------------------------------------------------------------------------

@@ -203,28 +203,13 @@ def problems(draw: Any) -> Problem:
     )
 )
 @example(  # a feasible set of one point, and no multipliers below c: the second constraint holds like a square root
-    Problem(
-        np.zeros(3),
-        np.array([[0, 0, 1], [0, 1, 0], [0, 3, 0], [0, -1, 0.0]]),
-        np.array([1.0, 0, 1, 0]),
-        649.0,
-    )
+    Problem(np.zeros(3), np.array([[0, 0, 1], [0, 1, 0], [0, 3, 0], [0, -1, 0.0]]), np.array([1.0, 0, 1, 0]), 649.0)
 )
 @example(  # w = 0 is all that meets the first constraint, whose multiplier is 0 as well
-    Problem(
-        np.zeros(3),
-        np.array([[-169, 0], [0, -1], [129, 0], [2, -7.0]]),
-        np.array([1e-3, 23, 0, 0]),
-        2.0,
-    )
+    Problem(np.zeros(3), np.array([[-169, 0], [0, -1], [129, 0], [2, -7.0]]), np.array([1e-3, 23, 0, 0]), 2.0)
 )
 @example(  # all multipliers on a line are optimal
-    Problem(
-        np.zeros(3),
-        np.array([[-169, 0], [0, 1e-4], [130, 1e-4], [0, -7]]),
-        np.array([1e-3, 1, 0, 0]),
-        2.0,
-    )
+    Problem(np.zeros(3), np.array([[-169, 0], [0, 1e-4], [130, 1e-4], [0, -7]]), np.array([1e-3, 1, 0, 0]), 2.0)
 )
 @example(  # the same, where Newton's method is off by 6e-11 with a multiplier at c, and the interior point by more
     Problem(
@@ -235,12 +220,7 @@ def problems(draw: Any) -> Problem:
     )
 )
 @example(  # the first multiplier, 1.5 of 2, can be 0, but not 2
-    Problem(
-        np.zeros(3),
-        np.array([[1e4, 0], [-129, -1e-3], [-1e4, 0], [40, 6.999]]),
-        np.array([0.01, 1, 1, 1e-3]),
-        2.0,
-    )
+    Problem(np.zeros(3), np.array([[1e4, 0], [-129, -1e-3], [-1e4, 0], [40, 6.999]]), np.array([0.01, 1, 1, 1e-3]), 2.0)
 )
 def test_conditions_hold_for_any_numbers(problem: Problem) -> None:
     assert residual(problem, solved(problem).nu) <= 1e-11

@@ -13,14 +13,7 @@ import pytest
 from mpifed import Privacy
 from mpifed.core import loops
 from mpifed.core.refusals import messages
-from mpifed.maths.privacy.mechanism import (
-    FINE,
-    Mechanism,
-    Noise,
-    may_be_narrow,
-    mechanism,
-    release,
-)
+from mpifed.maths.privacy.mechanism import FINE, Mechanism, Noise, may_be_narrow, mechanism, release
 
 COMPILED = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 

@@ -8,19 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_objectives import (
-    CASES,
-    CLASSIFIERS,
-    N,
-    S,
-    data,
-    flat,
-    make,
-    model_of,
-    outputs_of,
-    probabilities_of,
-    unflat,
-)
+from test_objectives import CASES, CLASSIFIERS, N, S, data, flat, make, model_of, outputs_of, probabilities_of, unflat
 
 import mpifed
 from mpifed.core.record import leaves, map_leaves
