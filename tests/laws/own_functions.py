@@ -257,7 +257,7 @@ _named(Softmax, {
     "WrongShape": {"loss": lambda self, *given: Softmax.loss(self, *given)[..., None]},
     "Transposed": {"sample_loss": Transposed()},
     "NeverFinite": {"loss": lambda self, *given: Softmax.loss(self, *given) * np.nan},
-    "NotAdjoint": {"pull": lambda self, X, slopes: Softmax.pull(self, X, slopes) / X.shape[-2]},
+    "NotAdjoint": {"pull": lambda self, X, slopes, out=None: Softmax.pull(self, X, slopes) / X.shape[-2]},
 })  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.protocols import Head, Slope
 from mpifed.core.record import ABSENT, Array, NamedArrays, namespace, of_vectors
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
-from mpifed.maths.objectives.torch_samples import by_layers, drawn_samples, layers_give, of_one
+from mpifed.maths.objectives.torch_samples import Gradients, by_layers, drawn_samples, layers_give
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -139,17 +139,19 @@ class TorchNetwork(NeuralNetwork):
         self, parameters: NamedArrays, X: Array, y: Array, key: int | None = None
     ) -> Iterator[SampleGradients]:
         """By passes of many samples where each layer gives its part; else one by one."""
-        held, size = self._held, self._held.samples_by_layers or 1
+        held, size = self._held, self._held.samples_by_layers
+        if not size:
+            yield from super().sample_gradients(parameters, X, y, key)
+            return
         for start in range(0, len(X), size):
             at = slice(start, start + size)
             with _settled():
                 held.bind(parameters)
                 samples = held.samples_of(X[at], None if key is None else key + start)
-                of_these = by_layers if held.samples_by_layers else of_one
-                found = of_these(held.net, held.tensors, samples, partial(self._losses, y=_targets(y[at])))
+                found = by_layers(held.net, held.tensors, samples, partial(self._losses, y=_targets(y[at])))
                 squares = _as_array(found.squares(), X)
 
-            def weighted(factors: Array, found: Any = found) -> NamedArrays:
+            def weighted(factors: Array, found: Gradients = found) -> NamedArrays:
                 with _settled():
                     return type(parameters)(*[_as_array(leaf, X) for leaf in found.weighted(_as_tensor(factors))])
 

@@ -91,14 +91,6 @@ def by_layers(net: nn.Module, tensors: Sequence[Tensor], samples: Tensor, losses
     return Gradients(tensors, [parts.get(id(tensor)) for tensor in tensors])
 
 
-def of_one(net: nn.Module, tensors: Sequence[Tensor], sample: Tensor, losses_of: Losses) -> Gradients:
-    """Of a single sample [1, ...], by the way back."""
-    import torch
-
-    slopes = torch.autograd.grad(losses_of(net(sample)).sum(), list(tensors), materialize_grads=True)
-    return Gradients(tensors, [_formed(slope[None]) for slope in slopes])
-
-
 def layers_give(net: nn.Module, shape: tuple[int, ...]) -> int | None:
     """The numbers that `by_layers` keeps of a sample of that shape; None if it does not give the gradients.
 

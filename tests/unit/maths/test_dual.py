@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
@@ -181,47 +181,44 @@ def problems(draw: Any) -> Problem:
     return Problem(a, f, tau, draw(st.floats(1e-2, 1e6)))
 
 
+# what is hard, and (a, f, tau, c) of it
+HARD: dict[str, tuple[list[float], list[list[float]], list[float], float]] = {
+    "a multiplier that went to c, and by rounding beyond": (
+        [0, -1271, 1e-4, 0], [[0, 0, 0], [0, 8901, 0], [0, 1, 0], [0, 0, 1], [0, 0, -1]], [2, 0, 0, 0, 0], 206033,
+    ),
+    "only the third constraint, which has no gradient, is not met": (
+        [0, 0, 1], [[0, 0], [0, 1], [0, 0], [0, 0]], [1, 0, 1, 0], 1,
+    ),
+    "the interior point's T goes up and down by a factor of ten, unless it starts elsewhere": (
+        [-0.5, 0], [[5308.875, -5050.5], [0, 0], [931.75, 6432.75]], [133.0546875, 0, 1000], 782196,
+    ),
+    "a feasible set of one point, no multipliers below c: the second constraint holds like a square root": (
+        [0, 0, 0], [[0, 0, 1], [0, 1, 0], [0, 3, 0], [0, -1, 0]], [1, 0, 1, 0], 649,
+    ),
+    "w = 0 is all that meets the first constraint, whose multiplier is 0 as well": (
+        [0, 0, 0], [[-169, 0], [0, -1], [129, 0], [2, -7]], [1e-3, 23, 0, 0], 2,
+    ),
+    "all multipliers on a line are optimal": (
+        [0, 0, 0], [[-169, 0], [0, 1e-4], [130, 1e-4], [0, -7]], [1e-3, 1, 0, 0], 2,
+    ),
+    "the same, where Newton's method is off by 6e-11 with a multiplier at c, and the interior point by more": (
+        [0, 0, 0], [[0, 130, -1e-4], [0, -100, 1e-2 / 130], [-1e-3, 1e-4, 0], [-129, 0, 0]], [0.01, 0, 23, 1e-3], 2,
+    ),
+    "the first multiplier, 1.5 of 2, can be 0, but not 2": (
+        [0, 0, 0], [[1e4, 0], [-129, -1e-3], [-1e4, 0], [40, 6.999]], [0.01, 1, 1, 1e-3], 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", HARD)
+def test_conditions_hold_where_it_is_hard(why: str) -> None:
+    *arrays, c = HARD[why]
+    problem = Problem(*(np.array(each, dtype=float) for each in arrays), float(c))
+    assert residual(problem, solved(problem).nu) <= 1e-11
+
+
 @settings(max_examples=100)
 @given(problems())
-@example(  # a multiplier that went to c, and by rounding beyond
-    Problem(
-        np.array([0.0, -1271.0, 1e-4, 0.0]),
-        np.array([[0, 0, 0], [0, 8901, 0], [0, 1, 0], [0, 0, 1], [0, 0, -1.0]]),
-        np.array([2.0, 0, 0, 0, 0]),
-        206033.0,
-    )
-)
-@example(  # only the third constraint, which has no gradient, is not met
-    Problem(np.array([0.0, 0, 1]), np.array([[0, 0], [0, 1], [0, 0], [0, 0.0]]), np.array([1.0, 0, 1, 0]), 1.0)
-)
-@example(  # the interior point's T goes up and down by a factor of ten, unless it starts elsewhere
-    Problem(
-        np.array([-0.5, 0.0]),
-        np.array([[5308.875, -5050.5], [0, 0], [931.75, 6432.75]]),
-        np.array([133.0546875, 0, 1000.0]),
-        782196.0,
-    )
-)
-@example(  # a feasible set of one point, and no multipliers below c: the second constraint holds like a square root
-    Problem(np.zeros(3), np.array([[0, 0, 1], [0, 1, 0], [0, 3, 0], [0, -1, 0.0]]), np.array([1.0, 0, 1, 0]), 649.0)
-)
-@example(  # w = 0 is all that meets the first constraint, whose multiplier is 0 as well
-    Problem(np.zeros(3), np.array([[-169, 0], [0, -1], [129, 0], [2, -7.0]]), np.array([1e-3, 23, 0, 0]), 2.0)
-)
-@example(  # all multipliers on a line are optimal
-    Problem(np.zeros(3), np.array([[-169, 0], [0, 1e-4], [130, 1e-4], [0, -7]]), np.array([1e-3, 1, 0, 0]), 2.0)
-)
-@example(  # the same, where Newton's method is off by 6e-11 with a multiplier at c, and the interior point by more
-    Problem(
-        np.zeros(3),
-        np.array([[0, 130, -1e-4], [0, -100, 1e-2 / 130], [-1e-3, 1e-4, 0], [-129, 0, 0]]),
-        np.array([0.01, 0, 23, 1e-3]),
-        2.0,
-    )
-)
-@example(  # the first multiplier, 1.5 of 2, can be 0, but not 2
-    Problem(np.zeros(3), np.array([[1e4, 0], [-129, -1e-3], [-1e4, 0], [40, 6.999]]), np.array([0.01, 1, 1, 1e-3]), 2.0)
-)
 def test_conditions_hold_for_any_numbers(problem: Problem) -> None:
     assert residual(problem, solved(problem).nu) <= 1e-11
 

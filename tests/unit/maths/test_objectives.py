@@ -1,4 +1,4 @@
-"""Objectives: slopes against finite differences, losses against scikit-learn and plain loops."""
+"""Objectives: the laws of `mpifed.laws`, every way to a gradient, losses against scikit-learn and plain loops."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import covering
-from scipy.optimize import approx_fprime
 from scipy.sparse import csr_matrix
 from sklearn.metrics import log_loss
 
+from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves
+from mpifed.laws import ModelFunction, check_function
 from mpifed.maths.objectives import (
     MLP,
     OBJECTIVES,
@@ -29,21 +30,15 @@ from mpifed.maths.objectives import (
     penalty_gradient,
 )
 from mpifed.maths.objectives.mlp import swish, swish_slope
+from mpifed.maths.terms import ErrorRate, Loss
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     name: (name, {}) for name, kind in OBJECTIVES.items() if issubclass(kind, LinearScores)
 } | {
     "mlp": ("mlp", {"hidden": 3}),
-    "mlp, bias": ("mlp", {"hidden": 3, "bias": True}),
-    "softmax, bias": ("softmax", {"bias": True}),
-    "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
-    "true-class-logistic, bias": ("true-class-logistic", {"bias": True}),
-    "logistic, bias": ("logistic", {"bias": True}),
-    "least-squares, bias": ("least-squares", {"bias": True}),
-    "hinge, bias": ("hinge", {"bias": True}),
-    "squared-hinge, bias": ("squared-hinge", {"bias": True}),
 }
+CASES |= {f"{name}, bias": (kind, settings | {"bias": True}) for name, (kind, settings) in CASES.items()}
 CLASSIFIERS = ["mlp", "mlp, bias", "softmax", "softmax, bias", "logistic", "logistic, bias"]  # by the cross-entropy
 every_objective = pytest.mark.parametrize("name", list(CASES))
 
@@ -99,38 +94,15 @@ def unflat(like: Any, values: Any) -> Any:
     return map_leaves(lambda leaf: next(parts).reshape(leaf.shape), like)
 
 
+def check_laws(objective: Any, term: Any = Loss()) -> None:  # noqa: B008 - it cannot be changed
+    """Derivatives are those of differences; samples count as they would alone, clipped too; models stay; `convex`."""
+    problem = Problem(objective, "rows", np.array([9, 9]), 18, FEATURES, outputs_of(objective), "float64")
+    check_function(ModelFunction(objective, term), problem, np.random.default_rng(3), isinstance(term, Loss))
+
+
 @every_objective
-def test_gradient_is_that_of_the_weighted_loss(name: str) -> None:
-    objective = make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, ())
-
-    def total(values: Any) -> float:
-        at = unflat(model, values)
-        return float((weights * objective.loss(at.head, objective.scores(at.first, X), y)).sum())
-
-    values = flat(model)
-    h = 1e-6
-    central = np.array([(total(values + h * e) - total(values - h * e)) / (2 * h) for e in np.eye(values.size)])
-    forward = approx_fprime(values, total, 1e-8)
-    found = flat(objective.gradient(model, X, y, weights))
-    np.testing.assert_allclose(found, central, rtol=1e-6, atol=1e-7)  # h^2 and rounding / h
-    np.testing.assert_allclose(found, forward, rtol=1e-4, atol=1e-5)
-    assert abs(found).max() > 1e-2
-
-
-@covering({"name": CASES, "lead, own": [((1,), False), ((2, N), False), ((N,), True)]}, 1)
-def test_leading_axes_are_clients(name: str, lead: tuple[int, ...], own: bool) -> None:
-    """Every client's gradient is what it would be alone; with models of their own too."""
-    objective = make(name)
-    X, y, weights = data(objective, lead)
-    alone = {i: model_of(objective, seed=7 + i[0] if own else 7) for i in np.ndindex(lead)}
-    model = alone[next(iter(alone))]
-    if own:
-        model = map_leaves(lambda *parts: np.stack(parts), *alone.values())
-    together = objective.gradient(model, X, y, weights)
-    for i, at in alone.items():
-        single = objective.gradient(at, X[i], y[i], weights[i])
-        np.testing.assert_allclose(flat(map_leaves(lambda leaf, i=i: leaf[i], together)), flat(single), rtol=1e-12)
+def test_laws(name: str) -> None:
+    check_laws(make(name))
 
 
 @every_objective
@@ -163,6 +135,11 @@ def test_every_way_to_a_gradient_has_its_bits(name: str, own: bool, dtype: str) 
     x = np.full((N, layout.size), np.nan, dtype)
     objective.gradient(model, X, y, weights, out=layout.record(x, gradient))
     assert x.tobytes() == layout.flat(gradient).tobytes()
+    near = {"rtol": 0, "atol": 1e-5 if dtype == "float32" else 1e-13}
+    for i in range(N):  # with models of their own too, as alone
+        at = map_leaves(lambda leaf, i=i: leaf[i], model) if own else model
+        single = flat(objective.gradient(at, X[i], y[i], weights[i]))
+        np.testing.assert_allclose(layout.flat(gradient)[i], layout.flat(unflat(at, single)), **near)
     for few in 1, 2, 9:
         for at, part in objective.gradients(model, X, y, weights, few):
             assert len(flat(part)) <= few * layout.size
@@ -182,14 +159,16 @@ def test_sparse_is_dense(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_loss_is_that_of_scikit_learn(name: str) -> None:
+def test_loss_and_error_rate_are_those_of_probabilities(name: str) -> None:
     objective = make(name)
     model, (X, y, _) = model_of(objective), data(objective, ())
-    loss = objective.loss(model.head, objective.scores(model.first, X), y)
-    probabilities = probabilities_of(objective, model, X)
+    scores, probabilities = objective.scores(model.first, X), probabilities_of(objective, model, X)
+    loss, error_rate = objective.loss(model.head, scores, y), ErrorRate().loss(objective, model.head, scores, y)
+    wrong = [sum(q for c, q in enumerate(row) if c != label) for row, label in zip(probabilities, y, strict=True)]
+    np.testing.assert_allclose(error_rate, wrong, rtol=1e-11)
     assert loss.shape == (S,)
     assert loss.mean() == pytest.approx(log_loss(y, probabilities, labels=np.arange(outputs_of(objective))), rel=1e-12)
-    predicted = objective.predict(model.head, objective.scores(model.first, X))
+    predicted = objective.predict(model.head, scores)
     np.testing.assert_array_equal(predicted, probabilities.argmax(axis=1))
     assert predicted.dtype == y.dtype
 
@@ -197,8 +176,8 @@ def test_loss_is_that_of_scikit_learn(name: str) -> None:
 @every_objective
 def test_start(name: str) -> None:
     objective = make(name)
-    outputs = outputs_of(objective)
-    one, two, other = (objective.start(FEATURES, outputs, np.random.default_rng(s), "float32") for s in (1, 1, 2))
+    seeds, outputs = (1, 1, 2), outputs_of(objective)
+    one, two, other = (objective.start(FEATURES, outputs, np.random.default_rng(seed), "float32") for seed in seeds)
     assert one.first.shape[0] == FEATURES
     assert {leaf.dtype for _, leaf in leaves(one)} == {np.dtype("f4")}
     np.testing.assert_array_equal(flat(one), flat(two))

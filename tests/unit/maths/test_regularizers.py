@@ -1,4 +1,4 @@
-"""Regularizers: the prox by its inequality, against scipy, and by trying all supports."""
+"""Regularizers: values and groups by hand, the prox by its inequality."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lengths import covering, long_unless
-from scipy.optimize import minimize
+from lengths import covering
 from test_objectives import flat, unflat
 
 from mpifed.core.record import map_leaves
@@ -28,20 +27,11 @@ HEADS: dict[str, Any] = {
     "bias": Bias(np.empty(2)),
     "mlp": BiasedOutput(np.empty((2, 3)), np.empty(2), np.empty(3)),
 }
-every_head = pytest.mark.parametrize("head", HEADS.values(), ids=list(HEADS))
 
 
 def model_with(head: Any, seed: int = 0, scale: float = 1.5, features: int = 4) -> Parameters:
     rng = np.random.default_rng(seed)
     return map_leaves(lambda leaf: scale * rng.standard_normal(leaf.shape), Parameters(np.empty((features, 2)), head))
-
-
-def total(h: Any, x: Parameters, u: Parameters, step: float) -> float:
-    """What the prox minimizes."""
-    return float(h.value(x) + np.sum((flat(x) - flat(u)) ** 2) / (2 * step))
-
-
-# --- the convex ones ------------------------------------------------------------------------------------------------
 
 
 @covering({"step": [0.05, 1.0, 7.0], "h": CONVEX.values(), "head": HEADS.values()})
@@ -58,43 +48,6 @@ def test_the_inequality_of_the_prox(h: Any, head: Any, step: float) -> None:
         for x in points:
             inner = (flat(u) - flat(p)) @ (flat(x) - flat(p)) / step
             assert h.value(p) + inner <= h.value(x) + 1e-9 * (1 + abs(inner))
-
-
-@pytest.mark.parametrize(
-    ("name", "step"),
-    long_unless(
-        lambda name, step: step < 1 and list(CONVEX).index(name) % 2,
-        [(name, step) for name, h in CONVEX.items() for step in (0.3, 1.5) if not isinstance(h, Box)],
-    ),
-)
-def test_scipy_finds_no_better_point(name: str, step: float) -> None:
-    """Without derivatives, in 6 unknowns."""
-    h = CONVEX[name]
-    u = model_with(Bias(np.empty(2)), seed=3, scale=0.9, features=2)
-    p = h.prox(u, step)
-    settings = {"xatol": 1e-9, "fatol": 1e-13, "maxiter": 20000, "maxfev": 20000, "adaptive": True}
-    start = np.full(6, 0.4)
-    for _ in range(4):  # again from where the simplex has collapsed
-        solved = minimize(lambda x: total(h, unflat(u, x), u, step), start, method="Nelder-Mead", options=settings)
-        start = solved.x
-    best = total(h, p, u, step)
-    assert best <= solved.fun + 1e-12
-    assert solved.fun <= best + 1e-5  # so that it has come near
-    np.testing.assert_allclose(solved.x, flat(p), atol=5e-3)
-
-
-@pytest.mark.parametrize("box", [h for h in CONVEX.values() if isinstance(h, Box)], ids=str)
-@every_head
-def test_scipy_finds_no_nearer_point_in_a_box(box: Box, head: Any) -> None:
-    u = model_with(head, seed=3)
-    values = flat(u)
-    solved = minimize(
-        lambda x: ((x - values) ** 2).sum(), np.full(values.size, 0.4), jac=lambda x: 2 * (x - values),
-        method="L-BFGS-B", bounds=[(box.low, box.high)] * values.size, options={"gtol": 1e-12},
-    )  # fmt: skip
-    found = flat(box.prox(u, 0.7))
-    assert (found != values).any()
-    np.testing.assert_allclose(found, solved.x, atol=1e-9)
 
 
 def test_groups_are_the_rows_of_the_features() -> None:
